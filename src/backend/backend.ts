@@ -1,0 +1,102 @@
+// The contract between the engine and a data plane, and the list of data planes. A backend never decides policy.
+
+import type { ProxyError } from '../lib/errors.ts'
+import type { Family } from '../lib/ip.ts'
+import type { Logger } from '../lib/log.ts'
+import type { Clock } from '../lib/time.ts'
+import type { NodeView, ServicePort } from '../model/types.ts'
+
+export type Mode = 'userspace' | 'iptables' | 'ipvs' | 'nftables'
+
+/** One thing a data plane holds. Equal digests mean equal content. Ids are global in a lane. */
+export interface Held {
+  readonly id: string
+  readonly kind: string
+  readonly digest: string
+}
+
+export interface Changes<E extends Held> {
+  /** New, or with another digest than what is there. */
+  readonly put: readonly E[]
+  /** Held and no longer wanted. */
+  readonly drop: readonly Held[]
+}
+
+/** Everything wanted at this moment, for targets that must rewrite shared things whole. */
+export interface Wanted<E extends Held> {
+  readonly size: number
+  entry(id: string): E | undefined
+  entries(): Iterable<E>
+}
+
+/** An entry that the kernel refused for its own sake; every other entry of the changes went in. */
+export interface Refusal {
+  readonly id: string
+  readonly error: ProxyError
+}
+
+export interface Applied {
+  readonly refused: readonly Refusal[]
+  /** Figures of this backend for metrics, e.g. `iptables_total{nat}`. */
+  readonly figures?: Readonly<Record<string, number>>
+}
+
+/** The only part of a backend that does I/O: one per family. */
+export interface Target<E extends Held> {
+  /** What is there now: ids and digests, never parsed rules. */
+  observe(signal: AbortSignal): Promise<readonly Held[]>
+  /** All of the changes, or those but the refused ones; throws if it cannot tell which went in. */
+  apply(changes: Changes<E>, wanted: Wanted<E>, signal: AbortSignal): Promise<Applied>
+  /** Cheap: did someone else change what is ours since the last apply? */
+  drifted(): boolean
+  /** Releases sockets; leaves everything programmed as it is. */
+  close(): Promise<void>
+}
+
+export interface OpenContext {
+  readonly family: Family
+  readonly node: NodeView
+  readonly log: Logger
+  readonly clock: Clock
+  /** To be called when somebody else changed what is ours; `culprit` is for people. Leads to a sync at once. */
+  readonly onDrift: (culprit: string) => void
+}
+
+/** What the configuration says to a backend; made by the composition root. */
+export interface Settings {
+  readonly syncPeriodMs: number
+  readonly masqueradeBit: number
+  readonly localhostNodePorts: boolean
+  readonly ipvs: {
+    readonly scheduler: string
+    readonly excludeCidrs: readonly string[]
+    readonly strictArp: boolean
+    readonly tcpTimeoutMs: number
+    readonly tcpFinTimeoutMs: number
+    readonly udpTimeoutMs: number
+  }
+  readonly userspace: {
+    /** First and last proxy port; undefined: the kernel chooses. */
+    readonly portRange: readonly [number, number] | undefined
+    readonly udpTimeoutMs: number
+    readonly bindAddress: string
+  }
+}
+
+export interface Backend<E extends Held> {
+  readonly name: Mode
+  /** A periodic sync at every syncPeriod, as upstream's ipvs mode does, instead of hourly. */
+  readonly periodic: boolean
+  /** Families this machine can serve in this mode; throws a ProxyError that says what is missing if none. */
+  families(): Promise<readonly Family[]>
+  /** Privileged one-time settings (sysctls, modules): all that `--init-only` does. */
+  prepare(node: NodeView, log: Logger): Promise<void>
+  /** What must be there whatever services exist. Pure. */
+  base(node: NodeView): readonly E[]
+  /** What one service port needs. Pure. */
+  plan(port: ServicePort, node: NodeView): readonly E[]
+  open(context: OpenContext): Promise<Target<E>>
+}
+
+/** Removes all that a mode may have left on the node, by us or by kube-proxy; nothing of others. */
+export type Cleanup = (log: Logger) => Promise<void>

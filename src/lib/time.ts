@@ -1,0 +1,92 @@
+// Clocks, Go durations and RFC 3339 times; the only file of `lib` that may look at a clock.
+
+export interface Timer {
+  cancel(): void
+}
+
+/** Injected wherever something waits, so that tests own the time. Milliseconds everywhere. */
+export interface Clock {
+  /** Unix time. */
+  now(): number
+  /** Never goes back; only differences mean something. */
+  monotonic(): number
+  after(ms: number, run: () => void): Timer
+}
+
+export const systemClock: Clock = {
+  now: () => Date.now(),
+  monotonic: () => performance.now(),
+  after(ms, run) {
+    // Node turns a delay of 2^31 ms or more into 1 ms.
+    const handle = setTimeout(run, Math.min(ms, 2 ** 31 - 1))
+    return { cancel: () => clearTimeout(handle) }
+  },
+}
+
+/** Resolves after `ms`, or rejects with the signal's reason. */
+export function sleep(clock: Clock, ms: number, signal?: AbortSignal): Promise<void> {
+  return new Promise((resolve, reject) => {
+    if (signal?.aborted) return reject(signal.reason)
+    const onAbort = () => {
+      timer.cancel()
+      reject(signal?.reason)
+    }
+    const timer = clock.after(ms, () => {
+      signal?.removeEventListener('abort', onAbort)
+      resolve()
+    })
+    signal?.addEventListener('abort', onAbort, { once: true })
+  })
+}
+
+const unitMs: Readonly<Record<string, number>> = {
+  ns: 1e-6,
+  us: 1e-3,
+  µs: 1e-3,
+  μs: 1e-3,
+  ms: 1,
+  s: 1e3,
+  m: 6e4,
+  h: 3.6e6,
+}
+
+/** Go's duration syntax (`2h22m`, `250ms`, `0`) to milliseconds; undefined if it is none. */
+export function parseDuration(text: string): number | undefined {
+  const match = /^([+-]?)(.+)$/.exec(text)
+  if (match === null) return undefined
+  const sign = match[1] === '-' ? -1 : 1
+  let rest = match[2] as string
+  if (rest === '0') return 0
+  let total = 0
+  while (rest !== '') {
+    const part = /^(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)/.exec(rest)
+    if (part === null) return undefined
+    total += Number(part[1]) * (unitMs[part[2] as string] as number)
+    rest = rest.slice(part[0].length)
+  }
+  return sign * total
+}
+
+/** Milliseconds as Go prints a duration: `15m0s`, `24h0m0s`, `250ms`, `0s`. */
+export function formatDuration(ms: number): string {
+  if (ms === 0) return '0s'
+  if (ms < 0) return `-${formatDuration(-ms)}`
+  const nanoseconds = Math.round(ms * 1e6)
+  if (nanoseconds < 1e3) return `${nanoseconds}ns`
+  if (nanoseconds < 1e6) return `${nanoseconds / 1e3}µs`
+  if (nanoseconds < 1e9) return `${nanoseconds / 1e6}ms`
+  const whole = Math.floor(nanoseconds / 1e9)
+  const seconds = `${(whole % 60) + (nanoseconds % 1e9) / 1e9}s`
+  const minutes = Math.floor(whole / 60) % 60
+  const hours = Math.floor(whole / 3600)
+  if (hours > 0) return `${hours}h${minutes}m${seconds}`
+  return minutes > 0 ? `${minutes}m${seconds}` : seconds
+}
+
+/** Go's zero time, which health answers show before the first sync. */
+export const zeroTime = '0001-01-01T00:00:00Z'
+
+/** RFC 3339 with trailing zeros of the fraction trimmed, in UTC. */
+export function formatTime(unixMs: number): string {
+  return new Date(unixMs).toISOString().replace(/\.?0*Z$/, 'Z')
+}

@@ -1,0 +1,69 @@
+// Where the real control plane comes from: the cache that build-cluster fills, or the reason why this tier cannot run.
+
+import { spawn } from 'node:child_process'
+import { accessSync, constants } from 'node:fs'
+import { delimiter, join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+
+const BUILDER = fileURLToPath(new URL('build-cluster', import.meta.url))
+const BUILD_LIMIT_MS = 30 * 60_000
+
+export type Program = 'etcd' | 'kube-apiserver' | 'kubectl' | 'kube-proxy'
+
+/** `directory` holds the asked programs, or `missing` says why it cannot. */
+export type Binaries = { readonly directory: string } | { readonly missing: string }
+
+/**
+ * Builds what is not cached yet, which takes minutes the first time. SLUICE_E2E_BUILD=never forbids that (for a test run with
+ * a time budget): then only a filled cache will do.
+ */
+export async function findBinaries(programs: readonly Program[]): Promise<Binaries> {
+  const directory = (await runBuilder(['--where'])).stdout.trim()
+  const absent = programs.filter((name) => !executable(join(directory, name)))
+  if (absent.length > 0) {
+    if (process.env.SLUICE_E2E_BUILD === 'never')
+      return { missing: `${absent.join(', ')} not built, building forbidden` }
+    const built = await runBuilder(programs)
+    if (built.code !== 0) return { missing: built.stderr.trim().split('\n').at(-1) ?? 'build-cluster failed' }
+  }
+  if (!onPath('openssl')) return { missing: 'no openssl to issue certificates with' }
+  return { directory }
+}
+
+/** As findBinaries, and says so once, in the form that every tier uses, when the answer is no. */
+export async function binariesOrSkip(programs: readonly Program[]): Promise<string | undefined> {
+  const binaries = await findBinaries(programs)
+  if ('directory' in binaries) return binaries.directory
+  console.log(`SKIPPED tier e2e: ${binaries.missing}`)
+  return undefined
+}
+
+function runBuilder(args: readonly string[]): Promise<{ code: number | null; stdout: string; stderr: string }> {
+  return new Promise((resolve, reject) => {
+    const child = spawn(BUILDER, args, { stdio: ['ignore', 'pipe', 'pipe'], timeout: BUILD_LIMIT_MS })
+    let stdout = ''
+    let stderr = ''
+    child.stdout.on('data', (chunk) => {
+      stdout += chunk
+    })
+    child.stderr.on('data', (chunk) => {
+      stderr += chunk
+      if (!args.includes('--where')) process.stderr.write(chunk)
+    })
+    child.on('error', reject)
+    child.on('close', (code) => resolve({ code, stdout, stderr }))
+  })
+}
+
+export function onPath(program: string): boolean {
+  return (process.env.PATH ?? '').split(delimiter).some((directory) => executable(join(directory, program)))
+}
+
+function executable(path: string): boolean {
+  try {
+    accessSync(path, constants.X_OK)
+    return true
+  } catch {
+    return false
+  }
+}

@@ -1,0 +1,37 @@
+import { defineConfig } from 'vitest/config'
+
+// Three tiers: `unit` needs nothing but Node; `kernel` needs root and network namespaces; `e2e` needs a real API server.
+export default defineConfig({
+  test: {
+    projects: [
+      {
+        test: {
+          name: 'unit',
+          include: ['test/**/*.test.ts'],
+          exclude: ['test/kernel/**', 'test/e2e/**'],
+          testTimeout: 30_000,
+        },
+      },
+      {
+        test: {
+          name: 'kernel',
+          include: ['test/kernel/**/*.test.ts'],
+          fileParallelism: false,
+          pool: 'forks',
+          testTimeout: 120_000,
+          hookTimeout: 120_000,
+        },
+      },
+      {
+        test: {
+          name: 'e2e',
+          include: ['test/e2e/**/*.test.ts'],
+          fileParallelism: false,
+          pool: 'forks',
+          testTimeout: 120_000,
+          hookTimeout: 180_000,
+        },
+      },
+    ],
+  },
+})
