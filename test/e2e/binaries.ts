@@ -30,14 +30,6 @@ export async function findBinaries(programs: readonly Program[]): Promise<Binari
   return { directory }
 }
 
-/** As findBinaries, and says so once, in the form that every tier uses, when the answer is no. */
-export async function binariesOrSkip(programs: readonly Program[]): Promise<string | undefined> {
-  const binaries = await findBinaries(programs)
-  if ('directory' in binaries) return binaries.directory
-  console.log(`SKIPPED tier e2e: ${binaries.missing}`)
-  return undefined
-}
-
 function runBuilder(args: readonly string[]): Promise<{ code: number | null; stdout: string; stderr: string }> {
   return new Promise((resolve, reject) => {
     const child = spawn(BUILDER, args, { stdio: ['ignore', 'pipe', 'pipe'], timeout: BUILD_LIMIT_MS })
