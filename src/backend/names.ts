@@ -1,0 +1,39 @@
+// Stable hashed names of per-service objects, the same that kube-proxy gives them.
+
+import { createHash } from 'node:crypto'
+import { hostPort } from '../lib/ip.ts'
+import type { Endpoint, ServicePort } from '../model/types.ts'
+
+const alphabet = 'ABCDEFGHIJKLMNOPQRSTUVWXYZ234567'
+
+/** The first `length` characters of RFC 4648 base32 of SHA-256. */
+export function hash32(text: string, length: number): string {
+  const bytes = createHash('sha256').update(text).digest()
+  let out = ''
+  for (let bit = 0; out.length < length; bit += 5) {
+    const pair = ((bytes[bit >> 3] as number) << 8) | (bytes[(bit >> 3) + 1] as number)
+    out += alphabet[(pair >> (11 - (bit & 7))) & 31]
+  }
+  return out
+}
+
+/** What iptables chains of a service port share after their prefix. */
+export const iptablesHash = (port: ServicePort): string => hash32(`${port.name}${port.protocol}`, 16)
+
+/** What follows `KUBE-SEP-`. */
+export const iptablesEndpointHash = (port: ServicePort, endpoint: Endpoint): string =>
+  hash32(`${port.name}${port.protocol}${hostPort(endpoint.ip, endpoint.port)}`, 16)
+
+/** What nftables chains of a service port share after their prefix. */
+export const nftServiceBase = (port: ServicePort): string =>
+  nftBase(`${port.service}/${port.protocol}/${port.portName}`)
+
+/** What the chain and the affinity set of one endpoint of a service port share. */
+export const nftEndpointBase = (port: ServicePort, endpoint: Endpoint): string =>
+  nftBase(`${port.service}/${port.protocol}/${port.portName}__${endpoint.ip.replaceAll(':', '.')}/${endpoint.port}`)
+
+/** Kernel names end at 256 bytes with a prefix; the hash in front keeps cut names apart. */
+function nftBase(text: string): string {
+  const name = `${hash32(text, 8)}-${text}`
+  return name.length > 240 ? `${name.slice(0, 237)}...` : name
+}

@@ -1,0 +1,78 @@
+// ClientIP affinity: the one feature that needs chains and sets per service, named and shaped as kube-proxy's.
+
+import type { Endpoint, NodeView, ServicePort } from '../../model/types.ts'
+import { nftEndpointBase, nftServiceBase } from '../names.ts'
+import { chainEntry, type NftEntry, type Rule, setEntry } from './entries.ts'
+import { fromLocalPods } from './rules.ts'
+
+/** The chain that traffic of one kind enters. */
+export function affinityDispatch(port: ServicePort, way: 'cluster' | 'local' | 'external'): string {
+  return `${way === 'cluster' ? 'service' : way}-${nftServiceBase(port)}`
+}
+
+export function affinityEntries(port: ServicePort, node: NodeView): readonly NftEntry[] {
+  const entries: NftEntry[] = []
+  const endpoints = new Map<string, Endpoint>()
+  for (const endpoint of [...port.cluster, ...port.local]) endpoints.set(nftEndpointBase(port, endpoint), endpoint)
+  for (const [base, endpoint] of endpoints) entries.push(...endpointEntries(port, base, endpoint))
+  if (port.cluster.length > 0) entries.push(balance(port, affinityDispatch(port, 'cluster'), port.cluster))
+  if (port.local.length > 0) entries.push(balance(port, affinityDispatch(port, 'local'), port.local))
+  const external = port.frontends.some((frontend) => frontend.kind !== 'cluster-ip') && port.external !== 'reject'
+  if (external) entries.push(externalChain(port, node))
+  return entries
+}
+
+/** Remembers the client for this endpoint, then sends it there. */
+function endpointEntries(port: ServicePort, base: string, endpoint: Endpoint): readonly NftEntry[] {
+  const set = `affinity-${base}`
+  return [
+    setEntry({ name: set, shape: 'affinity', comment: '', timeoutSeconds: port.affinitySeconds }),
+    chainEntry({
+      name: `endpoint-${base}`,
+      rules: [
+        { statements: [{ kind: 'remember', set, timeoutSeconds: port.affinitySeconds }] },
+        { statements: [{ kind: 'dnat', protocol: port.protocol, ip: endpoint.ip, port: endpoint.port }] },
+      ],
+    }),
+  ]
+}
+
+/** Clients that an endpoint remembers go back to it; the others are spread at random. */
+function balance(port: ServicePort, name: string, endpoints: readonly Endpoint[]): NftEntry {
+  const bases = endpoints.map((endpoint) => nftEndpointBase(port, endpoint))
+  const remembered = bases.map(
+    (base): Rule => ({
+      statements: [
+        { kind: 'in-set', fields: ['saddr'], set: `affinity-${base}` },
+        { kind: 'goto', chain: `endpoint-${base}` },
+      ],
+    }),
+  )
+  const spread: Rule = {
+    statements: [{ kind: 'random-verdict', targets: bases.map((base) => `endpoint-${base}`) }],
+  }
+  return chainEntry({ name, rules: [...remembered, spread], comment: port.name })
+}
+
+function externalChain(port: ServicePort, node: NodeView): NftEntry {
+  const cluster = affinityDispatch(port, 'cluster')
+  const mark: Rule['statements'][number] = { kind: 'mark-or', bits: node.masqueradeMark }
+  const rules: Rule[] = []
+  if (port.external === 'cluster') {
+    rules.push({ statements: [mark, { kind: 'goto', chain: cluster }], comment: 'masquerade' })
+  } else {
+    const local: Rule['statements'][number] = { kind: 'address-type-local', field: 'saddr' }
+    const pods = fromLocalPods(node, true)
+    if (pods !== undefined) {
+      rules.push({ statements: [pods, { kind: 'goto', chain: cluster }], comment: 'short-circuit pod traffic' })
+    }
+    rules.push({ statements: [local, mark], comment: 'masquerade local traffic' })
+    rules.push({ statements: [local, { kind: 'goto', chain: cluster }], comment: 'short-circuit local traffic' })
+    if (port.external === 'local') {
+      rules.push({ statements: [{ kind: 'goto', chain: affinityDispatch(port, 'local') }] })
+    } else {
+      rules.push({ statements: [{ kind: 'drop' }], comment: 'no local endpoints' })
+    }
+  }
+  return chainEntry({ name: affinityDispatch(port, 'external'), rules, comment: port.name })
+}

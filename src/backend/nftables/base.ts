@@ -1,0 +1,183 @@
+// The table that is there whatever services exist: hooks, checks, sets and maps.
+
+import type { NodeView } from '../../model/types.ts'
+import {
+  type ChainSpec,
+  chainEntry,
+  element,
+  type Hook,
+  type NftEntry,
+  type Rule,
+  type SetSpec,
+  type Statement,
+  setEntry,
+} from './entries.ts'
+import { addressKey, fromLocalPods, nodePortKey } from './rules.ts'
+
+export const tableName = 'kube-proxy'
+
+export function base(node: NodeView): readonly NftEntry[] {
+  const members = node.nodePorts.all ? [] : node.nodePorts.addresses.filter((ip) => !loopback(ip))
+  return [
+    ...sets(node).map(setEntry),
+    ...chains(node).map(chainEntry),
+    ...members.map((ip) => element('nodeport-ips', ip)),
+  ]
+}
+
+function sets(node: NodeView): readonly SetSpec[] {
+  const verdicts = 'address . protocol . port : verdict'
+  const list: SetSpec[] = [
+    { name: 'cluster-ips', shape: 'address', comment: 'Active ClusterIPs' },
+    {
+      name: 'hairpin-connections',
+      shape: 'address . address . protocol . port',
+      comment: 'service hairpin connections',
+    },
+    { name: 'service-ips', shape: verdicts, comment: 'ClusterIP, ExternalIP and LoadBalancer IP traffic' },
+    { name: 'service-nodeports', shape: 'protocol . port : verdict', comment: 'NodePort traffic' },
+    {
+      name: 'no-endpoint-services',
+      shape: verdicts,
+      comment: 'vmap to drop or reject packets to services with no endpoints',
+    },
+    {
+      name: 'no-endpoint-nodeports',
+      shape: 'protocol . port : verdict',
+      comment: 'vmap to drop or reject packets to service nodeports with no endpoints',
+    },
+    {
+      name: 'firewalled-ips',
+      shape: 'address . protocol . port',
+      comment: 'destinations with loadBalancerSourceRanges',
+    },
+    { name: 'firewall-allowed', shape: 'address . protocol . port . range', comment: 'who may reach firewalled-ips' },
+    {
+      name: 'endpoints',
+      shape: 'address . protocol . port . slot : address . port',
+      comment: 'endpoints by service address',
+    },
+    { name: 'nodeport-endpoints', shape: 'protocol . port . slot : address . port', comment: 'endpoints by node port' },
+  ]
+  if (!node.nodePorts.all)
+    list.push({ name: 'nodeport-ips', shape: 'address', comment: 'IPs that accept NodePort traffic' })
+  return list
+}
+
+/** Chains that are jumped to come before those that jump. */
+function chains(node: NodeView): readonly ChainSpec[] {
+  const fresh = (chain: string): Rule => ({ statements: [{ kind: 'ct-new' }, { kind: 'jump', chain }] })
+  const jump = (chain: string): Rule => ({ statements: [{ kind: 'jump', chain }] })
+  return [
+    {
+      name: 'reject-chain',
+      rules: [{ statements: [{ kind: 'reject' }] }],
+      comment: 'helper for @no-endpoint-services / @no-endpoint-nodeports',
+    },
+    { name: 'masquerading', rules: masquerading(node) },
+    { name: 'cluster-ips-check', rules: clusterIpsCheck(node) },
+    {
+      name: 'service-endpoints-check',
+      rules: [{ statements: [{ kind: 'verdict-map', fields: addressKey, set: 'no-endpoint-services' }] }],
+    },
+    {
+      name: 'nodeport-endpoints-check',
+      rules: [
+        {
+          statements: [
+            ...toNodePortAddress(node),
+            { kind: 'verdict-map', fields: nodePortKey, set: 'no-endpoint-nodeports' },
+          ],
+        },
+      ],
+    },
+    { name: 'firewall-check', rules: [firewallCheck()] },
+    { name: 'services', rules: services(node) },
+    hooked('filter-prerouting-pre-dnat', 'prerouting', -110, [fresh('firewall-check')]),
+    hooked('filter-output-pre-dnat', 'output', -110, [fresh('firewall-check')]),
+    hooked('filter-input', 'input', 0, [fresh('nodeport-endpoints-check'), fresh('service-endpoints-check')]),
+    hooked('filter-forward', 'forward', 0, [fresh('service-endpoints-check'), fresh('cluster-ips-check')]),
+    hooked('filter-output', 'output', 0, [fresh('service-endpoints-check'), fresh('cluster-ips-check')]),
+    hooked('nat-prerouting', 'prerouting', -100, [jump('services')]),
+    hooked('nat-output', 'output', -100, [jump('services')]),
+    hooked('nat-postrouting', 'postrouting', 100, [jump('masquerading')]),
+  ]
+}
+
+function hooked(name: string, hook: Hook, priority: number, rules: readonly Rule[]): ChainSpec {
+  return { name, hook: { type: name.startsWith('nat-') ? 'nat' : 'filter', hook, priority }, rules }
+}
+
+/** The mark is cleared so that a packet which passes twice is not masqueraded twice. */
+function masquerading(node: NodeView): readonly Rule[] {
+  const bits = node.masqueradeMark
+  return [
+    { statements: [{ kind: 'match-mark', bits }, { kind: 'mark-clear', bits }, { kind: 'masquerade' }] },
+    {
+      statements: [
+        { kind: 'ct-dnat' },
+        { kind: 'in-set', fields: ['saddr', 'daddr', 'l4proto', 'dport'], set: 'hairpin-connections' },
+        { kind: 'masquerade' },
+      ],
+    },
+  ]
+}
+
+function clusterIpsCheck(node: NodeView): readonly Rule[] {
+  const rejectUnused: Rule = {
+    statements: [{ kind: 'in-set', fields: ['daddr'], set: 'cluster-ips' }, { kind: 'reject' }],
+    comment: 'Reject traffic to invalid ports of ClusterIPs',
+  }
+  const dropUnallocated = node.serviceCidrs.map(
+    (cidr): Rule => ({
+      statements: [{ kind: 'match-address', field: 'daddr', cidr }, { kind: 'drop' }],
+      comment: 'Drop traffic to unallocated ClusterIPs',
+    }),
+  )
+  return [rejectUnused, ...dropUnallocated]
+}
+
+function firewallCheck(): Rule {
+  return {
+    statements: [
+      { kind: 'in-set', fields: addressKey, set: 'firewalled-ips' },
+      { kind: 'in-set', fields: [...addressKey, 'saddr'], set: 'firewall-allowed', not: true },
+      { kind: 'drop' },
+    ],
+    comment: 'loadBalancerSourceRanges',
+  }
+}
+
+function services(node: NodeView): readonly Rule[] {
+  const rules: Rule[] = []
+  const toClusterIp: Statement = { kind: 'in-set', fields: ['daddr'], set: 'cluster-ips' }
+  const mark: Statement = { kind: 'mark-or', bits: node.masqueradeMark }
+  const outside = fromLocalPods(node, false)
+  if (node.masqueradeAll) {
+    rules.push({ statements: [toClusterIp, mark], comment: 'masquerade all clusterIP traffic' })
+  } else if (outside !== undefined) {
+    rules.push({
+      statements: [toClusterIp, outside, mark],
+      comment: 'masquerade clusterIP traffic from outside cluster',
+    })
+  }
+  rules.push({ statements: [{ kind: 'verdict-map', fields: addressKey, set: 'service-ips' }] })
+  rules.push({
+    statements: [...toNodePortAddress(node), { kind: 'verdict-map', fields: nodePortKey, set: 'service-nodeports' }],
+  })
+  return rules
+}
+
+/** Loopback is never translated: the answers would be martians. Listeners serve it where it is asked for. */
+function toNodePortAddress(node: NodeView): readonly Statement[] {
+  if (!node.nodePorts.all) return [{ kind: 'in-set', fields: ['daddr'], set: 'nodeport-ips' }]
+  const notLoopback: Statement = {
+    kind: 'match-address',
+    field: 'daddr',
+    cidr: node.family === 4 ? '127.0.0.0/8' : '::1/128',
+    not: true,
+  }
+  return [{ kind: 'address-type-local', field: 'daddr' }, notLoopback]
+}
+
+const loopback = (ip: string): boolean => ip.startsWith('127.') || ip === '::1'

@@ -1,0 +1,168 @@
+// What the nftables data plane holds: tables' parts as entries, and the texts that are their ids and digests.
+
+import type { Protocol } from '../../model/types.ts'
+import type { Held } from '../backend.ts'
+import { hash32 } from '../names.ts'
+
+export type NftEntry = SetEntry | ChainEntry | ElementEntry | FrontendEntry | ListenerEntry
+
+/** A named set or map. */
+export interface SetEntry extends Held {
+  readonly kind: 'set'
+  readonly set: SetSpec
+}
+
+/** A chain with all its rules; written whole. */
+export interface ChainEntry extends Held {
+  readonly kind: 'chain'
+  readonly chain: ChainSpec
+}
+
+/**
+ * One member of a set or map. Id and digest say it all: the id is the container and the key
+ * (`service-ips 10.96.0.1 tcp 443`), the digest is the value and the comment (`goto reject-chain # ns/name`).
+ */
+export interface ElementEntry extends Held {
+  readonly kind: 'element'
+}
+
+/**
+ * A balanced address: one verdict element and a numbered slot per endpoint. The target decides who gets which slot, since only
+ * it knows who has which now; that is what keeps a change as small as the change.
+ */
+export interface FrontendEntry extends Held {
+  readonly kind: 'frontend'
+  readonly frontend: FrontendSpec
+}
+
+/** A socket on loopback for a node port: the kernel cannot translate 127.0.0.1 and ::1 without route_localnet. */
+export interface ListenerEntry extends Held {
+  readonly kind: 'listener'
+  readonly listener: ListenerSpec
+}
+
+export interface SetSpec {
+  readonly name: string
+  readonly shape: SetShape
+  readonly comment: string
+  /** Affinity sets: members come from packets and leave after this time. */
+  readonly timeoutSeconds?: number
+}
+
+/** The shapes of key and value that we use; each has one fixed encoding per family. */
+export type SetShape =
+  | 'address'
+  | 'address . address . protocol . port'
+  | 'address . protocol . port'
+  | 'address . protocol . port . range'
+  | 'address . protocol . port : verdict'
+  | 'protocol . port : verdict'
+  | 'address . protocol . port . slot : address . port'
+  | 'protocol . port . slot : address . port'
+  | 'affinity'
+
+export interface ChainSpec {
+  readonly name: string
+  readonly hook?: { readonly type: 'filter' | 'nat'; readonly hook: Hook; readonly priority: number }
+  readonly rules: readonly Rule[]
+  readonly comment?: string
+}
+
+export type Hook = 'prerouting' | 'input' | 'forward' | 'output' | 'postrouting'
+
+export interface Rule {
+  readonly statements: readonly Statement[]
+  readonly comment?: string
+}
+
+/** The words our rules are made of; `encode` knows the bytes of each. */
+export type Statement =
+  | { readonly kind: 'ct-new' }
+  | { readonly kind: 'ct-dnat' }
+  | { readonly kind: 'match-address'; readonly field: 'saddr' | 'daddr'; readonly cidr: string; readonly not?: boolean }
+  | { readonly kind: 'match-interface'; readonly name: string; readonly prefix: boolean; readonly not?: boolean }
+  | { readonly kind: 'match-mark'; readonly bits: number }
+  | { readonly kind: 'address-type-local'; readonly field: 'saddr' | 'daddr' }
+  | { readonly kind: 'in-set'; readonly fields: readonly KeyField[]; readonly set: string; readonly not?: boolean }
+  | { readonly kind: 'verdict-map'; readonly fields: readonly KeyField[]; readonly set: string }
+  | { readonly kind: 'random-verdict'; readonly targets: readonly string[] }
+  | { readonly kind: 'remember'; readonly set: string; readonly timeoutSeconds: number }
+  | {
+      readonly kind: 'dnat-map'
+      readonly fields: readonly KeyField[]
+      readonly count: number
+      readonly offset: number
+      readonly set: string
+    }
+  | { readonly kind: 'dnat'; readonly protocol: Protocol; readonly ip: string; readonly port: number }
+  | { readonly kind: 'mark-or'; readonly bits: number }
+  | { readonly kind: 'mark-clear'; readonly bits: number }
+  | { readonly kind: 'masquerade' }
+  | { readonly kind: 'reject' }
+  | { readonly kind: 'drop' }
+  | { readonly kind: 'jump'; readonly chain: string }
+  | { readonly kind: 'goto'; readonly chain: string }
+
+export type KeyField = 'saddr' | 'daddr' | 'l4proto' | 'dport'
+
+export interface FrontendSpec {
+  /** '' for a node port. */
+  readonly ip: string
+  readonly protocol: Protocol
+  readonly port: number
+  /** `local`: off-node traffic to `local`, traffic of this node and its pods to `cluster`. */
+  readonly policy: 'plain' | 'masquerade' | 'local'
+  /** Endpoints as `ip:port`, sorted. */
+  readonly cluster: readonly string[]
+  readonly local: readonly string[]
+  /** The service port's name, for people. */
+  readonly comment: string
+}
+
+export interface ListenerSpec {
+  readonly ip: string
+  readonly protocol: Protocol
+  readonly port: number
+  readonly endpoints: readonly string[]
+  readonly affinitySeconds: number
+}
+
+export const element = (container: string, key: string, value = '', comment = ''): ElementEntry => ({
+  kind: 'element',
+  id: `${container} ${key}`,
+  digest: comment === '' ? value : `${value} # ${comment}`,
+})
+
+/** `10.96.0.1 tcp 443`, or `tcp 30080` for a node port. */
+export const frontendKey = (spec: Pick<FrontendSpec, 'ip' | 'protocol' | 'port'>): string =>
+  spec.ip === '' ? `${spec.protocol} ${spec.port}` : `${spec.ip} ${spec.protocol} ${spec.port}`
+
+export const frontendId = (spec: Pick<FrontendSpec, 'ip' | 'protocol' | 'port'>): string =>
+  `frontend ${frontendKey(spec)}`
+
+export const frontendDigest = (spec: FrontendSpec): string =>
+  `${spec.policy} ${spec.cluster.join(',')} ${spec.local.join(',')} # ${spec.comment}`
+
+export const frontendEntry = (frontend: FrontendSpec): FrontendEntry => ({
+  kind: 'frontend',
+  id: frontendId(frontend),
+  digest: frontendDigest(frontend),
+  frontend,
+})
+
+export const setEntry = (set: SetSpec): SetEntry => ({
+  kind: 'set',
+  id: `set ${set.name}`,
+  digest: `${set.shape} ${set.timeoutSeconds ?? 0} # ${set.comment}`,
+  set,
+})
+
+/** The digest is what the kernel keeps in every rule of the chain, so that a chain can be recognised without reading its rules. */
+export const chainEntry = (chain: ChainSpec): ChainEntry => ({
+  kind: 'chain',
+  id: `chain ${chain.name}`,
+  digest: chainDigest(chain),
+  chain,
+})
+
+export const chainDigest = (chain: ChainSpec): string => hash32(JSON.stringify(chain), 12)

@@ -1,0 +1,121 @@
+// One service port as nftables entries: elements and balanced frontends; chains of its own only with ClientIP affinity.
+
+import { contains, hostPort, parseCidr } from '../../lib/ip.ts'
+import type { Endpoint, Frontend, NodeView, ServicePort } from '../../model/types.ts'
+import { affinityDispatch, affinityEntries } from './affinity.ts'
+import { element, frontendEntry, frontendKey, type NftEntry } from './entries.ts'
+
+export function plan(port: ServicePort, node: NodeView): readonly NftEntry[] {
+  if (port.frontends.length === 0) return []
+  const entries: NftEntry[] = []
+  for (const frontend of port.frontends) {
+    if (frontend.kind === 'cluster-ip') planClusterIp(port, frontend, entries)
+    else planExternal(port, frontend, node, entries)
+  }
+  for (const endpoint of reachable(port)) {
+    if (endpoint.local) {
+      const key = `${endpoint.ip} ${endpoint.ip} ${port.protocol} ${endpoint.port}`
+      entries.push(element('hairpin-connections', key))
+    }
+  }
+  if (port.affinitySeconds > 0) entries.push(...affinityEntries(port, node))
+  return entries
+}
+
+/** Everything that traffic on this node may be sent to. */
+export function reachable(port: ServicePort): readonly Endpoint[] {
+  if (port.local.length === 0) return port.cluster
+  if (port.cluster.length === 0) return port.local
+  const known = new Set(port.cluster.map(address))
+  return [...port.cluster, ...port.local.filter((endpoint) => !known.has(address(endpoint)))]
+}
+
+function planClusterIp(port: ServicePort, frontend: Frontend, entries: NftEntry[]): void {
+  const key = frontendKey({ ...frontend, protocol: port.protocol })
+  entries.push(element('cluster-ips', frontend.ip))
+  if (port.internal === 'reject' || port.internal === 'drop') {
+    entries.push(element('no-endpoint-services', key, refusal(port.internal), port.name))
+  } else if (port.affinitySeconds > 0) {
+    entries.push(element('service-ips', key, `goto ${affinityDispatch(port, port.internal)}`, port.name))
+  } else {
+    entries.push(
+      frontendEntry({
+        ip: frontend.ip,
+        protocol: port.protocol,
+        port: frontend.port,
+        policy: 'plain',
+        cluster: (port.internal === 'local' ? port.local : port.cluster).map(address),
+        local: [],
+        comment: port.name,
+      }),
+    )
+  }
+}
+
+function planExternal(port: ServicePort, frontend: Frontend, node: NodeView, entries: NftEntry[]): void {
+  const isNodePort = frontend.kind === 'node-port'
+  const key = frontendKey({ ...frontend, protocol: port.protocol })
+  if (frontend.allow.length > 0) planFirewall(port, frontend, key, entries)
+  if (port.external === 'reject') {
+    entries.push(
+      element(isNodePort ? 'no-endpoint-nodeports' : 'no-endpoint-services', key, refusal('reject'), port.name),
+    )
+    return
+  }
+  if (port.affinitySeconds > 0) {
+    const dispatch = `goto ${affinityDispatch(port, 'external')}`
+    entries.push(element(isNodePort ? 'service-nodeports' : 'service-ips', key, dispatch, port.name))
+  } else {
+    entries.push(
+      frontendEntry({
+        ip: frontend.ip,
+        protocol: port.protocol,
+        port: frontend.port,
+        policy: port.external === 'cluster' ? 'masquerade' : 'local',
+        cluster: port.cluster.map(address),
+        local: port.external === 'cluster' ? [] : port.local.map(address),
+        comment: port.name,
+      }),
+    )
+  }
+  if (isNodePort && node.nodePorts.loopbackNamed && port.protocol !== 'sctp') planListener(port, frontend, entries)
+}
+
+/** Destinations with source ranges are in one set, what is allowed in another; everything else to them is dropped. */
+function planFirewall(port: ServicePort, frontend: Frontend, key: string, entries: NftEntry[]): void {
+  entries.push(element('firewalled-ips', key, '', port.name))
+  const own = port.frontends
+    .filter((f) => f.kind === 'load-balancer')
+    .map((f) => `${f.ip}/${port.family === 4 ? 32 : 128}`)
+  for (const range of disjoint(port.nodeAllowed ? [...frontend.allow, ...own] : frontend.allow)) {
+    entries.push(element('firewall-allowed', `${key} ${range}`, '', port.name))
+  }
+}
+
+/** CIDRs without those that lie inside another one: the kernel refuses overlapping members. */
+export function disjoint(ranges: readonly string[]): readonly string[] {
+  const cidrs = [...new Set(ranges)].map((range) => parseCidr(range)).filter((cidr) => cidr !== undefined)
+  return cidrs
+    .filter((cidr) => !cidrs.some((other) => other.bits < cidr.bits && contains(other, cidr.ip)))
+    .map((cidr) => cidr.text)
+}
+
+function planListener(port: ServicePort, frontend: Frontend, entries: NftEntry[]): void {
+  const listener = {
+    ip: port.family === 4 ? '127.0.0.1' : '::1',
+    protocol: port.protocol,
+    port: frontend.port,
+    endpoints: port.cluster.map(address),
+    affinitySeconds: port.affinitySeconds,
+  }
+  entries.push({
+    kind: 'listener',
+    id: `listener ${listener.ip} ${listener.protocol} ${listener.port}`,
+    digest: `${listener.endpoints.join(',')} ${listener.affinitySeconds}`,
+    listener,
+  })
+}
+
+const refusal = (disposition: 'reject' | 'drop'): string => (disposition === 'drop' ? 'drop' : 'goto reject-chain')
+
+const address = (endpoint: Endpoint): string => hostPort(endpoint.ip, endpoint.port)
