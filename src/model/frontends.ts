@@ -1,0 +1,76 @@
+// Under which addresses a service is reached in one family, and by whom.
+
+import { contains, type Family, familyOf, parseCidr } from '../lib/ip.ts'
+import type { Frontend, NodeView, ServicePortRecord, ServiceRecord } from './types.ts'
+
+/** What all ports of a service share. */
+export interface Addresses {
+  readonly clusterIp: string
+  readonly externalIps: readonly string[]
+  readonly loadBalancerIps: readonly string[]
+  /** Source ranges of the load balancer IPs; empty: everyone. */
+  readonly allow: readonly string[]
+  readonly nodeAllowed: boolean
+  /** It has addresses beyond the cluster IP, even if the AllowServiceExternalIPs gate hides them. */
+  readonly exposed: boolean
+}
+
+const none: readonly never[] = Object.freeze([])
+
+/** Undefined if the service has no cluster IP of the node view's family: then it does not count there at all. */
+export function addressesOf(service: ServiceRecord, node: NodeView): Addresses | undefined {
+  const { family } = node
+  const clusterIp = service.clusterIps.find((ip) => familyOf(ip) === family)
+  if (clusterIp === undefined) return undefined
+  const loadBalancerIps = ownOf(service.loadBalancerIps, family, (ip) => ip !== clusterIp)
+  const externalIps = ownOf(service.externalIps, family, (ip) => ip !== clusterIp && !loadBalancerIps.includes(ip))
+  const allow = loadBalancerIps.length === 0 ? none : sourceRangesOf(service, family)
+  return {
+    clusterIp,
+    externalIps: node.externalIps ? externalIps : none,
+    loadBalancerIps,
+    allow,
+    nodeAllowed: containsNode(allow, node),
+    exposed: loadBalancerIps.length > 0 || externalIps.length > 0,
+  }
+}
+
+/**
+ * Cluster IP, external IPs, load balancer IPs, node port: the order in which they are programmed. An address that is given
+ * twice appears once, as the cluster IP before all, and as load balancer IP (with its source ranges) before external IP.
+ */
+export function frontendsOf(addresses: Addresses, { port, nodePort }: ServicePortRecord): readonly Frontend[] {
+  const frontends: Frontend[] = [{ kind: 'cluster-ip', ip: addresses.clusterIp, port, allow: none }]
+  for (const ip of addresses.externalIps) frontends.push({ kind: 'external-ip', ip, port, allow: none })
+  for (const ip of addresses.loadBalancerIps) {
+    frontends.push({ kind: 'load-balancer', ip, port, allow: addresses.allow })
+  }
+  if (nodePort !== 0) frontends.push({ kind: 'node-port', ip: '', port: nodePort, allow: none })
+  return frontends
+}
+
+/**
+ * The ranges of one family, in the order given. Empty means that everyone is allowed: also if a range allows everyone, and,
+ * as upstream has it, if ranges were given for the other family only.
+ */
+export function sourceRangesOf(service: ServiceRecord, family: Family): readonly string[] {
+  const ranges = ownOf(service.sourceRanges, family)
+  return ranges.some((range) => range.endsWith('/0')) ? none : ranges
+}
+
+function containsNode(ranges: readonly string[], node: NodeView): boolean {
+  return ranges.some((range) => {
+    const cidr = parseCidr(range)
+    return cidr !== undefined && contains(cidr, node.ip)
+  })
+}
+
+/** Of this family, each once, in the order given. */
+function ownOf(
+  all: readonly string[],
+  family: Family,
+  wanted: (text: string) => boolean = () => true,
+): readonly string[] {
+  if (all.length === 0) return none
+  return all.filter((text, i) => familyOf(text) === family && wanted(text) && all.indexOf(text) === i)
+}

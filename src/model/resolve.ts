@@ -1,0 +1,79 @@
+// A service and its slices, seen from this node in one family, become service ports with nothing left to decide.
+
+import { candidatesOf, categorise, countLocalReady, servingOf, slicesOf } from './endpoints.ts'
+import { addressesOf, frontendsOf } from './frontends.ts'
+import type { Disposition, NodeView, ServicePort, ServicePortRecord, ServiceRecord, SliceRecord } from './types.ts'
+
+const none: readonly never[] = Object.freeze([])
+
+/** The view's family decides the family. Slices of other services or families are ignored; their order does not matter. */
+export function resolve(
+  service: ServiceRecord,
+  slices: readonly SliceRecord[],
+  node: NodeView,
+): readonly ServicePort[] {
+  const addresses = addressesOf(service, node)
+  if (addresses === undefined) return none
+  const own = slicesOf(service.key, slices, node)
+  const internalLocal = service.internalPolicy === 'Local'
+  const externalLocal = service.externalPolicy === 'Local' && mayBeExternal(service)
+  const health = healthOf(service, own, node)
+
+  return distinct(service.ports).map((record): ServicePort => {
+    const { name: portName, protocol } = record
+    const exposed = addresses.exposed || record.nodePort !== 0
+    const candidates = candidatesOf(own, portName, protocol, node)
+    // Even with both policies Local, this node and its pods reach external addresses under the Cluster policy.
+    const uses = { cluster: !internalLocal || exposed, local: internalLocal || (externalLocal && exposed) }
+    const { cluster, local, hasAny } = categorise(candidates, uses, node)
+    const dispose = (policyLocal: boolean): Disposition => {
+      if (!hasAny) return 'reject'
+      if (!policyLocal) return 'cluster'
+      return local.length > 0 ? 'local' : 'drop'
+    }
+    const name = portName === '' ? service.key : `${service.key}:${portName}`
+    return {
+      id: `${name}/${protocol}`,
+      service: service.key,
+      name,
+      portName,
+      family: node.family,
+      protocol,
+      frontends: frontendsOf(addresses, record),
+      internal: dispose(internalLocal),
+      external: dispose(externalLocal && exposed),
+      cluster,
+      local,
+      serving: protocol === 'udp' ? servingOf(candidates) : none,
+      affinitySeconds: service.affinitySeconds,
+      nodeAllowed: addresses.nodeAllowed,
+      health,
+    }
+  })
+}
+
+/** On services that are not meant to be reached from outside, a left-over externalTrafficPolicy says nothing. */
+const mayBeExternal = (service: ServiceRecord): boolean =>
+  service.type === 'LoadBalancer' || service.type === 'NodePort' || service.externalIps.length > 0
+
+function healthOf(service: ServiceRecord, slices: readonly SliceRecord[], node: NodeView): ServicePort['health'] {
+  const checked = service.type === 'LoadBalancer' && service.externalPolicy === 'Local'
+  if (!checked || service.healthCheckNodePort === 0) return undefined
+  return { port: service.healthCheckNodePort, localEndpoints: countLocalReady(slices, node) }
+}
+
+/**
+ * The API server admits neither two ports of one name nor two of one number and protocol; should it ever, the first counts,
+ * since two service ports must never claim one address with equal right.
+ */
+function distinct(ports: readonly ServicePortRecord[]): readonly ServicePortRecord[] {
+  if (ports.length < 2) return ports
+  const seen = new Set<string>()
+  return ports.filter(({ name, protocol, port, nodePort }) => {
+    const claims = [`${protocol} name ${name}`, `${protocol} port ${port}`]
+    if (nodePort !== 0) claims.push(`${protocol} node port ${nodePort}`)
+    if (claims.some((claim) => seen.has(claim))) return false
+    for (const claim of claims) seen.add(claim)
+    return true
+  })
+}
