@@ -1,0 +1,224 @@
+// Says which entries to put and which to drop: claims by owner against what the data plane holds. Knows no kernel and no service.
+//
+// Design note. Goals, in this order:
+//
+// 1. Several owners may claim one id (two services that select one pod share its hairpin element). While one claim is
+//    left the entry stays; a diff per owner would drop what another still needs.
+// 2. The outcome is a function of the claims, never of their order: the bytewise smallest owner's claim wins. The base
+//    is the owner '', so no service can displace it. Of two entries with one id from one owner the first counts.
+// 3. A change costs the change: only ids whose winner changed since they were settled are compared.
+// 4. Nothing is guessed. `settle` records exactly what the target said it wrote; after a failure `reset` takes what was
+//    observed, and everything is compared again. Wants that change between `diff` and `settle` stay due.
+// 5. A refused entry is set aside: not offered again, nor part of `wanted`, until it is retried or its content changes.
+//    What was held under its id stays held.
+// 6. Small: one slot per id, and a settled slot shares the entry it wants, so 200,000 entries cost tens of MB.
+
+import type { Changes, Held, Wanted } from './backend.ts'
+
+interface Claim<E> {
+  readonly owner: string
+  readonly entry: E
+}
+
+interface Slot<E> {
+  /** The winner, undefined if nobody claims the id. */
+  entry: E | undefined
+  owner: string
+  /** The losing claims, smallest owner first. */
+  others: Claim<E>[] | undefined
+  /** What the data plane holds; the very same object as `entry` once settled. */
+  held: Held | undefined
+}
+
+export class Ledger<E extends Held> {
+  readonly #slots = new Map<string, Slot<E>>()
+  readonly #owned = new Map<string, readonly E[]>()
+  /** Ids to compare; a superset of those that differ. */
+  readonly #due = new Set<string>()
+  readonly #refused = new Set<string>()
+  #size = 0
+
+  /** Replaces all claims of an owner; none: the owner is forgotten. */
+  want(owner: string, entries: readonly E[]): void {
+    const before = this.#owned.get(owner)
+    if (entries.length === 0) this.#owned.delete(owner)
+    else this.#owned.set(owner, entries)
+    const kept = before === undefined ? undefined : new Set<string>()
+    for (const entry of entries) {
+      if (kept?.has(entry.id)) continue
+      kept?.add(entry.id)
+      this.#claim(owner, entry, kept !== undefined)
+    }
+    if (before === undefined) return
+    for (const entry of before) if (!kept?.has(entry.id)) this.#release(owner, entry.id)
+  }
+
+  /** What the target must do for the data plane to hold the winners. Changes nothing: ask again, get the same. */
+  diff(): Changes<E> {
+    const put: E[] = []
+    const drop: Held[] = []
+    for (const id of this.#due) {
+      const slot = this.#slots.get(id)
+      if (slot === undefined || !differs(slot)) this.#due.delete(id)
+      else if (slot.entry !== undefined) put.push(slot.entry)
+      else drop.push(slot.held as Held)
+    }
+    return { put, drop }
+  }
+
+  /** The target did all of these changes but the refused ones. */
+  settle(changes: Changes<E>, refused: Iterable<string> = []): void {
+    const failed = new Set(refused)
+    for (const entry of changes.put) {
+      if (failed.has(entry.id)) continue
+      const slot = this.#slot(entry.id)
+      slot.held = slot.entry?.digest === entry.digest ? slot.entry : entry
+      this.#tidy(entry.id, slot)
+    }
+    for (const { id } of changes.drop) {
+      if (failed.has(id)) continue
+      const slot = this.#slots.get(id)
+      if (slot === undefined) continue
+      slot.held = undefined
+      this.#tidy(id, slot)
+    }
+    if (failed.size === 0) return
+    for (const entry of changes.put) if (failed.has(entry.id)) this.#setAside(entry.id, entry.digest)
+    for (const { id } of changes.drop) if (failed.has(id)) this.#setAside(id, undefined)
+  }
+
+  /** This, and nothing else, is what the data plane holds. Everything is compared by the next diff. */
+  reset(held: Iterable<Held>): void {
+    for (const slot of this.#slots.values()) slot.held = undefined
+    for (const one of held) {
+      const slot = this.#slot(one.id)
+      slot.held = slot.entry?.digest === one.digest ? slot.entry : one
+    }
+    this.#due.clear()
+    for (const [id, slot] of this.#slots) this.#tidy(id, slot)
+  }
+
+  /** Offers a refused entry again. */
+  retry(id: string): void {
+    if (this.#refused.delete(id)) this.#due.add(id)
+  }
+
+  /** Who claims an id, the winner first. */
+  owners(id: string): readonly string[] {
+    const slot = this.#slots.get(id)
+    if (slot?.entry === undefined) return []
+    return [slot.owner, ...(slot.others ?? []).map((claim) => claim.owner)]
+  }
+
+  /** What an owner claims, won or not. */
+  claims(owner: string): readonly E[] {
+    return this.#owned.get(owner) ?? []
+  }
+
+  /** The winners but the refused ones. A live view. */
+  wanted(): Wanted<E> {
+    const ledger = this
+    return {
+      get size() {
+        let refused = 0
+        for (const id of ledger.#refused) if (ledger.#slots.get(id)?.entry !== undefined) refused++
+        return ledger.#size - refused
+      },
+      entry: (id) => (ledger.#refused.has(id) ? undefined : ledger.#slots.get(id)?.entry),
+      *entries() {
+        for (const [id, slot] of ledger.#slots) {
+          if (slot.entry !== undefined && !ledger.#refused.has(id)) yield slot.entry
+        }
+      },
+    }
+  }
+
+  /** Every winner with its owner, refused ones included. */
+  *winners(): Iterable<{ readonly owner: string; readonly entry: E }> {
+    for (const { owner, entry } of this.#slots.values()) if (entry !== undefined) yield { owner, entry }
+  }
+
+  #claim(owner: string, entry: E, claimedBefore: boolean): void {
+    const slot = this.#slot(entry.id)
+    if (slot.entry === undefined) {
+      this.#win(slot, owner, entry)
+    } else if (slot.owner === owner) {
+      // Without earlier claims this is a second entry with one id from one owner: the first counts.
+      if (claimedBefore) this.#win(slot, owner, entry)
+    } else if (owner < slot.owner) {
+      const loser = { owner: slot.owner, entry: slot.entry }
+      slot.others = [loser, ...(slot.others ?? []).filter((claim) => claim.owner !== owner)]
+      this.#win(slot, owner, entry)
+    } else {
+      const rest = slot.others ?? []
+      if (!claimedBefore && rest.some((claim) => claim.owner === owner)) return
+      slot.others = [...rest.filter((claim) => claim.owner !== owner), { owner, entry }].sort(byOwner)
+    }
+  }
+
+  #release(owner: string, id: string): void {
+    const slot = this.#slots.get(id)
+    if (slot === undefined) return
+    if (slot.owner !== owner || slot.entry === undefined) {
+      const rest = slot.others?.filter((claim) => claim.owner !== owner)
+      slot.others = rest?.length === 0 ? undefined : rest
+      return
+    }
+    const next = slot.others?.shift()
+    if (slot.others?.length === 0) slot.others = undefined
+    if (next !== undefined) {
+      this.#win(slot, next.owner, next.entry)
+      return
+    }
+    slot.entry = undefined
+    slot.owner = ''
+    this.#size--
+    this.#refused.delete(id)
+    this.#due.add(id)
+    this.#tidy(id, slot)
+  }
+
+  #win(slot: Slot<E>, owner: string, entry: E): void {
+    const before = slot.entry
+    slot.owner = owner
+    slot.entry = entry
+    if (before === undefined) this.#size++
+    else if (before.digest === entry.digest) {
+      if (slot.held === before) slot.held = entry
+      return
+    }
+    this.#refused.delete(entry.id)
+    this.#due.add(entry.id)
+  }
+
+  /** Unless something else is wanted by now: then the refusal says nothing about what would be offered next. */
+  #setAside(id: string, digest: string | undefined): void {
+    if (this.#slots.get(id)?.entry?.digest !== digest) return
+    this.#refused.add(id)
+    this.#due.delete(id)
+  }
+
+  #slot(id: string): Slot<E> {
+    let slot = this.#slots.get(id)
+    if (slot === undefined) {
+      slot = { entry: undefined, owner: '', others: undefined, held: undefined }
+      this.#slots.set(id, slot)
+    }
+    return slot
+  }
+
+  /** Puts an id on or off the list to compare, and forgets a slot that says nothing any more. */
+  #tidy(id: string, slot: Slot<E>): void {
+    if (differs(slot)) {
+      if (!this.#refused.has(id)) this.#due.add(id)
+      return
+    }
+    this.#due.delete(id)
+    this.#refused.delete(id)
+    if (slot.entry === undefined) this.#slots.delete(id)
+  }
+}
+
+const differs = (slot: Slot<Held>): boolean => slot.entry?.digest !== slot.held?.digest
+
+const byOwner = (a: { readonly owner: string }, b: { readonly owner: string }): number => (a.owner < b.owner ? -1 : 1)

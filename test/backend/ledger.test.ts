@@ -1,0 +1,288 @@
+import fc from 'fast-check'
+import { describe, expect, it } from 'vitest'
+import type { Held } from '../../src/backend/backend.ts'
+import { Ledger } from '../../src/backend/ledger.ts'
+
+interface Entry extends Held {
+  readonly content: string
+}
+
+const entry = (id: string, content = 'x'): Entry => ({ id, kind: 'thing', digest: `#${content}`, content })
+const ids = (list: Iterable<Held>) => [...list].map((one) => one.id).sort()
+const sync = (ledger: Ledger<Entry>) => {
+  const changes = ledger.diff()
+  ledger.settle(changes)
+  return { put: ids(changes.put), drop: ids(changes.drop) }
+}
+
+describe('Ledger', () => {
+  it('puts what is new, leaves what is equal, drops what nobody claims', () => {
+    const ledger = new Ledger<Entry>()
+    ledger.want('a', [entry('1'), entry('2')])
+    expect(sync(ledger)).toEqual({ put: ['1', '2'], drop: [] })
+    expect(sync(ledger)).toEqual({ put: [], drop: [] })
+    ledger.want('a', [entry('2'), entry('3')])
+    expect(sync(ledger)).toEqual({ put: ['3'], drop: ['1'] })
+    ledger.want('a', [])
+    expect(sync(ledger)).toEqual({ put: [], drop: ['2', '3'] })
+    expect(ledger.wanted().size).toBe(0)
+  })
+
+  it('keeps a shared entry until its last owner goes', () => {
+    const ledger = new Ledger<Entry>()
+    ledger.want('a', [entry('hairpin')])
+    ledger.want('b', [entry('hairpin')])
+    sync(ledger)
+    expect(ledger.owners('hairpin')).toEqual(['a', 'b'])
+    ledger.want('a', [])
+    expect(sync(ledger)).toEqual({ put: [], drop: [] })
+    expect(ledger.owners('hairpin')).toEqual(['b'])
+    ledger.want('b', [])
+    expect(sync(ledger)).toEqual({ put: [], drop: ['hairpin'] })
+    expect(ledger.owners('hairpin')).toEqual([])
+  })
+
+  it('lets the smallest owner win whatever the order, and the next one take over', () => {
+    for (const order of [
+      ['a', 'b', ''],
+      ['', 'b', 'a'],
+      ['b', '', 'a'],
+    ]) {
+      const ledger = new Ledger<Entry>()
+      for (const owner of order) ledger.want(owner, [entry('1', owner)])
+      expect(ledger.wanted().entry('1')?.content).toBe('')
+      sync(ledger)
+      ledger.want('', [])
+      expect(ledger.diff().put.map((e) => e.content)).toEqual(['a'])
+    }
+  })
+
+  it('counts the first of two entries with one id from one owner', () => {
+    const ledger = new Ledger<Entry>()
+    ledger.want('b', [entry('1', 'first'), entry('1', 'second')])
+    expect(ledger.wanted().entry('1')?.content).toBe('first')
+    ledger.want('b', [entry('1', 'third'), entry('1', 'first')])
+    expect(ledger.wanted().entry('1')?.content).toBe('third')
+    ledger.want('a', [entry('1', 'a')])
+    ledger.want('c', [entry('1', 'c1'), entry('1', 'c2')])
+    ledger.want('a', [])
+    ledger.want('b', [])
+    expect(ledger.wanted().entry('1')?.content).toBe('c1')
+    ledger.want('c', [])
+    expect(ledger.wanted().size).toBe(0)
+  })
+
+  it('compares everything after a reset, and drops what is held and not wanted', () => {
+    const ledger = new Ledger<Entry>()
+    ledger.want('a', [entry('same'), entry('other', 'new'), entry('missing')])
+    sync(ledger)
+    ledger.reset([entry('same'), entry('other', 'old'), entry('alien')])
+    expect(sync(ledger)).toEqual({ put: ['missing', 'other'], drop: ['alien'] })
+    expect(sync(ledger)).toEqual({ put: [], drop: [] })
+  })
+
+  it('gives the same diff again until it is settled', () => {
+    const ledger = new Ledger<Entry>()
+    ledger.want('a', [entry('1')])
+    ledger.diff()
+    expect(ids(ledger.diff().put)).toEqual(['1'])
+    ledger.want('a', [])
+    expect(ledger.diff()).toEqual({ put: [], drop: [] })
+  })
+
+  it('keeps due what changed between diff and settle', () => {
+    const ledger = new Ledger<Entry>()
+    ledger.want('a', [entry('1', 'old'), entry('2')])
+    const changes = ledger.diff()
+    ledger.want('a', [entry('1', 'new')])
+    ledger.settle(changes)
+    expect(ledger.diff().put.map((e) => e.content)).toEqual(['new'])
+    expect(ids(ledger.diff().drop)).toEqual(['2'])
+  })
+
+  it('sets a refused entry aside until it is retried, changed, or found in place', () => {
+    const ledger = new Ledger<Entry>()
+    ledger.want('a', [entry('bad'), entry('good')])
+    const refuse = () => ledger.settle(ledger.diff(), ['bad'])
+    refuse()
+    expect(ledger.diff().put).toEqual([])
+    expect(ids(ledger.wanted().entries())).toEqual(['good'])
+    expect(ledger.wanted().size).toBe(1)
+    expect(ledger.wanted().entry('bad')).toBeUndefined()
+    ledger.reset([entry('good')])
+    expect(ledger.diff().put).toEqual([])
+    ledger.retry('bad')
+    expect(ids(ledger.diff().put)).toEqual(['bad'])
+    refuse()
+    ledger.want('a', [entry('bad'), entry('good')])
+    expect(ledger.diff().put).toEqual([])
+    ledger.want('a', [entry('bad', 'mended'), entry('good')])
+    expect(ids(ledger.diff().put)).toEqual(['bad'])
+    refuse()
+    ledger.reset([entry('bad', 'mended'), entry('good')])
+    expect(ids(ledger.wanted().entries())).toEqual(['bad', 'good'])
+  })
+
+  it('keeps what was held under a refused id, and drops it when the owner goes', () => {
+    const ledger = new Ledger<Entry>()
+    ledger.want('a', [entry('1', 'old')])
+    sync(ledger)
+    ledger.want('a', [entry('1', 'bad')])
+    ledger.settle(ledger.diff(), ['1'])
+    ledger.want('a', [])
+    expect(ledger.diff().drop.map((held) => held.digest)).toEqual(['#old'])
+    ledger.settle(ledger.diff(), ['1'])
+    expect(ledger.diff().drop).toEqual([])
+    ledger.retry('1')
+    expect(ids(ledger.diff().drop)).toEqual(['1'])
+  })
+
+  it('ignores a refusal of something that was not asked for', () => {
+    const ledger = new Ledger<Entry>()
+    ledger.want('a', [entry('1')])
+    ledger.settle(ledger.diff(), ['2'])
+    expect(ids(ledger.wanted().entries())).toEqual(['1'])
+  })
+})
+
+// ---- Histories: wants, syncs that work, fail half way or meet refusals, outside tampering. ----
+
+const owner = fc.constantFrom('', 'a', 'b', 'c')
+const id = fc.constantFrom('1', '2', '3', '4')
+const content = fc.constantFrom('x', 'y', 'z')
+type Step =
+  | { do: 'want'; owner: string; entries: [string, string][] }
+  | { do: 'sync' | 'crash'; refuse: string | undefined }
+  | { do: 'fail'; after: number }
+  | { do: 'tamper'; id: string; content: string | undefined }
+const step: fc.Arbitrary<Step> = fc.oneof(
+  {
+    weight: 5,
+    arbitrary: fc.record({
+      do: fc.constant('want' as const),
+      owner,
+      entries: fc.array(fc.tuple(id, content), { maxLength: 5 }),
+    }),
+  },
+  {
+    weight: 2,
+    arbitrary: fc.record({
+      do: fc.constantFrom('sync' as const, 'crash' as const),
+      refuse: fc.option(id, { nil: undefined, freq: 4 }),
+    }),
+  },
+  { weight: 1, arbitrary: fc.record({ do: fc.constant('fail' as const), after: fc.nat(4) }) },
+  {
+    weight: 1,
+    arbitrary: fc.record({
+      do: fc.constant('tamper' as const),
+      id: fc.constantFrom('1', '3', '9'),
+      content: fc.option(content, { nil: undefined }),
+    }),
+  },
+)
+
+/** The lane's loop and a data plane, in a few lines. */
+class World {
+  ledger = new Ledger<Entry>()
+  kernel = new Map<string, Entry>()
+  claims = new Map<string, readonly Entry[]>()
+  trusted = false
+  writes = 0
+
+  run(step: Step): void {
+    if (step.do === 'want') {
+      const entries = step.entries.map(([id, content]) => entry(id, content))
+      this.claims.set(step.owner, entries)
+      this.ledger.want(step.owner, entries)
+    } else if (step.do === 'tamper') {
+      if (step.content === undefined) this.kernel.delete(step.id)
+      else this.kernel.set(step.id, entry(step.id, step.content))
+      this.trusted = false
+    } else if (step.do === 'fail') {
+      if (!this.trusted) this.ledger.reset(this.kernel.values())
+      const { put, drop } = this.ledger.diff()
+      for (const one of put.slice(0, step.after)) this.kernel.set(one.id, one)
+      for (const one of drop.slice(0, step.after)) this.kernel.delete(one.id)
+      this.trusted = false
+    } else {
+      if (step.do === 'crash') this.restart()
+      this.sync(step.refuse)
+    }
+  }
+
+  restart(): void {
+    this.ledger = new Ledger()
+    for (const [owner, entries] of this.claims) this.ledger.want(owner, entries)
+    this.trusted = false
+  }
+
+  sync(refuse?: string): void {
+    if (!this.trusted) this.ledger.reset(this.kernel.values())
+    const changes = this.ledger.diff()
+    for (const one of changes.put) if (one.id !== refuse) this.kernel.set(one.id, one)
+    for (const one of changes.drop) if (one.id !== refuse) this.kernel.delete(one.id)
+    this.writes = changes.put.length + changes.drop.length
+    this.ledger.settle(changes, refuse === undefined ? [] : [refuse])
+    this.trusted = true
+  }
+
+  /** What planning from scratch would want. */
+  expected(): Record<string, string> {
+    const winners: Record<string, string> = {}
+    for (const owner of [...this.claims.keys()].sort().reverse()) {
+      for (const one of [...(this.claims.get(owner) as readonly Entry[])].reverse()) winners[one.id] = one.content
+    }
+    return winners
+  }
+
+  held(): Record<string, string> {
+    return Object.fromEntries([...this.kernel.values()].map((one) => [one.id, one.content]))
+  }
+}
+
+describe('Ledger, over random histories', () => {
+  it('one sync makes the data plane equal the winners of all claims, and the next diff is empty', () => {
+    fc.assert(
+      fc.property(fc.array(step, { maxLength: 25 }), (history) => {
+        const world = new World()
+        for (const step of history) world.run(step)
+        for (const id of ['1', '2', '3', '4', '9']) world.ledger.retry(id)
+        world.sync()
+        expect(world.held()).toEqual(world.expected())
+        const wanted = Object.fromEntries([...world.ledger.wanted().entries()].map((one) => [one.id, one.content]))
+        expect(wanted).toEqual(world.expected())
+        expect(world.ledger.wanted().size).toBe(world.kernel.size)
+        expect(world.ledger.diff()).toEqual({ put: [], drop: [] })
+        world.restart()
+        world.sync()
+        expect(world.writes).toBe(0)
+        for (const owner of world.claims.keys()) world.ledger.want(owner, [])
+        world.sync()
+        expect(world.kernel.size).toBe(0)
+      }),
+      { numRuns: 20_000 },
+    )
+  })
+
+  it('never writes what is already so, and a refusal never touches another entry', () => {
+    fc.assert(
+      fc.property(fc.array(step, { maxLength: 25 }), id, (history, refuse) => {
+        const world = new World()
+        for (const step of history) world.run(step)
+        if (!world.trusted) world.ledger.reset(world.kernel.values())
+        world.trusted = true
+        for (const id of ['1', '2', '3', '4', '9']) world.ledger.retry(id)
+        const before = world.held()
+        for (const one of world.ledger.diff().put) expect(before[one.id]).not.toBe(one.content)
+        for (const one of world.ledger.diff().drop) expect(before).toHaveProperty(one.id)
+        world.sync(refuse)
+        const [held, expected] = [world.held(), world.expected()]
+        for (const id of ['1', '2', '3', '4', '9']) {
+          expect(held[id], id).toBe(id === refuse ? before[id] : expected[id])
+        }
+      }),
+      { numRuns: 5_000 },
+    )
+  })
+})

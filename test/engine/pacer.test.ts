@@ -1,0 +1,156 @@
+import { describe, expect, it } from 'vitest'
+import { Pacer } from '../../src/engine/pacer.ts'
+import { FakeClock } from '../support/clock.ts'
+
+function setUp({ minMs = 1000, retryMs = 5000, maxMs = 60_000, takesMs = 0 } = {}) {
+  const clock = new FakeClock()
+  const runs: number[] = []
+  let ok = true
+  let running = 0
+  const pacer = new Pacer({
+    minMs,
+    retryMs,
+    maxMs,
+    clock,
+    run: async () => {
+      if (++running > 1) throw new Error('two runs at once')
+      runs.push(clock.monotonic())
+      if (takesMs > 0) await new Promise<void>((resolve) => clock.after(takesMs, resolve))
+      running--
+      return ok
+    },
+  })
+  pacer.start()
+  return { clock, runs, pacer, succeed: (value: boolean) => (ok = value) }
+}
+
+describe('Pacer', () => {
+  it('G1: runs the first request at once, and later ones a minimum distance apart, as one', async () => {
+    const { clock, runs, pacer } = setUp()
+    await clock.advance(10_000)
+    pacer.request()
+    await clock.advance(500)
+    expect(runs).toEqual([10_000])
+    pacer.request()
+    await clock.advance(499)
+    pacer.request()
+    expect(runs).toEqual([10_000])
+    await clock.advance(5000)
+    expect(runs).toEqual([10_000, 11_000])
+    pacer.request()
+    await clock.advance(0)
+    expect(runs).toEqual([10_000, 11_000, 15_999])
+  })
+
+  it('never runs inside the call that asks', () => {
+    const { runs, pacer } = setUp()
+    pacer.request()
+    expect(runs).toEqual([])
+  })
+
+  it('G2: runs after the maximum without requests; a request right after such a run waits for the minimum', async () => {
+    const { clock, runs, pacer } = setUp()
+    await clock.advance(59_999)
+    expect(runs).toEqual([])
+    await clock.advance(1)
+    expect(runs).toEqual([60_000])
+    pacer.request()
+    await clock.advance(999)
+    expect(runs).toHaveLength(1)
+    await clock.advance(1)
+    expect(runs).toEqual([60_000, 61_000])
+    await clock.advance(60_000)
+    expect(runs).toEqual([60_000, 61_000, 121_000])
+  })
+
+  it('G3: runs again after a failure at the retry interval, not before', async () => {
+    const { clock, runs, pacer, succeed } = setUp()
+    succeed(false)
+    pacer.request()
+    await clock.advance(0)
+    succeed(true)
+    await clock.advance(4999)
+    expect(runs).toEqual([0])
+    await clock.advance(1)
+    expect(runs).toEqual([0, 5000])
+    await clock.advance(59_999)
+    expect(runs).toHaveLength(2)
+  })
+
+  it('G3: a requested run that works cancels the retry', async () => {
+    const { clock, runs, pacer, succeed } = setUp()
+    succeed(false)
+    pacer.request()
+    await clock.advance(3000)
+    succeed(true)
+    pacer.request()
+    await clock.advance(30_000)
+    expect(runs).toEqual([0, 3000])
+  })
+
+  it('G4: a retry interval below the minimum waits for the minimum', async () => {
+    const { clock, runs, pacer, succeed } = setUp({ minMs: 5000, retryMs: 1000 })
+    succeed(false)
+    pacer.request()
+    await clock.advance(4999)
+    expect(runs).toEqual([0])
+    await clock.advance(1)
+    expect(runs).toEqual([0, 5000])
+  })
+
+  it('G5: repeated failures make one run per retry interval', async () => {
+    const { clock, runs, pacer, succeed } = setUp()
+    succeed(false)
+    pacer.request()
+    await clock.advance(20_000)
+    expect(runs).toEqual([0, 5000, 10_000, 15_000, 20_000])
+  })
+
+  it('a retry interval above the maximum is cut to it', async () => {
+    const { clock, runs, pacer, succeed } = setUp({ retryMs: 5000, maxMs: 2000 })
+    succeed(false)
+    pacer.request()
+    await clock.advance(4000)
+    expect(runs).toEqual([0, 2000, 4000])
+  })
+
+  it('G6: requests while running make exactly one more run, the minimum after its end', async () => {
+    const { clock, runs, pacer } = setUp({ takesMs: 300 })
+    pacer.request()
+    await clock.advance(100)
+    pacer.request()
+    pacer.request()
+    await clock.advance(10_000)
+    expect(runs).toEqual([0, 1300])
+  })
+
+  it('runs back to back with a minimum of 0', async () => {
+    const { clock, runs, pacer } = setUp({ minMs: 0, takesMs: 10 })
+    pacer.request()
+    await clock.advance(5)
+    pacer.request()
+    await clock.advance(100)
+    expect(runs).toEqual([0, 10])
+  })
+
+  it('G7: refuses a maximum below the minimum', () => {
+    expect(() => setUp({ minMs: 2000, maxMs: 1999 })).toThrow(/below the minimum/)
+    expect(() => setUp({ minMs: 2000, maxMs: 2000 })).not.toThrow()
+  })
+
+  it('stops: waits for the run under way, then never runs again', async () => {
+    const { clock, runs, pacer } = setUp({ takesMs: 50 })
+    pacer.request()
+    await clock.advance(10)
+    let stopped = false
+    const stopping = pacer.stop().then(() => (stopped = true))
+    await clock.advance(10)
+    expect(stopped).toBe(false)
+    await clock.advance(50)
+    await stopping
+    pacer.request()
+    await clock.advance(200_000)
+    expect(runs).toEqual([0])
+    expect(clock.armed).toBe(0)
+  })
+})

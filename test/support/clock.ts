@@ -1,0 +1,66 @@
+// A clock that tests own: time passes only when told, timers fire in order, promises settle in between.
+
+import type { Clock, Timer } from '../../src/lib/time.ts'
+
+interface Alarm {
+  readonly at: number
+  readonly order: number
+  readonly run: () => void
+}
+
+export class FakeClock implements Clock {
+  #elapsed = 0
+  #order = 0
+  readonly #start: number
+  readonly #alarms = new Set<Alarm>()
+
+  constructor(startUnixMs = 1_700_000_000_000) {
+    this.#start = startUnixMs
+  }
+
+  now(): number {
+    return this.#start + this.#elapsed
+  }
+
+  monotonic(): number {
+    return this.#elapsed
+  }
+
+  after(ms: number, run: () => void): Timer {
+    const alarm = { at: this.#elapsed + Math.max(0, ms), order: this.#order++, run }
+    this.#alarms.add(alarm)
+    return { cancel: () => void this.#alarms.delete(alarm) }
+  }
+
+  /** Timers armed and not fired. */
+  get armed(): number {
+    return this.#alarms.size
+  }
+
+  /** Lets `ms` pass, firing every timer due on the way at its own time. */
+  async advance(ms: number): Promise<void> {
+    const until = this.#elapsed + ms
+    await settle()
+    for (let next = this.#next(until); next !== undefined; next = this.#next(until)) {
+      this.#alarms.delete(next)
+      this.#elapsed = next.at
+      next.run()
+      await settle()
+    }
+    this.#elapsed = until
+  }
+
+  #next(until: number): Alarm | undefined {
+    let best: Alarm | undefined
+    for (const alarm of this.#alarms) {
+      if (alarm.at > until) continue
+      if (best === undefined || alarm.at < best.at || (alarm.at === best.at && alarm.order < best.order)) best = alarm
+    }
+    return best
+  }
+}
+
+/** Lets every promise that can settle without I/O settle. */
+export async function settle(): Promise<void> {
+  for (let i = 0; i < 3; i++) await new Promise<void>((resolve) => setImmediate(resolve))
+}
