@@ -1,0 +1,95 @@
+// The proxy's own health: /healthz for load balancers, /livez for the kubelet. It tells whether queued changes get programmed.
+
+import { type Family, familyName } from '../lib/ip.ts'
+import { type Clock, formatTime, zeroTime } from '../lib/time.ts'
+import type { NodeRecord } from '../model/types.ts'
+import { type Route, type Routes, reply } from './server.ts'
+
+const drainTaint = 'ToBeDeletedByClusterAutoscaler'
+
+export interface ProxyHealthOptions {
+  /** A change that waits this long makes its family unhealthy: 2 × syncPeriod. */
+  readonly timeoutMs: number
+  readonly clock: Clock
+  readonly onAnswer?: (endpoint: 'healthz' | 'livez', code: 200 | 503) => void
+}
+
+interface FamilyHealth {
+  readonly lastUpdated: number
+  readonly healthy: boolean
+}
+
+export class ProxyHealth {
+  readonly routes: Routes
+  readonly #options: ProxyHealthOptions
+  /** Unix time, for people. */
+  readonly #lastUpdated = new Map<Family, number>()
+  /** Monotonic time of the oldest change that is not programmed yet. */
+  readonly #oldestPending = new Map<Family, number>()
+  #node: NodeRecord | undefined
+
+  constructor(options: ProxyHealthOptions) {
+    this.#options = options
+    this.routes = { '/healthz': this.#answer('healthz'), '/livez': this.#answer('livez') }
+  }
+
+  /** A change waits to be programmed; the age counts from the first of several. */
+  queued(family: Family): void {
+    if (!this.#oldestPending.has(family)) this.#oldestPending.set(family, this.#options.clock.monotonic())
+  }
+
+  /** Everything queued so far is programmed. */
+  updated(family: Family): void {
+    this.#oldestPending.delete(family)
+    this.#lastUpdated.set(family, this.#options.clock.now())
+  }
+
+  setNode(node: NodeRecord | undefined): void {
+    this.#node = node
+  }
+
+  /** No family is late. Families that never synced are not considered. */
+  healthy(): boolean {
+    return this.#families().every(([, family]) => family.healthy)
+  }
+
+  /** The node is known and nobody is about to take it away. */
+  nodeEligible(): boolean {
+    return this.#node !== undefined && !this.#node.deleting && !this.#node.taints.includes(drainTaint)
+  }
+
+  #families(): [Family, FamilyHealth][] {
+    const now = this.#options.clock.monotonic()
+    return [...this.#lastUpdated]
+      .sort(([a], [b]) => a - b)
+      .map(([family, lastUpdated]) => {
+        const pending = this.#oldestPending.get(family)
+        return [family, { lastUpdated, healthy: pending === undefined || now - pending < this.#options.timeoutMs }]
+      })
+  }
+
+  #answer(endpoint: 'healthz' | 'livez'): Route {
+    return ({ response }) => {
+      const families = this.#families()
+      const healthy = families.every(([, family]) => family.healthy)
+      const eligible = this.nodeEligible()
+      const code = healthy && (eligible || endpoint === 'livez') ? 200 : 503
+      const now = this.#options.clock.now()
+      const newest = Math.max(...families.map(([, family]) => family.lastUpdated))
+      const status = families.map(([family, health]) => [
+        familyName(family),
+        { lastUpdated: formatTime(health.lastUpdated), healthy: health.healthy },
+      ])
+      this.#options.onAnswer?.(endpoint, code)
+      // Member order is part of the interface: probes and people grep in it.
+      const body = JSON.stringify({
+        lastUpdated: code === 200 ? formatTime(now) : families.length === 0 ? zeroTime : formatTime(newest),
+        currentTime: formatTime(now),
+        nodeEligible: endpoint === 'healthz' ? eligible : undefined,
+        healthy,
+        status: status.length === 0 ? undefined : Object.fromEntries(status),
+      })
+      reply(response, { status: code, type: 'application/json', body })
+    }
+  }
+}

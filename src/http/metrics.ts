@@ -1,0 +1,285 @@
+// What feeds the metrics: sync reports, API requests, health answers, kernel counters; and the text of /metrics.
+
+import { collectDefaultMetrics } from 'prom-client'
+import type { Mode } from '../backend/backend.ts'
+import { describeError, type ProxyError } from '../lib/errors.ts'
+import { type Family, familyName } from '../lib/ip.ts'
+import type { Logger } from '../lib/log.ts'
+import { type Clock, systemClock } from '../lib/time.ts'
+import { checks, declarationsFor } from './declarations.ts'
+import { Instruments } from './registry.ts'
+
+/** The part of the engine's SyncReport that is measured. */
+export interface MeasuredSync {
+  readonly family: Family
+  /** Unix ms. */
+  readonly startedAt: number
+  readonly durationMs: number
+  readonly full: boolean
+  readonly ok: boolean
+  readonly error?: ProxyError | undefined
+  readonly put: number
+  readonly dropped: number
+  readonly held: number
+  readonly refused: readonly unknown[]
+  /** Unix ms. */
+  readonly triggers: readonly number[]
+  readonly noLocal: { readonly internal: number; readonly external: number }
+  readonly figures: Readonly<Record<string, number>>
+}
+
+export interface MeasuredRequest {
+  readonly verb: string
+  readonly host: string
+  /** HTTP status, or `<error>` if there was no answer. */
+  readonly code: number | string
+  readonly durationMs: number
+  readonly requestBytes: number
+  readonly responseBytes: number
+}
+
+export interface BuildVersion {
+  /** The Kubernetes version stood in for: `v1.36.4`. */
+  readonly kubernetes: string
+  readonly sluice: string
+  readonly commit?: string
+  readonly buildDate?: string
+}
+
+export interface Feature {
+  readonly name: string
+  /** `ALPHA`, `BETA`, `DEPRECATED`; '' for GA. */
+  readonly stage: string
+  readonly enabled: boolean
+}
+
+export interface MetricsOptions {
+  readonly mode: Mode
+  readonly families: readonly Family[]
+  readonly version: BuildVersion
+  readonly features?: readonly Feature[]
+  /** Read at each scrape. */
+  readonly conflicts?: () => number
+  readonly quarantined?: () => number
+  /** nfacct object name to packets, read at each scrape; absent where nfacct does not work. */
+  readonly packetCounters?: () => Promise<Readonly<Record<string, number>>>
+  readonly log: Logger
+  readonly clock?: Clock
+  /** prom-client's process_* and nodejs_*; off only where many proxies share one process. */
+  readonly processMetrics?: boolean
+}
+
+export type Metrics = ReturnType<typeof createMetrics>
+
+const contentType = 'text/plain; version=0.0.4; charset=utf-8'
+
+export function createMetrics(options: MetricsOptions) {
+  const clock = options.clock ?? systemClock
+  const declarations = declarationsFor(options.mode, options.packetCounters !== undefined)
+  const live = new Instruments(declarations)
+  const slis = new Instruments(checks)
+  if (options.processMetrics ?? true) collectDefaultMetrics({ register: live.registry })
+  recordConstants(live, options)
+  for (const { stability } of declarations)
+    live.add('registered_metrics_total', { stability_level: stability ?? 'ALPHA', deprecated_version: '' })
+
+  return {
+    contentType,
+    /** For `journal.subscribe`. */
+    journal: journalListener(live, options, clock),
+    /** The API client's RequestObserver. */
+    requests: requestObserver(live),
+    /** For ProxyHealth. */
+    answered(endpoint: 'healthz' | 'livez', code: number): void {
+      live.add(`kubeproxy_proxy_${endpoint}_total`, { code: String(code) })
+    },
+    /** A problem of an API object, as reflectors report it. */
+    problem({ kind }: { readonly kind: string }): void {
+      live.add('sluice_object_problems_total', { kind })
+    },
+    /** One look for stale UDP flows. */
+    conntrack(family: Family, durationMs: number, deleted: number): void {
+      const labels = { ip_family: familyName(family) }
+      live.observe('kubeproxy_conntrack_reconciler_sync_duration_seconds', labels, durationMs / 1000)
+      live.add('kubeproxy_conntrack_reconciler_deleted_entries_total', labels, deleted)
+    },
+    /** A check of the metrics server's own /healthz. */
+    checked(name: string, type: string, passed: boolean): void {
+      slis.set('kubernetes_healthcheck', { name, type }, passed ? 1 : 0)
+      slis.add('kubernetes_healthchecks_total', { name, type, status: passed ? 'success' : 'error' })
+    },
+    async text(): Promise<string> {
+      await refresh(live, options, clock)
+      return live.registry.metrics()
+    },
+    async slis(): Promise<string> {
+      const start = Math.round(clock.now() / 1000 - process.uptime())
+      const head = '# HELP process_start_time_seconds [ALPHA] Unix time at which the process started.'
+      const processStart = `${head}\n# TYPE process_start_time_seconds gauge\nprocess_start_time_seconds ${start}\n`
+      return `${await slis.registry.metrics()}\n${processStart}`
+    },
+    resetSlis(): void {
+      slis.registry.resetMetrics()
+    },
+  }
+}
+
+function journalListener(live: Instruments, { mode, families }: MetricsOptions, clock: Clock) {
+  const pendingNames = { service: 'service_changes', slice: 'endpoint_changes' } as const
+  const lastChange = { service: 0, slice: 0 }
+
+  return {
+    queued(family: Family, at: number): void {
+      const name = 'kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds'
+      live.set(name, { ip_family: familyName(family) }, at / 1000)
+    },
+    change(kind: 'service' | 'slice', pending: number): void {
+      lastChange[kind] = clock.now()
+      // kube-proxy has a change tracker of services for each family, and each counts.
+      const name = `kubeproxy_sync_proxy_rules_${pendingNames[kind]}`
+      live.add(`${name}_total`, {}, kind === 'service' ? families.length : 1)
+      live.set(`${name}_pending`, {}, pending)
+    },
+    drift(family: Family): void {
+      live.add('sluice_drift_repairs_total', { ip_family: familyName(family) })
+    },
+    report(report: MeasuredSync): void {
+      recordSync(live, report)
+      if (report.ok) recordSuccess(live, report)
+      else recordFailure(live, report, mode)
+      recordFigures(live, report)
+      for (const kind of ['service', 'slice'] as const) {
+        // What came after the sync had begun is still pending.
+        if (lastChange[kind] <= report.startedAt) {
+          live.set(`kubeproxy_sync_proxy_rules_${pendingNames[kind]}_pending`, {}, 0)
+        }
+      }
+    },
+  }
+}
+
+function requestObserver(live: Instruments) {
+  return {
+    request({ verb, host, code, durationMs, requestBytes, responseBytes }: MeasuredRequest): void {
+      live.add('rest_client_requests_total', { code: String(code), method: verb, host })
+      live.observe('rest_client_request_duration_seconds', { verb, host }, durationMs / 1000)
+      live.observe('rest_client_request_size_bytes', { verb, host }, requestBytes)
+      live.observe('rest_client_response_size_bytes', { verb, host }, responseBytes)
+    },
+    throttled(verb: string, host: string, ms: number): void {
+      live.observe('rest_client_rate_limiter_duration_seconds', { verb, host }, ms / 1000)
+    },
+    retried(verb: string, host: string, code: number | string): void {
+      live.add('rest_client_request_retries_total', { code: String(code), verb, host })
+    },
+    /** A client made its pool of connections. */
+    connected(): void {
+      live.add('rest_client_transport_create_calls_total', { result: 'miss' })
+      live.set('rest_client_transport_cache_entries', {}, 1)
+    },
+    /** An exec credential plugin ran. */
+    plugin(exitCode: number, status: string): void {
+      live.add('rest_client_exec_plugin_call_total', { code: String(exitCode), call_status: status })
+    },
+  }
+}
+
+function recordConstants(live: Instruments, { mode, version, features }: MetricsOptions): void {
+  const [, major = '', minor = ''] = /^v?(\d+)\.(\d+)/.exec(version.kubernetes) ?? []
+  const labels = {
+    major,
+    minor,
+    git_version: version.kubernetes,
+    git_commit: version.commit ?? '',
+    git_tree_state: '',
+    build_date: version.buildDate ?? '',
+    go_version: `node ${process.version}`,
+    compiler: 'v8',
+    platform: `${process.platform}/${process.arch === 'x64' ? 'amd64' : process.arch}`,
+  }
+  live.set('kubernetes_build_info', labels, 1)
+  live.set('sluice_build_info', { version: version.sluice, mode }, 1)
+  live.set('rest_client_exec_plugin_ttl_seconds', {}, Number.POSITIVE_INFINITY)
+  for (const { name, stage, enabled } of features ?? []) {
+    live.set('kubernetes_feature_enabled', { name, stage }, enabled ? 1 : 0)
+  }
+}
+
+function recordSync(live: Instruments, { family, durationMs, full, ...report }: MeasuredSync): void {
+  const labels = { ip_family: familyName(family) }
+  const seconds = durationMs / 1000
+  live.observe('kubeproxy_sync_proxy_rules_duration_seconds', labels, seconds)
+  live.observe(`kubeproxy_sync_${full ? 'full' : 'partial'}_proxy_rules_duration_seconds`, labels, seconds)
+  live.add('sluice_entries_refused_total', labels, report.refused.length)
+  live.set('sluice_entries_held', labels, report.held)
+}
+
+function recordSuccess(live: Instruments, report: MeasuredSync): void {
+  const labels = { ip_family: familyName(report.family) }
+  const finished = report.startedAt + report.durationMs
+  live.set('kubeproxy_sync_proxy_rules_last_timestamp_seconds', labels, finished / 1000)
+  for (const trigger of report.triggers) {
+    // Clocks of the control plane may be ahead of this node's.
+    const seconds = Math.max(0, finished - trigger) / 1000
+    live.observe('kubeproxy_network_programming_duration_seconds', labels, seconds)
+  }
+  for (const policy of ['internal', 'external'] as const) {
+    const name = 'kubeproxy_sync_proxy_rules_no_local_endpoints_total'
+    live.set(name, { traffic_policy: policy, ...labels }, report.noLocal[policy])
+  }
+  live.add('sluice_ledger_put_total', labels, report.put)
+  live.add('sluice_ledger_drop_total', labels, report.dropped)
+}
+
+/** A backend that counts its failures itself says so in its figures; else a failed sync is one failure. */
+function recordFailure(live: Instruments, { family, full, figures, error }: MeasuredSync, mode: Mode): void {
+  const labels = { ip_family: familyName(family) }
+  const once = (figure: string) => {
+    if (figures[figure] === undefined) live.add(`kubeproxy_sync_proxy_rules_${figure}_total`, labels)
+  }
+  if (mode === 'nftables') once('nftables_sync_failures')
+  if (mode === 'iptables' || (mode === 'ipvs' && error?.code.startsWith('iptables'))) once('iptables_restore_failures')
+  if (mode === 'iptables' && !full) once('iptables_partial_restore_failures')
+}
+
+/** `iptables_total{nat}` is kubeproxy_sync_proxy_rules_iptables_total with table="nat"; counters may be named without `_total`. */
+function recordFigures(live: Instruments, { family, figures }: MeasuredSync): void {
+  const ipFamily = familyName(family)
+  for (const [figure, value] of Object.entries(figures)) {
+    const [, base = figure, inner] = /^(\w+)(?:\{(\w+)\})?$/.exec(figure) ?? []
+    const full = [`sync_proxy_rules_${base}`, base].flatMap((name) => [`kubeproxy_${name}`, `kubeproxy_${name}_total`])
+    const name = full.find((candidate) => live.has(candidate))
+    if (name === undefined) {
+      live.set('sluice_backend_figure', { figure, ip_family: ipFamily }, value)
+      continue
+    }
+    const labels = { ...(inner === undefined ? {} : { table: inner }), ip_family: ipFamily }
+    if (live.counts(name)) live.add(name, labels, value)
+    else live.set(name, labels, value)
+  }
+}
+
+const counterDeadlineMs = 2_000
+
+async function refresh(live: Instruments, options: MetricsOptions, clock: Clock): Promise<void> {
+  if (options.conflicts !== undefined) live.set('sluice_conflicts', {}, options.conflicts())
+  if (options.quarantined !== undefined) live.set('sluice_quarantined_services', {}, options.quarantined())
+  if (options.packetCounters === undefined) return
+  try {
+    const packets = await withDeadline(options.packetCounters(), clock)
+    for (const { name, nfacct } of declarationsFor(options.mode, true)) {
+      const value = nfacct === undefined ? undefined : packets[nfacct]
+      if (value !== undefined) live.set(name, {}, value)
+    }
+  } catch (error) {
+    // The other metrics matter more than these two; the last values stay.
+    options.log.error('cannot read packet counters', { error: describeError(error) })
+  }
+}
+
+function withDeadline<T>(work: Promise<T>, clock: Clock): Promise<T> {
+  return new Promise((resolve, reject) => {
+    const timer = clock.after(counterDeadlineMs, () => reject(new Error('no answer in time')))
+    work.then(resolve, reject).finally(() => timer.cancel())
+  })
+}

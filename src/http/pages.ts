@@ -1,0 +1,83 @@
+// The metrics server's pages: its own /healthz, metrics, mode, configuration, verbosity. /flagz, /statusz and profiles have files of their own.
+
+import type { Mode } from '../backend/backend.ts'
+import type { Clock } from '../lib/time.ts'
+import type { BuildVersion, Metrics } from './metrics.ts'
+import { profilePages } from './profile.ts'
+import { type Exchange, type Route, type Routes, readBody, reply, text } from './server.ts'
+import { flagsPage, statusPage } from './zpages.ts'
+
+export interface PagesOptions {
+  readonly mode: Mode
+  readonly metrics: Pick<Metrics, 'contentType' | 'text' | 'slis' | 'resetSlis' | 'checked'>
+  /** The v1alpha1 object, `apiVersion` and `kind` included. */
+  readonly configz: () => object
+  readonly flags: ReadonlyMap<string, string>
+  /** Feature gates ComponentFlagz and ComponentStatusz. */
+  readonly gates: { readonly flagz: boolean; readonly statusz: boolean }
+  readonly version: BuildVersion
+  /** Unix ms. */
+  readonly startedAt: number
+  readonly profiling: boolean
+  readonly setVerbosity: (level: number) => void
+  readonly clock: Clock
+}
+
+export function metricsPages(options: PagesOptions): Routes {
+  const { metrics } = options
+  const routes: Record<string, Route> = {
+    '/healthz': (exchange) => answerHealth(exchange, metrics),
+    '/healthz/ping': ({ response }) => text(response, 200, 'ok'),
+    '/metrics': async ({ response }) =>
+      reply(response, { status: 200, type: metrics.contentType, body: await metrics.text() }),
+    '/metrics/slis': async ({ method, response }) => {
+      if (method === 'DELETE') {
+        metrics.resetSlis()
+        return text(response, 200, 'metrics reset\n')
+      }
+      reply(response, { status: 200, type: metrics.contentType, body: await metrics.slis() })
+    },
+    '/proxyMode': ({ response }) => text(response, 200, options.mode),
+    '/configz': ({ response }) =>
+      reply(response, {
+        status: 200,
+        type: 'application/json',
+        body: JSON.stringify({ 'kubeproxy.config.k8s.io': options.configz() }),
+      }),
+  }
+  if (options.profiling) {
+    routes['/debug/flags/v'] = (exchange) => changeVerbosity(exchange, options.setVerbosity)
+    Object.assign(routes, profilePages(options.clock))
+  }
+  if (options.gates.flagz) routes['/flagz'] = flagsPage(options.flags)
+  if (options.gates.statusz) routes['/statusz'] = statusPage({ ...options, paths: () => Object.keys(routes) })
+  return routes
+}
+
+/** One check, `ping`, which always passes: this server answers. */
+function answerHealth({ query, response }: Exchange, metrics: PagesOptions['metrics']): void {
+  const excluded = new Set(query.getAll('exclude'))
+  const lines: string[] = []
+  if (excluded.delete('ping')) lines.push('[+]ping excluded: ok')
+  else {
+    metrics.checked('ping', 'healthz', true)
+    lines.push('[+]ping ok')
+  }
+  if (excluded.size > 0) {
+    const names = [...excluded].map((name) => JSON.stringify(name)).join(', ')
+    lines.push(`warn: some health checks cannot be excluded: no matches for ${names}`)
+  }
+  lines.push('healthz check passed')
+  text(response, 200, query.has('verbose') ? `${lines.join('\n')}\n` : 'ok')
+}
+
+async function changeVerbosity({ method, request, response }: Exchange, set: (level: number) => void): Promise<void> {
+  const answer = (status: number, line: string) => reply(response, { status, type: 'text/plain', body: `${line}\n` })
+  if (method !== 'PUT') return answer(406, 'only PUT is understood here')
+  const body = await readBody(request, 64)
+  if (body === undefined || !/^[+-]?\d{1,9}$/.test(body)) {
+    return answer(400, 'cannot set the verbosity: the body must be one whole number and nothing else')
+  }
+  set(Number(body))
+  answer(200, `successfully set klog.logging.verbosity to ${body}`)
+}

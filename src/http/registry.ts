@@ -1,0 +1,51 @@
+// Declared metrics made live in prom-client: by name, silent for those that the mode in use does not have.
+
+import { Counter, Gauge, Histogram, Registry } from 'prom-client'
+import { bucketSets, type Declaration } from './declarations.ts'
+
+export type Labels = Readonly<Record<string, string>>
+
+export class Instruments {
+  readonly registry = new Registry()
+  readonly #live = new Map<string, Counter | Gauge | Histogram>()
+
+  constructor(declarations: readonly Declaration[]) {
+    for (const declaration of declarations) this.#live.set(declaration.name, this.#make(declaration))
+  }
+
+  has(name: string): boolean {
+    return this.#live.has(name)
+  }
+
+  /** A counter, which is added to rather than set. */
+  counts(name: string): boolean {
+    return this.#live.get(name) instanceof Counter
+  }
+
+  add(name: string, labels: Labels, by = 1): void {
+    const metric = this.#live.get(name)
+    if (metric instanceof Counter) metric.inc(labels, by)
+  }
+
+  set(name: string, labels: Labels, value: number): void {
+    const metric = this.#live.get(name)
+    if (metric instanceof Gauge) metric.set(labels, value)
+    // A counter that somebody else keeps, the kernel for one: its value is read, not counted.
+    if (metric instanceof Counter) {
+      metric.remove(labels)
+      metric.inc(labels, value)
+    }
+  }
+
+  observe(name: string, labels: Labels, value: number): void {
+    const metric = this.#live.get(name)
+    if (metric instanceof Histogram) metric.observe(labels, value)
+  }
+
+  #make({ name, type, labels, buckets, stability, help }: Declaration): Counter | Gauge | Histogram {
+    const options = { name, help: `[${stability ?? 'ALPHA'}] ${help}`, labelNames: labels, registers: [this.registry] }
+    if (type === 'counter') return new Counter(options)
+    if (type === 'gauge') return new Gauge(options)
+    return new Histogram({ ...options, buckets: [...bucketSets[buckets ?? 'EXP']] })
+  }
+}
