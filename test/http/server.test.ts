@@ -1,0 +1,307 @@
+// Binding, routing, retries, and clients that misbehave.
+
+import { connect } from 'node:net'
+import { afterEach, describe, expect, it } from 'vitest'
+import { type Listener, listen, readBody, router, serveWithRetry, text } from '../../src/http/server.ts'
+import type { ProxyError } from '../../src/lib/errors.ts'
+import { silentLogger } from '../../src/lib/log.ts'
+import { ask, freePort, hasIpv6, ManualClock, occupy, recordingLogger, sendRaw, until } from './support.ts'
+
+const open: { close(): Promise<void> }[] = []
+afterEach(async () => {
+  await Promise.all(open.splice(0).map((one) => one.close()))
+})
+
+const log = silentLogger
+const hello = router({ '/hello': ({ response }) => text(response, 200, 'hello') }, log)
+
+async function start(options: Partial<Parameters<typeof listen>[0]> = {}): Promise<Listener> {
+  const listener = await listen({ address: '127.0.0.1:0', handler: hello, log, ...options })
+  open.push(listener)
+  return listener
+}
+
+describe('binding', () => {
+  it.each(['0.0.0.0:0', '[::]:0', ':0'])('serves both families on %s', async (address) => {
+    const { port } = await start({ address })
+    expect((await ask(`127.0.0.1:${port}/hello`)).body).toBe('hello')
+    if (hasIpv6) expect((await ask(`[::1]:${port}/hello`)).body).toBe('hello')
+  })
+
+  it('serves one address only when one is named', async () => {
+    const { port, address } = await start()
+    expect(address).toBe(`127.0.0.1:${port}`)
+    await expect(ask(`127.0.0.2:${port}/hello`)).rejects.toThrow('ECONNREFUSED')
+  })
+
+  it.skipIf(!hasIpv6)('lets tcp4 and tcp6 share a port', async () => {
+    const port = await freePort()
+    const four = await start({ address: `0.0.0.0:${port}`, network: 'tcp4' })
+    const six = await start({ address: `[::]:${port}`, network: 'tcp6' })
+    expect([four.address, six.address]).toEqual([`0.0.0.0:${port}`, `[::]:${port}`])
+    await four.close()
+    await expect(ask(`127.0.0.1:${port}/hello`)).rejects.toThrow('ECONNREFUSED')
+    expect((await ask(`[::1]:${port}/hello`)).body).toBe('hello')
+  })
+
+  it('says which address it could not have, and why', async () => {
+    const taken = await occupy()
+    open.push({ close: taken.release })
+    const failure = listen({ address: `127.0.0.1:${taken.port}`, handler: hello, log })
+    await expect(failure).rejects.toMatchObject({
+      code: 'listen',
+      message: `cannot listen on 127.0.0.1:${taken.port}`,
+      cause: { code: 'EADDRINUSE' },
+    })
+    await expect(listen({ address: 'nonsense', handler: hello, log })).rejects.toMatchObject({ code: 'listen' })
+  })
+
+  it('does not hide a taken wildcard port behind a fallback', async () => {
+    const taken = await occupy()
+    open.push({ close: taken.release })
+    await expect(listen({ address: `0.0.0.0:${taken.port}`, handler: hello, log })).rejects.toMatchObject({
+      cause: { code: 'EADDRINUSE' },
+    })
+  })
+})
+
+describe('routing', () => {
+  const handler = router(
+    {
+      '/exact': ({ response }) => text(response, 200, 'exact'),
+      '/tree/': ({ path, response }) => text(response, 200, path),
+      '/tree/leaf': ({ response }) => text(response, 200, 'leaf'),
+      '/query': ({ query, response }) => text(response, 200, `${query.get('a')}|${query.has('b')}`),
+      '/throws': () => {
+        throw new Error('broken')
+      },
+      '/rejects': async ({ response }) => {
+        response.write('half')
+        throw new Error('broken')
+      },
+      '/short': async ({ request, response }) => text(response, 200, String(await readBody(request, 8))),
+    },
+    log,
+  )
+
+  it('matches exact paths, trees and queries', async () => {
+    const { port } = await start({ handler })
+    const body = async (path: string) => (await ask(`127.0.0.1:${port}${path}`)).body
+    expect(await body('/exact')).toBe('exact')
+    expect(await body('/exact?x')).toBe('exact')
+    expect(await body('/tree/any/thing')).toBe('/tree/any/thing')
+    expect(await body('/tree/leaf')).toBe('leaf')
+    expect(await body('/query?a=1%20x&b')).toBe('1 x|true')
+    expect(await sendRaw(port, 'GET http://elsewhere/exact HTTP/1.0\r\n\r\n')).toMatch(/\r\n\r\nexact$/)
+  })
+
+  it('answers 404 to the rest, prototype members included', async () => {
+    const { port } = await start({ handler })
+    for (const path of ['/', '/exact/', '/tree', '/constructor', '/__proto__', 'toString', '//exact']) {
+      const answer = await ask(`127.0.0.1:${port}${path.startsWith('/') ? path : `/${path}`}`)
+      expect(answer, path).toMatchObject({ status: 404, body: '404 page not found\n' })
+      expect(answer.headers['content-type']).toBe('text/plain; charset=utf-8')
+    }
+    expect((await ask(`127.0.0.1:${port}/%ff`)).status).toBe(400)
+  })
+
+  it('survives routes that throw', async () => {
+    const { port } = await start({ handler })
+    expect(await ask(`127.0.0.1:${port}/throws`)).toMatchObject({ status: 500 })
+    await expect(ask(`127.0.0.1:${port}/rejects`)).rejects.toThrow()
+    expect((await ask(`127.0.0.1:${port}/exact`)).status).toBe(200)
+  })
+
+  it('survives handlers that throw', async () => {
+    const { port } = await start({
+      handler: () => {
+        throw new Error('broken')
+      },
+    })
+    await expect(ask(`127.0.0.1:${port}/`)).rejects.toThrow()
+    await expect(ask(`127.0.0.1:${port}/`)).rejects.toThrow()
+  })
+
+  it('reads short bodies and refuses long ones without dropping the answer', async () => {
+    const { port } = await start({ handler })
+    expect((await ask(`127.0.0.1:${port}/short`, { method: 'PUT', body: '12345678' })).body).toBe('12345678')
+    expect((await ask(`127.0.0.1:${port}/short`, { method: 'PUT', body: '123456789' })).body).toBe('undefined')
+  })
+})
+
+describe('clients that misbehave', () => {
+  it.each([
+    ['garbage', '\x16\x03\x01\x02\x00\x01\x00\x01\xfc', /^HTTP\/1\.1 400 /],
+    ['a bad header', 'GET /hello HTTP/1.1\r\nHost: x\r\nBad Header\r\n\r\n', /^HTTP\/1\.1 400 /],
+    ['no host', 'GET /hello HTTP/1.1\r\n\r\n', /^HTTP\/1\.1 400 /],
+    ['huge headers', `GET /hello HTTP/1.1\r\nHost: x\r\nX: ${'y'.repeat(20_000)}\r\n\r\n`, /^HTTP\/1\.1 431 /],
+    [
+      'two lengths',
+      'POST /hello HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\na',
+      /^HTTP\/1\.1 400 /,
+    ],
+    ['CONNECT', 'CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n', /^$/],
+  ])('stays up after %s', async (_, bytes, expected) => {
+    const { port } = await start()
+    expect(await sendRaw(port, bytes)).toMatch(expected)
+    expect((await ask(`127.0.0.1:${port}/hello`)).body).toBe('hello')
+  })
+
+  it('answers the old protocol, upgrades it does not do, and HEAD', async () => {
+    const { port } = await start()
+    expect(await sendRaw(port, 'GET /hello HTTP/1.0\r\n\r\n')).toMatch(/^HTTP\/1\.1 200 OK\r\n[\s\S]*\r\n\r\nhello$/)
+    const upgrade = 'GET /hello HTTP/1.1\r\nHost: x\r\nConnection: Upgrade, close\r\nUpgrade: websocket\r\n\r\n'
+    expect(await sendRaw(port, upgrade)).toMatch(/^HTTP\/1\.1 200 OK/)
+    const head = await ask(`127.0.0.1:${port}/hello`, { method: 'HEAD' })
+    expect([head.status, head.headers['content-length'], head.body]).toEqual([200, '5', ''])
+  })
+
+  it('cuts off a client that drips its headers', async () => {
+    const { port } = await start({ limits: { headersTimeoutMs: 100, requestTimeoutMs: 200, checkMs: 20 } })
+    expect(await sendRaw(port, 'GET /hello HTTP/1.1\r\nHost: x\r\n')).toMatch(/^HTTP\/1\.1 408 /)
+  })
+
+  it('cuts off a client that drips its body', async () => {
+    const handler = router(
+      { '/': async ({ request, response }) => text(response, 200, `${await readBody(request, 9)}`) },
+      log,
+    )
+    const { port } = await start({ handler, limits: { headersTimeoutMs: 100, requestTimeoutMs: 150, checkMs: 20 } })
+    const seen = await sendRaw(port, 'PUT / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\na')
+    expect(seen).not.toMatch(/ 200 /)
+  })
+
+  it('keeps descriptors for others when flooded', async () => {
+    const { port } = await start({ limits: { maxConnections: 2 } })
+    const idle = [connect(port, '127.0.0.1'), connect(port, '127.0.0.1')]
+    await Promise.all(idle.map((socket) => new Promise((resolve) => socket.on('connect', resolve))))
+    await expect(ask(`127.0.0.1:${port}/hello`)).rejects.toThrow()
+    for (const socket of idle) socket.destroy()
+    const free = async () =>
+      ask(`127.0.0.1:${port}/hello`).then(
+        () => true,
+        () => false,
+      )
+    let answered = false
+    for (let i = 0; i < 100 && !answered; i++) answered = await free()
+    expect(answered).toBe(true)
+  })
+})
+
+describe('closing', () => {
+  it('lets a request under way finish', async () => {
+    let finish = () => {}
+    let inside = false
+    const handler = router(
+      {
+        '/slow': async ({ response }) => {
+          inside = true
+          await new Promise<void>((resolve) => {
+            finish = resolve
+          })
+          text(response, 200, 'done')
+        },
+      },
+      log,
+    )
+    const listener = await start({ handler })
+    const answer = ask(`127.0.0.1:${listener.port}/slow`)
+    await until(() => inside)
+    const closed = listener.close(10_000)
+    await expect(ask(`127.0.0.1:${listener.port}/slow`)).rejects.toThrow('ECONNREFUSED')
+    finish()
+    expect((await answer).body).toBe('done')
+    await closed
+  })
+
+  it('does not wait for a request that never ends', async () => {
+    let inside = false
+    const listener = await start({
+      handler: () => {
+        inside = true
+      },
+    })
+    const answer = ask(`127.0.0.1:${listener.port}/`)
+    answer.catch(() => {})
+    await until(() => inside)
+    await listener.close(20)
+    await expect(answer).rejects.toThrow()
+  })
+})
+
+describe('serveWithRetry', () => {
+  it('B21: tries again every 5 s while the port is taken, and serves once it is free', async () => {
+    const taken = await occupy()
+    const clock = new ManualClock()
+    const lines = recordingLogger()
+    const address = `127.0.0.1:${taken.port}`
+    let listening = false
+    let fatal = 0
+    const serving = serveWithRetry({
+      name: 'health server',
+      address,
+      handler: hello,
+      log: lines,
+      clock,
+      onListening: () => {
+        listening = true
+      },
+      onFatal: () => {
+        fatal++
+      },
+    })
+    open.push(serving)
+    await until(() => clock.waiting().length === 1)
+    expect(clock.waiting()).toEqual([5_000])
+    clock.advance(4_999)
+    expect(lines.lines).toHaveLength(1)
+    clock.advance(1)
+    await until(() => lines.lines.length === 2)
+    expect(lines.lines[1]).toMatch(/health server cannot start.*EADDRINUSE/)
+    await taken.release()
+    await until(() => clock.waiting().length === 1)
+    clock.advance(5_000)
+    await until(() => listening)
+    expect((await ask(`${address}/hello`)).body).toBe('hello')
+    expect(fatal).toBe(0)
+  })
+
+  it('B21: with hard-fail reports the error once and does not try again', async () => {
+    const taken = await occupy()
+    open.push({ close: taken.release })
+    const clock = new ManualClock()
+    const errors: ProxyError[] = []
+    const serving = serveWithRetry({
+      name: 'health server',
+      address: `127.0.0.1:${taken.port}`,
+      handler: hello,
+      log,
+      clock,
+      hardFail: true,
+      onFatal: (error) => errors.push(error),
+    })
+    await until(() => errors.length > 0)
+    clock.advance(60_000)
+    await serving.close()
+    expect(errors).toMatchObject([{ code: 'listen' }])
+    expect(clock.waiting()).toEqual([])
+  })
+
+  it('stops trying when closed', async () => {
+    const taken = await occupy()
+    const clock = new ManualClock()
+    const address = `127.0.0.1:${taken.port}`
+    const serving = serveWithRetry({ name: 'x', address, handler: hello, log, clock })
+    await until(() => clock.waiting().length === 1)
+    await serving.close()
+    expect(clock.waiting()).toEqual([])
+    await taken.release()
+    await expect(ask(`${address}/hello`)).rejects.toThrow('ECONNREFUSED')
+  })
+
+  it('frees the port even if closed while it was being opened', async () => {
+    const address = `127.0.0.1:${await freePort()}`
+    await serveWithRetry({ name: 'x', address, handler: hello, log }).close()
+    await expect(ask(`${address}/hello`)).rejects.toThrow('ECONNREFUSED')
+  })
+})
