@@ -1,0 +1,82 @@
+// Which endpoint a client gets when we copy the bytes ourselves: round robin over a shuffled list, ClientIP affinity.
+
+interface Remembered {
+  readonly endpoint: string
+  usedAt: number
+}
+
+/** More clients than this and the longest unused are forgotten: memory must not follow the number of clients. */
+const mostClients = 65_536
+
+export class Balancer {
+  readonly #random: () => number
+  readonly #now: () => number
+  #endpoints: readonly string[] = []
+  #next = 0
+  #affinityMs = 0
+  readonly #clients = new Map<string, Remembered>()
+
+  /** `random` in [0, 1), `now` in ms. */
+  constructor(random: () => number, now: () => number) {
+    this.#random = random
+    this.#now = now
+  }
+
+  get size(): number {
+    return this.#endpoints.length
+  }
+
+  /** Endpoints as `ip:port`. The order is drawn anew only if the set changed; clients of removed endpoints are forgotten. */
+  update(endpoints: readonly string[], affinitySeconds: number): void {
+    this.#affinityMs = affinitySeconds * 1000
+    if (this.#affinityMs === 0) this.#clients.clear()
+    const wanted = new Set(endpoints)
+    if (wanted.size === this.#endpoints.length && this.#endpoints.every((endpoint) => wanted.has(endpoint))) return
+    this.#endpoints = shuffle([...wanted], this.#random)
+    this.#next = 0
+    for (const [client, { endpoint }] of this.#clients) if (!wanted.has(endpoint)) this.#clients.delete(client)
+  }
+
+  /** Undefined if there is none, or none but those that failed for this client just now. */
+  pick(client: string, failed: ReadonlySet<string> = new Set()): string | undefined {
+    if (this.#affinityMs === 0) return this.#roundRobin(failed)
+    const now = this.#now()
+    const remembered = this.#clients.get(client)
+    if (remembered !== undefined && now - remembered.usedAt < this.#affinityMs && !failed.has(remembered.endpoint)) {
+      this.#remember(client, remembered.endpoint, now)
+      return remembered.endpoint
+    }
+    const endpoint = this.#roundRobin(failed)
+    if (endpoint !== undefined) this.#remember(client, endpoint, now)
+    return endpoint
+  }
+
+  #roundRobin(failed: ReadonlySet<string>): string | undefined {
+    for (let tries = 0; tries < this.#endpoints.length; tries++) {
+      const endpoint = this.#endpoints[this.#next] as string
+      this.#next = (this.#next + 1) % this.#endpoints.length
+      if (!failed.has(endpoint)) return endpoint
+    }
+    return undefined
+  }
+
+  /** Re-inserting keeps the map in order of use, so the first is the longest unused. */
+  #remember(client: string, endpoint: string, now: number): void {
+    this.#clients.delete(client)
+    this.#clients.set(client, { endpoint, usedAt: now })
+    for (const [oldest, { usedAt }] of this.#clients) {
+      if (this.#clients.size <= mostClients && now - usedAt < this.#affinityMs) break
+      this.#clients.delete(oldest)
+    }
+  }
+}
+
+function shuffle(list: string[], random: () => number): string[] {
+  for (let i = list.length - 1; i > 0; i--) {
+    const j = Math.floor(random() * (i + 1))
+    const kept = list[i] as string
+    list[i] = list[j] as string
+    list[j] = kept
+  }
+  return list
+}

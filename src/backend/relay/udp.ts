@@ -1,0 +1,102 @@
+// Copies datagrams between clients and endpoints: one connected socket per client, forgotten when idle.
+
+import { createSocket, type Socket } from 'node:dgram'
+import { ProxyError } from '../../lib/errors.ts'
+import { hostPort, splitHostPort } from '../../lib/ip.ts'
+import type { Relay, RelayOptions } from './tcp.ts'
+import { plainIp } from './tcp.ts'
+
+export interface UdpRelayOptions extends RelayOptions {
+  /** A client that is silent in both directions for so long gets an endpoint anew. */
+  readonly idleMs: number
+}
+
+interface Flow {
+  readonly socket: Socket
+  readonly timer: NodeJS.Timeout
+  /** Datagrams that came before the socket was connected; undefined once it is. */
+  waiting: Uint8Array[] | undefined
+}
+
+/** Each flow holds a descriptor. */
+const mostFlows = 16_384
+const mostWaiting = 64
+
+export async function relayUdp(options: UdpRelayOptions): Promise<Relay> {
+  const flows = new Map<string, Flow>()
+  const front = createSocket({
+    type: options.host.includes(':') ? 'udp6' : 'udp4',
+    ipv6Only: options.host.includes(':'),
+  })
+  await bound(front, options)
+  front.on('error', (error) => options.log.v(2, 'relay socket failed', { error }))
+
+  const forget = (client: string) => {
+    const flow = flows.get(client)
+    if (flow === undefined) return
+    clearTimeout(flow.timer)
+    flows.delete(client)
+    flow.socket.close()
+  }
+
+  front.on('message', (datagram, from) => {
+    const clientIp = plainIp(from.address)
+    if (options.admits?.(clientIp) === false) return
+    const client = hostPort(clientIp, from.port)
+    const flow = flows.get(client) ?? begin(client, clientIp, from.port)
+    if (flow === undefined) return
+    flow.timer.refresh()
+    if (flow.waiting === undefined) flow.socket.send(datagram)
+    else if (flow.waiting.length < mostWaiting) flow.waiting.push(datagram)
+  })
+
+  const begin = (client: string, ip: string, port: number): Flow | undefined => {
+    const endpoint = options.balancer.pick(ip)
+    const target = endpoint === undefined ? undefined : splitHostPort(endpoint)
+    if (endpoint === undefined || target === undefined || flows.size >= mostFlows) {
+      options.onShed?.(endpoint === undefined ? 'dial' : 'flows')
+      return undefined
+    }
+    const socket = createSocket(target.host.includes(':') ? 'udp6' : 'udp4')
+    const flow: Flow = { socket, timer: setTimeout(() => forget(client), options.idleMs), waiting: [] }
+    flow.timer.unref()
+    // Refused by the endpoint, or no descriptor left: the client's next datagram starts anew.
+    socket.on('error', (error) => {
+      if ('code' in error && error.code === 'EMFILE') options.onShed?.('files')
+      forget(client)
+    })
+    socket.on('message', (answer) => {
+      flow.timer.refresh()
+      front.send(answer, port, ip)
+    })
+    socket.once('connect', () => {
+      const waiting = flow.waiting ?? []
+      flow.waiting = undefined
+      for (const datagram of waiting) socket.send(datagram)
+    })
+    socket.connect(target.port, target.host)
+    flows.set(client, flow)
+    return flow
+  }
+
+  return {
+    port: front.address().port,
+    active: () => flows.size,
+    async close() {
+      for (const client of [...flows.keys()]) forget(client)
+      await new Promise<void>((resolve) => front.close(() => resolve()))
+    },
+  }
+}
+
+function bound(socket: Socket, { host, port }: RelayOptions): Promise<void> {
+  return new Promise((resolve, reject) => {
+    const fail = (cause: Error) =>
+      reject(new ProxyError('listen', `cannot listen on ${hostPort(host, port)}/udp`, { cause }))
+    socket.once('error', fail)
+    socket.bind({ address: host, port, exclusive: true }, () => {
+      socket.off('error', fail)
+      resolve()
+    })
+  })
+}

@@ -1,0 +1,186 @@
+import { createSocket } from 'node:dgram'
+import { once } from 'node:events'
+import { type AddressInfo, createConnection, createServer, type Server, type Socket } from 'node:net'
+import { afterEach, describe, expect, it } from 'vitest'
+import { Balancer } from '../../../src/backend/relay/balance.ts'
+import { type Relay, relayTcp } from '../../../src/backend/relay/tcp.ts'
+import { relayUdp } from '../../../src/backend/relay/udp.ts'
+import { silentLogger } from '../../../src/lib/log.ts'
+
+const opened: (() => unknown)[] = []
+afterEach(async () => {
+  for (const close of opened.splice(0).reverse()) await close()
+})
+
+function balancer(endpoints: readonly string[], affinitySeconds = 0): Balancer {
+  const made = new Balancer(() => 0.5, Date.now)
+  made.update(endpoints, affinitySeconds)
+  return made
+}
+
+async function tcpServer(serve: (socket: Socket) => void): Promise<string> {
+  const server: Server = createServer({ allowHalfOpen: true }, serve).listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  opened.push(() => server.close())
+  return `127.0.0.1:${(server.address() as AddressInfo).port}`
+}
+
+async function deadEndpoint(): Promise<string> {
+  const server = createServer().listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  const { port } = server.address() as AddressInfo
+  await new Promise((resolve) => server.close(resolve))
+  return `127.0.0.1:${port}`
+}
+
+async function tcpRelay(
+  endpoints: readonly string[],
+  more: Partial<Parameters<typeof relayTcp>[0]> = {},
+): Promise<Relay> {
+  const relay = await relayTcp({
+    host: '127.0.0.1',
+    port: 0,
+    balancer: balancer(endpoints),
+    log: silentLogger,
+    ...more,
+  })
+  opened.push(() => relay.close(true))
+  return relay
+}
+
+/** Sends, half-closes, and resolves with everything that comes back until the other side ends. */
+async function ask(port: number, question: string): Promise<string> {
+  const socket = createConnection({ host: '127.0.0.1', port, allowHalfOpen: true })
+  opened.push(() => socket.destroy())
+  socket.end(question)
+  const parts: Buffer[] = []
+  for await (const part of socket) parts.push(part)
+  return Buffer.concat(parts).toString()
+}
+
+describe('the TCP relay', () => {
+  it('honours half-close: the answer comes after the client has ended', async () => {
+    const endpoint = await tcpServer((socket) => {
+      let size = 0
+      socket.on('data', (part) => {
+        size += part.length
+      })
+      socket.on('end', () => socket.end(`got ${size}`))
+    })
+    const relay = await tcpRelay([endpoint])
+    expect(await ask(relay.port, 'x'.repeat(100_000))).toBe('got 100000')
+  })
+
+  it('goes to the next endpoint when one is dead', async () => {
+    const alive = await tcpServer((socket) => socket.end('alive'))
+    const relay = await tcpRelay([await deadEndpoint(), alive, await deadEndpoint()])
+    for (let i = 0; i < 6; i++) expect(await ask(relay.port, '?')).toBe('alive')
+  })
+
+  it('turns a client away when no endpoint answers', async () => {
+    const shed: string[] = []
+    const relay = await tcpRelay([await deadEndpoint()], { onShed: (why) => shed.push(why) })
+    await expect(ask(relay.port, '?')).rejects.toMatchObject({ code: 'ECONNRESET' })
+    expect(shed).toEqual(['dial'])
+  })
+
+  it('admits only whom it may', async () => {
+    const endpoint = await tcpServer((socket) => socket.end('in'))
+    const relay = await tcpRelay([endpoint], { admits: () => false })
+    await expect(ask(relay.port, '?')).rejects.toMatchObject({ code: 'ECONNRESET' })
+  })
+
+  it('lets connections live on when it stops accepting', async () => {
+    const endpoint = await tcpServer((socket) => socket.pipe(socket))
+    const relay = await tcpRelay([endpoint])
+    const socket = createConnection({ host: '127.0.0.1', port: relay.port })
+    opened.push(() => socket.destroy())
+    socket.write('one')
+    expect(String((await once(socket, 'data'))[0])).toBe('one')
+    await relay.close()
+    socket.write('two')
+    expect(String((await once(socket, 'data'))[0])).toBe('two')
+    await expect(ask(relay.port, '?')).rejects.toMatchObject({ code: 'ECONNREFUSED' })
+  })
+
+  it('holds back a sender whose receiver does not read', async () => {
+    const sockets: Socket[] = []
+    const endpoint = await tcpServer((socket) => {
+      socket.pause()
+      sockets.push(socket)
+    })
+    const relay = await tcpRelay([endpoint])
+    const socket = createConnection({ host: '127.0.0.1', port: relay.port })
+    opened.push(() => socket.destroy())
+    await once(socket, 'connect')
+    const block = Buffer.alloc(1 << 20)
+    let blocks = 0
+    while (socket.write(block) && blocks < 512) blocks++
+    for (let quiet = 0; quiet < 3 && blocks < 512; quiet++) {
+      const drained = await Promise.race([once(socket, 'drain').then(() => true), delay(200).then(() => false)])
+      if (drained) quiet = -1
+      if (drained) while (socket.write(block) && blocks < 512) blocks++
+    }
+    expect(blocks).toBeLessThan(128)
+    for (const one of sockets) one.destroy()
+  })
+})
+
+describe('the UDP relay', () => {
+  async function udpServer(name: string): Promise<string> {
+    const socket = createSocket('udp4').bind(0, '127.0.0.1')
+    await once(socket, 'listening')
+    socket.on('message', (message, from) => socket.send(`${name}:${message}`, from.port, from.address))
+    opened.push(() => socket.close())
+    return `127.0.0.1:${socket.address().port}`
+  }
+
+  it('keeps a client on its endpoint while it talks, and chooses anew after the idle time', async () => {
+    const endpoints = [await udpServer('a'), await udpServer('b')]
+    const options = { host: '127.0.0.1', port: 0, log: silentLogger, idleMs: 150 }
+    const relay = await relayUdp({ ...options, balancer: balancer(endpoints) })
+    opened.push(() => relay.close())
+    const client = createSocket('udp4')
+    opened.push(() => client.close())
+    const say = async (text: string): Promise<string> => {
+      client.send(text, relay.port, '127.0.0.1')
+      return String((await once(client, 'message'))[0])
+    }
+    const first = await say('1')
+    expect(await say('2')).toBe(`${first[0]}:2`)
+    expect(relay.active()).toBe(1)
+    while (relay.active() > 0) await delay(20)
+    const later = await say('3')
+    expect(later[0]).not.toBe(first[0])
+  })
+})
+
+describe('balancing', () => {
+  it('is round robin over all endpoints', () => {
+    const picks = balancer(['a:1', 'b:1', 'c:1'])
+    const seen = Array.from({ length: 6 }, () => picks.pick('x'))
+    expect(new Set(seen.slice(0, 3)).size).toBe(3)
+    expect(seen.slice(3)).toEqual(seen.slice(0, 3))
+  })
+
+  it('keeps a client on its endpoint until the timeout, and forgets it with the endpoint', () => {
+    let now = 0
+    const sticky = new Balancer(Math.random, () => now)
+    sticky.update(['a:1', 'b:1', 'c:1'], 10)
+    const first = sticky.pick('client') as string
+    for (now = 0; now < 60_000; now += 9_000) expect(sticky.pick('client')).toBe(first)
+    sticky.update(
+      ['a:1', 'b:1', 'c:1'].filter((endpoint) => endpoint !== first),
+      10,
+    )
+    expect(sticky.pick('client')).not.toBe(first)
+    const second = sticky.pick('client') as string
+    expect(sticky.pick('client', new Set([second]))).not.toBe(second)
+  })
+
+  it('has nothing to offer without endpoints', () => {
+    expect(balancer([]).pick('x')).toBeUndefined()
+  })
+})
+
+const delay = (ms: number): Promise<void> => new Promise((resolve) => setTimeout(resolve, ms))
