@@ -1,0 +1,66 @@
+// Contested addresses: the same winner whatever order the services come in.
+
+import fc from 'fast-check'
+import { describe, expect, it } from 'vitest'
+import { frontendKey, olderFirst, withoutFrontends } from '../../src/model/conflicts.ts'
+import { resolve } from '../../src/model/resolve.ts'
+import type { ServicePort } from '../../src/model/types.ts'
+import { service, tcp, view } from './builders.ts'
+
+const portOf = (given: Parameters<typeof service>[0], node = view()) =>
+  resolve(service(given), [], node)[0] as ServicePort
+
+describe('frontendKey', () => {
+  it('names address, port and protocol, and the port alone for node ports', () => {
+    const port = portOf({ ports: [tcp(80, 'p80', 3001)], externalIps: ['192.168.99.11'] })
+    expect(port.frontends.map((frontend) => frontendKey(frontend, port.protocol))).toEqual([
+      '172.30.0.41:80/tcp',
+      '192.168.99.11:80/tcp',
+      ':3001/tcp',
+    ])
+    const six = portOf({ clusterIps: ['fd00::41'] }, view({ family: 6 }))
+    expect(six.frontends.map((frontend) => frontendKey(frontend, 'udp'))).toEqual(['[fd00::41]:80/udp'])
+  })
+})
+
+describe('olderFirst', () => {
+  it('prefers the older service, then the smaller key', () => {
+    const old = service({ key: 'ns9/z', created: 1000 })
+    const young = service({ key: 'ns1/a', created: 2000 })
+    const twin = service({ key: 'ns9/a', created: 1000 })
+    expect([young, old, twin].sort(olderFirst)).toEqual([twin, old, young])
+    expect(olderFirst(old, old)).toBe(0)
+  })
+
+  it('sorts any claimants the same way from any order', () => {
+    const claimant = fc.record({
+      key: fc.constantFrom('a/a', 'a/b', 'b/a', 'b/b'),
+      created: fc.constantFrom(0, 1000, 2000),
+    })
+    const claimants = fc.uniqueArray(claimant, { selector: ({ key }) => key })
+    fc.assert(
+      fc.property(
+        claimants.chain((all) => fc.tuple(fc.constant(all), fc.shuffledSubarray(all, { minLength: all.length }))),
+        ([a, b]) => {
+          const order = (all: typeof a) => all.map((given) => service(given)).sort(olderFirst)
+          expect(order(b)).toEqual(order(a))
+        },
+      ),
+    )
+  })
+})
+
+describe('withoutFrontends', () => {
+  const port = portOf({ ports: [tcp(80, 'p80', 3001)], externalIps: ['192.168.99.11'] })
+
+  it('takes away exactly what was lost', () => {
+    const left = withoutFrontends(port, new Set(['192.168.99.11:80/tcp', ':3001/udp']))
+    expect(left.frontends.map(({ kind }) => kind)).toEqual(['cluster-ip', 'node-port'])
+    expect({ ...left, frontends: port.frontends }).toEqual(port)
+  })
+
+  it('is the port itself if nothing of it was lost', () => {
+    expect(withoutFrontends(port, new Set())).toBe(port)
+    expect(withoutFrontends(port, new Set(['1.1.1.1:80/tcp']))).toBe(port)
+  })
+})
