@@ -7,6 +7,8 @@ import { fileURLToPath } from 'node:url'
 
 const BUILDER = fileURLToPath(new URL('build-cluster', import.meta.url))
 const BUILD_LIMIT_MS = 30 * 60_000
+/** Shown while it happens; what remains is the reason of a failure, which the caller shows. */
+const PROGRESS = /^build-cluster: (building|built|waiting)/
 
 export type Program = 'etcd' | 'kube-apiserver' | 'kubectl' | 'kube-proxy'
 
@@ -24,7 +26,7 @@ export async function findBinaries(programs: readonly Program[]): Promise<Binari
     if (process.env.SLUICE_E2E_BUILD === 'never')
       return { missing: `${absent.join(', ')} not built, building forbidden` }
     const built = await runBuilder(programs)
-    if (built.code !== 0) return { missing: built.stderr.trim().split('\n').at(-1) ?? 'build-cluster failed' }
+    if (built.code !== 0) return { missing: lastLine(built.stderr) }
   }
   if (!onPath('openssl')) return { missing: 'no openssl to issue certificates with' }
   return { directory }
@@ -40,14 +42,23 @@ function runBuilder(args: readonly string[]): Promise<{ code: number | null; std
     })
     child.stderr.on('data', (chunk) => {
       stderr += chunk
-      if (!args.includes('--where')) process.stderr.write(chunk)
+      if (PROGRESS.test(chunk)) process.stderr.write(chunk)
     })
     child.on('error', reject)
     child.on('close', (code) => resolve({ code, stdout, stderr }))
   })
 }
 
-export function onPath(program: string): boolean {
+function lastLine(text: string): string {
+  const line = text
+    .trim()
+    .split('\n')
+    .at(-1)
+    ?.replace(/^build-cluster: /, '')
+  return line === undefined || line === '' ? 'build-cluster failed without a word' : line
+}
+
+function onPath(program: string): boolean {
   return (process.env.PATH ?? '').split(delimiter).some((directory) => executable(join(directory, program)))
 }
 

@@ -63,6 +63,8 @@ export interface Cluster {
   /** SIGKILL: no graceful end of watches. */
   killApiServer(): Promise<void>
   startApiServer(flags?: readonly string[]): Promise<void>
+  /** When the API server was started and when it was ready: until then it may answer 403 to what RBAC allows. */
+  readonly starts: readonly { readonly from: number; readonly ready: number }[]
   audit(): readonly AuditRecord[]
   /** Last lines of the API server's log, for a failing test. */
   log(lines?: number): string
@@ -86,8 +88,10 @@ export async function startCluster(options: ClusterOptions): Promise<Cluster> {
     log: file('etcd.log'),
   })
   let apiServer: Child | undefined
+  const starts: { from: number; ready: number }[] = []
 
   const startApiServer = async (flags: readonly string[] = options.flags ?? []) => {
+    const from = Date.now()
     const args = [...apiServerFlags({ file, etcdUrl, port, authority, keys }), ...flags]
     const child = startChild({
       program: join(options.binaries, 'kube-apiserver'),
@@ -96,6 +100,7 @@ export async function startCluster(options: ClusterOptions): Promise<Cluster> {
     })
     apiServer = child
     await until('API server ready', () => ready(child, kubectl), { limitMs: START_LIMIT_MS, everyMs: 250 })
+    starts.push({ from, ready: Date.now() })
   }
 
   const writeKubeconfig: Cluster['writeKubeconfig'] = (name, user, server = `https://127.0.0.1:${port}`) => {
@@ -148,6 +153,7 @@ export async function startCluster(options: ClusterOptions): Promise<Cluster> {
       await apiServer?.end('SIGKILL')
     },
     startApiServer,
+    starts,
     audit: () => readAudit(file('audit.log')),
     log: (lines = 40) => lastLines(file('kube-apiserver.log'), lines),
     stop,

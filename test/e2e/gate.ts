@@ -3,16 +3,18 @@
 import { connect, createServer, type Socket } from 'node:net'
 
 export interface Gate {
+  /** 0 when it listens on a socket file. */
   readonly port: number
   /** Connections accepted since the start: shows that a client came back. */
   readonly accepted: number
-  /** Cuts every connection at once and resets each new one. */
+  /** Cuts every connection at once and closes each new one. */
   shut(): void
   open(): void
   stop(): Promise<void>
 }
 
-export async function startGate(targetPort: number, address = '127.0.0.1'): Promise<Gate> {
+/** Listens on loopback, or on a socket file, which a process in another network namespace can reach too. */
+export async function startGate(targetPort: number, path?: string): Promise<Gate> {
   const sockets = new Set<Socket>()
   let passing = true
   let accepted = 0
@@ -22,12 +24,12 @@ export async function startGate(targetPort: number, address = '127.0.0.1'): Prom
     socket.on('close', () => sockets.delete(socket))
   }
   const cut = () => {
-    for (const socket of sockets) socket.resetAndDestroy()
+    for (const socket of sockets) socket.destroy()
   }
   const server = createServer((client) => {
     keep(client)
     if (!passing) {
-      client.resetAndDestroy()
+      client.destroy()
       return
     }
     accepted++
@@ -39,12 +41,12 @@ export async function startGate(targetPort: number, address = '127.0.0.1'): Prom
   })
   await new Promise<void>((resolve, reject) => {
     server.once('error', reject)
-    server.listen(0, address, resolve)
+    if (path === undefined) server.listen(0, '127.0.0.1', resolve)
+    else server.listen(path, resolve)
   })
   const bound = server.address()
-  if (bound === null || typeof bound === 'string') throw new Error('gate has no port')
   return {
-    port: bound.port,
+    port: typeof bound === 'object' && bound !== null ? bound.port : 0,
     get accepted() {
       return accepted
     },

@@ -1,0 +1,101 @@
+// A network namespace that plays the node: the proxy runs in it, its kernel rules stay in it, and a resident acts in it.
+
+import { execFile } from 'node:child_process'
+import { existsSync } from 'node:fs'
+import { get } from 'node:http'
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { promisify } from 'node:util'
+import { startChild } from './child.ts'
+import { until } from './wait.ts'
+
+const run = promisify(execFile)
+const RESIDENT = fileURLToPath(new URL('resident.worker.ts', import.meta.url))
+const API_PORT = 6443
+
+export interface NodeSpace {
+  /** Put before a program, it runs in the namespace. */
+  readonly enter: readonly string[]
+  /** How the API server is reached from inside, through the gate. */
+  readonly server: string
+  /** Connects from the node itself: what the endpoint answered, or an error code, or `timeout`. */
+  dial(host: string, port: number, limitMs?: number): Promise<string>
+  fetch(url: string): Promise<{ status: number; body: string }>
+  stop(): Promise<void>
+}
+
+export interface NodeSpaceOptions {
+  /** For socket files and the log. */
+  readonly directory: string
+  /** Socket file of the gate in front of the API server. */
+  readonly gate: string
+  readonly nodeIps: readonly string[]
+  readonly endpointIps: readonly string[]
+  readonly endpointPort: number
+}
+
+export async function startNodeSpace(options: NodeSpaceOptions): Promise<NodeSpace> {
+  const name = `sluice-e2e-${process.pid}`
+  await run('ip', ['netns', 'add', name])
+  const ip = (...args: string[]) => run('ip', ['-netns', name, ...args])
+  await ip('link', 'set', 'lo', 'up')
+  // Both ends inside: the node needs a route towards cluster IPs, and nothing may leave the namespace.
+  await ip('link', 'add', 'uplink', 'type', 'veth', 'peer', 'name', 'nowhere')
+  await ip('link', 'set', 'uplink', 'up')
+  await ip('link', 'set', 'nowhere', 'up')
+  for (const address of options.nodeIps) await ip('address', 'add', withLength(address), 'dev', 'uplink', 'nodad')
+  for (const address of options.endpointIps) await ip('address', 'add', withLength(address), 'dev', 'lo', 'nodad')
+  await ip('route', 'add', 'default', 'dev', 'uplink')
+  await ip('-6', 'route', 'add', 'default', 'dev', 'uplink')
+
+  const enter = ['ip', 'netns', 'exec', name]
+  const control = join(options.directory, 'resident.sock')
+  const resident = startChild({
+    wrapper: enter,
+    program: process.execPath,
+    args: ['--import', 'tsx', RESIDENT, control, options.gate, String(API_PORT), String(options.endpointPort)],
+    log: join(options.directory, 'resident.log'),
+  })
+  const stop = async () => {
+    await resident.end('SIGKILL')
+    await run('ip', ['netns', 'delete', name])
+  }
+  try {
+    await until('resident listening', () => existsSync(control))
+  } catch (error) {
+    const output = resident.output()
+    await stop()
+    throw new Error(`no resident in the namespace: ${output}`, { cause: error })
+  }
+  return {
+    enter,
+    server: `https://127.0.0.1:${API_PORT}`,
+    dial: (host, port, limitMs = 1_000) => command(control, `/dial?host=${host}&port=${port}&limit=${limitMs}`),
+    async fetch(url) {
+      const text = await command(control, `/fetch?url=${encodeURIComponent(url)}`)
+      const end = text.indexOf('\n')
+      return { status: Number(text.slice(0, end)), body: text.slice(end + 1) }
+    },
+    stop,
+  }
+}
+
+function withLength(address: string): string {
+  return address.includes(':') ? `${address}/128` : `${address}/32`
+}
+
+function command(socketPath: string, path: string): Promise<string> {
+  return new Promise((resolve, reject) => {
+    const outgoing = get({ socketPath, path, agent: false, timeout: 20_000 }, (incoming) => {
+      let body = ''
+      incoming.setEncoding('utf8')
+      incoming.on('data', (chunk) => {
+        body += chunk
+      })
+      incoming.on('error', reject)
+      incoming.on('end', () => (incoming.statusCode === 200 ? resolve(body) : reject(new Error(body))))
+    })
+    outgoing.on('timeout', () => outgoing.destroy(new Error('the resident does not answer')))
+    outgoing.on('error', reject)
+  })
+}

@@ -1,0 +1,94 @@
+// The program under test, started as the DaemonSet starts it: a configuration file, a hostname override, nothing else.
+
+import { existsSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { type Child, startChild } from './child.ts'
+import type { NodeSpace } from './nodespace.ts'
+import { until } from './wait.ts'
+
+const OWN = fileURLToPath(new URL('../../bin/kube-proxy', import.meta.url))
+const BUNDLE = fileURLToPath(new URL('../../dist/main.js', import.meta.url))
+
+/** SLUICE_E2E_PROXY runs the same scenarios against another program: upstream's kube-proxy must pass them too. */
+const PROXY = process.env.SLUICE_E2E_PROXY ?? OWN
+
+export function proxyMissing(): string | undefined {
+  if (!existsSync(PROXY)) return `no ${PROXY}`
+  return PROXY === OWN && !existsSync(BUNDLE) ? 'bin/kube-proxy is not built: npm run build' : undefined
+}
+
+export interface RunningProxy {
+  readonly child: Child
+  metrics(): Promise<string>
+  /** Status of /healthz. */
+  health(): Promise<number>
+}
+
+export interface ProxyOptions {
+  readonly space: NodeSpace
+  readonly directory: string
+  readonly kubeconfig: string
+  readonly nodeName: string
+  readonly mode: string
+  readonly env?: NodeJS.ProcessEnv
+  /** Put between entering the namespace and the program. */
+  readonly wrapper?: readonly string[]
+  /** false: answer as soon as the process runs, not when its first sync is done. */
+  readonly wait?: boolean
+}
+
+export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
+  const { space, directory } = options
+  const config = join(directory, 'config.conf')
+  writeFileSync(config, JSON.stringify(configuration(options.kubeconfig, options.mode)))
+  const child = startChild({
+    wrapper: [...space.enter, ...(options.wrapper ?? [])],
+    program: PROXY,
+    args: [`--config=${config}`, `--hostname-override=${options.nodeName}`],
+    log: join(directory, `proxy-${++count}.log`),
+    ...(options.env === undefined ? {} : { env: options.env }),
+  })
+  const fetch = async (url: string) => {
+    if (!child.running) throw new Error(`the proxy has exited: ${child.output().slice(-2_000)}`)
+    return space.fetch(url)
+  }
+  const proxy: RunningProxy = {
+    child,
+    metrics: async () => (await fetch('http://127.0.0.1:10249/metrics')).body,
+    health: async () => (await fetch('http://127.0.0.1:10256/healthz')).status,
+  }
+  if (options.wait === false) return proxy
+  try {
+    await until('proxy synced', async () => (await figure(proxy, SYNCED)) > 0, { limitMs: 60_000, everyMs: 200 })
+  } catch (error) {
+    await child.end('SIGKILL')
+    throw new Error(`the proxy did not sync: ${child.output().slice(-4_000)}`, { cause: error })
+  }
+  return proxy
+}
+
+let count = 0
+const SYNCED = 'kubeproxy_sync_proxy_rules_last_timestamp_seconds'
+
+/** The largest sample of a metric, over all its labels. */
+async function figure(proxy: RunningProxy, name: string): Promise<number> {
+  const lines = (await proxy.metrics())
+    .split('\n')
+    .filter((line) => line.startsWith(name) && /[ {]/.test(line[name.length]!))
+  return Math.max(0, ...lines.map((line) => Number(line.slice(line.lastIndexOf(' ') + 1))))
+}
+
+function configuration(kubeconfig: string, mode: string): Record<string, unknown> {
+  return {
+    apiVersion: 'kubeproxy.config.k8s.io/v1alpha1',
+    kind: 'KubeProxyConfiguration',
+    clientConnection: { kubeconfig },
+    mode,
+    clusterCIDR: '10.244.0.0/16,fd00:244::/48',
+    healthzBindAddress: '127.0.0.1:10256',
+    metricsBindAddress: '127.0.0.1:10249',
+    // Conntrack's size belongs to the whole machine, not to a network namespace.
+    conntrack: { maxPerCore: 0, min: 0, tcpEstablishedTimeout: '0s', tcpCloseWaitTimeout: '0s' },
+  }
+}

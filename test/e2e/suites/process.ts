@@ -1,0 +1,186 @@
+// The running program against a real API server, judged by what the node's kernel does with connections.
+
+import { readFileSync } from 'node:fs'
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { parseAllDocuments } from 'yaml'
+import { ask } from '../ask.ts'
+import type { AuditRecord } from '../cluster.ts'
+import { list, service, slice } from '../manifests.ts'
+import { type RunningProxy, startProxy } from '../proxy.ts'
+import { NODE, NOWHERE, ONE, RBAC, SIX, type Stage, startStage, THREE, TWO } from '../stage.ts'
+import { until } from '../wait.ts'
+
+export function processSuite(binaries: string | undefined): void {
+  describe.skipIf(binaries === undefined)('the running proxy', () => {
+    let stage: Stage
+    let proxy: RunningProxy
+    beforeAll(async () => {
+      stage = await startStage(binaries!)
+      await stage.giveToken('token-1')
+      const { cluster, space, tokenFile } = stage
+      const kubeconfig = cluster.writeKubeconfig('proxy', { tokenFile }, space.server)
+      proxy = await startProxy({ space, directory: cluster.directory, kubeconfig, nodeName: NODE, mode: 'nftables' })
+    })
+    afterAll(async () => {
+      await proxy?.child.end('SIGTERM')
+      await stage?.stop()
+    })
+
+    it('J5: follows create, change and delete by kubectl, in both families', async () => {
+      const { cluster, space, reaches } = stage
+      await cluster.apply(list(service('web'), slice('web-4', 'web', [ONE]), slice('web-6', 'web', [SIX])))
+      const [four, six] = await stage.clusterIps('web')
+      await reaches(four!, ONE)
+      await reaches(six!, SIX)
+
+      await cluster.apply(slice('web-4', 'web', [TWO]))
+      await reaches(four!, TWO)
+      expect(await space.dial(six!, 80)).toBe(SIX)
+
+      await cluster.kubectl(['delete', 'endpointslice', 'web-4'])
+      await reaches(four!, 'ECONNREFUSED') // J1: a service without endpoints refuses
+
+      await cluster.kubectl(['delete', 'service/web', 'endpointslice/web-6'])
+      await reaches(six!, NOWHERE)
+      await reaches(four!, NOWHERE)
+    })
+
+    it('J14: follows the label service-proxy-name, by which the API server filters for us', async () => {
+      const { cluster, reaches } = stage
+      await cluster.apply(list(service('label'), slice('label-4', 'label', [ONE])))
+      const [four] = await stage.clusterIps('label')
+      await reaches(four!, ONE)
+      await cluster.kubectl(['label', 'service', 'label', 'service.kubernetes.io/service-proxy-name=other'])
+      await reaches(four!, NOWHERE)
+      await cluster.kubectl(['label', 'service', 'label', 'service.kubernetes.io/service-proxy-name-'])
+      await reaches(four!, ONE)
+    })
+
+    it('J6: keeps serving while the API server is dead, and has missed nothing when it is back', async () => {
+      const { cluster, gate, space, reaches } = stage
+      await cluster.apply(list(service('stay'), slice('stay-4', 'stay', [ONE])))
+      await cluster.apply(list(service('leave'), slice('leave-4', 'leave', [ONE])))
+      const [stay] = await stage.clusterIps('stay')
+      const [leave] = await stage.clusterIps('leave')
+      await reaches(stay!, ONE)
+      await reaches(leave!, ONE)
+
+      await cluster.killApiServer()
+      expect(await space.dial(stay!, 80)).toBe(ONE)
+      expect(await proxy.health()).toBe(200)
+
+      // What changes before the proxy is back must reach it as well: it comes through the gate, kubectl does not.
+      gate.shut()
+      await cluster.startApiServer()
+      await cluster.kubectl(['delete', 'service/leave', 'endpointslice/leave-4'])
+      await cluster.apply(list(slice('stay-4', 'stay', [TWO]), service('fresh'), slice('fresh-4', 'fresh', [THREE])))
+      const [fresh] = await stage.clusterIps('fresh')
+      expect(await space.dial(stay!, 80)).toBe(ONE)
+      gate.open()
+      await reaches(stay!, TWO)
+      await reaches(fresh!, THREE)
+      await reaches(leave!, NOWHERE)
+      await cluster.kubectl(['delete', 'service/fresh', 'endpointslice/fresh-4'])
+      await reaches(fresh!, NOWHERE) // the new watch delivers
+    })
+
+    // Without its cache the API server asks etcd for every watch, so it is etcd that answers "compacted". Two changes behind,
+    // the answer is 410. One behind, etcd still has the change but not what was there before it: the API server answers 500,
+    // unless something else was written in between.
+    it.each([
+      { changes: 2, answers: [410] },
+      { changes: 1, answers: [500, 410] },
+    ])('lists again when its revision was compacted away, $changes behind', async ({ changes, answers }) => {
+      const { cluster, gate, reaches } = stage
+      await cluster.killApiServer()
+      await cluster.startApiServer(['--watch-cache=false'])
+      const name = `compact-${changes}`
+      const version = async () => {
+        const found = await cluster.kubectl(['get', 'endpointslice', `${name}-4`, '-o', 'json'])
+        return JSON.parse(found).metadata.resourceVersion as string
+      }
+      await cluster.apply(list(service(name), slice(`${name}-4`, name, [ONE])))
+      const [four] = await stage.clusterIps(name)
+      await reaches(four!, ONE)
+      const before = await version()
+      gate.shut()
+      for (const endpoint of [TWO, THREE].slice(-changes)) await cluster.apply(slice(`${name}-4`, name, [endpoint]))
+      await cluster.compact()
+      expect(answers).toContain(await watchError(before))
+      gate.open()
+      await reaches(four!, THREE)
+    })
+
+    /** What a watch of EndpointSlices from there on is answered. */
+    async function watchError(resourceVersion: string): Promise<number> {
+      const token = readFileSync(stage.tokenFile, 'utf8')
+      const query = `watch=1&timeoutSeconds=5&resourceVersion=${resourceVersion}`
+      const { body } = await ask(stage.cluster, { path: `/apis/discovery.k8s.io/v1/endpointslices?${query}`, token })
+      return JSON.parse(body.split('\n')[0]!).object.code
+    }
+
+    it('takes up a new token from its file when the old one is refused', async () => {
+      const { cluster, reaches } = stage
+      const fresh = await stage.giveToken('token-2')
+      await cluster.kubectl(['delete', 'secret', 'token-1', '-n', 'kube-system'])
+      await cluster.killApiServer() // forgets at once that the old token was good
+      await cluster.startApiServer()
+      await cluster.apply(list(service('rotated'), slice('rotated-4', 'rotated', [ONE])))
+      const [four] = await stage.clusterIps('rotated')
+      await reaches(four!, ONE, 90_000) // a token may be kept for a minute
+      const credential = stage.requests().at(-1)?.user?.extra?.['authentication.kubernetes.io/credential-id']
+      expect(credential).toEqual([`JTI=${identity(fresh)}`])
+    })
+
+    it('needs no more than deploy/rbac.yaml allows, and no less', async () => {
+      const event = 'create events.k8s.io/events'
+      await until('an event was sent', () => stage.requests().map(action).includes(event))
+      const requests = stage.requests().filter((record) => !starting(record))
+      expect(requests.filter((record) => record.responseStatus?.code === 403)).toEqual([])
+      const allowed = allowances()
+      const used = new Set(requests.map(action))
+      expect([...used].filter((one) => !allowed.has(one))).toEqual([])
+      // One verb of every rule; the others of a rule depend on what happens (patch: a repeated event).
+      expect([...used]).toEqual(
+        expect.arrayContaining([
+          'watch /services',
+          'watch discovery.k8s.io/endpointslices',
+          'watch networking.k8s.io/servicecidrs',
+          'watch /nodes',
+          event,
+        ]),
+      )
+    })
+
+    /** A starting API server answers 403 to everybody until it has read the roles. */
+    function starting({ requestReceivedTimestamp }: AuditRecord): boolean {
+      const at = Date.parse(requestReceivedTimestamp)
+      return stage.cluster.starts.some(({ from, ready }) => from <= at && at <= ready)
+    }
+  })
+}
+
+function identity(token: string): string {
+  return JSON.parse(Buffer.from(token.split('.')[1]!, 'base64url').toString()).jti
+}
+
+function action({ verb, objectRef }: AuditRecord): string {
+  return `${verb} ${objectRef?.apiGroup ?? ''}/${objectRef?.resource}`
+}
+
+interface Rule {
+  readonly apiGroups: readonly string[]
+  readonly resources: readonly string[]
+  readonly verbs: readonly string[]
+}
+
+/** Every `verb group/resource` of the ClusterRole. */
+function allowances(): ReadonlySet<string> {
+  const documents = parseAllDocuments(readFileSync(RBAC, 'utf8')).map((document) => document.toJS())
+  const { rules } = documents.find((document) => document.kind === 'ClusterRole') as { rules: readonly Rule[] }
+  const allowed = new Set<string>()
+  for (const { apiGroups, resources, verbs } of rules)
+    for (const group of apiGroups)
+      for (const resource of resources) for (const verb of verbs) allowed.add(`${verb} ${group}/${resource}`)
+  return allowed
+}
