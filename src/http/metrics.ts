@@ -2,40 +2,24 @@
 
 import { collectDefaultMetrics } from 'prom-client'
 import type { Mode } from '../backend/backend.ts'
-import { describeError, type ProxyError } from '../lib/errors.ts'
+import type { ChangeKind, Listener, SyncReport } from '../engine/journal.ts'
+import { describeError } from '../lib/errors.ts'
 import { type Family, familyName } from '../lib/ip.ts'
 import type { Logger } from '../lib/log.ts'
 import { type Clock, systemClock } from '../lib/time.ts'
 import { checks, declarationsFor } from './declarations.ts'
 import { Instruments } from './registry.ts'
 
-/** The part of the engine's SyncReport that is measured. */
-export interface MeasuredSync {
-  readonly family: Family
-  /** Unix ms. */
-  readonly startedAt: number
-  readonly durationMs: number
-  readonly full: boolean
-  readonly ok: boolean
-  readonly error?: ProxyError | undefined
-  readonly put: number
-  readonly dropped: number
-  readonly held: number
-  readonly refused: readonly unknown[]
-  /** Unix ms. */
-  readonly triggers: readonly number[]
-  readonly noLocal: { readonly internal: number; readonly external: number }
-  readonly figures: Readonly<Record<string, number>>
-}
-
 export interface MeasuredRequest {
   readonly verb: string
   readonly host: string
   /** HTTP status, or `<error>` if there was no answer. */
-  readonly code: number | string
+  readonly code: string
   readonly durationMs: number
   readonly requestBytes: number
   readonly responseBytes: number
+  /** A stream: client-go counts it, and measures neither its time nor its size. */
+  readonly watch?: boolean
 }
 
 export interface BuildVersion {
@@ -86,16 +70,12 @@ export function createMetrics(options: MetricsOptions) {
   return {
     contentType,
     /** For `journal.subscribe`. */
-    journal: journalListener(live, options, clock),
+    journal: journalListener(live, options),
     /** The API client's RequestObserver. */
     requests: requestObserver(live),
     /** For ProxyHealth. */
     answered(endpoint: 'healthz' | 'livez', code: number): void {
       live.add(`kubeproxy_proxy_${endpoint}_total`, { code: String(code) })
-    },
-    /** A problem of an API object, as reflectors report it. */
-    problem({ kind }: { readonly kind: string }): void {
-      live.add('sluice_object_problems_total', { kind })
     },
     /** One look for stale UDP flows. */
     conntrack(family: Family, durationMs: number, deleted: number): void {
@@ -110,10 +90,11 @@ export function createMetrics(options: MetricsOptions) {
     },
     async text(): Promise<string> {
       await refresh(live, options, clock)
-      return live.registry.metrics()
+      // prom-client 15 writes `Nan`; Go's reader takes it, the format's definition does not.
+      return (await live.registry.metrics()).replace(/ Nan$/gm, ' NaN')
     },
     async slis(): Promise<string> {
-      const start = Math.round(clock.now() / 1000 - process.uptime())
+      const start = Math.round(performance.timeOrigin / 1000)
       const head = '# HELP process_start_time_seconds [ALPHA] Unix time at which the process started.'
       const processStart = `${head}\n# TYPE process_start_time_seconds gauge\nprocess_start_time_seconds ${start}\n`
       return `${await slis.registry.metrics()}\n${processStart}`
@@ -124,44 +105,42 @@ export function createMetrics(options: MetricsOptions) {
   }
 }
 
-function journalListener(live: Instruments, { mode, families }: MetricsOptions, clock: Clock) {
-  const pendingNames = { service: 'service_changes', slice: 'endpoint_changes' } as const
-  const lastChange = { service: 0, slice: 0 }
+function journalListener(live: Instruments, { mode, families }: MetricsOptions) {
+  const prefix = 'kubeproxy_sync_proxy_rules_'
+  const changes = (kind: ChangeKind) => `${prefix}${kind === 'service' ? 'service' : 'endpoint'}_changes`
+  const queued = (family: Family, at: number): void =>
+    live.set(`${prefix}last_queued_timestamp_seconds`, { ip_family: familyName(family) }, at / 1000)
+  const pending = (kind: ChangeKind, count: number): void => live.set(`${changes(kind)}_pending`, {}, count)
 
   return {
-    queued(family: Family, at: number): void {
-      const name = 'kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds'
-      live.set(name, { ip_family: familyName(family) }, at / 1000)
-    },
-    change(kind: 'service' | 'slice', pending: number): void {
-      lastChange[kind] = clock.now()
+    queued,
+    started: queued,
+    pending,
+    change(kind: ChangeKind, count: number): void {
       // kube-proxy has a change tracker of services for each family, and each counts.
-      const name = `kubeproxy_sync_proxy_rules_${pendingNames[kind]}`
-      live.add(`${name}_total`, {}, kind === 'service' ? families.length : 1)
-      live.set(`${name}_pending`, {}, pending)
+      live.add(`${changes(kind)}_total`, {}, kind === 'service' ? families.length : 1)
+      pending(kind, count)
     },
     drift(family: Family): void {
       live.add('sluice_drift_repairs_total', { ip_family: familyName(family) })
     },
-    report(report: MeasuredSync): void {
+    problem({ kind }: { readonly kind: string }): void {
+      live.add('sluice_object_problems_total', { kind })
+    },
+    report(report: SyncReport): void {
       recordSync(live, report)
-      if (report.ok) recordSuccess(live, report)
+      if (report.ok) recordSuccess(live, report, mode)
       else recordFailure(live, report, mode)
       recordFigures(live, report)
-      for (const kind of ['service', 'slice'] as const) {
-        // What came after the sync had begun is still pending.
-        if (lastChange[kind] <= report.startedAt) {
-          live.set(`kubeproxy_sync_proxy_rules_${pendingNames[kind]}_pending`, {}, 0)
-        }
-      }
     },
-  }
+  } satisfies Listener
 }
 
 function requestObserver(live: Instruments) {
   return {
-    request({ verb, host, code, durationMs, requestBytes, responseBytes }: MeasuredRequest): void {
-      live.add('rest_client_requests_total', { code: String(code), method: verb, host })
+    request({ verb, host, code, durationMs, requestBytes, responseBytes, watch }: MeasuredRequest): void {
+      live.add('rest_client_requests_total', { code, method: verb, host })
+      if (watch) return
       live.observe('rest_client_request_duration_seconds', { verb, host }, durationMs / 1000)
       live.observe('rest_client_request_size_bytes', { verb, host }, requestBytes)
       live.observe('rest_client_response_size_bytes', { verb, host }, responseBytes)
@@ -169,8 +148,8 @@ function requestObserver(live: Instruments) {
     throttled(verb: string, host: string, ms: number): void {
       live.observe('rest_client_rate_limiter_duration_seconds', { verb, host }, ms / 1000)
     },
-    retried(verb: string, host: string, code: number | string): void {
-      live.add('rest_client_request_retries_total', { code: String(code), verb, host })
+    retried(verb: string, host: string, code: string): void {
+      live.add('rest_client_request_retries_total', { code, verb, host })
     },
     /** A client made its pool of connections. */
     connected(): void {
@@ -205,16 +184,18 @@ function recordConstants(live: Instruments, { mode, version, features }: Metrics
   }
 }
 
-function recordSync(live: Instruments, { family, durationMs, full, ...report }: MeasuredSync): void {
+function recordSync(live: Instruments, { family, durationMs, full, ...report }: SyncReport): void {
   const labels = { ip_family: familyName(family) }
   const seconds = durationMs / 1000
   live.observe('kubeproxy_sync_proxy_rules_duration_seconds', labels, seconds)
   live.observe(`kubeproxy_sync_${full ? 'full' : 'partial'}_proxy_rules_duration_seconds`, labels, seconds)
   live.add('sluice_entries_refused_total', labels, report.refused.length)
   live.set('sluice_entries_held', labels, report.held)
+  live.add('sluice_ledger_put_total', labels, report.put)
+  live.add('sluice_ledger_drop_total', labels, report.dropped)
 }
 
-function recordSuccess(live: Instruments, report: MeasuredSync): void {
+function recordSuccess(live: Instruments, report: SyncReport, mode: Mode): void {
   const labels = { ip_family: familyName(report.family) }
   const finished = report.startedAt + report.durationMs
   live.set('kubeproxy_sync_proxy_rules_last_timestamp_seconds', labels, finished / 1000)
@@ -223,16 +204,15 @@ function recordSuccess(live: Instruments, report: MeasuredSync): void {
     const seconds = Math.max(0, finished - trigger) / 1000
     live.observe('kubeproxy_network_programming_duration_seconds', labels, seconds)
   }
+  const noLocal = mode === 'ipvs' ? report.noLocalServices : report.noLocal
   for (const policy of ['internal', 'external'] as const) {
     const name = 'kubeproxy_sync_proxy_rules_no_local_endpoints_total'
-    live.set(name, { traffic_policy: policy, ...labels }, report.noLocal[policy])
+    live.set(name, { traffic_policy: policy, ...labels }, noLocal[policy])
   }
-  live.add('sluice_ledger_put_total', labels, report.put)
-  live.add('sluice_ledger_drop_total', labels, report.dropped)
 }
 
 /** A backend that counts its failures itself says so in its figures; else a failed sync is one failure. */
-function recordFailure(live: Instruments, { family, full, figures, error }: MeasuredSync, mode: Mode): void {
+function recordFailure(live: Instruments, { family, full, figures, error }: SyncReport, mode: Mode): void {
   const labels = { ip_family: familyName(family) }
   const once = (figure: string) => {
     if (figures[figure] === undefined) live.add(`kubeproxy_sync_proxy_rules_${figure}_total`, labels)
@@ -243,7 +223,7 @@ function recordFailure(live: Instruments, { family, full, figures, error }: Meas
 }
 
 /** `iptables_total{nat}` is kubeproxy_sync_proxy_rules_iptables_total with table="nat"; counters may be named without `_total`. */
-function recordFigures(live: Instruments, { family, figures }: MeasuredSync): void {
+function recordFigures(live: Instruments, { family, figures }: SyncReport): void {
   const ipFamily = familyName(family)
   for (const [figure, value] of Object.entries(figures)) {
     const [, base = figure, inner] = /^(\w+)(?:\{(\w+)\})?$/.exec(figure) ?? []

@@ -1,0 +1,315 @@
+// The metrics server's pages, byte for byte.
+
+import { afterEach, describe, expect, it } from 'vitest'
+import { parse } from 'yaml'
+import { createMetrics, type Metrics } from '../../src/http/metrics.ts'
+import { metricsPages, type PagesOptions } from '../../src/http/pages.ts'
+import { type Listener, listen, router } from '../../src/http/server.ts'
+import { silentLogger as log } from '../../src/lib/log.ts'
+import { systemClock } from '../../src/lib/time.ts'
+import { parseExposition } from './exposition.ts'
+import { type Answer, type Ask, ask, hasIpv6, ManualClock, until } from './support.ts'
+
+const version = { kubernetes: 'v1.36.4', sluice: '0.1.0' }
+let listener: Listener | undefined
+let verbosity: number[] = []
+afterEach(() => listener?.close(0))
+
+type Probe = (path: string, request?: Ask) => Promise<Answer>
+
+async function start(
+  more: Partial<PagesOptions> = {},
+): Promise<{ probe: Probe; clock: ManualClock; metrics: Metrics }> {
+  verbosity = []
+  const clock = new ManualClock()
+  const metrics = createMetrics({ mode: 'nftables', families: [4, 6], version, log, processMetrics: false })
+  const routes = metricsPages({
+    mode: 'nftables',
+    metrics,
+    configz: () => ({
+      apiVersion: 'kubeproxy.config.k8s.io/v1alpha1',
+      kind: 'KubeProxyConfiguration',
+      mode: 'nftables',
+    }),
+    flags: new Map([
+      ['v', '2'],
+      ['config', '/var/lib/kube-proxy/config.conf'],
+      ['bind-address', '0.0.0.0'],
+    ]),
+    gates: { flagz: true, statusz: true },
+    version,
+    startedAt: clock.now() - 3_723_000,
+    profiling: false,
+    setVerbosity: (level) => verbosity.push(level),
+    clock,
+    ...more,
+  })
+  listener = await listen({ address: '0.0.0.0:0', handler: router(routes, log), log })
+  const port = listener.port
+  return { probe: (path, request) => ask(`127.0.0.1:${port}${path}`, request), clock, metrics }
+}
+
+const plain = { 'content-type': 'text/plain; charset=utf-8', 'x-content-type-options': 'nosniff' }
+
+describe('/healthz', () => {
+  it.each([
+    ['/healthz', 'ok'],
+    ['/healthz/ping', 'ok'],
+    ['/healthz?verbose', '[+]ping ok\nhealthz check passed\n'],
+    ['/healthz?verbose=true&exclude=ping', '[+]ping excluded: ok\nhealthz check passed\n'],
+    ['/healthz?exclude=ping', 'ok'],
+    [
+      '/healthz?verbose&exclude=etcd',
+      '[+]ping ok\nwarn: some health checks cannot be excluded: no matches for "etcd"\nhealthz check passed\n',
+    ],
+  ])('%s', async (path, body) => {
+    const { probe } = await start()
+    expect(await probe(path)).toMatchObject({ status: 200, body, headers: plain })
+  })
+
+  it('knows no other check', async () => {
+    const { probe } = await start()
+    expect((await probe('/healthz/etcd')).status).toBe(404)
+  })
+})
+
+describe('/metrics and /metrics/slis', () => {
+  it('serves the text format', async () => {
+    const { probe } = await start()
+    const answer = await probe('/metrics')
+    expect(answer).toMatchObject({
+      status: 200,
+      headers: { 'content-type': 'text/plain; version=0.0.4; charset=utf-8' },
+    })
+    expect(parseExposition(answer.body).get('kubernetes_build_info')?.type).toBe('gauge')
+  })
+
+  it('counts health checks apart, until reset', async () => {
+    const { probe } = await start()
+    await probe('/healthz')
+    await probe('/healthz?exclude=ping')
+    await probe('/healthz')
+    const { body } = await probe('/metrics/slis')
+    expect([...parseExposition(body).keys()]).toEqual([
+      'kubernetes_healthcheck',
+      'kubernetes_healthchecks_total',
+      'process_start_time_seconds',
+    ])
+    expect(body).toContain('kubernetes_healthcheck{name="ping",type="healthz"} 1\n')
+    expect(body).toContain('kubernetes_healthchecks_total{name="ping",type="healthz",status="success"} 2\n')
+    expect((await probe('/metrics')).body).not.toContain('kubernetes_healthcheck')
+    expect(await probe('/metrics/slis', { method: 'DELETE' })).toMatchObject({ status: 200, body: 'metrics reset\n' })
+    const after = parseExposition((await probe('/metrics/slis')).body)
+    expect(after.get('kubernetes_healthchecks_total')?.samples).toEqual([])
+  })
+
+  it('says 500, and stays up, when metrics cannot be made', async () => {
+    const { metrics } = await start()
+    await listener?.close(0)
+    const { probe } = await start({ metrics: { ...metrics, text: () => Promise.reject(new Error('broken')) } })
+    expect((await probe('/metrics')).status).toBe(500)
+    expect((await probe('/healthz')).status).toBe(200)
+  })
+})
+
+describe('/proxyMode and /configz', () => {
+  it('I21: says the mode and nothing else, on localhost too', async () => {
+    const { probe } = await start()
+    expect(await probe('/proxyMode')).toMatchObject({ status: 200, body: 'nftables', headers: plain })
+    for (const host of ['localhost', ...(hasIpv6 ? ['[::1]'] : [])]) {
+      expect((await ask(`${host}:${listener?.port}/proxyMode`)).body).toBe('nftables')
+    }
+  })
+
+  it('shows the configuration under its group', async () => {
+    const { probe } = await start()
+    expect(await probe('/configz')).toMatchObject({
+      status: 200,
+      headers: { 'content-type': 'application/json', 'x-content-type-options': 'nosniff' },
+      body: '{"kubeproxy.config.k8s.io":{"apiVersion":"kubeproxy.config.k8s.io/v1alpha1","kind":"KubeProxyConfiguration","mode":"nftables"}}',
+    })
+  })
+})
+
+describe('/flagz and /statusz', () => {
+  const accept = (value: string): Ask => ({ headers: { Accept: value } })
+  const structured = (type: string, kind: string, v: string) => accept(`${type};as=${kind};g=config.k8s.io;v=${v}`)
+
+  it('lists the flags, sorted, as text', async () => {
+    const { probe } = await start()
+    const answer = await probe('/flagz')
+    expect(answer).toMatchObject({ status: 200, headers: { 'content-type': 'text/plain; charset=utf-8' } })
+    expect(answer.body).toMatch(/^\nkube-proxy flags\n[^\n]+\n\n/)
+    expect(answer.body.split('\n').slice(4)).toEqual([
+      'bind-address=0.0.0.0',
+      'config=/var/lib/kube-proxy/config.conf',
+      'v=2',
+      '',
+    ])
+  })
+
+  it('tells the state of the process as text', async () => {
+    const { probe } = await start()
+    const answer = await probe('/statusz')
+    expect(answer.body).toMatch(/^\nkube-proxy statusz\n[^\n]+\n\n/)
+    expect(answer.body.split('\n').slice(4)).toEqual([
+      'Started: Fri Jan  2 02:02:02 UTC 2026',
+      'Up: 1 hr 02 min 03 sec',
+      `Go version: none, Node.js ${process.version}`,
+      'Binary version: 1.36.4',
+      'Sluice version: 0.1.0',
+      'Paths: /configz /flagz /healthz /metrics /proxyMode /statusz',
+      '',
+    ])
+  })
+
+  it.each(['v1alpha1', 'v1beta1'])('gives objects of %s on request', async (v) => {
+    const { probe } = await start()
+    const flags = await probe('/flagz', structured('application/json', 'Flagz', v))
+    expect(flags.headers['content-type']).toBe('application/json')
+    expect(JSON.parse(flags.body)).toEqual({
+      kind: 'Flagz',
+      apiVersion: `config.k8s.io/${v}`,
+      metadata: { name: 'kube-proxy' },
+      flags: { 'bind-address': '0.0.0.0', config: '/var/lib/kube-proxy/config.conf', v: '2' },
+    })
+    const status = await probe('/statusz', structured('application/yaml', 'Statusz', v))
+    expect(status.headers['content-type']).toBe('application/yaml')
+    expect(parse(status.body)).toEqual({
+      kind: 'Statusz',
+      apiVersion: `config.k8s.io/${v}`,
+      metadata: { name: 'kube-proxy' },
+      startTime: '2026-01-02T02:02:02Z',
+      uptimeSeconds: 3723,
+      goVersion: `Node.js ${process.version}`,
+      binaryVersion: '1.36.4',
+      paths: ['/configz', '/flagz', '/healthz', '/metrics', '/proxyMode', '/statusz'],
+    })
+  })
+
+  it.each([
+    '*/*',
+    'text/plain',
+    'text/*;q=0.5',
+    'text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8',
+    'application/json, text/plain;q=0.1',
+    'application/cbor;as=Flagz;g=config.k8s.io;v=v1alpha1, */*;q=0.1',
+  ])('gives text to %s', async (value) => {
+    const { probe } = await start()
+    expect((await probe('/flagz', accept(value))).headers['content-type']).toBe('text/plain; charset=utf-8')
+  })
+
+  it.each([
+    'application/json',
+    'application/yaml',
+    'application/cbor;as=Flagz;g=config.k8s.io;v=v1alpha1',
+    'application/vnd.kubernetes.protobuf',
+    'application/json;as=Flagz;g=config.k8s.io;v=v1',
+    'application/json;as=Flagz;g=config.k8s.io',
+    'application/json;as=Statusz;g=config.k8s.io;v=v1alpha1',
+    'application/json;as=Flagz;g=other;v=v1alpha1',
+    'image/png',
+    'text/plain;q=0',
+    ';;;,,=',
+  ])('refuses %s', async (value) => {
+    const { probe } = await start()
+    const answer = await probe('/flagz', accept(value))
+    expect(answer).toMatchObject({ status: 406, headers: { 'content-type': 'application/json' } })
+    expect(JSON.parse(answer.body)).toMatchObject({
+      kind: 'Status',
+      status: 'Failure',
+      reason: 'NotAcceptable',
+      code: 406,
+    })
+  })
+
+  it('prefers what the client prefers', async () => {
+    const { probe } = await start()
+    const type = async (value: string) => (await probe('/flagz', accept(value))).headers['content-type']
+    const json = 'application/json;as=Flagz;g=config.k8s.io;v=v1alpha1'
+    expect(await type(`text/plain, ${json}`)).toBe('text/plain; charset=utf-8')
+    expect(await type(`text/plain;q=0.5, ${json}`)).toBe('application/json')
+    expect(await type(`*/*, ${json}`)).toBe('application/json')
+  })
+
+  it('are gone when their gates are off', async () => {
+    const { probe } = await start({ gates: { flagz: false, statusz: true } })
+    expect((await probe('/flagz')).status).toBe(404)
+    expect((await probe('/statusz')).body).not.toContain('/flagz')
+    await listener?.close(0)
+    const other = await start({ gates: { flagz: true, statusz: false } })
+    expect((await other.probe('/statusz')).status).toBe(404)
+  })
+})
+
+describe('/debug', () => {
+  it('is not there without profiling', async () => {
+    const { probe } = await start()
+    for (const path of ['/debug/flags/v', '/debug/pprof/', '/debug/pprof', '/debug/pprof/heap', '/nothing', '/']) {
+      expect(await probe(path), path).toMatchObject({ status: 404, body: '404 page not found\n' })
+    }
+    expect((await probe('/debug/flags/v', { method: 'PUT', body: '4' })).status).toBe(404)
+  })
+
+  it('changes the verbosity', async () => {
+    const { probe } = await start({ profiling: true })
+    expect(await probe('/debug/flags/v', { method: 'PUT', body: '4' })).toMatchObject({
+      status: 200,
+      body: 'successfully set klog.logging.verbosity to 4\n',
+      headers: { 'content-type': 'text/plain', 'x-content-type-options': 'nosniff' },
+    })
+    expect(verbosity).toEqual([4])
+    expect((await probe('/debug/flags/v')).status).toBe(406)
+    expect((await probe('/debug/flags/v', { method: 'POST', body: '4' })).status).toBe(406)
+    for (const body of ['', 'four', '4.5', '4 ', '99999999999', 'x'.repeat(100_000)]) {
+      expect((await probe('/debug/flags/v', { method: 'PUT', body })).status, body.slice(0, 12)).toBe(400)
+    }
+    expect(verbosity).toEqual([4])
+  })
+
+  it('lists the profiles', async () => {
+    const { probe } = await start({ profiling: true })
+    expect((await probe('/debug/pprof')).headers.location).toBe('/debug/pprof/')
+    const index = await probe('/debug/pprof/')
+    expect(index.headers['content-type']).toBe('text/html; charset=utf-8')
+    for (const page of ['allocs', 'cmdline', 'heap', 'profile']) expect(index.body).toContain(`href="${page}"`)
+    expect((await probe('/debug/pprof/trace')).status).toBe(404)
+    expect((await probe('/debug/pprof/cmdline')).body).toBe(process.argv.join('\0'))
+    expect((await probe('/statusz')).body).toContain(' /debug ')
+  })
+
+  it('takes a CPU profile, one at a time', async () => {
+    const { probe, clock } = await start({ profiling: true })
+    const first = probe('/debug/pprof/profile?seconds=7')
+    await until(() => clock.waiting().includes(7_000))
+    expect((await probe('/debug/pprof/profile')).status).toBe(503)
+    clock.advance(7_000)
+    const answer = await first
+    expect(answer.headers['content-disposition']).toBe('attachment; filename="proxy.cpuprofile"')
+    expect(Object.keys(JSON.parse(answer.body))).toEqual(expect.arrayContaining(['nodes', 'samples', 'timeDeltas']))
+  })
+
+  it('takes an allocation profile and a heap snapshot', async () => {
+    const { probe } = await start({ profiling: true, clock: systemClock })
+    const allocs = JSON.parse((await probe('/debug/pprof/allocs?seconds=0.01')).body)
+    expect(allocs).toHaveProperty('head')
+    const heap = await probe('/debug/pprof/heap')
+    expect(heap.headers['content-disposition']).toBe('attachment; filename="proxy.heapsnapshot"')
+    expect(heap.body.startsWith('{"snapshot"')).toBe(true)
+  })
+
+  it('stops a profile whose reader has left', async () => {
+    const { probe, clock } = await start({ profiling: true })
+    const { request } = await import('node:http')
+    const leaving = request(`http://127.0.0.1:${listener?.port}/debug/pprof/profile?seconds=60`)
+    leaving.on('error', () => {})
+    leaving.end()
+    await until(() => clock.waiting().includes(60_000))
+    leaving.destroy()
+    await until(() => clock.waiting().length === 0)
+    const next = probe('/debug/pprof/profile?seconds=1')
+    await until(() => clock.waiting().includes(1_000))
+    clock.advance(1_000)
+    expect((await next).status).toBe(200)
+  })
+})
