@@ -1,0 +1,69 @@
+// Runs a program: text in, text out, a deadline, and an error that says what the program said.
+
+import { spawn } from 'node:child_process'
+import { ProxyError } from '../lib/errors.ts'
+import { type Clock, systemClock } from '../lib/time.ts'
+
+export interface RunOptions {
+  readonly stdin?: string | Uint8Array
+  readonly deadlineMs?: number
+  readonly signal?: AbortSignal
+  /** Exit codes that are answers, not failures; only 0 if absent. */
+  readonly accept?: readonly number[]
+  readonly env?: NodeJS.ProcessEnv
+  readonly clock?: Clock
+}
+
+export interface Output {
+  readonly code: number
+  readonly stdout: string
+  readonly stderr: string
+}
+
+/** An error shows the end of what the program said: its last lines tell why. */
+const shownChars = 2000
+
+/** Throws a ProxyError `exec` with fields program, args, exitCode (or signal), stderr. */
+export function run(program: string, args: readonly string[], options: RunOptions = {}): Promise<Output> {
+  const { deadlineMs = 60_000, signal, accept = [0], clock = systemClock } = options
+  return new Promise((resolve, reject) => {
+    if (signal?.aborted) return reject(signal.reason)
+    const child = spawn(program, args, { stdio: ['pipe', 'pipe', 'pipe'], env: options.env ?? process.env })
+    const stdout: Buffer[] = []
+    const stderr: Buffer[] = []
+    let late = false
+    const fail = (what: string, fields: Readonly<Record<string, unknown>> = {}, cause?: unknown) => {
+      const said = Buffer.concat(stderr).toString().trim().slice(-shownChars)
+      const message = `${program} ${what}${said === '' ? '' : `: ${said}`}`
+      reject(new ProxyError('exec', message, { cause, fields: { program, args, stderr: said, ...fields } }))
+    }
+    const timer = clock.after(deadlineMs, () => {
+      late = true
+      child.kill('SIGKILL')
+    })
+    const onAbort = () => child.kill('SIGKILL')
+    signal?.addEventListener('abort', onAbort, { once: true })
+    const finish = () => {
+      timer.cancel()
+      signal?.removeEventListener('abort', onAbort)
+    }
+    child.stdout.on('data', (chunk: Buffer) => stdout.push(chunk))
+    child.stderr.on('data', (chunk: Buffer) => stderr.push(chunk))
+    // A program that ends without reading its input breaks the pipe; its exit code tells more than that.
+    child.stdin.on('error', () => {})
+    child.stdin.end(options.stdin)
+    child.on('error', (cause) => {
+      finish()
+      const missing = (cause as NodeJS.ErrnoException).code === 'ENOENT'
+      fail(missing ? 'is not installed (not found in PATH)' : 'cannot be started', {}, cause)
+    })
+    child.on('close', (code, killer) => {
+      finish()
+      if (signal?.aborted) return reject(signal.reason)
+      if (late) return fail(`did not end in ${deadlineMs} ms and was killed`, { signal: 'SIGKILL' })
+      if (code === null) return fail(`was killed by ${killer}`, { signal: killer })
+      if (!accept.includes(code)) return fail(`ended with exit code ${code}`, { exitCode: code })
+      resolve({ code, stdout: Buffer.concat(stdout).toString(), stderr: Buffer.concat(stderr).toString() })
+    })
+  })
+}

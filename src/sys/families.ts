@@ -1,0 +1,38 @@
+// What this kernel is: which IP families it has, and its version.
+
+import { readFileSync } from 'node:fs'
+import { release } from 'node:os'
+import { join } from 'node:path'
+import { type KernelFiles, kernelFiles } from './tuning.ts'
+
+/** False without the module, with `ipv6.disable=1`, and when disable_ipv6 is set for all interfaces. */
+export function ipv6Available(files: KernelFiles = kernelFiles): boolean {
+  try {
+    readFileSync(join(files.proc, 'net/if_inet6'))
+    return readFileSync(join(files.proc, 'sys/net/ipv6/conf/all/disable_ipv6'), 'utf8').trim() !== '1'
+  } catch {
+    return false
+  }
+}
+
+export interface KernelVersion {
+  readonly major: number
+  readonly minor: number
+  readonly patch: number
+}
+
+/** `6.18.44-fc` is 6.18.44; undefined if the text does not start with a version. */
+export function parseKernelVersion(text: string): KernelVersion | undefined {
+  const match = /^(\d+)\.(\d+)(?:\.(\d+))?/.exec(text)
+  if (match === null) return undefined
+  return { major: Number(match[1]), minor: Number(match[2]), patch: Number(match[3] ?? 0) }
+}
+
+/** This machine's; 0.0.0 if it cannot be told, so that nothing is taken for supported. */
+export function kernelVersion(): KernelVersion {
+  return parseKernelVersion(release()) ?? { major: 0, minor: 0, patch: 0 }
+}
+
+export function atLeast(version: KernelVersion, major: number, minor: number): boolean {
+  return version.major > major || (version.major === major && version.minor >= minor)
+}

@@ -1,0 +1,155 @@
+// The only door to native code: the few system calls Node has no API for. Loaded at the first call, so commands that never touch the kernel do not pay for it.
+//
+// Every call returns a result, or minus the error number; nothing throws for what the kernel says.
+// A wrong length here is memory corruption, so buffers are checked against it at this door and nowhere else.
+
+import { createRequire } from 'node:module'
+
+type Native = (...args: unknown[]) => number
+
+interface PollHandle {
+  close(): void
+  unref(): void
+}
+
+interface Library {
+  readonly socket: Native
+  readonly bind: Native
+  readonly getsockname: Native
+  readonly sendto: Native
+  readonly recv: Native
+  readonly setsockopt: Native
+  readonly getsockopt: Native
+  readonly open: Native
+  readonly close: Native
+  readonly setns: Native
+  readonly errno: () => number
+  readonly poll: (fd: number, options: { readable: boolean }, run: () => void) => PollHandle
+}
+
+interface Koffi {
+  load(path: null): { func(definition: string): Native }
+  errno(): number
+  readonly node: { poll: Library['poll'] }
+}
+
+export const AF_NETLINK = 16
+export const SOCK_RAW = 3
+export const SOCK_CLOEXEC = 0o2000000
+export const MSG_DONTWAIT = 0x40
+/** With it `recv` returns the length of the whole datagram, even if the buffer was too short for it. */
+export const MSG_TRUNC = 0x20
+export const SOL_SOCKET = 1
+export const SO_SNDBUF = 7
+export const SO_RCVBUF = 8
+export const SO_SNDBUFFORCE = 32
+export const SO_RCVBUFFORCE = 33
+export const CLONE_NEWNET = 0x40000000
+
+let loaded: Library | undefined
+
+function library(): Library {
+  if (loaded !== undefined) return loaded
+  const koffi = createRequire(import.meta.url)('koffi') as Koffi
+  const libc = koffi.load(null)
+  loaded = {
+    socket: libc.func('int socket(int domain, int type, int protocol)'),
+    bind: libc.func('int bind(int fd, const void *address, uint32_t length)'),
+    getsockname: libc.func('int getsockname(int fd, void *address, void *length)'),
+    sendto: libc.func(
+      'intptr_t sendto(int fd, const void *bytes, size_t length, int flags, const void *to, uint32_t toLength)',
+    ),
+    recv: libc.func('intptr_t recv(int fd, void *bytes, size_t length, int flags)'),
+    setsockopt: libc.func('int setsockopt(int fd, int level, int option, const void *value, uint32_t length)'),
+    getsockopt: libc.func('int getsockopt(int fd, int level, int option, void *value, void *length)'),
+    open: libc.func('int open(const char *path, int flags)'),
+    close: libc.func('int close(int fd)'),
+    setns: libc.func('int setns(int fd, int type)'),
+    errno: () => koffi.errno(),
+    poll: koffi.node.poll,
+  }
+  return loaded
+}
+
+export function socket(domain: number, type: number, protocol: number): number {
+  const native = library()
+  return result(native, native.socket(domain, type, protocol))
+}
+
+export function bind(fd: number, address: Uint8Array): number {
+  const native = library()
+  return result(native, native.bind(fd, address, address.length))
+}
+
+/** Fills `address`; returns the length of the address. */
+export function getsockname(fd: number, address: Uint8Array): number {
+  const native = library()
+  const length = Uint32Array.of(address.length)
+  const returned = result(native, native.getsockname(fd, address, length))
+  return returned < 0 ? returned : Math.min(length[0] as number, address.length)
+}
+
+/** Sends the first `length` bytes to the kernel (a netlink socket without address is connected to it). */
+export function send(fd: number, bytes: Uint8Array, length: number): number {
+  if (length > bytes.length) throw new RangeError(`send of ${length} bytes from a buffer of ${bytes.length}`)
+  const native = library()
+  return result(native, native.sendto(fd, bytes, length, 0, null, 0))
+}
+
+/** Bytes received; with MSG_TRUNC possibly more than the buffer holds. */
+export function recv(fd: number, buffer: Uint8Array, flags: number): number {
+  const native = library()
+  return result(native, native.recv(fd, buffer, buffer.length, flags))
+}
+
+export function setsockopt(fd: number, level: number, option: number, value: number): number {
+  const native = library()
+  return result(native, native.setsockopt(fd, level, option, Int32Array.of(value), 4))
+}
+
+/** The value of an integer option. */
+export function getsockopt(fd: number, level: number, option: number): number {
+  const native = library()
+  const value = new Int32Array(1)
+  const returned = result(native, native.getsockopt(fd, level, option, value, Uint32Array.of(4)))
+  return returned < 0 ? returned : (value[0] as number)
+}
+
+export function open(path: string, flags: number): number {
+  const native = library()
+  return result(native, native.open(path, flags))
+}
+
+export function close(fd: number): number {
+  const native = library()
+  return result(native, native.close(fd))
+}
+
+/** Moves the calling thread, and no other, to the namespace behind `fd`. */
+export function setns(fd: number, type: number): number {
+  const native = library()
+  return result(native, native.setns(fd, type))
+}
+
+export interface Readiness {
+  close(): void
+}
+
+/** Handles are kept here: once garbage collected, they stop telling without a word (koffi 3.3). */
+const watched = new Set<PollHandle>()
+
+/** Calls `run` whenever the fd can be read, until closed. Close it before the fd. Does not keep the process alive. */
+export function watchReadable(fd: number, run: () => void): Readiness {
+  const handle = library().poll(fd, { readable: true }, run)
+  handle.unref()
+  watched.add(handle)
+  return {
+    close() {
+      if (watched.delete(handle)) handle.close()
+    },
+  }
+}
+
+function result(native: Library, returned: number): number {
+  return returned < 0 ? -native.errno() : returned
+}

@@ -1,0 +1,236 @@
+// Netlink's wire format: its constants, and readers of messages and attributes that copy nothing. Pure. Writing is in writer.ts.
+//
+// Reading must survive anything: a reader checks each length once, and the first thing that is wrong sticks. From then on it
+// yields nothing more, so loops end by themselves and the caller asks for `error` once, at the end.
+// Headers are in host order; integers inside netfilter's attributes are big endian, those of other families in host order (`host…`).
+
+export const NLMSG_ERROR = 2
+export const NLMSG_DONE = 3
+export const NLMSG_OVERRUN = 4
+
+export const NLM_F_REQUEST = 0x1
+export const NLM_F_MULTI = 0x2
+export const NLM_F_ACK = 0x4
+/** In a reply: the table changed during the dump, so entries may be missing or double. */
+export const NLM_F_DUMP_INTR = 0x10
+export const NLM_F_DUMP = 0x300
+export const NLM_F_EXCL = 0x200
+export const NLM_F_CREATE = 0x400
+export const NLM_F_APPEND = 0x800
+/** In an error: the message at fault is cut to its header. */
+const NLM_F_CAPPED = 0x100
+/** In an error or at the end of a dump: attributes follow. */
+const NLM_F_ACK_TLVS = 0x200
+
+export const NLA_F_NESTED = 0x8000
+const NLA_TYPE_MASK = 0x3fff
+
+export const HEADER_LENGTH = 16
+
+export const littleEndian = new Uint8Array(Uint16Array.of(1).buffer)[0] === 1
+
+export const align4 = (length: number): number => (length + 3) & ~3
+
+export const hostU16 = (bytes: Buffer, at: number): number =>
+  littleEndian ? bytes.readUInt16LE(at) : bytes.readUInt16BE(at)
+
+export const hostU32 = (bytes: Buffer, at: number): number =>
+  littleEndian ? bytes.readUInt32LE(at) : bytes.readUInt32BE(at)
+
+export const hostI32 = (bytes: Buffer, at: number): number =>
+  littleEndian ? bytes.readInt32LE(at) : bytes.readInt32BE(at)
+
+/** Walks the messages of one datagram. Fields are those of the message `next` has just found. */
+export class MessageReader {
+  error: string | undefined
+  type = 0
+  flags = 0
+  sequence = 0
+  port = 0
+  /** Where the payload starts and ends in `bytes`. */
+  start = 0
+  end = 0
+  readonly bytes: Buffer
+  #at: number
+  readonly #limit: number
+
+  constructor(bytes: Buffer, start = 0, limit = bytes.length) {
+    this.bytes = bytes
+    this.#at = start
+    this.#limit = limit
+  }
+
+  next(): boolean {
+    const at = this.#at
+    const left = this.#limit - at
+    if (this.error !== undefined || left === 0) return false
+    if (left < HEADER_LENGTH) return this.#fail(`${left} bytes left, too few for a message header`)
+    const length = hostU32(this.bytes, at)
+    if (length < HEADER_LENGTH || length > left) return this.#fail(`message of ${length} bytes where ${left} are left`)
+    this.type = hostU16(this.bytes, at + 4)
+    this.flags = hostU16(this.bytes, at + 6)
+    this.sequence = hostU32(this.bytes, at + 8)
+    this.port = hostU32(this.bytes, at + 12)
+    this.start = at + HEADER_LENGTH
+    this.end = at + length
+    this.#at = Math.min(at + align4(length), this.#limit)
+    return true
+  }
+
+  /** A reader of the payload's attributes, which start after `header` bytes of the family. */
+  attributes(header: number, reader = new AttributeReader()): AttributeReader {
+    return reader.reset(this.bytes, this.start + header, this.end)
+  }
+
+  #fail(what: string): boolean {
+    this.error = what
+    return false
+  }
+}
+
+/** Walks attributes, also nested ones: `enter` goes into the current attribute, `leave` comes back to behind it. */
+export class AttributeReader {
+  /** The first thing that was wrong. */
+  error: string | undefined
+  /** Type of the current attribute, without flags. */
+  type = 0
+  /** Its payload. */
+  start = 0
+  end = 0
+  bytes: Buffer = Buffer.alloc(0)
+  #next = 0
+  #limit = 0
+  readonly #stack: number[] = []
+
+  reset(bytes: Buffer, start: number, limit: number): this {
+    this.bytes = bytes
+    this.error = undefined
+    this.#stack.length = 0
+    this.#next = start
+    this.#limit = limit
+    this.type = 0
+    this.start = this.end = start
+    if (start > limit || limit > bytes.length) this.fail('message too short for its header')
+    return this
+  }
+
+  next(): boolean {
+    const at = this.#next
+    const left = this.#limit - at
+    if (left <= 0 || this.error !== undefined) return false
+    if (left < 4) return this.fail(`${left} bytes left, too few for an attribute`)
+    const length = hostU16(this.bytes, at)
+    if (length < 4 || length > left) return this.fail(`attribute of ${length} bytes where ${left} are left`)
+    this.type = hostU16(this.bytes, at + 2) & NLA_TYPE_MASK
+    this.start = at + 4
+    this.end = at + length
+    this.#next = at + align4(length)
+    return true
+  }
+
+  get length(): number {
+    return this.end - this.start
+  }
+
+  enter(): void {
+    this.#stack.push(this.#next, this.#limit)
+    this.#next = this.start
+    this.#limit = this.error === undefined ? this.end : this.start
+  }
+
+  leave(): void {
+    this.#limit = this.#stack.pop() ?? 0
+    this.#next = this.#stack.pop() ?? 0
+  }
+
+  u8(): number {
+    return this.#has(1) ? (this.bytes[this.start] as number) : 0
+  }
+
+  u16(): number {
+    return this.#has(2) ? this.bytes.readUInt16BE(this.start) : 0
+  }
+
+  u32(): number {
+    return this.#has(4) ? this.bytes.readUInt32BE(this.start) : 0
+  }
+
+  i32(): number {
+    return this.#has(4) ? this.bytes.readInt32BE(this.start) : 0
+  }
+
+  /** Exact up to 2^53; handles and times stay below. */
+  u64(): number {
+    return this.#has(8) ? Number(this.bytes.readBigUInt64BE(this.start)) : 0
+  }
+
+  hostU32(): number {
+    return this.#has(4) ? hostU32(this.bytes, this.start) : 0
+  }
+
+  hostU16(): number {
+    return this.#has(2) ? hostU16(this.bytes, this.start) : 0
+  }
+
+  /** Up to the first NUL. */
+  text(): string {
+    if (this.error !== undefined) return ''
+    let end = this.start
+    while (end < this.end && this.bytes[end] !== 0) end++
+    return this.bytes.toString('utf8', this.start, end)
+  }
+
+  /** A copy. */
+  raw(): Buffer {
+    return this.error === undefined ? Buffer.from(this.bytes.subarray(this.start, this.end)) : Buffer.alloc(0)
+  }
+
+  /** Also for callers who find the contents wrong. Returns false, for `return reader.fail(…)` in a loop. */
+  fail(what: string): false {
+    this.error ??= what
+    return false
+  }
+
+  #has(length: number): boolean {
+    if (this.error !== undefined) return false
+    return this.length >= length || this.fail(`attribute ${this.type} has ${this.length} bytes, needs ${length}`)
+  }
+}
+
+/** What the kernel answers to a message: errno 0 is an acknowledgement. */
+export interface Answer {
+  readonly errno: number
+  /** The kernel's own words; '' if it has none. */
+  readonly text: string
+  /** Where in the message the attribute at fault is; -1 if the kernel does not say. */
+  readonly offset: number
+  /** Type of the message this is about. */
+  readonly about: number
+}
+
+const answerSchema = { text: 1, offset: 2 }
+
+/** The payload of NLMSG_ERROR, and of the NLMSG_DONE of a dump (which has no header of a message at fault). */
+export function decodeAnswer(message: MessageReader): Answer {
+  const { bytes, start, end, flags } = message
+  if (end - start < 4) return { errno: 0, text: '', offset: -1, about: 0 }
+  const errno = Math.abs(hostI32(bytes, start))
+  let at = start + 4
+  let about = 0
+  if (message.type === NLMSG_ERROR) {
+    if (end - at < HEADER_LENGTH) return { errno, text: '', offset: -1, about }
+    about = hostU16(bytes, at + 4)
+    const quoted = flags & NLM_F_CAPPED || errno === 0 ? HEADER_LENGTH : hostU32(bytes, at)
+    at += quoted <= end - at ? align4(quoted) : end - at
+  }
+  let text = ''
+  let offset = -1
+  if (flags & NLM_F_ACK_TLVS && at <= end) {
+    const reader = new AttributeReader().reset(bytes, at, end)
+    while (reader.next()) {
+      if (reader.type === answerSchema.text) text = reader.text()
+      else if (reader.type === answerSchema.offset) offset = reader.hostU32()
+    }
+  }
+  return { errno, text, offset, about }
+}

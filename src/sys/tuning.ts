@@ -1,0 +1,119 @@
+// Settings of the machine that kube-proxy makes once at its start: conntrack's size and timeouts, and our own chance to survive low memory.
+
+import { readFileSync } from 'node:fs'
+import { availableParallelism } from 'node:os'
+import { join } from 'node:path'
+import { ProxyError } from '../lib/errors.ts'
+import { ensureFile, ensureSysctl, readSysctl } from './sysctl.ts'
+
+/** Where the kernel's files are; tests have their own. */
+export interface KernelFiles {
+  readonly proc: string
+  readonly sys: string
+}
+
+export const kernelFiles: KernelFiles = { proc: '/proc', sys: '/sys' }
+
+/** What is 0, undefined or false is left as it is. Times in ms; part seconds count as whole ones, for 0 would mean "at once". */
+export interface ConntrackSettings {
+  /** Already computed from the number of CPUs. */
+  readonly max?: number | undefined
+  readonly tcpEstablishedMs?: number | undefined
+  readonly tcpCloseWaitMs?: number | undefined
+  readonly tcpBeLiberal?: boolean | undefined
+  readonly udpMs?: number | undefined
+  readonly udpStreamMs?: number | undefined
+}
+
+/** Returns what it changed, as `name=value`. Throws at the first that cannot be set: the settings were asked for. */
+export function tuneConntrack(settings: ConntrackSettings, files = kernelFiles): readonly string[] {
+  const changed: string[] = []
+  const set = (name: string, value: number | undefined) => {
+    if (value !== undefined && value > 0 && ensure(name, value, files)) changed.push(`${name}=${value}`)
+  }
+  set('nf_conntrack_max', settings.max)
+  if (settings.max !== undefined && settings.max > 0) {
+    const buckets = raiseBuckets(Math.floor(settings.max / 4), files)
+    if (buckets !== undefined) changed.push(`hashsize=${buckets}`)
+  }
+  set('nf_conntrack_tcp_timeout_established', seconds(settings.tcpEstablishedMs))
+  set('nf_conntrack_tcp_timeout_close_wait', seconds(settings.tcpCloseWaitMs))
+  set('nf_conntrack_tcp_be_liberal', settings.tcpBeLiberal === true ? 1 : 0)
+  set('nf_conntrack_udp_timeout', seconds(settings.udpMs))
+  set('nf_conntrack_udp_timeout_stream', seconds(settings.udpStreamMs))
+  return changed
+}
+
+/** Whether the kernel lets out-of-window TCP packets pass as valid. */
+export function tcpIsLiberal(files = kernelFiles): boolean {
+  const value = readSysctl('net/netfilter/nf_conntrack_tcp_be_liberal', join(files.proc, 'sys'))
+  return value !== undefined && value !== '0'
+}
+
+/** -1000 (never killed when memory is short) to 1000. */
+export function setOomScore(score: number, files = kernelFiles): void {
+  const path = join(files.proc, 'self/oom_score_adj')
+  ensureFile(path, String(score), readOptional(path))
+}
+
+/** CPUs of the host that are on, whatever this process may use of them. */
+export function countCpus(files = kernelFiles): number {
+  const list = readOptional(join(files.sys, 'devices/system/cpu/online')) ?? ''
+  const count = list.split(',').reduce((sum, range) => {
+    const match = /^(\d+)(?:-(\d+))?$/.exec(range)
+    if (match === null) return sum
+    return sum + (match[2] === undefined ? 1 : Math.max(0, Number(match[2]) - Number(match[1]) + 1))
+  }, 0)
+  return count > 0 ? count : availableParallelism()
+}
+
+function ensure(name: string, value: number, files: KernelFiles): boolean {
+  try {
+    return ensureSysctl(`net/netfilter/${name}`, value, join(files.proc, 'sys'))
+  } catch (cause) {
+    throw explain(cause, name)
+  }
+}
+
+/** The table of hash buckets belongs to the whole machine and is not shrunk. */
+function raiseBuckets(wanted: number, files: KernelFiles): number | undefined {
+  const path = join(files.sys, 'module/nf_conntrack/parameters/hashsize')
+  const current = readOptional(path)
+  if (current === undefined || !/^\d+$/.test(current)) {
+    const message = `cannot read ${path}, is the nf_conntrack module loaded? It must be at least ${wanted}`
+    throw explain(new ProxyError('sysctl', message, { fields: { file: path, wanted, current } }), 'hashsize')
+  }
+  if (Number(current) >= wanted) return undefined
+  try {
+    ensureFile(path, String(wanted), current)
+    return wanted
+  } catch (cause) {
+    throw explain(cause, 'hashsize')
+  }
+}
+
+const flagOf: Readonly<Record<string, string>> = {
+  nf_conntrack_max: '--conntrack-max-per-core=0',
+  hashsize: '--conntrack-max-per-core=0',
+  nf_conntrack_tcp_timeout_established: '--conntrack-tcp-timeout-established=0',
+  nf_conntrack_tcp_timeout_close_wait: '--conntrack-tcp-timeout-close-wait=0',
+  nf_conntrack_tcp_be_liberal: '--conntrack-tcp-be-liberal=false',
+  nf_conntrack_udp_timeout: '--conntrack-udp-timeout=0',
+  nf_conntrack_udp_timeout_stream: '--conntrack-udp-timeout-stream=0',
+}
+
+function explain(cause: unknown, name: string): ProxyError {
+  const fields = cause instanceof ProxyError ? cause.fields : {}
+  const words = cause instanceof Error ? cause.message : String(cause)
+  return new ProxyError('sysctl', `${words}; or leave it alone with ${flagOf[name]}`, { cause, fields })
+}
+
+const seconds = (ms: number | undefined): number => Math.ceil((ms ?? 0) / 1000)
+
+function readOptional(path: string): string | undefined {
+  try {
+    return readFileSync(path, 'utf8').trim()
+  } catch {
+    return undefined
+  }
+}
