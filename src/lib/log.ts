@@ -1,5 +1,7 @@
 // Leveled, structured log lines in klog's text form or as JSON; pino has neither klog's `-v` numbers nor its header.
 
+import { describeError } from './errors.ts'
+
 export type Fields = Readonly<Record<string, unknown>>
 
 export interface Logger {
@@ -30,7 +32,8 @@ export function createLogger(options: LogOptions): RootLogger {
   const now = options.now ?? Date.now
   const make = (name: string): Logger => {
     const matched = options.vmodule?.find((entry) => matches(entry.filePattern, name))?.verbosity
-    const enabled = (level: number) => level <= (matched ?? verbosity)
+    // As in klog, a component's own verbosity may only raise the general one.
+    const enabled = (level: number) => level <= Math.max(matched ?? 0, verbosity)
     const line = (severity: Severity, level: number, message: string, fields: Fields = {}) =>
       options.write(
         (options.format === 'json' ? jsonLine : textLine)({ severity, level, name, message, fields, at: now() }),
@@ -84,21 +87,40 @@ function textLine(line: Line): string {
 
 function jsonLine(line: Line): string {
   const plain: Record<string, unknown> = { ts: line.at, caller: line.name, msg: line.message }
-  if (line.severity === 'I') plain['v'] = line.level
-  if (line.severity === 'W') plain['level'] = 'warning'
-  for (const [key, value] of Object.entries(line.fields)) plain[key === 'error' ? 'err' : key] = jsonValue(value)
-  return `${JSON.stringify(plain)}\n`
+  if (line.severity === 'I') plain.v = line.level
+  if (line.severity === 'W') plain.level = 'warning'
+  for (const [key, value] of Object.entries(line.fields)) {
+    plain[key === 'error' ? 'err' : reserved.has(key) ? `field_${key}` : key] = value
+  }
+  return `${toJson(plain)}\n`
 }
+
+/** Keys of the line itself, which no field may overwrite. */
+const reserved: ReadonlySet<string> = new Set(['ts', 'caller', 'msg', 'v', 'level'])
 
 function textValue(value: unknown): string {
-  if (typeof value === 'number' || typeof value === 'boolean' || value === null || value === undefined)
-    return String(value)
-  return JSON.stringify(jsonValue(value))
+  if (typeof value === 'object' && value !== null) return toJson(value)
+  return typeof value === 'string' ? JSON.stringify(value) : String(value)
 }
 
-function jsonValue(value: unknown): unknown {
-  if (!(value instanceof Error)) return value
-  return value.cause === undefined ? value.message : `${value.message}: ${String(jsonValue(value.cause))}`
+/** JSON for whatever is given: a log line must never be the thing that fails. */
+function toJson(value: unknown): string {
+  const above: unknown[] = []
+  return JSON.stringify(value, function (this: unknown, _key, part: unknown) {
+    if (typeof part === 'bigint') return String(part)
+    if (typeof part !== 'object' || part === null) return part
+    while (above.length > 0 && above.at(-1) !== this) above.pop()
+    if (above.includes(part)) return '[circular]'
+    const plain = plainObject(part)
+    above.push(plain)
+    return plain
+  })
+}
+
+function plainObject(value: object): unknown {
+  if (value instanceof Error) return describeError(value)
+  if (value instanceof Map) return Object.fromEntries(value)
+  return value instanceof Set ? [...value] : value
 }
 
 function matches(pattern: string, name: string): boolean {

@@ -64,7 +64,8 @@ export function parseDuration(text: string): number | undefined {
     total += Number(part[1]) * (unitMs[part[2] as string] as number)
     rest = rest.slice(part[0].length)
   }
-  return sign * total
+  // Whole nanoseconds, as Go has them: 1.005 s would otherwise be 1004.9999999999999 ms.
+  return (sign * Math.round(total * 1e6)) / 1e6
 }
 
 /** Milliseconds as Go prints a duration: `15m0s`, `24h0m0s`, `250ms`, `0s`. */
@@ -76,7 +77,10 @@ export function formatDuration(ms: number): string {
   if (nanoseconds < 1e6) return `${nanoseconds / 1e3}µs`
   if (nanoseconds < 1e9) return `${nanoseconds / 1e6}ms`
   const whole = Math.floor(nanoseconds / 1e9)
-  const seconds = `${(whole % 60) + (nanoseconds % 1e9) / 1e9}s`
+  const fraction = String(nanoseconds % 1e9)
+    .padStart(9, '0')
+    .replace(/0+$/, '')
+  const seconds = `${whole % 60}${fraction === '' ? '' : `.${fraction}`}s`
   const minutes = Math.floor(whole / 60) % 60
   const hours = Math.floor(whole / 3600)
   if (hours > 0) return `${hours}h${minutes}m${seconds}`
