@@ -1,0 +1,198 @@
+// Records by key, which services are dirty in which family, and what has synced. Decides nothing.
+
+import type { Family } from '../lib/ip.ts'
+import type { Clock } from '../lib/time.ts'
+import type { Problem, ServiceRecord, SliceRecord } from '../model/types.ts'
+import type { ChangeKind, Journal } from './journal.ts'
+import { same } from './same.ts'
+
+/** Where a reflector delivers one kind of record. */
+export interface Sink<R> {
+  put(key: string, record: R): void
+  drop(key: string): void
+  /** The first complete set has been delivered. */
+  synced(): void
+  problem(problem: Problem): void
+}
+
+/** What changed in one family since the last time it was asked. */
+export interface Dirt {
+  readonly services: ReadonlySet<string>
+  /** Unix ms of the trigger times of slice changes. */
+  readonly triggers: readonly number[]
+  readonly udpChanged: boolean
+}
+
+export interface StoreOptions {
+  /** Slices of other families are not kept. */
+  readonly families: readonly Family[]
+  readonly clock: Clock
+  readonly journal: Journal
+}
+
+/** A service's state before its pending changes, when somebody has read it in between. */
+const unknown = Symbol('unknown')
+
+class FamilyState {
+  readonly slices = new Map<string, readonly SliceRecord[]>()
+  /** Changed services, with what they were: a change back leaves nothing to do. */
+  services = new Map<string, ServiceRecord | undefined | typeof unknown>()
+  /** Services of changed slices. */
+  touched = new Set<string>()
+  triggers = new Map<string, number[]>()
+  udpChanged = false
+}
+
+export class Store {
+  readonly services: Sink<ServiceRecord>
+  readonly slices: Sink<SliceRecord>
+  readonly #journal: Journal
+  readonly #created: number
+  readonly #services = new Map<string, ServiceRecord>()
+  readonly #slices = new Map<string, SliceRecord>()
+  readonly #families = new Map<Family, FamilyState>()
+  readonly #synced = new Set<ChangeKind>()
+  #pendingSlices = 0
+  #onDirty: (family: Family) => void = () => {}
+  #onReady: () => void = () => {}
+
+  constructor({ families, clock, journal }: StoreOptions) {
+    this.#journal = journal
+    this.#created = clock.now()
+    for (const family of families) this.#families.set(family, new FamilyState())
+    const problem = (p: Problem) => journal.problem(p)
+    this.services = {
+      put: (key, record) => this.#putService(key, record),
+      drop: (key) => this.#putService(key, undefined),
+      synced: () => this.#sync('service'),
+      problem,
+    }
+    this.slices = {
+      put: (key, record) => this.#putSlice(key, record),
+      drop: (key) => this.#putSlice(key, undefined),
+      synced: () => this.#sync('slice'),
+      problem,
+    }
+  }
+
+  /** `dirty` hears of every change that waits for a sync, `ready` once of the first complete state. */
+  watch(listener: { dirty(family: Family): void; ready(): void }): void {
+    this.#onDirty = listener.dirty
+    this.#onReady = listener.ready
+  }
+
+  /** Services and slices have both been delivered completely. */
+  get ready(): boolean {
+    return this.#synced.size === 2
+  }
+
+  service(key: string): ServiceRecord | undefined {
+    return this.#services.get(key)
+  }
+
+  /** Sorted by key, so that what comes of them does not depend on the order of events. */
+  slicesOf(service: string, family: Family): readonly SliceRecord[] {
+    return this.#families.get(family)?.slices.get(service) ?? []
+  }
+
+  records(): Iterable<ServiceRecord> {
+    return this.#services.values()
+  }
+
+  /** Services with changes that no sync has taken up. */
+  dirty(service: string, family: Family): boolean {
+    const state = this.#families.get(family)
+    return state !== undefined && (state.services.has(service) || state.touched.has(service))
+  }
+
+  /** As `service`, for somebody who will act on it: from now on a change back is a change, too. */
+  read(key: string, family: Family): ServiceRecord | undefined {
+    const pending = this.#families.get(family)?.services
+    if (pending?.has(key)) pending.set(key, unknown)
+    return this.#services.get(key)
+  }
+
+  /** Hands out what is dirty, and starts anew. */
+  take(family: Family): Dirt {
+    const state = this.#families.get(family) as FamilyState
+    const { touched: services, udpChanged } = state
+    for (const key of state.services.keys()) services.add(key)
+    const triggers = [...state.triggers.values()].flat()
+    state.services = new Map()
+    state.touched = new Set()
+    state.triggers = new Map()
+    state.udpChanged = false
+    this.#pendingSlices = 0
+    this.#journal.pending('service', 0)
+    this.#journal.pending('slice', 0)
+    return { services, triggers, udpChanged }
+  }
+
+  #putService(key: string, record: ServiceRecord | undefined): void {
+    const before = this.#services.get(key)
+    const changed = !same(before, record)
+    if (changed) {
+      if (record === undefined) this.#services.delete(key)
+      else this.#services.set(key, record)
+    }
+    for (const [family, { services }] of this.#families) {
+      if (changed) {
+        if (!services.has(key)) services.set(key, before)
+        else if (same(services.get(key), record)) services.delete(key)
+      }
+      this.#journal.change('service', services.size)
+      if (services.size > 0) this.#onDirty(family)
+    }
+  }
+
+  #putSlice(key: string, record: SliceRecord | undefined): void {
+    const before = this.#slices.get(key)
+    const served = record !== undefined && this.#families.has(record.family) ? record : undefined
+    const changed = !same(before, served)
+    if (changed) this.#pendingSlices++
+    if (before !== undefined || served !== undefined) this.#journal.change('slice', this.#pendingSlices)
+    if (!changed) return
+    if (served === undefined) this.#slices.delete(key)
+    else this.#slices.set(key, served)
+    const moved = before?.service !== served?.service || before?.family !== served?.family
+    if (before !== undefined && (served === undefined || moved)) this.#replaceSlice(before, undefined)
+    if (served !== undefined) this.#replaceSlice(served, served)
+  }
+
+  /** `at` says whose slice it is; `record` is what it is now. */
+  #replaceSlice(at: SliceRecord, record: SliceRecord | undefined): void {
+    const state = this.#families.get(at.family) as FamilyState
+    const before = state.slices.get(at.service) ?? []
+    const after = before.filter((slice) => slice.key !== at.key)
+    if (record !== undefined) {
+      const place = after.findIndex((slice) => slice.key > record.key)
+      after.splice(place < 0 ? after.length : place, 0, record)
+    }
+    if (after.length === 0) state.slices.delete(at.service)
+    else state.slices.set(at.service, after)
+    state.touched.add(at.service)
+    if (before.some(servesUdp) || after.some(servesUdp)) state.udpChanged = true
+    this.#trigger(state, at.service, record)
+    this.#onDirty(at.family)
+  }
+
+  /** When the change behind a slice was made: only of changes that this process could have been in time for. */
+  #trigger(state: FamilyState, service: string, record: SliceRecord | undefined): void {
+    if (record === undefined) {
+      state.triggers.delete(service)
+    } else if (record.triggered > this.#created) {
+      const times = state.triggers.get(service)
+      if (times === undefined) state.triggers.set(service, [record.triggered])
+      else times.push(record.triggered)
+    }
+  }
+
+  #sync(kind: ChangeKind): void {
+    if (this.#synced.has(kind)) return
+    this.#synced.add(kind)
+    if (this.ready) this.#onReady()
+  }
+}
+
+const servesUdp = (slice: SliceRecord): boolean =>
+  slice.endpoints.length > 0 && slice.ports.some((port) => port.protocol === 'udp')
