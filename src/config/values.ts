@@ -1,0 +1,226 @@
+// The types a flag or a configuration field can have: how each is read from a command line and from a file, and written back.
+
+import { parseIp } from '../lib/ip.ts'
+import { formatDuration } from '../lib/time.ts'
+import {
+  formatCsv,
+  goDuration,
+  isIpPort,
+  parseBool,
+  parseCsv,
+  parseGates,
+  parseInteger,
+  parseLevel,
+  parsePortRange,
+  parseQuantity,
+  parseRules,
+  type VerbosityRule,
+} from './text.ts'
+
+/** What a value of each kind is once it has been read. Durations are milliseconds. */
+export interface Kinds {
+  string: string
+  bool: boolean
+  int32: number
+  float32: number
+  duration: number
+  flushFrequency: number
+  list: readonly string[]
+  gates: Readonly<Record<string, boolean>>
+  ip: string
+  ipPort: string
+  level: number
+  vmodule: readonly VerbosityRule[]
+  quantity: string
+  portRange: string
+  version: string
+}
+
+export type Kind = keyof Kinds
+export type Value = Kinds[Kind]
+
+export interface Codec<T> {
+  /** The type as usage texts print it. */
+  readonly label: string
+  /** Completes the sentence "allowed: ...". */
+  readonly allowed: string
+  /** What the flag means when it stands without `=value`; flags without it take the next argument. */
+  readonly bare?: string
+  /** One use on the command line, after earlier uses came to `current`; `first` if there was none. Undefined: not allowed. */
+  parse(text: string, current: T, first: boolean): T | undefined
+  /** A plain value from YAML or JSON. Undefined: of the wrong type. */
+  read(plain: unknown): T | undefined
+  /** As pflag prints it. */
+  show(value: T): string
+  /** As v1alpha1 holds it. */
+  write(value: T): unknown
+}
+
+const readString = (plain: unknown): string | undefined => (typeof plain === 'string' ? plain : undefined)
+const same = <T>(value: T): T => value
+
+const text: Codec<string> = {
+  label: 'string',
+  allowed: 'a string',
+  parse: same,
+  read: readString,
+  show: same,
+  write: same,
+}
+
+const duration: Codec<number> = {
+  label: 'duration',
+  allowed: 'a duration such as 250ms, 5s, 1m or 2h22m',
+  parse: goDuration,
+  read: (plain) => (typeof plain === 'string' ? goDuration(plain) : undefined),
+  show: formatDuration,
+  write: formatDuration,
+}
+
+export const codecs: { readonly [K in Kind]: Codec<Kinds[K]> } = {
+  string: text,
+  bool: {
+    label: '',
+    allowed: 'true or false',
+    bare: 'true',
+    parse: parseBool,
+    read: (plain) => (typeof plain === 'boolean' ? plain : undefined),
+    show: String,
+    write: same,
+  },
+  int32: {
+    label: 'int32',
+    allowed: 'a whole number of 32 bits',
+    parse: (given) => int32(parseInteger(given)),
+    read: (plain) => int32(plain),
+    show: String,
+    write: same,
+  },
+  float32: {
+    label: 'float32',
+    allowed: 'a number',
+    parse: (given) => (/^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i.test(given) ? Number(given) : undefined),
+    read: (plain) => (typeof plain === 'number' && Number.isFinite(plain) ? plain : undefined),
+    show: String,
+    write: same,
+  },
+  duration,
+  flushFrequency: {
+    ...duration,
+    allowed: 'a duration such as 5s, or a whole number of nanoseconds',
+    parse: goDuration,
+    read: (plain) => (Number.isInteger(plain) ? (plain as number) / 1e6 : duration.read(plain)),
+  },
+  list: {
+    label: 'strings',
+    allowed: 'a comma-separated list',
+    parse(given, current, first) {
+      const added = parseCsv(given)
+      return added === undefined || first ? added : [...current, ...added]
+    },
+    read: (plain) => (isStrings(plain) ? plain : undefined),
+    show: (value) => `[${formatCsv(value)}]`,
+    write: (value) => (value.length === 0 ? null : value),
+  },
+  gates: {
+    label: 'mapStringBool',
+    allowed: 'a comma-separated list of name=true or name=false',
+    parse(given, current, first) {
+      const added = parseGates(given)
+      return added === undefined || first ? added : { ...current, ...added }
+    },
+    read: (plain) => (isGates(plain) ? plain : undefined),
+    show: (value) =>
+      Object.keys(value)
+        .sort()
+        .map((name) => `${name}=${value[name]}`)
+        .join(','),
+    write: same,
+  },
+  ip: {
+    ...text,
+    label: 'ip',
+    allowed: 'an IP address',
+    // An empty string is taken and changes nothing, as in kube-proxy: manifests pass empty variables.
+    parse: (given, current) => (given === '' ? current : parseIp(given) === undefined ? undefined : given),
+  },
+  ipPort: {
+    ...text,
+    label: 'ipport',
+    allowed: 'IP, IP:port or [IPv6]:port',
+    parse: (given, current) => (given === '' ? current : isIpPort(given) ? given : undefined),
+  },
+  level: {
+    label: 'Level',
+    allowed: 'a whole number from 0 to 2147483647',
+    parse: parseLevel,
+    read: (plain) => (isUint32(plain) ? plain : undefined),
+    show: String,
+    write: same,
+  },
+  vmodule: {
+    label: 'pattern=N,...',
+    allowed: 'a comma-separated list of pattern=N',
+    parse(given, current) {
+      const added = parseRules(given)
+      return added === undefined ? undefined : [...current, ...added]
+    },
+    read: (plain) => (isRules(plain) ? plain.map((rule) => ({ filePattern: '', verbosity: 0, ...rule })) : undefined),
+    show: (value) => value.map((rule) => `${rule.filePattern}=${rule.verbosity}`).join(','),
+    write: (value) => value.map((rule) => ({ filePattern: rule.filePattern, verbosity: rule.verbosity })),
+  },
+  quantity: {
+    label: 'quantity',
+    allowed: 'a size such as 512, 64k, 2Ki or 1Mi',
+    parse: parseQuantity,
+    read: (plain) =>
+      typeof plain === 'string' || typeof plain === 'number' ? parseQuantity(String(plain)) : undefined,
+    show: same,
+    write: same,
+  },
+  portRange: {
+    ...text,
+    label: 'port-range',
+    allowed: 'first-last, first+count or one port, none above 65535',
+    parse: (given) => (parsePortRange(given) === undefined ? undefined : given),
+  },
+  version: {
+    ...text,
+    label: 'version',
+    allowed: 'true, false, raw or a version that starts with v',
+    bare: 'true',
+    parse(given) {
+      if (given === 'raw' || /^v\d+\.\d+\.\d+/.test(given)) return given
+      const on = parseBool(given)
+      return on === undefined ? undefined : on ? 'true' : 'false'
+    },
+  },
+}
+
+function int32(number: unknown): number | undefined {
+  return Number.isInteger(number) && Math.abs(number as number) <= 2 ** 31 && number !== 2 ** 31
+    ? (number as number)
+    : undefined
+}
+
+const isUint32 = (plain: unknown): plain is number =>
+  Number.isInteger(plain) && (plain as number) >= 0 && (plain as number) < 2 ** 32
+
+function isStrings(plain: unknown): plain is string[] {
+  return Array.isArray(plain) && plain.every((each) => typeof each === 'string')
+}
+
+function isGates(plain: unknown): plain is Record<string, boolean> {
+  return isObject(plain) && Object.values(plain).every((each) => typeof each === 'boolean')
+}
+
+function isRules(plain: unknown): plain is Partial<VerbosityRule>[] {
+  const fits = (rule: unknown) =>
+    isObject(rule) &&
+    ['string', 'undefined'].includes(typeof rule.filePattern) &&
+    (rule.verbosity === undefined || isUint32(rule.verbosity))
+  return Array.isArray(plain) && plain.every(fits)
+}
+
+const isObject = (plain: unknown): plain is Record<string, unknown> =>
+  typeof plain === 'object' && plain !== null && !Array.isArray(plain)

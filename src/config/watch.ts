@@ -1,0 +1,53 @@
+// Tells when the configuration file's content changes, by the rules of kube-proxy: the watched thing is the file, not its name.
+
+import { closeSync, fstatSync, openSync, readSync, watch } from 'node:fs'
+
+export interface FileWatch {
+  close(): void
+}
+
+/**
+ * Calls `onChange` once, when the file is written to or moved, or when watching fails. A chmod, a removal and a new
+ * file renamed over this one are no change, so an updated ConfigMap volume does not restart the proxy (kube-proxy
+ * behaves so). Rewriting the same bytes is no change either; kube-proxy would restart for it.
+ *
+ * Node reports inotify's modify and attrib both as 'change', and move and delete both as 'rename'. The open descriptor
+ * tells them apart: its content, and whether the file still has a name.
+ */
+export function watchConfigFile(path: string, onChange: (reason: string) => void): FileWatch {
+  const fd = openSync(path, 'r')
+  const before = readAll(fd)
+  const watcher = watch(path, { persistent: false })
+  let open = true
+  const close = () => {
+    if (!open) return
+    open = false
+    watcher.close()
+    closeSync(fd)
+  }
+  const fire = (reason: string) => {
+    close()
+    onChange(reason)
+  }
+  watcher.on('change', (event) => {
+    if (!open) return
+    if (!readAll(fd).equals(before)) fire(`configuration file ${path} was written to`)
+    else if (event === 'rename' && fstatSync(fd).nlink > 0) fire(`configuration file ${path} was moved`)
+  })
+  watcher.on('error', (error) => {
+    if (open) fire(`watching configuration file ${path} failed: ${error.message}`)
+  })
+  return { close }
+}
+
+/** From the start, whatever the descriptor's position. */
+function readAll(fd: number): Buffer {
+  const chunks: Buffer[] = []
+  for (let at = 0; ; ) {
+    const chunk = Buffer.alloc(64 * 1024)
+    const size = readSync(fd, chunk, 0, chunk.length, at)
+    if (size === 0) return Buffer.concat(chunks)
+    chunks.push(chunk.subarray(0, size))
+    at += size
+  }
+}
