@@ -1,0 +1,272 @@
+// Requests to the API server: who we are, how often we may ask, what a refusal means, and bodies as JSON or as lines.
+
+import type { IncomingMessage } from 'node:http'
+import { createGunzip } from 'node:zlib'
+import { ProxyError } from '../lib/errors.ts'
+import type { Logger } from '../lib/log.ts'
+import { type Clock, sleep } from '../lib/time.ts'
+import type { Connection } from './connection.ts'
+import { Credentials } from './credentials.ts'
+import { Deadline } from './deadline.ts'
+import { TokenBucket } from './limiter.ts'
+import { readLines } from './lines.ts'
+import { networkError, readRetryAfter, statusError } from './status.ts'
+import { Transport } from './transport.ts'
+
+/** Feeds the rest_client_* metrics. */
+export interface RequestObserver {
+  request(seen: {
+    readonly verb: string
+    readonly host: string
+    /** '<error>' if there was no answer. */
+    readonly code: string
+    readonly durationMs: number
+    readonly requestBytes: number
+    readonly responseBytes: number
+    /** A stream: the duration is up to its first byte, and its size is not known. */
+    readonly watch: boolean
+  }): void
+  throttled(verb: string, host: string, ms: number): void
+  retried(verb: string, host: string, code: string): void
+}
+
+export interface ClientOptions {
+  readonly qps: number
+  readonly burst: number
+  readonly userAgent: string
+  readonly log: Logger
+  readonly clock: Clock
+  readonly observer?: RequestObserver
+}
+
+export interface Call {
+  readonly path: string
+  readonly query?: Readonly<Record<string, string | undefined>>
+  readonly signal?: AbortSignal
+}
+
+export interface Request extends Call {
+  readonly method?: string
+  readonly body?: unknown
+  readonly contentType?: string
+}
+
+export const defaultUserAgent = 'kube-proxy/v1.36.4 (linux/amd64) sluice'
+
+/** The API server queues a request for at most a minute before it answers. */
+const headMs = 75_000
+const bodySilenceMs = 60_000
+/** An object is at most 1.5 MiB in etcd; JSON makes it somewhat larger. */
+const maxLineBytes = 16 << 20
+const maxBodyBytes = 400 << 20
+const maxRetries = 10
+const maxRetryAfterMs = 60_000
+
+export class Client {
+  readonly #connection: Connection
+  readonly #options: ClientOptions
+  readonly #credentials: Credentials
+  readonly #transport: Transport
+  readonly #bucket: TokenBucket
+
+  constructor(connection: Connection, options: ClientOptions) {
+    this.#connection = connection
+    this.#options = options
+    this.#credentials = new Credentials(connection.auth, options.clock, options.log)
+    this.#transport = new Transport(connection, options.clock, options.log)
+    this.#bucket = new TokenBucket(options.qps, options.burst, options.clock)
+  }
+
+  get server(): string {
+    return this.#connection.server.origin
+  }
+
+  /** Throws a ProxyError whose code tells the reason: see status.ts. */
+  async request(request: Request): Promise<{ readonly status: number; readonly json: unknown }> {
+    const method = request.method ?? 'GET'
+    const waited = await this.#bucket.take(request.signal)
+    this.#options.observer?.throttled(method, this.#host, waited)
+    const deadline = new Deadline(this.#options.clock, request.signal)
+    try {
+      const { response, report } = await this.#exchange(request, deadline, false)
+      const text = await this.#readBody(response, deadline, this.#what(request))
+      report(text.length)
+      return { status: response.statusCode ?? 0, json: text === '' ? undefined : parseBody(text, this.#what(request)) }
+    } finally {
+      deadline.end()
+    }
+  }
+
+  /**
+   * Resolves when the server has accepted; then yields arrays of complete lines as they come. Ends when the server ends the
+   * stream, throws when the connection breaks. Watches are not rate limited, as in client-go.
+   */
+  async stream(call: Call): Promise<AsyncGenerator<readonly string[]>> {
+    const deadline = new Deadline(this.#options.clock, call.signal)
+    try {
+      const { response, report } = await this.#exchange(call, deadline, true)
+      report(0)
+      deadline.stop()
+      return this.#lines(response, deadline, this.#what(call))
+    } catch (error) {
+      deadline.end()
+      throw error
+    }
+  }
+
+  close(): void {
+    this.#transport.close()
+  }
+
+  async *#lines(response: IncomingMessage, deadline: Deadline, what: string): AsyncGenerator<readonly string[]> {
+    try {
+      yield* readLines(response, maxLineBytes)
+    } catch (error) {
+      throw deadline.reason ?? networkError(what, error)
+    } finally {
+      response.destroy()
+      deadline.end()
+    }
+  }
+
+  /** Asks until there is an answer that is no refusal, or one that asking again will not change. */
+  async #exchange(request: Request, deadline: Deadline, watch: boolean): Promise<Exchange> {
+    const body = request.body === undefined ? undefined : Buffer.from(JSON.stringify(request.body))
+    let renewed = false
+    for (let retries = 0; ; ) {
+      const identity = await this.#credentials.identity()
+      const { response, report } = await this.#send({ request, body, watch, identity }, deadline)
+      const status = response.statusCode ?? 0
+      if (status >= 200 && status < 300) return { response, report }
+      const text = await this.#readBody(response, deadline, this.#what(request))
+      report(text.length)
+      const retryAfterMs = readRetryAfter(response.headers['retry-after'])
+      const verb = request.method ?? 'GET'
+      if (status === 401 && !renewed && this.#credentials.reject(identity)) {
+        renewed = true
+        this.#transport.recheck()
+        this.#options.observer?.retried(verb, this.#host, '401')
+      } else if (retryAfterMs !== undefined && (status === 429 || status >= 500) && retries < maxRetries) {
+        retries++
+        this.#options.observer?.retried(verb, this.#host, String(status))
+        this.#options.log.v(2, 'The API server asks to come back later', { path: request.path, status, retryAfterMs })
+        deadline.stop()
+        await sleep(this.#options.clock, Math.min(retryAfterMs, maxRetryAfterMs), request.signal)
+      } else {
+        if (status === 401) this.#transport.recheck()
+        throw statusError({ status, body: tryParse(text), what: this.#what(request), retryAfterMs })
+      }
+    }
+  }
+
+  async #send(attempt: Attempt, deadline: Deadline): Promise<Exchange> {
+    const { request, body, watch, identity } = attempt
+    const { observer, clock, userAgent } = this.#options
+    const verb = request.method ?? 'GET'
+    const started = clock.monotonic()
+    const report = (code: string) => (responseBytes: number) =>
+      observer?.request({
+        verb,
+        host: this.#host,
+        code,
+        durationMs: clock.monotonic() - started,
+        requestBytes: body?.length ?? 0,
+        responseBytes,
+        watch,
+      })
+    const gzip = !watch && this.#connection.compression
+    deadline.start(headMs, new ProxyError('timeout', `${this.#what(request)}: no answer in ${headMs / 1000} s`))
+    try {
+      const response = await this.#transport.send({
+        method: verb,
+        path: this.#path(request),
+        headers: {
+          accept: 'application/json',
+          'user-agent': userAgent,
+          ...this.#connection.headers,
+          ...(gzip ? { 'accept-encoding': 'gzip' } : {}),
+          ...(identity.authorization === '' ? {} : { authorization: identity.authorization }),
+          ...(body === undefined
+            ? {}
+            : { 'content-type': request.contentType ?? 'application/json', 'content-length': body.length }),
+        },
+        body,
+        certificate: identity.certificate,
+        signal: deadline.signal,
+      })
+      return { response, report: report(String(response.statusCode)) }
+    } catch (error) {
+      report('<error>')(0)
+      throw error
+    }
+  }
+
+  async #readBody(response: IncomingMessage, deadline: Deadline, what: string): Promise<string> {
+    const zipped = response.headers['content-encoding'] === 'gzip'
+    const stream = zipped ? response.pipe(createGunzip()) : response
+    // An error of the source does not travel through pipe().
+    if (zipped) response.once('error', (error) => stream.destroy(error))
+    const chunks: Buffer[] = []
+    let bytes = 0
+    const silence = () => deadline.start(bodySilenceMs, new ProxyError('timeout', `${what}: the answer stopped coming`))
+    silence()
+    try {
+      for await (const chunk of stream as AsyncIterable<Buffer>) {
+        chunks.push(chunk)
+        bytes += chunk.length
+        if (bytes > maxBodyBytes)
+          throw new ProxyError('bad-response', `${what}: the answer is larger than ${maxBodyBytes} bytes`)
+        silence()
+      }
+    } catch (error) {
+      response.destroy()
+      throw deadline.reason ?? networkError(what, error)
+    }
+    deadline.stop()
+    return Buffer.concat(chunks).toString('utf8')
+  }
+
+  get #host(): string {
+    return this.#connection.server.host
+  }
+
+  #path(call: Call): string {
+    const query = new URLSearchParams()
+    for (const [name, value] of Object.entries(call.query ?? {})) if (value !== undefined) query.set(name, value)
+    const prefix = this.#connection.server.pathname.replace(/\/+$/, '')
+    return `${prefix}${call.path}${query.size === 0 ? '' : `?${query}`}`
+  }
+
+  #what(request: Request): string {
+    return `${request.method ?? 'GET'} ${this.server}${request.path}`
+  }
+}
+
+interface Exchange {
+  readonly response: IncomingMessage
+  /** To be called once, when the size of the answer is known. */
+  readonly report: (responseBytes: number) => void
+}
+
+interface Attempt {
+  readonly request: Request
+  readonly body: Buffer | undefined
+  readonly watch: boolean
+  readonly identity: Awaited<ReturnType<Credentials['identity']>>
+}
+
+function parseBody(text: string, what: string): unknown {
+  try {
+    return JSON.parse(text)
+  } catch (error) {
+    throw new ProxyError('bad-response', `${what}: the answer is no JSON`, { cause: error })
+  }
+}
+
+function tryParse(text: string): unknown {
+  try {
+    return JSON.parse(text)
+  } catch {
+    return text
+  }
+}

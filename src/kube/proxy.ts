@@ -1,0 +1,77 @@
+// HTTP proxies on the way to the API server: which one, if any, and tunnels through it.
+
+import { type ClientRequest, request as httpRequest } from 'node:http'
+import { request as httpsRequest } from 'node:https'
+import type { Duplex } from 'node:stream'
+import { ProxyError } from '../lib/errors.ts'
+import { canonicalIp, contains, hostPort, isLoopback, parseCidr } from '../lib/ip.ts'
+
+/** A URL's host without the brackets of IPv6. */
+export const hostOf = (url: URL): string => url.hostname.replace(/^\[|\]$/g, '')
+
+export const portOf = (url: URL): number => Number(url.port) || (url.protocol === 'https:' ? 443 : 80)
+
+/** A proxy's URL; throws with the reason if it is none that can be used. */
+export function parseProxy(text: string): URL {
+  const url = URL.canParse(text) ? new URL(text) : undefined
+  if (url === undefined || url.hostname === '') throw new Error(`is no URL: ${JSON.stringify(text)}`)
+  if (url.protocol === 'http:' || url.protocol === 'https:') return url
+  throw new Error(`only http and https proxies are supported, not ${url.protocol.replace(':', '')}`)
+}
+
+/** What HTTPS_PROXY, HTTP_PROXY and NO_PROXY say about a server; kubeadm hands them on to its pods. */
+export function proxyFromEnvironment(server: URL, env: NodeJS.ProcessEnv): URL | undefined {
+  const read = (name: string) => env[name] || env[name.toLowerCase()] || ''
+  const text = read(server.protocol === 'https:' ? 'HTTPS_PROXY' : 'HTTP_PROXY')
+  if (text === '' || bypassed(server, read('NO_PROXY'))) return undefined
+  return parseProxy(text.includes('://') ? text : `http://${text}`)
+}
+
+function bypassed(server: URL, noProxy: string): boolean {
+  const host = hostOf(server).toLowerCase()
+  const ip = canonicalIp(host)
+  if (host === 'localhost' || (ip !== undefined && isLoopback(ip))) return true
+  return noProxy.split(',').some((part) => {
+    const rule = part.trim().toLowerCase()
+    if (rule === '') return false
+    if (rule === '*' || rule === host || rule === hostPort(host, portOf(server))) return true
+    if (ip === undefined) return host.endsWith(rule.startsWith('.') ? rule : `.${rule.replace(/^\*\./, '')}`)
+    const cidr = parseCidr(rule)
+    return cidr === undefined ? canonicalIp(rule) === ip : contains(cidr, ip)
+  })
+}
+
+/** A raw connection to `host:port` made by the proxy on our behalf. */
+export function openTunnel(proxy: URL, host: string, port: number): Promise<Duplex> {
+  const target = hostPort(host, port)
+  const failed = (why: string, cause?: unknown) =>
+    new ProxyError('connection', `proxy ${proxy.host} did not connect to ${target}: ${why}`, { cause })
+  return new Promise((resolve, reject) => {
+    const request: ClientRequest = (proxy.protocol === 'https:' ? httpsRequest : httpRequest)({
+      host: hostOf(proxy),
+      port: portOf(proxy),
+      method: 'CONNECT',
+      path: target,
+      headers: { host: target, ...proxyAuthorization(proxy) },
+      agent: false,
+    })
+    request.once('error', (error) => reject(failed(error.message, error)))
+    request.once('response', (response) => {
+      request.destroy()
+      reject(failed(`it answered ${response.statusCode} ${response.statusMessage}`))
+    })
+    request.once('connect', (response, socket, head) => {
+      if (response.statusCode !== 200 || head.length > 0) {
+        socket.destroy()
+        reject(failed(`it answered ${response.statusCode} ${response.statusMessage}`))
+      } else resolve(socket)
+    })
+    request.end()
+  })
+}
+
+export function proxyAuthorization(proxy: URL): Record<string, string> {
+  if (proxy.username === '') return {}
+  const pair = `${decodeURIComponent(proxy.username)}:${decodeURIComponent(proxy.password)}`
+  return { 'proxy-authorization': `Basic ${Buffer.from(pair).toString('base64')}` }
+}
