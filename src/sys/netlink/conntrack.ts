@@ -60,8 +60,12 @@ export class ConntrackTable {
     return removed
   }
 
-  /** One message for all flows that match. False if this kernel cannot: then list and remove. */
+  /**
+   * One message for all flows that match. False if this kernel cannot: then list and remove.
+   * Never in IPv6: there the kernel compares addresses the wrong way round and deletes all flows but those named (seen on 6.18).
+   */
   async removeMatching(match: FlowMatch, wait: Wait = {}): Promise<boolean> {
+    if (match.family === 6) return false
     const body = (writer: MessageWriter) => writeMatch(writer, match)
     try {
       await this.#socket().request({ op: 'delete matching flows', type: CT_DELETE, body }, undefined, wait)

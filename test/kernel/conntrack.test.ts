@@ -1,0 +1,312 @@
+import { createSocket, type Socket } from 'node:dgram'
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest'
+import { ConntrackCleaner } from '../../src/engine/conntrack.ts'
+import type { Family } from '../../src/lib/ip.ts'
+import { silentLogger } from '../../src/lib/log.ts'
+import { systemClock } from '../../src/lib/time.ts'
+import type { ServicePort } from '../../src/model/types.ts'
+import { ConntrackTable } from '../../src/sys/netlink/conntrack.ts'
+import type { Flow } from '../../src/sys/netlink/flow.ts'
+import { enterNamespace, type Namespace } from './support-netns.ts'
+
+// Everything on loopback: 127.0.0.53:53 and a "service" address are translated by nft to whichever endpoint the rule names.
+const service = { 4: '10.96.0.10', 6: 'fd00:96::10' } as const
+const endpoints = { 4: ['10.0.0.1', '10.0.0.2'], 6: ['fd00::1', 'fd00::2'] } as const
+
+let namespace: Namespace
+const sockets: Socket[] = []
+const table = () => new ConntrackTable()
+
+beforeAll(() => {
+  namespace = enterNamespace()
+  for (const ip of endpoints[4]) namespace.exec('ip', ['addr', 'add', `${ip}/32`, 'dev', 'lo'])
+  for (const ip of endpoints[6]) namespace.exec('ip', ['addr', 'add', `${ip}/128`, 'dev', 'lo', 'nodad'])
+  // Not over loopback: the kernel turns IPv6 routes there into refusals.
+  namespace.exec('ip', ['link', 'add', 'out', 'type', 'veth', 'peer', 'name', 'away'])
+  for (const name of ['out', 'away']) namespace.exec('ip', ['link', 'set', name, 'up'])
+  for (const ip of Object.values(service)) {
+    namespace.exec('ip', ['route', 'add', ip, 'dev', 'out'])
+    namespace.exec('ip', ['neigh', 'add', ip, 'lladdr', '02:00:00:00:00:01', 'dev', 'out', 'nud', 'permanent'])
+  }
+})
+
+afterAll(async () => {
+  await Promise.all(sockets.map((socket) => new Promise<void>((resolve) => socket.close(() => resolve()))))
+  namespace.leave()
+})
+
+beforeEach(() => {
+  namespace.exec('nft', ['flush', 'ruleset'])
+  namespace.exec('conntrack', ['-F'])
+})
+
+function translate(family: Family, endpoint: string, port = 5353): void {
+  const ip = family === 4 ? 'ip' : 'ip6'
+  const host = family === 4 ? endpoint : `[${endpoint}]`
+  const rules = [
+    `table ${ip} t`,
+    `delete table ${ip} t`,
+    `table ${ip} t {`,
+    'chain c {',
+    'type nat hook output priority -100;',
+    `${ip} daddr ${service[family]} udp dport 53 dnat to ${host}:${port}`,
+    `udp dport 32000 dnat to ${host}:${port}`,
+    '}',
+    '}',
+  ]
+  namespace.exec('nft', ['-f', '-'], rules.join('\n'))
+}
+
+/** Answers with its own name. */
+async function server(family: Family, ip: string, port = 5353): Promise<void> {
+  const socket = await bound(family, ip, port)
+  socket.on('message', (_, from) => socket.send(`${ip}:${port}`, from.port, from.address))
+}
+
+async function bound(family: Family, ip: string, port: number): Promise<Socket> {
+  const socket = createSocket(family === 4 ? 'udp4' : 'udp6')
+  sockets.push(socket)
+  await new Promise<void>((resolve) => socket.bind(port, ip, resolve))
+  return socket
+}
+
+/** Who answers; undefined if nobody does. */
+function ask(client: Socket, ip: string, port: number, waitMs = 2000): Promise<string | undefined> {
+  return new Promise((resolve) => {
+    const timer = setTimeout(() => done(undefined), waitMs)
+    const heard = (message: Buffer) => done(message.toString())
+    const done = (answer: string | undefined) => {
+      clearTimeout(timer)
+      client.off('message', heard)
+      resolve(answer)
+    }
+    client.on('message', heard)
+    client.send('?', port, ip)
+  })
+}
+
+async function list(conntrack: ConntrackTable, family: Family = 4): Promise<Flow[]> {
+  const flows: Flow[] = []
+  await conntrack.list({ family, protocol: 17 }, (chunk) => flows.push(...chunk))
+  return flows
+}
+
+function servicePort(family: Family, serving: readonly [string, number][]): ServicePort {
+  return {
+    id: 'ns/dns:/udp',
+    service: 'ns/dns',
+    name: 'ns/dns',
+    portName: '',
+    family,
+    protocol: 'udp',
+    frontends: [
+      { kind: 'cluster-ip', ip: service[family], port: 53, allow: [] },
+      { kind: 'node-port', ip: '', port: 32000, allow: [] },
+    ],
+    internal: 'cluster',
+    external: 'cluster',
+    cluster: [],
+    local: [],
+    serving: serving.map(([ip, port]) => ({ ip, port, local: true })),
+    affinitySeconds: 0,
+    nodeAllowed: false,
+    health: undefined,
+  }
+}
+
+function cleaner(conntrack: ConntrackTable, port: ServicePort) {
+  return new ConntrackCleaner({
+    table: conntrack,
+    ports: () => [port],
+    nodeAddresses: (family) => endpoints[family],
+    clock: systemClock,
+    log: silentLogger,
+  })
+}
+
+describe.each([4, 6] as const)('IPv%i flows made by real packets', (family) => {
+  const [first, second] = endpoints[family]
+  let client: Socket
+
+  beforeAll(async () => {
+    await server(family, first)
+    await server(family, second)
+    await server(family, second, 9090)
+    client = await bound(family, first, 0)
+  })
+
+  it('lists them as they are', async () => {
+    translate(family, second)
+    expect(await ask(client, service[family], 53)).toBe(`${second}:5353`)
+    const conntrack = table()
+    const flows = await list(conntrack, family)
+    conntrack.close()
+    expect(flows.find((flow) => flow.destination === service[family])).toMatchObject({
+      family,
+      protocol: 17,
+      source: first,
+      sourcePort: client.address().port,
+      destinationPort: 53,
+      replySource: second,
+      replySourcePort: 5353,
+      zone: 0,
+    })
+  })
+
+  it('H11: a client with a fixed port goes on reaching the old endpoint until its flow is cleaned, then the new one', async () => {
+    translate(family, first)
+    expect(await ask(client, service[family], 53)).toBe(`${first}:5353`)
+    translate(family, second)
+    expect(await ask(client, service[family], 53)).toBe(`${first}:5353`)
+    const conntrack = table()
+    const result = await cleaner(conntrack, servicePort(family, [[second, 5353]])).clean(family)
+    expect(result).toMatchObject({ deleted: 1 })
+    expect(await ask(client, service[family], 53)).toBe(`${second}:5353`)
+    conntrack.close()
+  })
+
+  it('H12: a client that began before there was a rule is served after the first endpoint comes', async () => {
+    namespace.exec(
+      'nft',
+      ['-f', '-'],
+      'table inet track {\nchain c {\ntype filter hook output priority 0;\nct state new\n}\n}\n',
+    )
+    expect(await ask(client, service[family], 53, 100)).toBeUndefined()
+    translate(family, second)
+    const conntrack = table()
+    expect((await cleaner(conntrack, servicePort(family, [[second, 5353]])).clean(family)).deleted).toBe(1)
+    expect(await ask(client, service[family], 53)).toBe(`${second}:5353`)
+    conntrack.close()
+  })
+
+  it('H13: a changed target port is followed, by service address and by node port', async () => {
+    translate(family, second, 5353)
+    expect(await ask(client, first, 32000)).toBe(`${second}:5353`)
+    expect(await ask(client, service[family], 53)).toBe(`${second}:5353`)
+    translate(family, second, 9090)
+    const conntrack = table()
+    expect((await cleaner(conntrack, servicePort(family, [[second, 9090]])).clean(family)).deleted).toBe(2)
+    expect(await ask(client, first, 32000)).toBe(`${second}:9090`)
+    expect(await ask(client, service[family], 53)).toBe(`${second}:9090`)
+    conntrack.close()
+  })
+
+  it('a first run after a restart leaves working flows alone', async () => {
+    translate(family, first)
+    expect(await ask(client, service[family], 53)).toBe(`${first}:5353`)
+    const conntrack = table()
+    const before = (await list(conntrack, family)).map(({ id }) => id)
+    const serving: [string, number][] = [
+      [first, 5353],
+      [second, 5353],
+    ]
+    expect((await cleaner(conntrack, servicePort(family, serving)).clean(family)).deleted).toBe(0)
+    expect((await list(conntrack, family)).map(({ id }) => id)).toEqual(before)
+    conntrack.close()
+  })
+
+  it('H9: a flow that is gone, or is another one by now, is not deleted and is no error', async () => {
+    translate(family, second)
+    await ask(client, service[family], 53)
+    const conntrack = table()
+    expect(await conntrack.remove([])).toBe(0)
+    const flow = (await list(conntrack, family)).find(({ destination }) => destination === service[family]) as Flow
+    expect(await conntrack.remove([{ ...flow, id: (flow.id ^ 1) >>> 0 }])).toBe(0)
+    expect(await conntrack.remove([{ ...flow, sourcePort: flow.sourcePort ^ 1 }, flow])).toBe(1)
+    expect(await conntrack.remove([flow])).toBe(0)
+    expect((await list(conntrack, family)).some(({ id }) => id === flow.id)).toBe(false)
+    conntrack.close()
+  })
+})
+
+describe('deletion by a filter', () => {
+  const insert = (destination: string, source: string) => {
+    const [original, reply] = [
+      ['-s', source, '-d', destination, '--orig-port-src', '1000', '--orig-port-dst', '53'],
+      ['-r', destination, '-q', source, '--reply-port-src', '53', '--reply-port-dst', '1000'],
+    ]
+    namespace.exec('conntrack', ['-I', '-p', 'udp', '-t', '600', ...(original ?? []), ...(reply ?? [])])
+  }
+
+  it('takes in IPv4 exactly what is named', async () => {
+    for (const ip of ['10.3.0.1', '10.3.0.2', '10.3.0.3']) insert(ip, '10.4.0.1')
+    const conntrack = table()
+    const match = { family: 4 as const, protocol: 17, destinationPort: 53 }
+    expect(await conntrack.removeMatching({ ...match, destination: '10.3.0.1' })).toBe(true)
+    expect(await conntrack.removeMatching({ ...match, destination: '10.3.0.2', replySource: '10.9.9.9' })).toBe(true)
+    const named = { ...match, destination: '10.3.0.3', replySource: '10.3.0.3', replySourcePort: 53 }
+    expect(await conntrack.removeMatching(named)).toBe(true)
+    expect((await list(conntrack)).map(({ destination }) => destination)).toEqual(['10.3.0.2'])
+    conntrack.close()
+  })
+
+  it('is not tried in IPv6, where the kernel would delete everything else', async () => {
+    insert('fd00::21', 'fd00::99')
+    insert('fd00::22', 'fd00::99')
+    const conntrack = table()
+    const match = { family: 6 as const, protocol: 17, destination: 'fd00::21', destinationPort: 53 }
+    expect(await conntrack.removeMatching(match)).toBe(false)
+    expect(await list(conntrack, 6)).toHaveLength(2)
+    conntrack.close()
+  })
+})
+
+describe('a large table', () => {
+  const count = 20_000
+
+  /** Half of the entries go to an endpoint that is gone. */
+  function fill(): void {
+    const lines = Array.from({ length: count }, (_, i) => {
+      const from = `10.1.${(i >> 8) & 255}.${i & 255}`
+      const to = i % 2 === 0 ? '10.2.0.1' : '10.2.0.2'
+      const original = `-s ${from} -d 10.96.0.10 --orig-port-src ${1024 + (i >> 4)} --orig-port-dst 53`
+      const reply = `-r ${to} -q ${from} --reply-port-src 5353 --reply-port-dst ${1024 + (i >> 4)}`
+      return `-I -p udp -t 600 ${original} ${reply}\n`
+    })
+    const directory = mkdtempSync(join(tmpdir(), 'sluice-conntrack-'))
+    writeFileSync(join(directory, 'entries'), lines.join(''))
+    namespace.exec('conntrack', ['--load-file', join(directory, 'entries')])
+    rmSync(directory, { recursive: true })
+  }
+
+  it('is listed in chunks with turns for the event loop, and cleaned of the stale part only', async () => {
+    fill()
+    const conntrack = table()
+    let turns = 0
+    let listing = true
+    const tick = () => {
+      turns++
+      if (listing) setImmediate(tick)
+    }
+    setImmediate(tick)
+    let largest = 0
+    let seen = 0
+    await conntrack.list({ family: 4, protocol: 17, destinationPorts: new Set([53]) }, (chunk) => {
+      largest = Math.max(largest, chunk.length)
+      seen += chunk.length
+    })
+    listing = false
+    expect(seen).toBe(count)
+    expect(largest).toBeLessThanOrEqual(512)
+    expect(turns).toBeGreaterThan(1)
+    const result = await cleaner(conntrack, servicePort(4, [['10.2.0.1', 5353]])).clean(4)
+    expect(result.deleted).toBe(count / 2)
+    expect((await list(conntrack)).every(({ replySource }) => replySource === '10.2.0.1')).toBe(true)
+    conntrack.close()
+  })
+
+  it('stops listing with the signal, and the socket works on', async () => {
+    fill()
+    const conntrack = table()
+    const stop = new AbortController()
+    const stopped = conntrack.list({ family: 4, protocol: 17 }, () => stop.abort(new Error('enough')), {
+      signal: stop.signal,
+    })
+    await expect(stopped).rejects.toThrow('enough')
+    expect(await list(conntrack)).toHaveLength(count)
+    conntrack.close()
+  })
+})
