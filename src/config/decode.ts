@@ -1,7 +1,7 @@
 // YAML or JSON text to a v1alpha1 document, remembering on which line each field stands.
 
-import { isAlias, isMap, isScalar, isSeq, LineCounter, type Node, parseDocument, type YAMLMap } from 'yaml'
-import { ProxyError } from '../lib/errors.ts'
+import { isAlias, isMap, isScalar, isSeq, LineCounter, type Node, parseDocument, visit, type YAMLMap } from 'yaml'
+import { describeError, ProxyError } from '../lib/errors.ts'
 import { apiVersion, documentKind } from './schema.ts'
 import { readValue, type Setting } from './setting.ts'
 import { settingByPath } from './table.ts'
@@ -40,6 +40,7 @@ export function decode(file: string, text: string): Decoded {
     const { line } = counter.linePos(failed.pos[0])
     throw new ProxyError('config', `${file}:${line}: not valid YAML or JSON: ${failed.message}`)
   }
+  checkAliases(file, root, counter)
   if (!isMap(root.contents)) throw new ProxyError('config', `${file}:1: must be a YAML or JSON object`)
   const reading: Reading = {
     file,
@@ -66,12 +67,34 @@ function parse(text: string, lineCounter: LineCounter) {
     version: '1.1',
     uniqueKeys: false,
     prettyErrors: false,
+    logLevel: 'error',
     lineCounter,
     customTags: (tags) =>
       tags.filter(
         (tag) => typeof tag === 'string' || (tag.tag !== 'tag:yaml.org,2002:timestamp' && tag.format !== 'TIME'),
       ),
   })
+}
+
+/** An alias must have an anchor before it, not around it, and not stand for a flood of copies. */
+function checkAliases(file: string, root: ReturnType<typeof parse>, counter: LineCounter): void {
+  const fail = (line: number, what: string) => {
+    throw new ProxyError('config', `${file}:${line}: not valid YAML or JSON: ${what}`)
+  }
+  visit(root, {
+    Alias(_, alias) {
+      const at = alias.range?.[0] ?? 0
+      const target = alias.resolve(root)
+      const { line } = counter.linePos(at)
+      if (target === undefined) fail(line, `alias *${alias.source} has no anchor`)
+      else if ((target.range?.[2] ?? 0) > at) fail(line, `alias *${alias.source} stands inside its own anchor`)
+    },
+  })
+  try {
+    root.toJS()
+  } catch (error) {
+    fail(1, describeError(error))
+  }
 }
 
 function checkKind(reading: Reading, map: YAMLMap): void {

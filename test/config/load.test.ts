@@ -86,6 +86,12 @@ describe('decoding a configuration file', () => {
       'f.yaml:1: apiVersion: given "kubeproxy.config.k8s.io/v1beta1"',
     ],
     ['kind: KubeProxyConfiguration\n', 'f.yaml:1: apiVersion: missing'],
+    [`${header}mode: *x\n`, 'f.yaml:3: not valid YAML or JSON: alias *x has no anchor'],
+    [
+      `${header}nodePortAddresses: &a [*a]\n`,
+      'f.yaml:3: not valid YAML or JSON: alias *a stands inside its own anchor',
+    ],
+    [`${header}iptables: &i\n  <<: *i\n`, 'f.yaml:4: not valid YAML or JSON: alias *i stands inside'],
   ])('A10: refuses %j', (text, message) => {
     expect(failure(text)).toContain(message)
   })
@@ -201,6 +207,8 @@ describe('decoding a configuration file', () => {
         '- ',
         '&a ',
         '*a',
+        '&b [x, *a]',
+        '*b',
         '<<: ',
         '{',
         '}',
