@@ -4,6 +4,7 @@ import { findBinaries } from './binaries.ts'
 import { proxyMissing } from './proxy.ts'
 import { clusterSuite } from './suites/cluster.ts'
 import { processSuite } from './suites/process.ts'
+import { reflectorSuite } from './suites/reflector.ts'
 import { startupSuite } from './suites/startup.ts'
 
 const found = await findBinaries(['etcd', 'kube-apiserver', 'kubectl'])
@@ -13,5 +14,6 @@ const missing = proxyMissing()
 if (binaries !== undefined && missing !== undefined) process.stdout.write(`SKIPPED tier e2e, the process: ${missing}\n`)
 
 clusterSuite(binaries)
+reflectorSuite(binaries)
 processSuite(missing === undefined ? binaries : undefined)
 startupSuite(missing === undefined ? binaries : undefined)

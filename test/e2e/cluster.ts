@@ -23,8 +23,10 @@ export interface ClusterOptions {
   readonly flags?: readonly string[]
 }
 
-/** One finished or started request, as the API server's own audit log tells it. */
+/** A request that was started or finished (a watch is told twice), as the API server's own audit log has it. */
 export interface AuditRecord {
+  /** One per request. */
+  readonly auditID: string
   readonly stage: 'ResponseStarted' | 'ResponseComplete' | 'Panic'
   readonly verb: string
   readonly requestURI: string
