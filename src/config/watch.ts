@@ -7,7 +7,7 @@ export interface FileWatch {
 }
 
 /**
- * Calls `onChange` once, when the file is written to or moved, or when watching fails. A chmod, a removal and a new
+ * Calls `onChange` once with the rest of a sentence about the file, when the file is written to or moved, or when watching fails. A chmod, a removal and a new
  * file renamed over this one are no change, so an updated ConfigMap volume does not restart the proxy (kube-proxy
  * behaves so). Rewriting the same bytes is no change either; kube-proxy would restart for it.
  *
@@ -31,11 +31,11 @@ export function watchConfigFile(path: string, onChange: (reason: string) => void
   }
   watcher.on('change', (event) => {
     if (!open) return
-    if (!readAll(fd).equals(before)) fire(`configuration file ${path} was written to`)
-    else if (event === 'rename' && fstatSync(fd).nlink > 0) fire(`configuration file ${path} was moved`)
+    if (!readAll(fd).equals(before)) fire('was written to')
+    else if (event === 'rename' && fstatSync(fd).nlink > 0) fire('was moved')
   })
   watcher.on('error', (error) => {
-    if (open) fire(`watching configuration file ${path} failed: ${error.message}`)
+    if (open) fire(`cannot be watched: ${error.message}`)
   })
   return { close }
 }

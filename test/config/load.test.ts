@@ -241,7 +241,7 @@ describe('decoding a configuration file', () => {
           expect((error as ProxyError).message).toMatch(/^f\.yaml:\d+: /)
         }
       }),
-      { numRuns: 2000 },
+      { numRuns: 500 },
     )
   })
 
@@ -304,7 +304,7 @@ describe('writing a configuration', () => {
         const config = { ...withPlatformDefaults(load('').config), ...change, ...period }
         expect(loadConfigFile('again', formatConfig(config)).config).toEqual(config)
       }),
-      { numRuns: 200 },
+      { numRuns: 60 },
     )
   })
 

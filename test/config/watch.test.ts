@@ -52,7 +52,7 @@ describe('watching the configuration file', () => {
     writeFileSync(path, 'mode: nftables\n')
     await fired()
     appendFileSync(path, '#\n')
-    expect(reasons).toEqual([`configuration file ${path} was written to`])
+    expect(reasons).toEqual(['was written to'])
   })
 
   it('A24: tells of an append', async () => {
@@ -65,7 +65,7 @@ describe('watching the configuration file', () => {
     start()
     renameSync(path, `${path}.old`)
     await fired()
-    expect(reasons).toEqual([`configuration file ${path} was moved`])
+    expect(reasons).toEqual(['was moved'])
   })
 
   it('A24: ignores a chmod, and still sees the write after it', async () => {
