@@ -1,0 +1,65 @@
+// Echo servers: whoever connects, or sends a datagram, is told in one line of JSON whom they reached and as whom they were seen.
+
+import { createSocket } from 'node:dgram'
+import { createServer } from 'node:net'
+import { familyOf, hostPort } from '../../src/lib/ip.ts'
+import type { Namespace } from './namespace.ts'
+
+export interface Answer {
+  readonly server: string
+  readonly peer: string
+  /** '' for an endpoint; otherwise which catch-all took a packet that nobody redirected. */
+  readonly sink: string
+}
+
+export interface Address {
+  readonly ip: string
+  readonly port: number
+  readonly protocol: 'tcp' | 'udp'
+}
+
+/** Ids of datagrams that came to a server, answered or not: what silence alone cannot tell. */
+export type Arrivals = Set<string>
+
+export interface Server {
+  close(): Promise<void>
+}
+
+export function serve(namespace: Namespace, address: Address, sink: string, arrivals: Arrivals): Promise<Server> {
+  const fd = namespace.openSocket(address.protocol, address.ip, address.port)
+  return address.protocol === 'tcp' ? serveTcp(fd, sink) : serveUdp(fd, address, sink, arrivals)
+}
+
+function serveTcp(fd: number, sink: string): Promise<Server> {
+  const server = createServer((socket) => {
+    const { localAddress, localPort, remoteAddress, remotePort } = socket
+    // The client hangs up as soon as it has its line.
+    socket.on('error', () => undefined)
+    if (localAddress === undefined || remoteAddress === undefined) return socket.destroy()
+    socket.end(answer(hostPort(localAddress, localPort ?? 0), hostPort(remoteAddress, remotePort ?? 0), sink))
+  })
+  return new Promise((resolve, reject) => {
+    server.once('error', reject)
+    server.listen({ fd, backlog: 511 }, () =>
+      resolve({ close: () => new Promise((closed) => server.close(() => closed())) }),
+    )
+  })
+}
+
+function serveUdp(fd: number, address: Address, sink: string, arrivals: Arrivals): Promise<Server> {
+  const socket = createSocket(familyOf(address.ip) === 6 ? 'udp6' : 'udp4')
+  const self = hostPort(address.ip, address.port)
+  socket.on('message', (message, from) => {
+    arrivals.add(message.toString())
+    socket.send(answer(self, hostPort(from.address, from.port), sink), from.port, from.address, () => undefined)
+  })
+  // ICMP errors for answers to clients that are gone.
+  socket.on('error', () => undefined)
+  return new Promise((resolve) => {
+    socket.bind({ fd }, () => resolve({ close: () => new Promise((closed) => socket.close(() => closed())) }))
+  })
+}
+
+function answer(server: string, peer: string, sink: string): string {
+  return JSON.stringify({ server, peer, sink } satisfies Answer)
+}

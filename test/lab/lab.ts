@@ -1,0 +1,223 @@
+// The lab: builds the topology once, arranges it for each scenario, serves, probes, and leaves nothing behind.
+
+import { spawnSync } from 'node:child_process'
+import { existsSync, readdirSync } from 'node:fs'
+import { familyOf, isLoopback } from '../../src/lib/ip.ts'
+import type { Place } from '../scenarios/format.ts'
+import { ipv4Twin } from '../scenarios/twins.ts'
+import { type Address, type Arrivals, type Server, serve } from './echo.ts'
+import type { Namespace } from './namespace.ts'
+import { type Reply, type Shot, shoot } from './send.ts'
+import {
+  buildTopology,
+  farPodAddress,
+  farRoute,
+  hostRoute,
+  nodeAddresses,
+  nodeExtraAddress,
+  podBridge,
+  sinkPort,
+  sinkRules,
+  type Topology,
+} from './topology.ts'
+
+/** Where the addresses of a scenario are, all as IPv4; the twins come along. */
+export interface Arrangement {
+  readonly localPods: readonly string[]
+  readonly remotePods: readonly string[]
+  /** Sources on the node that are none of its usual addresses. */
+  readonly nodeExtras: readonly string[]
+  /** Local pods hang on the bridge instead of links of their own. */
+  readonly bridged: boolean
+}
+
+/** A server and where it is. */
+export interface Listener extends Address {
+  readonly at: Place
+  /** '' for an endpoint. */
+  readonly sink: string
+}
+
+export interface Aim {
+  readonly at: Place
+  readonly from: string
+  /** 0: the next free one. */
+  readonly sourcePort: number
+  readonly to: string
+  readonly port: number
+  readonly protocol: 'tcp' | 'udp'
+}
+
+// Source ports are used in turn, so that no flow meets what connection tracking remembers of another.
+// The range leaves out the ports of the scenarios' node ports, health checks and fixed source ports.
+const sourcePorts = { first: 33_000, last: 60_900 }
+
+export class Lab {
+  readonly #topology: Topology
+  readonly #prefix: string
+  readonly #onExit: () => void
+  readonly #arrivals: Arrivals = new Set()
+  readonly #servers: Server[] = []
+  #sinks: Server[] = []
+  #arranged: Arrangement = { localPods: [], remotePods: [], nodeExtras: [], bridged: false }
+  #nextPort = sourcePorts.first
+  #closed = false
+
+  private constructor(prefix: string, topology: Topology) {
+    this.#prefix = prefix
+    this.#topology = topology
+    this.#onExit = () => deleteNamespaces((name) => name.startsWith(prefix))
+    process.once('exit', this.#onExit)
+  }
+
+  /** `localPods`: every IPv4 address that is a pod of this node in any scenario to come. */
+  static async create(localPods: readonly string[]): Promise<Lab> {
+    if (process.getuid?.() !== 0) throw new Error('the lab needs root: it makes network namespaces')
+    deleteNamespaces(isOrphan)
+    const prefix = `slu-${process.pid}-${labs++}-`
+    const cleanup = () => deleteNamespaces((name) => name.startsWith(prefix))
+    let topology: Topology
+    try {
+      topology = buildTopology(prefix, localPods)
+    } catch (error) {
+      cleanup()
+      throw error
+    }
+    const lab = new Lab(prefix, topology)
+    try {
+      await lab.#openSinks()
+    } catch (error) {
+      await lab.close()
+      throw error
+    }
+    return lab
+  }
+
+  get node(): Namespace {
+    return this.#topology.node
+  }
+
+  /** The interface through which a pod's packets enter the node. */
+  entry(podIp: string): string {
+    return this.#arranged.bridged ? podBridge : (this.#topology.podInterfaces.get(ipv4(podIp)) ?? '')
+  }
+
+  /** Moves pods to their places, and forgets all connections of the scenario before. */
+  async arrange(wanted: Arrangement): Promise<void> {
+    const was = this.#arranged
+    const { node, far, farpods, podInterfaces } = this.#topology
+    const commands: string[] = []
+    if (was.bridged !== wanted.bridged) {
+      for (const name of podInterfaces.values()) {
+        commands.push(wanted.bridged ? `link set ${name} master ${podBridge}` : `link set ${name} nomaster`)
+      }
+    }
+    for (const ip of wanted.localPods) {
+      const own = podInterfaces.get(ip)
+      if (own === undefined) throw new Error(`the lab was built without local pod ${ip}`)
+      commands.push(...hostRoute(ip, wanted.bridged ? podBridge : own))
+    }
+    for (const ip of wanted.remotePods) commands.push(...farRoute(ip))
+    const gone = was.nodeExtras.filter((ip) => !wanted.nodeExtras.includes(ip))
+    const fresh = wanted.nodeExtras.filter((ip) => !was.nodeExtras.includes(ip))
+    commands.push(...gone.flatMap(nodeExtraAddress).map((command) => command.replace('addr add', 'addr del')))
+    commands.push(...fresh.flatMap(nodeExtraAddress))
+    node.configure(commands)
+    const added = wanted.remotePods.filter((ip) => !was.remotePods.includes(ip))
+    const removed = was.remotePods.filter((ip) => !wanted.remotePods.includes(ip))
+    farpods.configure([
+      ...removed.flatMap(farPodAddress).map((command) => command.replace('addr add', 'addr del')),
+      ...added.flatMap(farPodAddress),
+    ])
+    far.configure([
+      ...removed.flatMap((ip) => hostRoute(ip, 'pods')).map((command) => command.replace('replace', 'del')),
+      ...added.flatMap((ip) => hostRoute(ip, 'pods')),
+    ])
+    this.#arranged = wanted
+    await this.forgetConnections()
+  }
+
+  /** Empties the node's connection tracking table. */
+  async forgetConnections(): Promise<void> {
+    const { code, stderr } = await this.node.exec('conntrack', ['-F'])
+    if (code !== 0) throw new Error(`conntrack -F: ${stderr}`)
+  }
+
+  /** Servers for these addresses, until `unserve`. */
+  async serve(listeners: readonly Listener[]): Promise<void> {
+    for (const listener of listeners) {
+      const namespace = this.#space(listener.at, listener.ip)
+      this.#servers.push(await serve(namespace, listener, listener.sink, this.#arrivals))
+    }
+  }
+
+  async unserve(): Promise<void> {
+    await Promise.all(this.#servers.splice(0).map((server) => server.close()))
+    this.#arrivals.clear()
+  }
+
+  /** One connection or datagram. */
+  probe(aim: Aim, timeoutMs: number): Promise<Reply> {
+    const shot: Shot = { ...aim, sourcePort: aim.sourcePort === 0 ? this.#freePort() : aim.sourcePort, timeoutMs }
+    return shoot(this.#space(aim.at, aim.from), shot, this.#arrivals)
+  }
+
+  async close(): Promise<void> {
+    if (this.#closed) return
+    this.#closed = true
+    await this.unserve()
+    await Promise.all(this.#sinks.map((sink) => sink.close()))
+    const { pods, podInterfaces: _, ...rest } = this.#topology
+    for (const namespace of [...Object.values(rest), ...pods.values()]) namespace.close()
+    process.removeListener('exit', this.#onExit)
+    deleteNamespaces((name) => name.startsWith(this.#prefix))
+  }
+
+  #space(at: Place, ip: string): Namespace {
+    if (at === 'node') return this.#topology.node
+    if (at === 'outside') return this.#topology.clients
+    if (at === 'remote') return this.#topology.farpods
+    const pod = this.#topology.pods.get(ipv4(ip))
+    if (pod === undefined) throw new Error(`the lab was built without local pod ${ip}`)
+    return pod
+  }
+
+  #freePort(): number {
+    const port = this.#nextPort
+    this.#nextPort = port === sourcePorts.last ? sourcePorts.first : port + 1
+    return port
+  }
+
+  /** What leaves the node untouched is answered in the router. */
+  async #openSinks(): Promise<void> {
+    const { router } = this.#topology
+    const { code, stderr } = await router.exec('nft', ['-f', '-'], { input: sinkRules })
+    if (code !== 0) throw new Error(`nft in the router: ${stderr}`)
+    for (const ip of ['192.168.0.1', 'fd00:192:168::1']) {
+      for (const protocol of ['tcp', 'udp'] as const) {
+        this.#sinks.push(await serve(router, { ip, port: sinkPort, protocol }, 'left the node', this.#arrivals))
+      }
+    }
+  }
+}
+
+let labs = 0
+
+/** Addresses of the node that every scenario has, in both families; loopback too. */
+export const isNodeAddress = (ip: string): boolean =>
+  isLoopback(ip) || (nodeAddresses as readonly string[]).includes(ipv4(ip))
+
+export const ipv4 = (ip: string): string => (familyOf(ip) === 4 ? ip : (ipv4Twin(ip) ?? ip))
+
+/** Left by a lab whose process was killed too hard to clean up. */
+function isOrphan(name: string): boolean {
+  const match = /^slu-(\d+)-\d+-/.exec(name)
+  return match !== null && !existsSync(`/proc/${match[1]}`)
+}
+
+function deleteNamespaces(wanted: (name: string) => boolean): void {
+  const names = existsSync('/run/netns') ? readdirSync('/run/netns').filter(wanted) : []
+  if (names.length === 0) return
+  const input = names.map((name) => `netns del ${name}\n`).join('')
+  spawnSync('ip', ['-force', '-batch', '-'], { input, stdio: ['pipe', 'ignore', 'ignore'] })
+}
