@@ -7,9 +7,10 @@ export interface FileWatch {
 }
 
 /**
- * Calls `onChange` once with the rest of a sentence about the file, when the file is written to or moved, or when watching fails. A chmod, a removal and a new
- * file renamed over this one are no change, so an updated ConfigMap volume does not restart the proxy (kube-proxy
- * behaves so). Rewriting the same bytes is no change either; kube-proxy would restart for it.
+ * Calls `onChange` once, with the rest of a sentence about the file, when the file is written to or moved, or when
+ * watching fails. A chmod, a removal and a new file renamed over this one are no change, so an updated ConfigMap volume
+ * does not restart the proxy (kube-proxy behaves so). Rewriting the same bytes is no change either; kube-proxy would
+ * restart for it.
  *
  * Node reports inotify's modify and attrib both as 'change', and move and delete both as 'rename'. The open descriptor
  * tells them apart: its content, and whether the file still has a name.
