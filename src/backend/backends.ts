@@ -2,29 +2,17 @@
 
 import type { Backend, Cleanup, Held, Mode, Settings } from './backend.ts'
 
-/** A backend with its entry type erased: whatever runs it must work for any. */
-export type WithBackend = <R>(use: <E extends Held>(backend: Backend<E>) => R) => R
-
-type Make = (settings: Settings) => WithBackend
-
-const erase =
-  <E extends Held>(make: (settings: Settings) => Backend<E>): Make =>
-  (settings) =>
-  (use) =>
-    use(make(settings))
-
 interface Known {
-  readonly make: Make
+  readonly make: (settings: Settings) => Backend<Held>
   readonly cleanup: Cleanup
 }
 
-const known: Partial<Record<Mode, Known>> = {}
-
-void erase
+const known: Partial<Readonly<Record<Mode, Known>>> = {}
 
 /** Undefined where this build has no such data plane. */
-export const findBackend = (mode: Mode): Make | undefined => known[mode]?.make
+export const findBackend = (mode: Mode): Known['make'] | undefined => known[mode]?.make
 
-/** The modes whose leftovers can be removed. */
-export const cleanups = (): readonly (readonly [Mode, Cleanup])[] =>
-  Object.entries(known).map(([mode, { cleanup }]) => [mode as Mode, cleanup])
+/** By mode: what removes its leftovers. */
+export const cleanups: ReadonlyMap<Mode, Cleanup> = new Map(
+  Object.entries(known).map(([mode, { cleanup }]) => [mode as Mode, cleanup]),
+)

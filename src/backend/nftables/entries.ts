@@ -153,9 +153,12 @@ export const frontendEntry = (frontend: FrontendSpec): FrontendEntry => ({
 export const setEntry = (set: SetSpec): SetEntry => ({
   kind: 'set',
   id: `set ${set.name}`,
-  digest: `${set.shape} ${set.timeoutSeconds ?? 0} # ${set.comment}`,
+  digest: setDigest(set),
   set,
 })
+
+/** The timeout of an affinity set is not part of it: rules give theirs with every client they remember. */
+export const setDigest = (set: Pick<SetSpec, 'shape' | 'comment'>): string => `${set.shape} # ${set.comment}`
 
 /** The digest is what the kernel keeps in every rule of the chain, so that a chain can be recognised without reading its rules. */
 export const chainEntry = (chain: ChainSpec): ChainEntry => ({

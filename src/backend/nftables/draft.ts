@@ -1,0 +1,207 @@
+// From wanted entries to the fewest kernel operations, given what the kernel holds. Pure: nothing is believed until it is committed.
+
+import type { NodeView } from '../../model/types.ts'
+import type { Held } from '../backend.ts'
+import {
+  type ChainSpec,
+  chainDigest,
+  type FrontendSpec,
+  frontendKey,
+  type NftEntry,
+  type Rule,
+  type SetSpec,
+  setDigest,
+} from './entries.ts'
+import type { Mirror, Retired } from './mirror.ts'
+import { type Balance, balanceChains, balanceName, localSlots } from './rules.ts'
+import { place } from './slots.ts'
+
+/** One message to the kernel; `entry` is whose fault it is if the kernel refuses it. */
+export type Operation = { readonly entry: string } & (
+  | { readonly op: 'add-set'; readonly set: SetSpec }
+  | { readonly op: 'delete-set'; readonly name: string }
+  | { readonly op: 'add-chain'; readonly chain: ChainSpec }
+  | { readonly op: 'flush-chain'; readonly name: string }
+  | { readonly op: 'add-rule'; readonly chain: string; readonly rule: Rule; readonly tag: RuleTag }
+  | { readonly op: 'delete-chain'; readonly name: string }
+  | { readonly op: 'add-element'; readonly set: string; readonly key: string; readonly value: string }
+  | { readonly op: 'delete-element'; readonly set: string; readonly key: string }
+)
+
+/** What every rule of ours carries: the digest of its chain, its place and their number. A chain is ours if all agree. */
+export interface RuleTag {
+  readonly digest: string
+  readonly index: number
+  readonly count: number
+}
+
+/** Collects the operations of one transaction, in the order in which the kernel must see them. */
+export class Draft {
+  readonly #mirror: Mirror
+  readonly #node: NodeView
+  readonly #structure: Operation[] = []
+  readonly #rules: Operation[] = []
+  readonly #elements: Operation[] = []
+  readonly #removal: Operation[] = []
+  readonly #commits: (() => void)[] = []
+  /** Elements and chains as this transaction leaves them, where that differs from the mirror. */
+  readonly #touched = new Map<string, string | undefined>()
+
+  constructor(mirror: Mirror, node: NodeView) {
+    this.#mirror = mirror
+    this.#node = node
+  }
+
+  get size(): number {
+    return this.#structure.length + this.#rules.length + this.#elements.length + this.#removal.length
+  }
+
+  /** Sets, then chains, then rules that refer to both, then elements that refer to chains; removal the other way round. */
+  operations(): readonly Operation[] {
+    return [...this.#structure, ...this.#rules, ...this.#elements, ...this.#removal]
+  }
+
+  /** The kernel has taken it. */
+  commit(): void {
+    for (const run of this.#commits) run()
+  }
+
+  put(entry: NftEntry): void {
+    if (entry.kind === 'set') this.#putSet(entry.id, entry.set)
+    else if (entry.kind === 'chain') this.putChain(entry.id, entry.chain)
+    else if (entry.kind === 'element') this.#setElement(entry.id, entry.id, entry.digest)
+    else if (entry.kind === 'frontend') this.#putFrontend(entry.id, entry.frontend)
+  }
+
+  /** What is put in the same transaction under the same kernel name stays. */
+  drop({ id, kind }: Held): void {
+    const name = id.slice(id.indexOf(' ') + 1)
+    if (kind === 'element') this.#setElement(id, id, undefined)
+    else if (kind === 'frontend') this.#dropFrontend(id, name)
+    else if (kind === 'chain') {
+      this.#removal.unshift({ op: 'flush-chain', name, entry: id })
+      this.#commits.push(() => this.#mirror.retireChain(name))
+    } else if (kind === 'set') {
+      this.#removal.push({ op: 'delete-set', name, entry: id })
+      this.#commits.push(() => this.#mirror.sets.delete(name))
+    }
+  }
+
+  /** Whole, in one go: no packet ever meets half of it. */
+  putChain(entry: string, chain: ChainSpec): void {
+    const { name } = chain
+    const digest = chainDigest(chain)
+    if (this.#present(`chain ${name}`, this.#mirror.chains.get(name)) === undefined) {
+      this.#structure.push({ op: 'add-chain', chain, entry })
+    } else {
+      this.#rules.push({ op: 'flush-chain', name, entry })
+    }
+    for (const [index, rule] of chain.rules.entries()) {
+      this.#rules.push({ op: 'add-rule', chain: name, rule, tag: { digest, index, count: chain.rules.length }, entry })
+    }
+    this.#touched.set(`chain ${name}`, digest)
+    this.#commits.push(() => this.#mirror.setChain(name, digest))
+  }
+
+  /** Removes slots that nothing chooses any more, and chains that nothing enters. */
+  sweep({ slots, chains }: Retired): void {
+    for (const [prefix, table] of slots) {
+      for (let i = table.count; i < table.present.length; i++) {
+        const key = `${prefix} ${table.offset + i}`
+        this.#elements.push({ op: 'delete-element', set: slotSet(prefix), key, entry: `slots ${prefix}` })
+      }
+      this.#commits.push(() => table.present.splice(table.count))
+    }
+    // Some of them lead into others: emptied first, they can go in any order.
+    for (const name of chains) this.#removal.push({ op: 'flush-chain', name, entry: `chain ${name}` })
+    for (const name of chains) {
+      this.#removal.push({ op: 'delete-chain', name, entry: `chain ${name}` })
+      this.#commits.push(() => this.#mirror.forgetChain(name))
+    }
+  }
+
+  #putSet(entry: string, set: SetSpec): void {
+    const before = this.#mirror.sets.get(set.name)
+    // A set of another shape cannot be changed; the kernel says so and the entry is refused by name.
+    if (before === undefined || set.shape === 'affinity') this.#structure.unshift({ op: 'add-set', set, entry })
+    else this.#structure.unshift({ op: 'delete-set', name: set.name, entry }, { op: 'add-set', set, entry })
+    this.#commits.push(() => this.#mirror.sets.set(set.name, setDigest(set)))
+  }
+
+  #setElement(entry: string, id: string, digest: string | undefined): void {
+    const before = this.#present(id, this.#mirror.elements.get(id))
+    if (before === digest) return
+    if (digest === undefined && this.#touched.has(id)) return
+    const space = id.indexOf(' ')
+    const set = id.slice(0, space)
+    const key = id.slice(space + 1)
+    if (before !== undefined) this.#elements.push({ op: 'delete-element', set, key, entry })
+    if (digest !== undefined) this.#elements.push({ op: 'add-element', set, key, value: digest, entry })
+    this.#touched.set(id, digest)
+    this.#commits.push(() => this.#mirror.setElement(id, digest))
+  }
+
+  #putFrontend(entry: string, spec: FrontendSpec): void {
+    const key = frontendKey(spec)
+    const nodePort = spec.ip === ''
+    const local = spec.policy === 'local'
+    this.#placeSlots(entry, key, nodePort, 0, spec.cluster)
+    if (local || this.#mirror.slots.has(slotKey(key, localSlots))) {
+      this.#placeSlots(entry, key, nodePort, localSlots, local ? spec.local : [])
+    }
+    const balance: Balance = { nodePort, policy: spec.policy, cluster: spec.cluster.length, local: spec.local.length }
+    for (const chain of balanceChains(balance, this.#node)) {
+      const present = this.#present(`chain ${chain.name}`, this.#mirror.chains.get(chain.name))
+      if (present !== chainDigest(chain)) this.putChain(entry, chain)
+    }
+    this.#setElement(entry, `${verdictSet(nodePort)} ${key}`, `goto ${balanceName(balance)} # ${spec.comment}`)
+  }
+
+  /** The slots stay for a moment: a packet may have read the verdict and be about to read its slot. */
+  #dropFrontend(entry: string, key: string): void {
+    const nodePort = /^(tcp|udp|sctp) /.test(key)
+    const id = `${verdictSet(nodePort)} ${key}`
+    this.#setElement(entry, id, undefined)
+    for (const offset of [0, localSlots]) {
+      const table = this.#mirror.slots.get(slotKey(key, offset))
+      if (table !== undefined && !this.#touched.has(slotKey(key, offset))) {
+        this.#commits.push(() => this.#mirror.retireSlots(slotKey(key, offset), table, 0))
+      }
+    }
+  }
+
+  #placeSlots(entry: string, key: string, nodePort: boolean, offset: number, wanted: readonly string[]): void {
+    const id = slotKey(key, offset)
+    const table = this.#mirror.slots.get(id)
+    const present = table?.present ?? []
+    const { slots, written } = place(present.slice(0, table?.count ?? 0), wanted)
+    const set = nodePort ? 'nodeport-endpoints' : 'endpoints'
+    for (const index of written) {
+      const value = slots[index] as string
+      // Left over from before, and not yet swept.
+      if (present[index] === value) continue
+      const slot = `${key} ${offset + index}`
+      // A stray: the kernel has it, but after a hole, where we do not count slots.
+      const stray = this.#mirror.elements.has(`${set} ${slot}`)
+      if (stray) {
+        this.#touched.set(`${set} ${slot}`, undefined)
+        this.#commits.push(() => this.#mirror.setElement(`${set} ${slot}`, undefined))
+      }
+      if (stray || index < present.length) this.#elements.push({ op: 'delete-element', set, key: slot, entry })
+      this.#elements.push({ op: 'add-element', set, key: slot, value, entry })
+    }
+    this.#touched.set(id, '')
+    this.#commits.push(() => this.#mirror.setSlots(id, offset, slots))
+  }
+
+  #present(id: string, held: string | undefined): string | undefined {
+    return this.#touched.has(id) ? this.#touched.get(id) : held
+  }
+}
+
+const verdictSet = (nodePort: boolean): string => (nodePort ? 'service-nodeports' : 'service-ips')
+
+const slotSet = (key: string): string => (/^(tcp|udp|sctp) /.test(key) ? 'nodeport-endpoints' : 'endpoints')
+
+/** Where the mirror keeps the slots of a frontend: those of the whole cluster, or those of this node. */
+export const slotKey = (key: string, offset: number): string => (offset === 0 ? key : `${key} local`)

@@ -1,0 +1,114 @@
+// What the kernel holds of our table, as far as we know: read once at the start, then kept by what was committed.
+
+/** Slots of one frontend. Those from `count` on are no longer chosen and wait to be swept. */
+export interface SlotTable {
+  /** The endpoint in each slot that the kernel has. */
+  present: string[]
+  count: number
+  /** Number of the first slot. */
+  readonly offset: number
+}
+
+export interface Retired {
+  /** Slots by the key of their frontend. */
+  readonly slots: readonly (readonly [string, SlotTable])[]
+  readonly chains: readonly string[]
+}
+
+export class Mirror {
+  /** Digest by name. */
+  readonly sets = new Map<string, string>()
+  readonly chains = new Map<string, string>()
+  /** Value and comment by `set key`; the members of every set and map but the slots. */
+  readonly elements = new Map<string, string>()
+  readonly slots = new Map<string, SlotTable>()
+  /** How many elements lead into a chain. */
+  readonly #entrances = new Map<string, number>()
+  readonly #retiredSlots = new Set<string>()
+  readonly #retiredChains = new Set<string>()
+
+  setElement(id: string, digest: string | undefined): void {
+    this.#count(this.elements.get(id), -1)
+    this.#count(digest, 1)
+    if (digest === undefined) this.elements.delete(id)
+    else this.elements.set(id, digest)
+  }
+
+  setSlots(id: string, offset: number, slots: readonly string[]): void {
+    const table = this.slots.get(id)
+    if (table === undefined) {
+      if (slots.length > 0) this.slots.set(id, { present: [...slots], count: slots.length, offset })
+      return
+    }
+    for (const [i, endpoint] of slots.entries()) table.present[i] = endpoint
+    this.retireSlots(id, table, slots.length)
+  }
+
+  retireSlots(id: string, table: SlotTable, count: number): void {
+    table.count = count
+    if (table.present.length > count) this.#retiredSlots.add(id)
+    else this.#retiredSlots.delete(id)
+    if (table.present.length === 0) this.slots.delete(id)
+  }
+
+  setChain(name: string, digest: string): void {
+    this.chains.set(name, digest)
+    this.#retiredChains.delete(name)
+  }
+
+  /** Its rules are gone already; the kernel before 6.2 counts a removed element's reference for a moment longer. */
+  retireChain(name: string): void {
+    this.chains.set(name, '')
+    this.#retiredChains.add(name)
+  }
+
+  forgetChain(name: string): void {
+    this.chains.delete(name)
+    this.#entrances.delete(name)
+  }
+
+  /** What is to be swept. */
+  retired(): Retired {
+    const slots = [...this.#retiredSlots].flatMap((id): [string, SlotTable][] => {
+      const table = this.slots.get(id)
+      return table === undefined || table.present.length <= table.count ? [] : [[id.replace(/ local$/, ''), table]]
+    })
+    return { slots, chains: [...this.#retiredChains].filter((name) => this.chains.has(name)) }
+  }
+
+  get anyRetired(): boolean {
+    return this.#retiredSlots.size > 0 || this.#retiredChains.size > 0
+  }
+
+  /** After a sweep that the kernel took. */
+  swept(): void {
+    for (const id of this.#retiredSlots) if (this.slots.get(id)?.present.length === 0) this.slots.delete(id)
+    this.#retiredSlots.clear()
+    this.#retiredChains.clear()
+  }
+
+  clear(): void {
+    for (const map of [this.sets, this.chains, this.elements, this.slots, this.#entrances]) map.clear()
+    this.#retiredSlots.clear()
+    this.#retiredChains.clear()
+  }
+
+  /** Chains of frontends have no owner: they go when no element leads to them. */
+  #count(digest: string | undefined, step: number): void {
+    const match = digest === undefined ? null : /^goto ((?:lb|np)-\S+)/.exec(digest)
+    if (match === null) return
+    const name = match[1] as string
+    for (const chain of withPlain(name)) {
+      const count = (this.#entrances.get(chain) ?? 0) + step
+      this.#entrances.set(chain, count)
+      if (count <= 0) this.#retiredChains.add(chain)
+      else this.#retiredChains.delete(chain)
+    }
+  }
+}
+
+/** `lb-masquerade-5` and `lb-local-2-of-5` lead on into `lb-5`. */
+function withPlain(name: string): readonly string[] {
+  const match = /^(lb|np)-(?:masquerade-|local-\d+-of-)(\d+)$/.exec(name)
+  return match === null ? [name] : [name, `${match[1]}-${match[2]}`]
+}

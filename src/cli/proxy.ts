@@ -1,0 +1,148 @@
+// The command behind `bin/kube-proxy` and `sluice proxy`: flags to configuration, then run, write, clean up or print.
+
+import { readFileSync, writeFileSync } from 'node:fs'
+import type { Backend, Held, Settings } from '../backend/backend.ts'
+import { cleanups, findBackend } from '../backend/backends.ts'
+import type { Config } from '../config/schema.ts'
+import { parsePortRange } from '../config/text.ts'
+import { kubernetesVersion } from '../config/version.ts'
+import { watchConfigFile } from '../config/watch.ts'
+import { formatConfig } from '../config/write.ts'
+import { describeError, ProxyError } from '../lib/errors.ts'
+import { createLogger, type Logger } from '../lib/log.ts'
+import { usage } from './flag-help.ts'
+import { type Options, resolveOptions } from './flags.ts'
+import { run } from './run.ts'
+import { sluiceVersion } from './version.ts'
+
+/** Resolves with the exit status. */
+export async function proxy(argv: readonly string[]): Promise<number> {
+  let options: Options
+  try {
+    options = resolveOptions([...argv], (path) => readFileSync(path, 'utf8'))
+  } catch (error) {
+    if (!(error instanceof ProxyError)) throw error
+    if (error.code === 'usage') process.stderr.write(usage())
+    process.stderr.write(`Error: ${describeError(error)}\n`)
+    return 1
+  }
+  if (options.help) return print(usage())
+  if (options.version === 'true' || options.version === 'raw') return print(versionText(options.version))
+
+  const { config } = options
+  const log = createLogger({ ...logOptions(config), write: (line) => process.stderr.write(line) })
+  for (const warning of options.warnings) log.warn(warning)
+  for (const [flag, value] of options.flags) log.v(1, 'FLAG', { flag, value })
+  try {
+    if (options.writeConfigTo !== '') {
+      writeFileSync(options.writeConfigTo, formatConfig(config))
+      log.info('wrote the configuration', { file: options.writeConfigTo })
+      return 0
+    }
+    if (options.cleanup) return await cleanEverything(options, log)
+    await cleanOtherModes(config, log)
+    await runUntilStopped(options, log)
+    return 0
+  } catch (error) {
+    if (!(error instanceof ProxyError)) throw error
+    log.error('cannot go on', { error: describeError(error), ...error.fields })
+    return 1
+  }
+}
+
+async function runUntilStopped(options: Options, log: ReturnType<typeof createLogger>): Promise<void> {
+  const stop = new AbortController()
+  const watch =
+    options.configFile === ''
+      ? undefined
+      : watchConfigFile(options.configFile, (reason) =>
+          stop.abort(new ProxyError('config-changed', `${options.configFile} ${reason}: restart to use it`)),
+        )
+  let received: NodeJS.Signals | undefined
+  const onSignal = (signal: NodeJS.Signals) => {
+    received = signal
+    stop.abort(new Error(`stopped by ${signal}`))
+  }
+  process.once('SIGTERM', onSignal)
+  process.once('SIGINT', onSignal)
+  try {
+    await run({ options, backend: backendFor(options.config), log, signal: stop.signal })
+  } finally {
+    watch?.close()
+    process.off('SIGTERM', onSignal)
+    process.off('SIGINT', onSignal)
+  }
+  // Upstream has no handler and dies by the signal; supervisors read that from the wait status.
+  if (received !== undefined) process.kill(process.pid, received)
+}
+
+function backendFor(config: Config): Backend<Held> {
+  const make = findBackend(config.mode)
+  if (make === undefined) throw new ProxyError('mode', `this build has no "${config.mode}" data plane`)
+  return make(settingsOf(config))
+}
+
+function settingsOf(config: Config): Settings {
+  return {
+    syncPeriodMs: config.syncPeriod,
+    masqueradeBit: config.masqueradeBit,
+    localhostNodePorts: config.iptables.localhostNodePorts,
+    ipvs: {
+      scheduler: config.ipvs.scheduler,
+      excludeCidrs: config.ipvs.excludeCIDRs,
+      strictArp: config.ipvs.strictARP,
+      tcpTimeoutMs: config.ipvs.tcpTimeout,
+      tcpFinTimeoutMs: config.ipvs.tcpFinTimeout,
+      udpTimeoutMs: config.ipvs.udpTimeout,
+    },
+    userspace: {
+      portRange: parsePortRange(config.userspace.portRange) ?? undefined,
+      udpTimeoutMs: config.userspace.udpTimeout,
+      bindAddress: config.bindAddress,
+    },
+  }
+}
+
+/** As upstream: nothing distinguishes iptables from ipvs leftovers, so those two leave each other alone. */
+async function cleanOtherModes(config: Config, log: Logger): Promise<void> {
+  const related: readonly string[] = config.mode === 'nftables' ? ['nftables'] : ['iptables', 'ipvs', 'userspace']
+  for (const [mode, cleanup] of cleanups) {
+    if (related.includes(mode)) continue
+    try {
+      await cleanup(log)
+    } catch (error) {
+      log.warn('cannot remove what another mode left', { mode, error: describeError(error) })
+    }
+  }
+}
+
+async function cleanEverything({ cleanupIpvs }: Options, log: Logger): Promise<number> {
+  let failed = 0
+  for (const [mode, cleanup] of cleanups) {
+    if (mode === 'ipvs' && !cleanupIpvs) continue
+    try {
+      await cleanup(log)
+    } catch (error) {
+      failed++
+      log.error('cleanup failed', { mode, error: describeError(error) })
+    }
+  }
+  if (failed > 0) log.error('something was left behind; see above')
+  return failed > 0 ? 1 : 0
+}
+
+function logOptions({ logging }: Config) {
+  const { verbosity, vmodule } = logging
+  return { format: logging.format === 'json' ? ('json' as const) : ('text' as const), verbosity, vmodule }
+}
+
+function versionText(asked: 'true' | 'raw'): string {
+  const { major, minor, text } = kubernetesVersion
+  if (asked === 'true') return `Kubernetes ${text}\n`
+  return `${JSON.stringify({ major: String(major), minor: String(minor), gitVersion: text, sluice: sluiceVersion })}\n`
+}
+
+function print(text: string): number {
+  process.stdout.write(text)
+  return 0
+}
