@@ -64,19 +64,17 @@ function withoutDuplicates(sorted: Candidate[]): readonly Candidate[] {
 
 /**
  * Bytewise order of the strings `ip:port` and `[ip6]:port`, without making the strings (100,000 endpoints are compared
- * two million times). Where one address is the beginning of the other, the shorter one goes on with `:` or `]`.
+ * two million times). Where one address is the beginning of the other, the shorter one goes on with `:` or `]`: of all that
+ * may follow in the longer one, only the digits a to f sort behind that.
  */
 export function compareEndpoints(a: Endpoint, b: Endpoint): number {
   if (a.ip === b.ip) return a.port === b.port ? 0 : String(a.port) < String(b.port) ? -1 : 1
-  if (a.ip.length < b.ip.length && b.ip.startsWith(a.ip)) return endsBefore(a.ip, b.ip) ? -1 : 1
-  if (b.ip.length < a.ip.length && a.ip.startsWith(b.ip)) return endsBefore(b.ip, a.ip) ? 1 : -1
+  if (a.ip.length < b.ip.length && b.ip.startsWith(a.ip)) return b.ip.charCodeAt(a.ip.length) < letter ? 1 : -1
+  if (b.ip.length < a.ip.length && a.ip.startsWith(b.ip)) return a.ip.charCodeAt(b.ip.length) < letter ? -1 : 1
   return a.ip < b.ip ? -1 : 1
 }
 
-function endsBefore(short: string, long: string): boolean {
-  const end = short.includes(':') ? 0x5d : 0x3a
-  return end < long.charCodeAt(short.length)
-}
+const letter = 0x61
 
 const ready = (candidate: Candidate): boolean => candidate.record.ready
 

@@ -20,7 +20,7 @@ export interface Packet {
   readonly protocol: Protocol
   /** Entered from a pod of this node, made on the node itself, or came from elsewhere. */
   readonly origin: 'pod' | 'node' | 'outside'
-  /** Where it entered. A pod's packet without one is taken to enter where the local detector looks. */
+  /** Where it entered; none if made on the node. A pod's packet without one is taken to enter where the local detector looks. */
   readonly inInterface?: string
 }
 
@@ -298,7 +298,6 @@ function inside(cidr: string, ip: string): boolean {
 
 function fromLocalPod(packet: Packet, detector: LocalDetector): boolean {
   if (detector.kind === 'cidr') return inside(detector.cidr, packet.from)
-  if (packet.origin === 'node') return false
   if (packet.inInterface === undefined) return packet.origin === 'pod'
   return detector.kind === 'interface'
     ? packet.inInterface === detector.name

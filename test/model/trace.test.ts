@@ -68,6 +68,7 @@ rows(
     ['F6', '203.0.113.2', '1.2.3.4:80', 'REJECT'],
     ['F7', '192.168.0.2', '172.30.0.41:80', 'REJECT'],
     ['F8', '192.168.0.2', '1.2.3.4:80', 'REJECT', 'PASS'],
+    ['node -> own external IP', '192.168.0.2', '192.168.99.11:80', 'REJECT'],
   ],
 )
 
@@ -226,6 +227,22 @@ rows(
     ['node port from outside is dropped', '203.0.113.2', '192.168.0.2:3001', 'DROP'],
     ['on an address without node ports', '203.0.113.2', '192.168.1.2:3001', 'PASS', 'DROP'],
   ],
+)
+
+const restricted = { nodePorts: { all: false, addresses: ['192.168.0.2'], loopback: false, loopbackNamed: false } }
+rows(
+  'node ports that cannot be served, on addresses that serve none: only iptables answers there',
+  [
+    [near, [slice([endpoint('10.180.2.1')])]],
+    [service({ key: 'ns2/svc2', clusterIps: ['172.30.0.42'], ports: [tcp(80, 'p80', 3002)] }), []],
+  ],
+  [
+    ['no local endpoints', '203.0.113.2', '192.168.1.2:3001', 'PASS', 'DROP'],
+    ['no endpoints', '203.0.113.2', '192.168.1.2:3002', 'PASS', 'REJECT'],
+    ['no endpoints, on loopback', '127.0.0.1', '127.0.0.1:3002', 'PASS', 'REJECT'],
+    ['no endpoints, where node ports are served', '203.0.113.2', '192.168.0.2:3002', 'REJECT'],
+  ],
+  restricted,
 )
 
 const three: Objects = [1, 2, 3].map((i) => {
