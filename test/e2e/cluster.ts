@@ -65,6 +65,8 @@ export interface Cluster {
   /** SIGKILL: no graceful end of watches. */
   killApiServer(): Promise<void>
   startApiServer(flags?: readonly string[]): Promise<void>
+  /** Kills it and starts it again if it does not run with exactly these flags. */
+  useFlags(...flags: readonly string[]): Promise<void>
   /** When the API server was started and when it was ready: until then it may answer 403 to what RBAC allows. */
   readonly starts: readonly { readonly from: number; readonly ready: number }[]
   audit(): readonly AuditRecord[]
@@ -92,7 +94,10 @@ export async function startCluster(options: ClusterOptions): Promise<Cluster> {
   let apiServer: Child | undefined
   const starts: { from: number; ready: number }[] = []
 
-  const startApiServer = async (flags: readonly string[] = options.flags ?? []) => {
+  let current: readonly string[] = options.flags ?? []
+
+  const startApiServer = async (flags = current) => {
+    current = flags
     const from = Date.now()
     const args = [...apiServerFlags({ file, etcdUrl, port, authority, keys }), ...flags]
     const child = startChild({
@@ -155,6 +160,11 @@ export async function startCluster(options: ClusterOptions): Promise<Cluster> {
       await apiServer?.end('SIGKILL')
     },
     startApiServer,
+    async useFlags(...flags) {
+      if (flags.join(' ') === current.join(' ')) return
+      await apiServer?.end('SIGKILL')
+      await startApiServer(flags)
+    },
     starts,
     audit: () => readAudit(file('audit.log')),
     log: (lines = 40) => lastLines(file('kube-apiserver.log'), lines),

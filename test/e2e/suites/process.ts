@@ -92,8 +92,7 @@ export function processSuite(binaries: string | undefined): void {
       { changes: 1, answers: [500, 410] },
     ])('lists again when its revision was compacted away, $changes behind', async ({ changes, answers }) => {
       const { cluster, gate, reaches } = stage
-      await cluster.killApiServer()
-      await cluster.startApiServer(['--watch-cache=false'])
+      await cluster.useFlags('--watch-cache=false')
       const name = `compact-${changes}`
       const version = async () => {
         const found = await cluster.kubectl(['get', 'endpointslice', `${name}-4`, '-o', 'json'])

@@ -118,6 +118,7 @@ export function reflectorSuite(binaries: string | undefined): void {
     })
 
     it('goes on where it was when only the connection broke', async () => {
+      await cluster.useFlags()
       await reflect()
       const before = snapshots()
       await changeBehindTheGate(async () => {})
@@ -135,8 +136,7 @@ export function reflectorSuite(binaries: string | undefined): void {
     })
 
     it('tells the difference after etcd has compacted its version away (410)', async () => {
-      await cluster.killApiServer()
-      await cluster.startApiServer(['--watch-cache=false'])
+      await cluster.useFlags('--watch-cache=false') // every watch asks etcd
       await reflect()
       const before = snapshots()
       await changeBehindTheGate(() => cluster.compact())
@@ -145,6 +145,7 @@ export function reflectorSuite(binaries: string | undefined): void {
     })
 
     it('takes a new snapshot when etcd has compacted up to the very next version (500 in the stream)', async () => {
+      await cluster.useFlags('--watch-cache=false')
       await reflect()
       await cluster.apply(slice('a', 'web', ['10.0.0.1']))
       await news('put default/a 10.0.0.1')
@@ -156,8 +157,7 @@ export function reflectorSuite(binaries: string | undefined): void {
     })
 
     it('reads pages where lists are not streamed, and again when the pages expire between two of them', async () => {
-      await cluster.killApiServer()
-      await cluster.startApiServer(['--watch-cache=false', '--feature-gates=WatchList=false'])
+      await cluster.useFlags('--watch-cache=false', '--feature-gates=WatchList=false')
       const many = Array.from({ length: 600 }, (_, i) => slice(`many-${i}`, 'web', [`10.1.${i >> 8}.${i & 255}`]))
       await cluster.kubectl(['create', '-f', '-'], list(...many))
       let pages = 0
