@@ -6,7 +6,7 @@ import type { Logger } from '../lib/log.ts'
 import { type Clock, sleep } from '../lib/time.ts'
 import type { Client } from './client.ts'
 
-export interface Reference {
+interface Reference {
   readonly apiVersion: string
   readonly kind: string
   /** '' if the kind has none. */

@@ -63,4 +63,5 @@ export class CertificateShop {
   }
 }
 
-const openssl = (args: readonly string[]) => execFileSync('openssl', [...args], { stdio: 'pipe' })
+const program = 'openssl'
+const openssl = (args: readonly string[]) => execFileSync(program, [...args], { stdio: 'pipe' })
