@@ -15,7 +15,7 @@ export interface Declaration {
   readonly help: string
 }
 
-export type Buckets = keyof typeof bucketSets
+type Buckets = keyof typeof bucketSets
 
 const range = (from: number, to: number, step: number): number[] =>
   Array.from({ length: Math.floor((to - from) / step) + 1 }, (_, i) => from + i * step)

@@ -10,7 +10,7 @@ import { type Clock, systemClock } from '../lib/time.ts'
 import { checks, declarationsFor } from './declarations.ts'
 import { Instruments } from './registry.ts'
 
-export interface MeasuredRequest {
+interface MeasuredRequest {
   readonly verb: string
   readonly host: string
   /** HTTP status, or `<error>` if there was no answer. */
@@ -30,7 +30,7 @@ export interface BuildVersion {
   readonly buildDate?: string
 }
 
-export interface Feature {
+interface Feature {
   readonly name: string
   /** `ALPHA`, `BETA`, `DEPRECATED`; '' for GA. */
   readonly stage: string

@@ -24,7 +24,7 @@ export type Route = (exchange: Exchange) => void | Promise<void>
 /** By exact path; a path that ends in `/` also serves everything below it. */
 export type Routes = Readonly<Record<string, Route>>
 
-export interface Limits {
+interface Limits {
   readonly headersTimeoutMs: number
   readonly requestTimeoutMs: number
   /** How often the two timeouts above are looked at. */

@@ -2,8 +2,9 @@
 
 import { describe, expect, it } from 'vitest'
 import type { Mode } from '../../src/backend/backend.ts'
-import type { SyncReport } from '../../src/engine/journal.ts'
+import { Journal, type SyncReport } from '../../src/engine/journal.ts'
 import { createMetrics, type Metrics, type MetricsOptions } from '../../src/http/metrics.ts'
+import type { RequestObserver } from '../../src/kube/client.ts'
 import { ProxyError } from '../../src/lib/errors.ts'
 import { silentLogger as log } from '../../src/lib/log.ts'
 import { type Family, parseExposition } from './exposition.ts'
@@ -285,9 +286,26 @@ describe('what feeds them', () => {
     expect(find(await read(metrics), `${sync}last_queued_timestamp_seconds`, IPv4)).toBe(at / 1000 + 0.5)
   })
 
+  it('listens to a journal', async () => {
+    const metrics = make('nftables')
+    const journal = new Journal({ log })
+    const leave = journal.subscribe(metrics.journal)
+    journal.report(report('nftables', { put: 1 }))
+    journal.drift(6, 'somebody')
+    journal.problem({ kind: 'EndpointSlice', object: 'a/b', uid: '', field: 'x', message: 'y' })
+    leave()
+    journal.drift(6, 'somebody')
+    const families = await read(metrics)
+    expect(find(families, 'sluice_ledger_put_total', IPv4)).toBe(1)
+    expect(find(families, 'sluice_drift_repairs_total', { ip_family: 'IPv6' })).toBe(1)
+    expect(find(families, 'sluice_object_problems_total', { kind: 'EndpointSlice' })).toBe(1)
+  })
+
   it('measures requests, and only counts watches', async () => {
-    const { requests, ...metrics } = make('nftables')
-    const seen = { verb: 'GET', host: 'api:6443', code: '200', durationMs: 20, requestBytes: 0, responseBytes: 600 }
+    const metrics = make('nftables')
+    const requests: RequestObserver = metrics.requests
+    const common = { verb: 'GET', watch: false }
+    const seen = { ...common, host: 'api:6443', code: '200', durationMs: 20, requestBytes: 0, responseBytes: 600 }
     requests.request(seen)
     requests.request({ ...seen, durationMs: 5_000, watch: true })
     requests.request({ ...seen, code: '<error>' })
