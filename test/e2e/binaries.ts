@@ -58,7 +58,7 @@ function lastLine(text: string): string {
   return line === undefined || line === '' ? 'build-cluster failed without a word' : line
 }
 
-function onPath(program: string): boolean {
+export function onPath(program: string): boolean {
   return (process.env.PATH ?? '').split(delimiter).some((directory) => executable(join(directory, program)))
 }
 

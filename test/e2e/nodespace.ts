@@ -36,18 +36,31 @@ export interface NodeSpaceOptions {
 
 export async function startNodeSpace(options: NodeSpaceOptions): Promise<NodeSpace> {
   const name = `sluice-e2e-${process.pid}`
+  const remove = () => run('ip', ['netns', 'delete', name])
   await run('ip', ['netns', 'add', name])
+  try {
+    await connectSpace(name, options)
+    return await inhabit(name, options, remove)
+  } catch (error) {
+    await remove()
+    throw error
+  }
+}
+
+async function connectSpace(name: string, { nodeIps, endpointIps }: NodeSpaceOptions): Promise<void> {
   const ip = (...args: string[]) => run('ip', ['-netns', name, ...args])
   await ip('link', 'set', 'lo', 'up')
   // Both ends inside: the node needs a route towards cluster IPs, and nothing may leave the namespace.
   await ip('link', 'add', 'uplink', 'type', 'veth', 'peer', 'name', 'nowhere')
   await ip('link', 'set', 'uplink', 'up')
   await ip('link', 'set', 'nowhere', 'up')
-  for (const address of options.nodeIps) await ip('address', 'add', withLength(address), 'dev', 'uplink', 'nodad')
-  for (const address of options.endpointIps) await ip('address', 'add', withLength(address), 'dev', 'lo', 'nodad')
+  for (const address of nodeIps) await ip('address', 'add', withLength(address), 'dev', 'uplink', 'nodad')
+  for (const address of endpointIps) await ip('address', 'add', withLength(address), 'dev', 'lo', 'nodad')
   await ip('route', 'add', 'default', 'dev', 'uplink')
   await ip('-6', 'route', 'add', 'default', 'dev', 'uplink')
+}
 
+async function inhabit(name: string, options: NodeSpaceOptions, remove: () => Promise<unknown>): Promise<NodeSpace> {
   const enter = ['ip', 'netns', 'exec', name]
   const control = join(options.directory, 'resident.sock')
   const resident = startChild({
@@ -56,15 +69,11 @@ export async function startNodeSpace(options: NodeSpaceOptions): Promise<NodeSpa
     args: ['--import', 'tsx', RESIDENT, control, options.gate, String(API_PORT), String(options.endpointPort)],
     log: join(options.directory, 'resident.log'),
   })
-  const stop = async () => {
-    await resident.end('SIGKILL')
-    await run('ip', ['netns', 'delete', name])
-  }
   try {
     await until('resident listening', () => existsSync(control))
   } catch (error) {
     const output = resident.output()
-    await stop()
+    await resident.end('SIGKILL')
     throw new Error(`no resident in the namespace: ${output}`, { cause: error })
   }
   return {
@@ -76,7 +85,10 @@ export async function startNodeSpace(options: NodeSpaceOptions): Promise<NodeSpa
       const end = text.indexOf('\n')
       return { status: Number(text.slice(0, end)), body: text.slice(end + 1) }
     },
-    stop,
+    async stop() {
+      await resident.end('SIGKILL')
+      await remove()
+    },
   }
 }
 

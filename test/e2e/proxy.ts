@@ -3,6 +3,7 @@
 import { existsSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
+import { onPath } from './binaries.ts'
 import { type Child, startChild } from './child.ts'
 import type { NodeSpace } from './nodespace.ts'
 import { until } from './wait.ts'
@@ -14,6 +15,8 @@ const BUNDLE = fileURLToPath(new URL('../../dist/main.js', import.meta.url))
 const PROXY = process.env.SLUICE_E2E_PROXY ?? OWN
 
 export function proxyMissing(): string | undefined {
+  if (process.getuid?.() !== 0) return 'not root'
+  if (!onPath('ip')) return 'no ip to make a network namespace with'
   if (!existsSync(PROXY)) return `no ${PROXY}`
   return PROXY === OWN && !existsSync(BUNDLE) ? 'bin/kube-proxy is not built: npm run build' : undefined
 }

@@ -35,6 +35,15 @@ export interface Stage {
 
 export async function startStage(binaries: string): Promise<Stage> {
   const cluster = await startCluster({ binaries })
+  try {
+    return await furnish(cluster)
+  } catch (error) {
+    await cluster.stop()
+    throw error
+  }
+}
+
+async function furnish(cluster: Cluster): Promise<Stage> {
   await cluster.kubectl(['apply', '-f', RBAC])
   await cluster.apply(node(NODE, ['198.18.0.10', 'fd00:18::10'], 'zone-a'))
   const socket = join(cluster.directory, 'gate.sock')

@@ -151,6 +151,11 @@ export function processSuite(binaries: string | undefined): void {
       )
     })
 
+    it('has made no mistake of its own in all this', () => {
+      expect(proxy.child.running).toBe(true)
+      expect(proxy.child.output()).not.toMatch(/listener failed|TypeError|RangeError|panic|unhandled rejection/i)
+    })
+
     /** A starting API server answers 403 to everybody until it has read the roles. */
     function starting({ requestReceivedTimestamp }: AuditRecord): boolean {
       const at = Date.parse(requestReceivedTimestamp)
