@@ -62,7 +62,6 @@ export class Deliveries<R> {
 
   drop(json: unknown): void {
     const { key } = identify(json)
-    this.#seen?.delete(key)
     this.#refused.delete(key)
     this.#drop(key)
   }

@@ -7,6 +7,9 @@ export type Json = Readonly<Record<string, unknown>>
 
 /** Shared by all records: most lists of most objects are empty. */
 export const nothing: readonly never[] = Object.freeze([])
+/** A list that was filled by push has room for sixteen more; a record keeps one that fits. */
+export const fitted = <T>(list: readonly T[]): readonly T[] => (list.length === 0 ? nothing : list.slice())
+
 const emptyObject: Json = Object.freeze({})
 
 /** One broken object must not fill the log: the first of its problems are named, the rest are counted. */

@@ -13,6 +13,7 @@ import type {
 import {
   asObject,
   type Decoded,
+  fitted,
   type Json,
   join,
   nothing,
@@ -172,7 +173,7 @@ function readClusterIps(reading: Reading, spec: Json, clusterIp: string): readon
       reading.problem(at, `is a second ${family} address`)
     else found.push(ip)
   }
-  return found
+  return fitted(found)
 }
 
 const portRecords = new Interned<ServicePortRecord>()
@@ -204,7 +205,7 @@ function readPorts(reading: Reading, spec: Json): readonly ServicePortRecord[] {
       }
     }
   }
-  return ports
+  return fitted(ports)
 }
 
 function readNodePort(reading: Reading, from: Json, name: string, at: string): number {
@@ -221,7 +222,7 @@ function readIps(reading: Reading, spec: Json, name: string): readonly string[] 
     const ip = text.trim() === '' ? undefined : readIp(reading, text, `spec.${name}[${i}]`)
     if (ip !== undefined) ips.push(ip)
   }
-  return ips.length === 0 ? nothing : ips
+  return fitted(ips)
 }
 
 function readIngress(reading: Reading, object: Json): readonly string[] {
@@ -234,7 +235,7 @@ function readIngress(reading: Reading, object: Json): readonly string[] {
     const ip = text === '' || mode !== 'VIP' ? undefined : readIp(reading, text, `${at}.ingress[${i}].ip`)
     if (ip !== undefined) ips.push(ip)
   }
-  return ips.length === 0 ? nothing : ips
+  return fitted(ips)
 }
 
 function readCidrs(reading: Reading, spec: Json, name: string): readonly string[] {
@@ -245,7 +246,7 @@ function readCidrs(reading: Reading, spec: Json, name: string): readonly string[
     if (cidr === undefined) reading.problem(`spec.${name}[${i}]`, `is no CIDR: ${show(text)}`)
     else cidrs.push(cidr.text)
   }
-  return cidrs.length === 0 ? nothing : cidrs
+  return fitted(cidrs)
 }
 
 function readPolicy(reading: Reading, spec: Json, name: string): 'Cluster' | 'Local' {
@@ -289,7 +290,7 @@ function readSlicePorts(reading: Reading, object: Json): readonly SlicePortRecor
       listKey += `${key}\n`
     }
   }
-  return ports.length === 0 ? nothing : slicePortLists.share(listKey, () => ports)
+  return ports.length === 0 ? nothing : slicePortLists.share(listKey, () => fitted(ports))
 }
 
 function readEndpoints(reading: Reading, object: Json, family: Family): readonly EndpointRecord[] {
@@ -310,7 +311,7 @@ function readEndpoints(reading: Reading, object: Json, family: Family): readonly
       nodeHints: readHints(reading, hints, 'forNodes', at),
     })
   }
-  return endpoints.length === 0 ? nothing : endpoints
+  return fitted(endpoints)
 }
 
 /** Further addresses are by contract equivalent to the first, and kube-proxy uses only that. */
