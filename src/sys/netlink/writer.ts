@@ -1,6 +1,6 @@
 // Writes netlink messages into one growing buffer: byte stores only, nothing allocated per attribute. Pure.
 
-import { align4, HEADER_LENGTH, littleEndian, NLA_F_NESTED } from './message.ts'
+import { align4, HEADER_LENGTH, littleEndian, NLA_F_NESTED, NLM_F_ACK } from './message.ts'
 
 export class MessageWriter {
   /** The bytes written are the first `length` ones. */
@@ -55,9 +55,12 @@ export class MessageWriter {
     this.#store32(this.#message, this.length - this.#message)
   }
 
-  /** Bytes of the message that has begun, so far. */
-  get messageLength(): number {
-    return this.length - this.#message
+  /** Asks for an answer to the last message; returns its sequence number. */
+  acknowledge(): number {
+    if (this.count === 0) throw new RangeError('no message to acknowledge')
+    const at = this.#message + (littleEndian ? 6 : 7)
+    this.bytes[at] = (this.bytes[at] as number) | NLM_F_ACK
+    return this.sequence === 1 ? 0xffffffff : this.sequence - 1
   }
 
   /** netfilter's own header, after netlink's. */

@@ -1,0 +1,153 @@
+// nf_tables over netlink: commit a transaction, list what is there, follow who changes it. The messages themselves are in nft/.
+
+import { ProxyError } from '../../lib/errors.ts'
+import type { Family } from '../../lib/ip.ts'
+import type { Clock } from '../../lib/time.ts'
+import { malformed } from './errors.ts'
+import { AttributeReader, type MessageReader } from './message.ts'
+import {
+  type Decode,
+  decodeChain,
+  decodeGeneration,
+  decodeNotice,
+  decodeRule,
+  decodeSet,
+  decodeTable,
+  type Generation,
+  type ListedRule,
+  type Notice,
+} from './nft/dump.ts'
+import { decodeElements } from './nft/elements.ts'
+import { type Chain, type Element, familyNumber, message, type NftSet, type Table } from './nft/types.ts'
+import { type BatchOutcome, type Failure, NetlinkSocket, type Wait } from './socket.ts'
+import { type Subscription, subscribe } from './subscribe.ts'
+import type { MessageWriter } from './writer.ts'
+
+const purpose = 'nftables'
+const NFNLGRP_NFTABLES = 7
+/** As large as nft's own; a transaction is one datagram. */
+const bufferBytes = 64 << 20
+/** A dump that somebody's commit interrupted is worth repeating this often. */
+const attempts = 10
+
+/** One socket: it is the owner of the tables it makes with TABLE_OWNER, until it is closed. */
+export class Nftables {
+  readonly #socket: NetlinkSocket
+  readonly #reader = new AttributeReader()
+
+  constructor(options: { readonly clock?: Clock } = {}) {
+    const buffers = { sendBufferBytes: bufferBytes, receiveBufferBytes: 4 << 20 }
+    this.#socket = new NetlinkSocket({ protocol: 'netfilter', purpose, ...buffers, ...options })
+  }
+
+  /** Of this socket, to tell our own commits in notices. */
+  get port(): number {
+    return this.#socket.port
+  }
+
+  /** All or nothing: with any failure nothing was changed. `last` is what `endBatch` returned. The kernel works while we wait. */
+  commit(writer: MessageWriter, last: number, wait?: Wait): Promise<BatchOutcome> {
+    return this.#socket.batch('commit', writer, last, wait)
+  }
+
+  /** The error for a failure of a commit. */
+  failure(op: string, failure: Failure): ProxyError {
+    return this.#socket.failure(op, failure)
+  }
+
+  async generation(wait?: Wait): Promise<Generation> {
+    let found: Generation | undefined
+    const request = { op: 'read generation', type: message.generation.get, body: header(0) }
+    await this.#socket.request(
+      request,
+      (answer) => {
+        found = decodeGeneration(answer, this.#reader)
+      },
+      wait,
+    )
+    if (found === undefined) throw malformed(purpose, request.op, 'no generation')
+    return found
+  }
+
+  /** Of both families. */
+  tables(wait?: Wait): Promise<readonly Table[]> {
+    return this.#list('list tables', message.table.get, header(0), decodeTable, wait)
+  }
+
+  async chains(family: Family, table: string, wait?: Wait): Promise<readonly Chain[]> {
+    const body = header(familyNumber(family), table)
+    const found = await this.#list(`list chains of ${table}`, message.chain.get, body, decodeChain, wait)
+    // The kernel filters rules and sets by table, but not chains.
+    return found.filter((chain) => chain.table === table)
+  }
+
+  sets(family: Family, table: string, wait?: Wait): Promise<readonly NftSet[]> {
+    return this.#list(`list sets of ${table}`, message.set.get, header(familyNumber(family), table), decodeSet, wait)
+  }
+
+  async rules(family: Family, table: string, wait?: Wait): Promise<readonly ListedRule[]> {
+    const body = header(familyNumber(family), table)
+    const found = await this.#list(`list rules of ${table}`, message.rule.get, body, decodeRule, wait)
+    return found.filter((rule) => rule.table === table)
+  }
+
+  async elements(family: Family, table: string, set: string, wait?: Wait): Promise<readonly Element[]> {
+    const body = header(familyNumber(family), table, set)
+    const lists = await this.#list(`list elements of ${set}`, message.elements.get, body, decodeElements, wait)
+    return lists.flatMap(({ elements }) => elements)
+  }
+
+  close(): void {
+    this.#socket.close()
+  }
+
+  async #list<T>(
+    op: string,
+    type: number,
+    body: (writer: MessageWriter) => void,
+    decode: Decode<T>,
+    wait?: Wait,
+  ): Promise<readonly T[]> {
+    for (let attempt = 1; attempt <= attempts; attempt++) {
+      const found: T[] = []
+      const visit = (answer: MessageReader) => {
+        const one = decode(answer, this.#reader)
+        if (this.#reader.error !== undefined) throw malformed(purpose, op, this.#reader.error)
+        if (one !== undefined) found.push(one)
+      }
+      const { interrupted } = await this.#socket.dump({ op, type, body }, visit, wait)
+      if (!interrupted) return found
+    }
+    throw new ProxyError('netlink', `${purpose}: ${op}: the ruleset kept changing during ${attempts} attempts`, {
+      fields: { op, errno: 'EINTR' },
+    })
+  }
+}
+
+/** Family, and the first attributes of a listing: table, then set. */
+function header(family: number, ...names: readonly string[]): (writer: MessageWriter) => void {
+  return (writer) => {
+    writer.netfilter(family)
+    for (const [i, name] of names.entries()) writer.text(i + 1, name)
+  }
+}
+
+export interface RulesetListener {
+  notice(notice: Notice): void
+  /** Notices were lost: anything may have changed. */
+  lost(): void
+}
+
+/** Everything that anybody changes in nf_tables, ourselves included. */
+export function watchRuleset(listener: RulesetListener): Subscription {
+  const reader = new AttributeReader()
+  const options = { protocol: 'netfilter', purpose, receiveBufferBytes: 16 << 20 } as const
+  return subscribe(options, [NFNLGRP_NFTABLES], {
+    message(message) {
+      const notice = decodeNotice(message, reader)
+      if (notice !== undefined) listener.notice(notice)
+      else if (reader.error !== undefined) listener.lost()
+    },
+    lost: () => listener.lost(),
+  })
+}
