@@ -13,6 +13,7 @@ const BUNDLE = fileURLToPath(new URL('../../dist/main.js', import.meta.url))
 
 /** SLUICE_E2E_PROXY runs the same scenarios against another program: upstream's kube-proxy must pass them too. */
 const PROXY = process.env.SLUICE_E2E_PROXY ?? OWN
+const MODE = process.env.SLUICE_E2E_MODE ?? 'nftables'
 
 export function proxyMissing(): string | undefined {
   if (process.getuid?.() !== 0) return 'not root'
@@ -33,7 +34,6 @@ export interface ProxyOptions {
   readonly directory: string
   readonly kubeconfig: string
   readonly nodeName: string
-  readonly mode: string
   readonly env?: NodeJS.ProcessEnv
   /** Put between entering the namespace and the program. */
   readonly wrapper?: readonly string[]
@@ -44,7 +44,7 @@ export interface ProxyOptions {
 export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
   const { space, directory } = options
   const config = join(directory, 'config.conf')
-  writeFileSync(config, JSON.stringify(configuration(options.kubeconfig, options.mode)))
+  writeFileSync(config, JSON.stringify(configuration(options.kubeconfig)))
   const child = startChild({
     wrapper: [...space.enter, ...(options.wrapper ?? [])],
     program: PROXY,
@@ -82,12 +82,12 @@ async function figure(proxy: RunningProxy, name: string): Promise<number> {
   return Math.max(0, ...lines.map((line) => Number(line.slice(line.lastIndexOf(' ') + 1))))
 }
 
-function configuration(kubeconfig: string, mode: string): Record<string, unknown> {
+function configuration(kubeconfig: string): Record<string, unknown> {
   return {
     apiVersion: 'kubeproxy.config.k8s.io/v1alpha1',
     kind: 'KubeProxyConfiguration',
     clientConnection: { kubeconfig },
-    mode,
+    mode: MODE,
     clusterCIDR: '10.244.0.0/16,fd00:244::/48',
     healthzBindAddress: '127.0.0.1:10256',
     metricsBindAddress: '127.0.0.1:10249',

@@ -19,7 +19,7 @@ export function processSuite(binaries: string | undefined): void {
       await stage.giveToken('token-1')
       const { cluster, space, tokenFile } = stage
       const kubeconfig = cluster.writeKubeconfig('proxy', { tokenFile }, space.server)
-      proxy = await startProxy({ space, directory: cluster.directory, kubeconfig, nodeName: NODE, mode: 'nftables' })
+      proxy = await startProxy({ space, directory: cluster.directory, kubeconfig, nodeName: NODE })
     })
     afterAll(async () => {
       await proxy?.child.end('SIGTERM')
@@ -77,7 +77,7 @@ export function processSuite(binaries: string | undefined): void {
       const [fresh] = await stage.clusterIps('fresh')
       expect(await space.dial(stay!, 80)).toBe(ONE)
       gate.open()
-      await reaches(stay!, TWO)
+      await reaches(stay!, TWO, 60_000) // the back-off may have grown to 30 s
       await reaches(fresh!, THREE)
       await reaches(leave!, NOWHERE)
       await cluster.kubectl(['delete', 'service/fresh', 'endpointslice/fresh-4'])

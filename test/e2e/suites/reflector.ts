@@ -70,8 +70,11 @@ export function reflectorSuite(binaries: string | undefined): void {
       await until('synced', () => reflector.status().synced, { limitMs: 60_000 })
       return reflector
     }
-    /** Waits until `last` was told, then answers all that came, in the order of objects' names: a snapshot has none. */
-    const news = async (last: string, limitMs = 30_000) => {
+    /**
+     * Waits until `last` was told, then answers all that came, in the order of objects' names: a snapshot has none. The limit
+     * is for the back-off, which may have grown to 30 s while the server was away.
+     */
+    const news = async (last: string, limitMs = 60_000) => {
       await until(`${last} was told`, () => told.includes(last), { limitMs })
       await new Promise((resolve) => setTimeout(resolve, 300)) // anything told twice would come now
       return told.splice(0).sort()
@@ -153,7 +156,7 @@ export function reflectorSuite(binaries: string | undefined): void {
       await cluster.apply(slice('a', 'web', ['10.0.0.2']))
       await cluster.compact()
       gate.open()
-      expect(await news('put default/a 10.0.0.2')).toEqual(['put default/a 10.0.0.2'])
+      expect(await news('put default/a 10.0.0.2', 30_000)).toEqual(['put default/a 10.0.0.2'])
     })
 
     it('reads pages where lists are not streamed, and again when the pages expire between two of them', async () => {

@@ -28,7 +28,7 @@ export function startupSuite(binaries: string | undefined): void {
 
     const start = async (kubeconfig: string, extra: Partial<Parameters<typeof startProxy>[0]> = {}) => {
       const { space, cluster } = stage
-      const common = { space, directory: cluster.directory, kubeconfig, nodeName: NODE, mode: 'nftables' }
+      const common = { space, directory: cluster.directory, kubeconfig, nodeName: NODE }
       proxy = await startProxy({ ...common, ...extra })
       return proxy
     }
