@@ -134,7 +134,7 @@ export class Client {
     const body = request.body === undefined ? undefined : Buffer.from(JSON.stringify(request.body))
     let renewed = false
     for (let retries = 0; ; ) {
-      const identity = await this.#credentials.identity()
+      const identity = await deadline.race(this.#credentials.identity())
       const { response, report } = await this.#send({ request, body, watch, identity }, deadline)
       const status = response.statusCode ?? 0
       if (status >= 200 && status < 300) return { response, report }

@@ -32,6 +32,16 @@ export class Deadline {
     this.#timer = this.#clock.after(ms, () => this.#controller.abort(error))
   }
 
+  /** For what cannot be aborted itself: the promise goes on, but nobody waits for it. */
+  race<T>(promise: Promise<T>): Promise<T> {
+    return new Promise((resolve, reject) => {
+      const onAbort = () => reject(this.signal.reason)
+      if (this.signal.aborted) onAbort()
+      this.signal.addEventListener('abort', onAbort, { once: true })
+      promise.then(resolve, reject).finally(() => this.signal.removeEventListener('abort', onAbort))
+    })
+  }
+
   stop(): void {
     this.#timer?.cancel()
     this.#timer = undefined

@@ -283,8 +283,9 @@ export class Reflector<R> {
     const resumable = resumableCodes.has(error.code) && (failures < maxResumes || neverPoisoned.has(error.code))
     if (!resumable) this.#version = ''
     this.#report(error)
+    // Nothing is wrong with a server that forgets; but after its restart it has forgotten for all nodes at once.
     const fresh = this.#options.clock.monotonic() - this.#snapshotAt < 10_000
-    if (error.code === 'expired' && !fresh && failures === 0) return 0
+    if (error.code === 'expired' && !fresh) return this.#random() * firstBackoffMs
     const asked = typeof error.fields.retryAfterMs === 'number' ? error.fields.retryAfterMs : 0
     const ceiling = Math.min(maxBackoffMs, firstBackoffMs * 2 ** (failures + 1))
     return Math.max(Math.min(asked, 2 * maxBackoffMs), ceiling / 2) + this.#random() * (ceiling / 2)

@@ -70,9 +70,15 @@ export function readRetryAfter(header: string | undefined): number | undefined {
 export function networkError(what: string, error: unknown): ProxyError {
   if (error instanceof ProxyError) return error
   const code = String((error as NodeJS.ErrnoException | undefined)?.code ?? '')
-  const why = error instanceof Error && error.message !== '' ? error.message : code
+  const said = error instanceof Error && error.message !== '' ? error.message : code
+  // Node's word for a body that ends too early; it explains nothing further.
+  const broke = said === 'aborted'
+  const why = broke ? 'the connection broke off' : said
   const tls = /^(CERT_|ERR_TLS_|ERR_SSL_|UNABLE_TO_|SELF_SIGNED|DEPTH_ZERO|HOSTNAME_MISMATCH|EPROTO|ERR_OSSL)/.test(
     code,
   )
-  return new ProxyError(tls ? 'tls' : 'connection', `${what}: ${why}`, { cause: error, fields: { errno: code } })
+  return new ProxyError(tls ? 'tls' : 'connection', `${what}: ${why}`, {
+    cause: broke ? undefined : error,
+    fields: { errno: code },
+  })
 }

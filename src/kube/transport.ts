@@ -102,7 +102,7 @@ export class Transport {
       request.once('response', resolve)
       request.on('error', (error) => {
         if (sending.signal?.aborted) return reject(sending.signal.reason)
-        const failure = networkError(`${sending.method} ${url}`, error)
+        const failure = networkError(`${sending.method} ${url.split('?')[0]}`, error)
         if (failure.code === 'tls') this.recheck()
         const stale = request.reusedSocket && (error as NodeJS.ErrnoException).code === 'ECONNRESET'
         reject(stale ? new StaleSocket(failure) : failure)

@@ -455,6 +455,26 @@ printf '{"kind":"ExecCredential","apiVersion":"client.authentication.k8s.io/v1",
     expect(server.seen).toHaveLength(0)
   })
 
+  it('does not wait for a plugin when told to stop', async () => {
+    const command = join(temporary(), 'plugin')
+    writeFileSync(command, '#!/bin/sh\nexec sleep 3\n', { mode: 0o755 })
+    const plugin = {
+      apiVersion: 'client.authentication.k8s.io/v1',
+      command,
+      args: [],
+      env: {},
+      installHint: '',
+      cluster: undefined,
+    }
+    const client = open(connectionTo('http://127.0.0.1:1', { auth: { kind: 'exec', plugin } }))
+    const controller = new AbortController()
+    const asked = client.request({ path: '/', signal: controller.signal })
+    setTimeout(() => controller.abort(new Error('enough')), 20)
+    const started = performance.now()
+    await expect(asked).rejects.toThrow('enough')
+    expect(performance.now() - started).toBeLessThan(2_000)
+  })
+
   it('gives the hint of a plugin that is not installed', async () => {
     const plugin = {
       apiVersion: 'client.authentication.k8s.io/v1',
