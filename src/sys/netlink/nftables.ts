@@ -2,7 +2,7 @@
 
 import { ProxyError } from '../../lib/errors.ts'
 import type { Family } from '../../lib/ip.ts'
-import type { Clock } from '../../lib/time.ts'
+import { type Clock, sleep, systemClock } from '../../lib/time.ts'
 import { malformed } from './errors.ts'
 import { AttributeReader, type MessageReader } from './message.ts'
 import {
@@ -13,7 +13,6 @@ import {
   decodeRule,
   decodeSet,
   decodeTable,
-  type Generation,
   type ListedRule,
   type Notice,
 } from './nft/dump.ts'
@@ -29,15 +28,19 @@ const NFNLGRP_NFTABLES = 7
 const bufferBytes = 64 << 20
 /** A dump that somebody's commit interrupted is worth repeating this often. */
 const attempts = 10
+/** A resize of 100,000 elements takes about this long on a busy machine. */
+const resizeMs = 20
 
 /** One socket: it is the owner of the tables it makes with TABLE_OWNER, until it is closed. */
 export class Nftables {
   readonly #socket: NetlinkSocket
   readonly #reader = new AttributeReader()
+  readonly #clock: Clock
 
-  constructor(options: { readonly clock?: Clock } = {}) {
+  constructor({ clock = systemClock }: { readonly clock?: Clock } = {}) {
+    this.#clock = clock
     const buffers = { sendBufferBytes: bufferBytes, receiveBufferBytes: 4 << 20 }
-    this.#socket = new NetlinkSocket({ protocol: 'netfilter', purpose, ...buffers, ...options })
+    this.#socket = new NetlinkSocket({ protocol: 'netfilter', purpose, ...buffers, clock })
   }
 
   /** Of this socket, to tell our own commits in notices. */
@@ -55,16 +58,14 @@ export class Nftables {
     return this.#socket.failure(op, failure)
   }
 
-  async generation(wait?: Wait): Promise<Generation> {
-    let found: Generation | undefined
+  /** The ruleset's version, which grows with every commit of anybody. (Who committed, only notices tell: here the kernel names the asker.) */
+  async generation(wait?: Wait): Promise<number> {
+    let found: number | undefined
     const request = { op: 'read generation', type: message.generation.get, body: header(0) }
-    await this.#socket.request(
-      request,
-      (answer) => {
-        found = decodeGeneration(answer, this.#reader)
-      },
-      wait,
-    )
+    const visit = (answer: MessageReader) => {
+      found = decodeGeneration(answer, this.#reader)?.id
+    }
+    await this.#socket.request(request, visit, wait)
     if (found === undefined) throw malformed(purpose, request.op, 'no generation')
     return found
   }
@@ -91,10 +92,21 @@ export class Nftables {
     return found.filter((rule) => rule.table === table)
   }
 
+  /**
+   * All elements of a set. The kernel's walk counts positions: while the hash table is being resized, some time after many elements
+   * came or went, elements change places, and it tells some twice and as many not at all, without saying so (seen on 6.18). Hence
+   * the look for doubles.
+   */
   async elements(family: Family, table: string, set: string, wait?: Wait): Promise<readonly Element[]> {
+    const op = `list elements of ${set}`
     const body = header(familyNumber(family), table, set)
-    const lists = await this.#list(`list elements of ${set}`, message.elements.get, body, decodeElements, wait)
-    return lists.flatMap(({ elements }) => elements)
+    for (let attempt = 1; attempt <= attempts; attempt++) {
+      const lists = await this.#list(op, message.elements.get, body, decodeElements, wait)
+      const elements = lists.flatMap(({ elements }) => elements)
+      if (new Set(elements.map(identity)).size === elements.length) return elements
+      await sleep(this.#clock, resizeMs * attempt, wait?.signal)
+    }
+    throw this.#restless(op)
   }
 
   close(): void {
@@ -118,10 +130,21 @@ export class Nftables {
       const { interrupted } = await this.#socket.dump({ op, type, body }, visit, wait)
       if (!interrupted) return found
     }
-    throw new ProxyError('netlink', `${purpose}: ${op}: the ruleset kept changing during ${attempts} attempts`, {
+    throw this.#restless(op)
+  }
+
+  #restless(op: string): ProxyError {
+    return new ProxyError('netlink', `${purpose}: ${op}: it kept changing during ${attempts} attempts`, {
       fields: { op, errno: 'EINTR' },
     })
   }
+}
+
+/** In sets of ranges the end of one and the start of the next have the same key. */
+function identity({ key, keyEnd, intervalEnd }: Element): string {
+  const text = Buffer.from(key.buffer, key.byteOffset, key.length).toString('latin1')
+  const end = keyEnd === undefined ? '' : Buffer.from(keyEnd).toString('latin1')
+  return intervalEnd === true ? `${text}|` : `${text}${end}`
 }
 
 /** Family, and the first attributes of a listing: table, then set. */

@@ -174,7 +174,7 @@ function readFieldLengths(reader: AttributeReader): number[] {
 /** The ruleset's version: it grows with every commit of anybody. */
 export interface Generation {
   readonly id: number
-  /** Process and program of the last commit; 0 and '' in answers to `GETGEN` of old kernels. */
+  /** In a notice: process and program of the commit. In an answer: ourselves. */
   readonly pid: number
   readonly program: string
 }

@@ -4,7 +4,7 @@
 
 import { type AttributeReader, align4, littleEndian, type MessageReader, NLA_F_NESTED } from '../message.ts'
 import type { MessageWriter } from '../writer.ts'
-import { readData, type Verdict, writeVerdict } from './expressions.ts'
+import { readData, writeVerdict } from './expressions.ts'
 import { beginChange } from './objects.ts'
 import { type Element, type Elements, familyOfNumber, type Verb } from './types.ts'
 import { commentBytes, readComment } from './userdata.ts'
@@ -112,30 +112,24 @@ export function decodeElements(message: MessageReader, reader: AttributeReader):
 }
 
 function readElement(reader: AttributeReader): Element {
-  let key: Uint8Array = noBytes
-  let keyEnd: Uint8Array | undefined
-  let data: Uint8Array | Verdict | undefined
-  let flags = 0
-  let timeoutMs: number | undefined
-  let comment: string | undefined
+  const element: { -readonly [K in keyof Element]: Element[K] } = { key: noBytes }
   reader.enter()
   while (reader.next()) {
-    if (reader.type === ELEMENT.key) key = readBytes(reader)
-    else if (reader.type === ELEMENT.keyEnd) keyEnd = readBytes(reader)
-    else if (reader.type === ELEMENT.data) data = readData(reader)
-    else if (reader.type === ELEMENT.flags) flags = reader.u32()
-    else if (reader.type === ELEMENT.timeout) timeoutMs = reader.u64()
-    else if (reader.type === ELEMENT.userdata) comment = readComment(reader.raw())
+    if (reader.type === ELEMENT.key) element.key = readBytes(reader)
+    else if (reader.type === ELEMENT.keyEnd) element.keyEnd = readBytes(reader)
+    else if (reader.type === ELEMENT.timeout) element.timeoutMs = reader.u64()
+    else if (reader.type === ELEMENT.flags) {
+      if ((reader.u32() & INTERVAL_END) !== 0) element.intervalEnd = true
+    } else if (reader.type === ELEMENT.data) {
+      const data = readData(reader)
+      if (data !== undefined) element.data = data
+    } else if (reader.type === ELEMENT.userdata) {
+      const comment = readComment(reader.raw())
+      if (comment !== undefined) element.comment = comment
+    }
   }
   reader.leave()
-  return {
-    key,
-    ...(keyEnd === undefined ? {} : { keyEnd }),
-    ...(data === undefined ? {} : { data }),
-    ...((flags & INTERVAL_END) === 0 ? {} : { intervalEnd: true }),
-    ...(timeoutMs === undefined ? {} : { timeoutMs }),
-    ...(comment === undefined ? {} : { comment }),
-  }
+  return element
 }
 
 const noBytes = new Uint8Array(0)
