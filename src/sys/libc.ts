@@ -107,12 +107,12 @@ export function setsockopt(fd: number, level: number, option: number, value: num
   return result(native, native.setsockopt(fd, level, option, Int32Array.of(value), 4))
 }
 
-/** The value of an integer option. */
-export function getsockopt(fd: number, level: number, option: number): number {
+/** Options that are structures: `value` is what the kernel is asked with, and is filled. Returns the length of the answer. */
+export function getsockoptBytes(fd: number, level: number, option: number, value: Uint8Array): number {
   const native = library()
-  const value = new Int32Array(1)
-  const returned = result(native, native.getsockopt(fd, level, option, value, Uint32Array.of(4)))
-  return returned < 0 ? returned : (value[0] as number)
+  const length = Uint32Array.of(value.length)
+  const returned = result(native, native.getsockopt(fd, level, option, value, length))
+  return returned < 0 ? returned : Math.min(length[0] as number, value.length)
 }
 
 export function open(path: string, flags: number): number {

@@ -1,0 +1,116 @@
+// The input of iptables-restore as text, in kube-proxy's order; and what its complaints about that text mean. Pure.
+//
+// One restore per write, with --noflush: a `:CHAIN` line makes and empties a chain, chains that are not named stay as they
+// are, and each table changes at its COMMIT, all at once. The shared chains are always written whole; chains of services
+// only where they changed. A line that is refused is found again by its number.
+
+import { counters, kubeletFirewall, sharedChains } from './chains.ts'
+import { chainOf, type IptEntry, type Table } from './entries.ts'
+
+/** What the tools and the kernel of this machine can do. */
+export interface Features {
+  /** MASQUERADE --random-fully: iptables 1.6.2. */
+  readonly randomFully: boolean
+  /** The kernel takes out-of-window packets for valid, so nothing is dropped as invalid. */
+  readonly liberal: boolean
+  /** nfacct objects that exist. */
+  readonly counters: ReadonlySet<string>
+}
+
+/** Takes out of planned rules what this machine cannot do. */
+export function adapt(text: string, features: Features): string {
+  let adapted = text
+  if (!features.randomFully) adapted = adapted.replace(' --random-fully', '')
+  if (features.liberal) adapted = adapted.replace(/^.* --ctstate INVALID .*\n/m, '')
+  if (!adapted.includes(' -m nfacct ')) return adapted
+  if (!features.counters.has(counters.localhost)) adapted = adapted.replace(localhostRule, '')
+  if (!features.counters.has(counters.invalid)) {
+    adapted = adapted.replace(` -m nfacct --nfacct-name ${counters.invalid}`, '')
+  }
+  return adapted
+}
+
+const localhostRule = new RegExp(`^.* --nfacct-name ${counters.localhost} .*\\n`, 'gm')
+
+/** Above this many endpoints their rules go without comments, which make up half of the text. */
+export const largeEndpoints = 1000
+
+/** The text of a chain without the comments that only help people find their endpoint. */
+export function withoutComments(entry: IptEntry): string {
+  if (chainOf(entry.id).startsWith('KUBE-SEP-')) return entry.digest.replace(/ -m comment --comment \S+/g, '')
+  return entry.digest.replace(/ -m comment --comment "[^"]* -> [^"]*"/g, '')
+}
+
+export interface Draft {
+  /** Fixed parts, already adapted; '' where there is none. */
+  readonly base: Readonly<Record<Table, { readonly head: string; readonly tail: string }>>
+  /** Rules in the shared chains by service port, in order. */
+  readonly shared: Readonly<Record<Table, Iterable<readonly [port: string, text: string]>>>
+  /** Chains to write, by service port, in order. */
+  readonly chains: ReadonlyMap<string, readonly IptEntry[]>
+  /** Chains to delete. */
+  readonly stale: readonly string[]
+  /** Without the comments of endpoints. */
+  readonly large: boolean
+}
+
+export function compose(draft: Draft): string {
+  const out: string[] = ['*filter\n']
+  declare(out, sharedChains.filter)
+  if (draft.base.filter.head !== '') declare(out, [kubeletFirewall])
+  out.push(draft.base.filter.head)
+  for (const [, text] of draft.shared.filter) out.push(text)
+  out.push(draft.base.filter.tail, 'COMMIT\n*nat\n')
+
+  declare(out, sharedChains.nat)
+  const written = new Map<string, readonly IptEntry[]>()
+  for (const [port, entries] of draft.chains) {
+    const inOrder = entries.toSorted((a, b) => rank(a) - rank(b))
+    written.set(port, inOrder)
+    for (const { id } of inOrder) declare(out, [chainOf(id)])
+  }
+  declare(out, draft.stale)
+  out.push(draft.base.nat.head)
+  const text = draft.large ? withoutComments : (entry: IptEntry) => entry.digest
+  for (const [port, rules] of draft.shared.nat) {
+    out.push(rules)
+    const own = written.get(port)
+    if (own === undefined) continue
+    rulesOf(own, text, out)
+    written.delete(port)
+  }
+  for (const own of written.values()) rulesOf(own, text, out)
+  for (const chain of draft.stale) out.push(`-X ${chain}\n`)
+  out.push(draft.base.nat.tail, 'COMMIT\n')
+  return out.join('')
+}
+
+function declare(out: string[], chains: readonly string[]): void {
+  for (const chain of chains) out.push(`:${chain} - [0:0]\n`)
+}
+
+const order = ['KUBE-EXT-', 'KUBE-FW-', 'KUBE-SVC-', 'KUBE-SVL-', 'KUBE-SEP-']
+
+const rank = ({ id }: IptEntry): number => order.findIndex((prefix) => id.startsWith(prefix, 4))
+
+/** kube-proxy writes the first rule for the cluster IP before it comes to the other chains of the port. */
+function rulesOf(entries: readonly IptEntry[], text: (entry: IptEntry) => string, out: string[]): void {
+  const internal = entries.find(({ digest }) => clusterIpRule.test(digest))
+  const first = internal === undefined ? '' : internal.digest.slice(0, internal.digest.indexOf('\n') + 1)
+  out.push(first)
+  for (const entry of entries) out.push(entry === internal ? text(entry).slice(first.length) : text(entry))
+}
+
+const clusterIpRule = /^-A KUBE-SV[CL]-\S+ -m comment --comment "\S+ cluster IP" /
+
+/**
+ * Lines that a failed restore may mean; none if it does not say, or means a whole table. The nft flavour tells of a missing
+ * chain one line late (1.8.9).
+ */
+export function suspectLines(stderr: string, text: string): readonly string[] {
+  const match = /line:? (\d+)/.exec(stderr)
+  if (match === null) return []
+  const number = Number(match[1])
+  const lines = text.split('\n', number)
+  return [lines[number - 1] ?? '', lines[number - 2] ?? ''].filter((line) => /^(?:-A|-X|:)/.test(line))
+}

@@ -1,0 +1,184 @@
+// Puts entries into the kernel's iptables tables through the programs, observes which chains are there, and notices tampering.
+
+import { describeError, ProxyError } from '../../lib/errors.ts'
+import { familyName } from '../../lib/ip.ts'
+import { PacketCounters } from '../../sys/netlink/nfacct.ts'
+import { tcpIsLiberal } from '../../sys/tuning.ts'
+import type { Applied, Changes, Held, OpenContext, Target } from '../backend.ts'
+import { Book } from './book.ts'
+import { canary, counters, isOwnChain, jumpArgs, jumps, savedJump } from './chains.ts'
+import { chainId, type IptEntry } from './entries.ts'
+import { largeEndpoints } from './restore.ts'
+import { openSight, type Seen, type Sight } from './sight.ts'
+import { atLeast, type Programs, Tools } from './tools.ts'
+import { Watch } from './watch.ts'
+import { type Unit, Writer } from './writer.ts'
+
+export interface TargetOptions {
+  readonly context: OpenContext
+  readonly programs: Programs
+  readonly syncPeriodMs: number
+}
+
+const hourMs = 3_600_000
+
+export class IptablesTarget implements Target<IptEntry> {
+  readonly #context: OpenContext
+  readonly #tools: Tools
+  readonly #sight: Sight
+  readonly #watch: Watch
+  readonly #book = new Book()
+  readonly #writer: Writer
+  readonly #packets = new PacketCounters()
+  /** What observe saw: set means that the next apply writes everything, and makes sure of jumps and counters. */
+  #seen: Seen | undefined
+  #lastFull = 0
+
+  constructor({ context, programs, syncPeriodMs }: TargetOptions) {
+    const { family, log, clock } = context
+    this.#context = context
+    this.#tools = new Tools({ programs, family, log, clock, patienceMs: syncPeriodMs })
+    this.#sight = openSight(this.#tools, family)
+    this.#writer = new Writer({ book: this.#book, restore: (text, signal) => this.#tools.restore(text, signal) })
+    this.#watch = new Watch({
+      sight: this.#sight,
+      expected: () => this.#book.uses(),
+      onDrift: context.onDrift,
+      clock,
+      log,
+    })
+  }
+
+  /** Which chains of services exist. Rules carry no digest, so everything else is in doubt and will be written. */
+  async observe(signal: AbortSignal): Promise<readonly Held[]> {
+    this.#seen = await this.#sight.look(signal)
+    const held: Held[] = []
+    for (const key of this.#seen.uses.keys()) {
+      const [table, chain] = key.split(' ') as [string, string]
+      if (table === 'nat' && isOwnChain(chain)) held.push({ kind: 'chain', id: chainId(chain), digest: '' })
+    }
+    return held
+  }
+
+  async apply(changes: Changes<IptEntry>, _wanted: unknown, signal: AbortSignal): Promise<Applied> {
+    const seen = this.#seen
+    const full = seen !== undefined
+    if (!full && changes.put.length + changes.drop.length === 0) return { refused: [], figures: this.#figures(0, 0) }
+    const before = await this.#watch.pause()
+    const commits = this.#tools.commits
+    try {
+      if (full) await this.#prepare(seen, changes, signal)
+      const { refused, failures, lines } = await this.#writer.write(unitsOf(changes), signal)
+      if (full) this.#lastFull = this.#context.clock.monotonic()
+      this.#seen = undefined
+      await this.#lookAfter(failures > 0 ? undefined : before, this.#tools.commits - commits, full, signal)
+      const counted = failures > 0 ? { iptables_restore_failures: failures } : {}
+      const partial = failures > 0 && !full ? { iptables_partial_restore_failures: failures } : {}
+      return { refused, figures: { ...this.#figures(lines.filter, lines.nat), ...counted, ...partial } }
+    } catch (error) {
+      this.#watch.abandon()
+      // What was there before is refused without any change of ours: somebody broke it, and waiting will not mend it.
+      if (!full && error instanceof ProxyError && error.code === 'iptables-restore') {
+        this.#context.onDrift(`another program (${error.message})`)
+      }
+      throw error
+    }
+  }
+
+  /** Also true once an hour, as a full write costs little while clusters are not large. */
+  drifted(): boolean {
+    const age = this.#context.clock.monotonic() - this.#lastFull
+    return this.#watch.drifted || (age > hourMs && this.#book.endpoints <= largeEndpoints)
+  }
+
+  async close(): Promise<void> {
+    this.#watch.close()
+    this.#packets.close()
+  }
+
+  /** The rules are in; a look that fails leaves them in doubt, and does not undo them. */
+  async #lookAfter(before: string | undefined, commits: number, full: boolean, signal: AbortSignal): Promise<void> {
+    try {
+      await this.#watch.resume(before, commits, full, signal)
+    } catch (error) {
+      signal.throwIfAborted()
+      this.#watch.abandon()
+      this.#context.log.warn('cannot look after our rules', { error: describeError(error) })
+    }
+  }
+
+  async #prepare(seen: Seen, changes: Changes<IptEntry>, signal: AbortSignal): Promise<void> {
+    this.#writer.features = {
+      randomFully: atLeast(this.#tools.programs.version, [1, 6, 2]),
+      liberal: tcpIsLiberal(),
+      counters: await this.#ensureCounters(),
+    }
+    this.#writer.startAnew(new Set(changes.put.map(({ id }) => id)))
+    await this.#ensureJumps(seen, signal)
+  }
+
+  /** Counters that cannot be made are done without. */
+  async #ensureCounters(): Promise<ReadonlySet<string>> {
+    const made = new Set<string>()
+    if (!(await this.#packets.supported())) return made
+    for (const name of Object.values(counters)) {
+      try {
+        await this.#packets.ensure(name)
+        made.add(name)
+      } catch (error) {
+        this.#context.log.warn('cannot count packets', { counter: name, error: describeError(error) })
+      }
+    }
+    return made
+  }
+
+  async #ensureJumps({ uses, jumps: found }: Seen, signal: AbortSignal): Promise<void> {
+    const made = new Set(uses.keys())
+    const ensureChain = async (table: string, chain: string) => {
+      if (made.has(`${table} ${chain}`)) return
+      await this.#tools.change(['-N', chain, '-t', table], signal)
+      made.add(`${table} ${chain}`)
+    }
+    for (const table of ['mangle', 'nat', 'filter']) await ensureChain(table, canary)
+    for (const one of jumps) {
+      await ensureChain(one.table, one.to)
+      if (found.has(`${one.table} ${savedJump(one)}`)) continue
+      const rule = [one.from, '-t', one.table, ...jumpArgs(one)]
+      if (await this.#tools.ask(['-C', ...rule], signal)) continue
+      if (await this.#tools.change(['-I', ...rule], signal)) continue
+      const family = familyName(this.#context.family)
+      throw new ProxyError('iptables-jump', `cannot make ${one.from} of ${one.table} jump to ${one.to} (${family})`)
+    }
+  }
+
+  #figures(filter: number, nat: number): Readonly<Record<string, number>> {
+    return {
+      'iptables_total{filter}': this.#book.lines('filter'),
+      'iptables_total{nat}': this.#book.lines('nat'),
+      'iptables_last{filter}': filter,
+      'iptables_last{nat}': nat,
+    }
+  }
+}
+
+/** By service, the base first; chains that nobody known has left are a unit of their own. */
+export function unitsOf({ put, drop }: Changes<IptEntry>): readonly Unit[] {
+  const base = { kind: 'base' as const, service: '', put: [] as IptEntry[], drop: [] as Held[] }
+  const leftovers = { kind: 'leftovers' as const, service: '', put: [], drop: [] as Held[] }
+  const units = new Map<string, { kind: 'service'; service: string; put: IptEntry[]; drop: Held[] }>()
+  const of = (entry: IptEntry) => {
+    if (entry.kind === 'base') return base
+    let unit = units.get(entry.service)
+    if (unit === undefined) {
+      unit = { kind: 'service', service: entry.service, put: [], drop: [] }
+      units.set(entry.service, unit)
+    }
+    return unit
+  }
+  for (const entry of put) of(entry).put.push(entry)
+  for (const held of drop) (isEntry(held) ? of(held) : leftovers).drop.push(held)
+  return [base, ...units.values(), ...(leftovers.drop.length > 0 ? [leftovers] : [])]
+}
+
+/** What the ledger has settled is our own entry; what was only observed is not. */
+const isEntry = (held: Held): held is IptEntry => 'service' in held

@@ -1,0 +1,215 @@
+// Writes changes in one restore; if the kernel refuses, finds out whose rules it does not want, and gets all others in.
+//
+// 1. All changes go in one restore. Only when that fails, services are looked at one by one.
+// 2. First it must be sure that it is a change that is refused: the base and what was there before must go in without them.
+//    If they do not, somebody broke what was there, and only writing everything anew helps: that is the caller's.
+// 3. A line number makes a suspect, not a culprit: it is sentenced only if it fails alone. Where no line is told (the legacy
+//    flavour fails at COMMIT), halves are tried. Every success is written for good, so this ends.
+// 4. A refused service keeps what it had, its old rules, its old chains, and the chains those jump to, until everything is
+//    written anew.
+
+import { ProxyError } from '../../lib/errors.ts'
+import type { Held, Refusal } from '../backend.ts'
+import type { Book } from './book.ts'
+import { chainOf, type IptEntry } from './entries.ts'
+import { adapt, compose, type Features, largeEndpoints, suspectLines } from './restore.ts'
+
+/** The changes of the base, of one service, or what nobody known has left. */
+export interface Unit {
+  readonly kind: 'base' | 'service' | 'leftovers'
+  /** '' unless a service's. */
+  readonly service: string
+  readonly put: readonly IptEntry[]
+  readonly drop: readonly Held[]
+}
+
+export interface WriterOptions {
+  readonly book: Book
+  readonly restore: (text: string, signal: AbortSignal) => Promise<void>
+}
+
+export interface Written {
+  readonly refused: readonly Refusal[]
+  /** Restores that failed. */
+  readonly failures: number
+  /** Lines in the last restore, by table. */
+  readonly lines: { readonly filter: number; readonly nat: number }
+}
+
+/** A restore that the programs or the kernel refused. */
+class Refused extends Error {
+  readonly suspects: readonly string[]
+  constructor(cause: ProxyError, suspects: readonly string[]) {
+    super(cause.message, { cause })
+    this.suspects = suspects
+  }
+}
+
+export class Writer {
+  features: Features = { randomFully: false, liberal: false, counters: new Set() }
+  readonly #options: WriterOptions
+  /** Chains that nobody wants any more, but that could not be deleted; by the service that still uses them. */
+  readonly #lingering = new Map<string, string>()
+  #refused: Refusal[] = []
+  #failures = 0
+  #lines = { filter: 0, nat: 0 }
+
+  constructor(options: WriterOptions) {
+    this.#options = options
+  }
+
+  /** Before everything is written anew: forgets what is not among it. */
+  startAnew(wanted: ReadonlySet<string>): void {
+    const { book } = this.#options
+    this.#lingering.clear()
+    for (const { id } of [...book.entries()]) if (!wanted.has(id)) book.drop(id)
+  }
+
+  /** Throws with code `iptables-restore` if what is refused is not in these units. */
+  async write(units: readonly Unit[], signal: AbortSignal): Promise<Written> {
+    this.#refused = []
+    this.#failures = 0
+    await this.#writeAll(units, signal)
+    return { refused: this.#refused, failures: this.#failures, lines: this.#lines }
+  }
+
+  async #writeAll(all: readonly Unit[], signal: AbortSignal): Promise<void> {
+    const failure = await this.#try(all, signal)
+    if (failure === undefined) return
+    const base = all.filter(({ kind }) => kind === 'base')
+    const rest = all.filter(({ kind }) => kind !== 'base')
+    const unrelated = await this.#try(base, signal)
+    if (unrelated !== undefined) throw failed(unrelated)
+    await this.#isolate(rest, failure, signal)
+  }
+
+  async #isolate(all: readonly Unit[], first: Refused, signal: AbortSignal): Promise<void> {
+    let rest = all
+    for (let failure: Refused | undefined = first; failure !== undefined; ) {
+      const suspects = rest.filter((unit) => failure?.suspects.some((line) => mentions(unit, line, this.#lingering)))
+      if (suspects.length === 0) return this.#halve(rest, signal)
+      for (const suspect of suspects) await this.#judge(suspect, signal)
+      rest = rest.filter((unit) => !suspects.includes(unit))
+      failure = rest.length === 0 ? undefined : await this.#try(rest, signal)
+    }
+  }
+
+  async #halve(units: readonly Unit[], signal: AbortSignal): Promise<void> {
+    if (units.length <= 1) {
+      for (const unit of units) await this.#judge(unit, signal)
+      return
+    }
+    const middle = units.length >> 1
+    for (const half of [units.slice(0, middle), units.slice(middle)]) {
+      const again = await this.#try(half, signal)
+      if (again !== undefined) await this.#isolate(half, again, signal)
+    }
+  }
+
+  /** Alone, then without deleting anything; if that fails, too, the service is refused. */
+  async #judge(unit: Unit, signal: AbortSignal): Promise<void> {
+    const failure = await this.#try([unit], signal)
+    if (failure === undefined) return
+    const stale = unit.drop.filter(isChain)
+    if (stale.length > 0) {
+      const kept = { ...unit, drop: unit.drop.filter((held) => !isChain(held)) }
+      if ((await this.#try([kept], signal)) === undefined) {
+        const error = refusal(`chains of ${unit.service || 'no service'} cannot be deleted`, failure)
+        for (const { id } of stale) this.#refused.push({ id, error })
+        return
+      }
+    }
+    const error = refusal(`the rules of ${unit.service || 'a leftover'} are refused`, failure)
+    for (const { id } of unit.put) this.#refused.push({ id, error })
+    for (const { id } of stale) this.#lingering.set(chainOf(id), unit.service)
+  }
+
+  /** One restore. Undefined if it worked; then the book says so. */
+  async #try(units: readonly Unit[], signal: AbortSignal): Promise<Refused | undefined> {
+    signal.throwIfAborted()
+    const undo = this.#stage(units)
+    const text = this.#text(units)
+    try {
+      await this.#options.restore(text, signal)
+    } catch (error) {
+      undo()
+      if (!(error instanceof ProxyError) || error.code !== 'exec' || error.fields.exitCode === undefined) throw error
+      this.#failures++
+      return new Refused(error, suspectLines(String(error.fields.stderr), text))
+    }
+    for (const { service } of units) {
+      for (const [chain, user] of this.#lingering) if (user === service) this.#lingering.delete(chain)
+    }
+    this.#lines = { filter: countLines(text, 0, text.indexOf('*nat')), nat: countLines(text, text.indexOf('*nat')) }
+    return undefined
+  }
+
+  /** Enters the units in the book; the returned function takes them out again. */
+  #stage(units: readonly Unit[]): () => void {
+    const { book } = this.#options
+    const undo: (() => void)[] = []
+    const back = (id: string, before: IptEntry | undefined) => {
+      undo.push(() => (before === undefined ? book.drop(id) : book.put(before)))
+    }
+    for (const unit of units) {
+      for (const { id } of unit.drop) back(id, book.drop(id))
+      for (const entry of unit.put) back(entry.id, book.put(this.#adapted(entry)))
+    }
+    return () => {
+      for (const step of undo.reverse()) step()
+    }
+  }
+
+  #adapted(entry: IptEntry): IptEntry {
+    if (entry.kind === 'chain') return entry
+    const digest = adapt(entry.digest, this.features)
+    return digest === entry.digest ? entry : { ...entry, digest }
+  }
+
+  #text(units: readonly Unit[]): string {
+    const { book } = this.#options
+    const chains = new Map<string, IptEntry[]>()
+    const stale: string[] = []
+    for (const { put, drop, service } of units) {
+      for (const entry of put) {
+        if (entry.kind !== 'chain') continue
+        const own = chains.get(entry.port)
+        if (own === undefined) chains.set(entry.port, [entry])
+        else own.push(entry)
+      }
+      for (const held of drop) if (isChain(held)) stale.push(chainOf(held.id))
+      for (const [chain, user] of this.#lingering) if (user === service) stale.push(chain)
+    }
+    return compose({
+      base: {
+        filter: { head: book.base('filter head'), tail: book.base('filter tail') },
+        nat: { head: book.base('nat head'), tail: book.base('nat tail') },
+      },
+      shared: book.shared,
+      chains: new Map([...chains].sort(([a], [b]) => (a < b ? -1 : 1))),
+      stale: [...new Set(stale)],
+      large: book.endpoints > largeEndpoints,
+    })
+  }
+}
+
+const isChain = ({ kind }: Held): boolean => kind === 'chain'
+
+function mentions(unit: Unit, line: string, lingering: ReadonlyMap<string, string>): boolean {
+  const chain = /^(?:-X |-A |:)(\S+)/.exec(line)?.[1] as string
+  if (lingering.get(chain) === unit.service) return true
+  if (unit.drop.some(({ id }) => chainOf(id) === chain)) return true
+  return unit.put.some(({ id, digest }) => chainOf(id) === chain || digest.includes(line))
+}
+
+const failed = ({ message, cause }: Refused): ProxyError =>
+  new ProxyError('iptables-restore', message, { cause, fields: cause instanceof ProxyError ? cause.fields : {} })
+
+const refusal = (what: string, { message, cause }: Refused): ProxyError =>
+  new ProxyError('iptables-refused', `${what}: ${message}`, { cause })
+
+function countLines(text: string, start: number, end = text.length): number {
+  let count = 0
+  for (let at = text.indexOf('\n-', start); at >= 0 && at < end; at = text.indexOf('\n-', at + 1)) count++
+  return count
+}
