@@ -30,14 +30,14 @@ export interface Flow {
 /** Who serves: ports by address. */
 type Serving = Map<string, Set<number>>
 
-export interface StaleRule {
+interface StaleRule {
   /** Destination ports of all frontends: flows to others need not even be read. */
   readonly ports: ReadonlySet<number>
   stale(flow: Flow): boolean
 }
 
 /** For one family; `nodeAddresses` are all those of this machine's interfaces. */
-export function staleRule(ports: Iterable<ServicePort>, nodeAddresses: Iterable<string>): StaleRule {
+function staleRule(ports: Iterable<ServicePort>, nodeAddresses: Iterable<string>): StaleRule {
   const frontends = new Map<number, Map<string, Serving>>()
   for (const port of ports) {
     if (port.protocol !== 'udp' || port.serving.length === 0) continue

@@ -1,6 +1,7 @@
 // Addresses between netlink's bytes and canonical text, with a memory for those that come again and again in a dump.
 
-import { formatIp, parseIp } from '../../lib/ip.ts'
+import { type Family, formatIp, parseIp } from '../../lib/ip.ts'
+import { u32At } from './message.ts'
 
 /** A dump of a million flows names few services and endpoints, and each client many times. */
 const maxRemembered = 65_536
@@ -9,11 +10,16 @@ export class AddressCache {
   readonly #ipv4 = new Map<number, string>()
   readonly #ipv6 = new Map<string, string>()
 
+  text(family: Family, bytes: Buffer, at: number): string {
+    return family === 4 ? this.ipv4(bytes, at) : this.ipv6(bytes, at)
+  }
+
   ipv4(bytes: Buffer, at: number): string {
-    const key = bytes.readUInt32BE(at)
+    // As a small integer, for the map: twice as fast as with a large one.
+    const key = u32At(bytes, at) | 0
     const known = this.#ipv4.get(key)
     if (known !== undefined) return known
-    const text = `${key >>> 24}.${(key >>> 16) & 255}.${(key >>> 8) & 255}.${key & 255}`
+    const text = `${bytes[at]}.${bytes[at + 1]}.${bytes[at + 2]}.${bytes[at + 3]}`
     if (this.#ipv4.size >= maxRemembered) this.#ipv4.clear()
     this.#ipv4.set(key, text)
     return text

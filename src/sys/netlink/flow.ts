@@ -101,33 +101,31 @@ export function decodeFlow(
   filter: FlowFilter,
   addresses: AddressCache,
 ): Flow | undefined {
-  const original = { ...empty }
-  const reply = { ...empty }
   let id = 0
   let zone = 0
+  clear(original)
+  clear(reply)
   message.attributes(4, reader)
   while (reader.next()) {
     if (reader.type === CTA.original) {
-      readTuple(reader, original, addresses)
+      readTuple(reader, original, filter.family)
       if (original.protocol !== filter.protocol) return undefined
       if (filter.destinationPorts?.has(original.destinationPort) === false) return undefined
-    } else if (reader.type === CTA.reply) readTuple(reader, reply, addresses)
+    } else if (reader.type === CTA.reply) readTuple(reader, reply, filter.family)
     else if (reader.type === CTA.id) id = reader.u32()
     else if (reader.type === CTA.zone) zone = reader.u16()
   }
+  if (original.source === 0 || original.destination === 0 || reply.source === 0) reader.fail('a flow without addresses')
   if (reader.error !== undefined) return undefined
-  if (original.destination === '' || reply.source === '') {
-    reader.fail('a flow without addresses')
-    return undefined
-  }
+  const { bytes } = message
   return {
     family: filter.family,
     protocol: original.protocol,
-    source: original.source,
+    source: addresses.text(filter.family, bytes, original.source),
     sourcePort: original.sourcePort,
-    destination: original.destination,
+    destination: addresses.text(filter.family, bytes, original.destination),
     destinationPort: original.destinationPort,
-    replySource: reply.source,
+    replySource: addresses.text(filter.family, bytes, reply.source),
     replySourcePort: reply.sourcePort,
     id,
     zone,
@@ -135,37 +133,66 @@ export function decodeFlow(
   }
 }
 
-const empty = { protocol: 0, source: '', sourcePort: 0, destination: '', destinationPort: 0, zone: 0 }
+/** One direction as it comes: addresses are where they begin in the message, as most flows of a dump are of no interest. */
+interface RawTuple {
+  protocol: number
+  source: number
+  sourcePort: number
+  destination: number
+  destinationPort: number
+  zone: number
+}
 
-function readTuple(reader: AttributeReader, into: typeof empty, addresses: AddressCache): void {
+const makeTuple = (): RawTuple => ({
+  protocol: 0,
+  source: 0,
+  sourcePort: 0,
+  destination: 0,
+  destinationPort: 0,
+  zone: 0,
+})
+
+/** Used again for each flow; a dump has a million. */
+const original = makeTuple()
+const reply = makeTuple()
+
+function clear(tuple: RawTuple): void {
+  tuple.protocol = tuple.source = tuple.sourcePort = tuple.destination = tuple.destinationPort = tuple.zone = 0
+}
+
+function readTuple(reader: AttributeReader, into: RawTuple, family: Family): void {
   reader.enter()
   while (reader.next()) {
-    if (reader.type === TUPLE.zone) into.zone = reader.u16()
-    if (reader.type !== TUPLE.ip && reader.type !== TUPLE.protocol) continue
-    const ip = reader.type === TUPLE.ip
-    reader.enter()
-    while (reader.next()) {
-      if (ip) readIp(reader, into, addresses)
-      else if (reader.type === PROTOCOL.number) into.protocol = reader.u8()
-      else if (reader.type === PROTOCOL.sourcePort) into.sourcePort = reader.u16()
-      else if (reader.type === PROTOCOL.destinationPort) into.destinationPort = reader.u16()
-    }
-    reader.leave()
+    if (reader.type === TUPLE.ip) readIp(reader, into, family)
+    else if (reader.type === TUPLE.protocol) readProtocol(reader, into)
+    else if (reader.type === TUPLE.zone) into.zone = reader.u16()
   }
   reader.leave()
 }
 
-function readIp(reader: AttributeReader, into: typeof empty, addresses: AddressCache): void {
-  const { type, bytes, start, length } = reader
-  const six = type === IP.source6 || type === IP.destination6
-  if (!six && type !== IP.source4 && type !== IP.destination4) return
-  if (length !== (six ? 16 : 4)) {
-    reader.fail(`an address of ${length} bytes`)
-    return
+function readIp(reader: AttributeReader, into: RawTuple, family: Family): void {
+  const [source, destination, length] = family === 4 ? ipv4Shape : ipv6Shape
+  reader.enter()
+  while (reader.next()) {
+    if (reader.type !== source && reader.type !== destination) continue
+    if (reader.length !== length) reader.fail(`an address of ${reader.length} bytes`)
+    else if (reader.type === source) into.source = reader.start
+    else into.destination = reader.start
   }
-  const text = six ? addresses.ipv6(bytes, start) : addresses.ipv4(bytes, start)
-  if (type === IP.source4 || type === IP.source6) into.source = text
-  else into.destination = text
+  reader.leave()
+}
+
+const ipv4Shape = [IP.source4, IP.destination4, 4] as const
+const ipv6Shape = [IP.source6, IP.destination6, 16] as const
+
+function readProtocol(reader: AttributeReader, into: RawTuple): void {
+  reader.enter()
+  while (reader.next()) {
+    if (reader.type === PROTOCOL.number) into.protocol = reader.u8()
+    else if (reader.type === PROTOCOL.sourcePort) into.sourcePort = reader.u16()
+    else if (reader.type === PROTOCOL.destinationPort) into.destinationPort = reader.u16()
+  }
+  reader.leave()
 }
 
 function writeTuple(writer: MessageWriter, type: number, tuple: Tuple): void {

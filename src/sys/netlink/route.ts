@@ -27,7 +27,7 @@ const RTNLGRP_IPV6_IFADDR = 9
 const linkHeader = 16
 const addressHeader = 8
 
-export type Scope = 'global' | 'site' | 'link' | 'host'
+type Scope = 'global' | 'site' | 'link' | 'host'
 
 export interface InterfaceAddress {
   readonly interface: string
@@ -152,7 +152,7 @@ function addressBody(writer: MessageWriter): void {
   writer.header(new Uint8Array(addressHeader))
 }
 
-export function decodeLink(message: MessageReader, reader: AttributeReader) {
+function decodeLink(message: MessageReader, reader: AttributeReader) {
   if (message.type !== RTM_NEWLINK) return undefined
   let name = ''
   message.attributes(linkHeader, reader)
@@ -161,7 +161,7 @@ export function decodeLink(message: MessageReader, reader: AttributeReader) {
   return { index: hostU32(message.bytes, message.start + 4), name }
 }
 
-export function decodeAddress(
+function decodeAddress(
   message: MessageReader,
   reader: AttributeReader,
   names: ReadonlyMap<number, string>,

@@ -127,10 +127,11 @@ describe('conntrack messages', () => {
     fc.assert(
       fc.property(arbitrary, (flow) => {
         const original = body((writer) => writeDelete(writer, { ...flow, replySource: '', replySourcePort: 0 }))
-        // The reply direction, which no request has, from an entry that is known.
-        const reply = dns.subarray(4 + 0x34, 4 + 2 * 0x34)
+        // The reply direction, which no request has, is another tuple of the same kind.
+        const reply = Buffer.from(original.subarray(20, 20 + original.readUInt16LE(20)))
+        reply.writeUInt16LE(0x8002, 2)
         const decoded = decode(framed(Buffer.concat([original.subarray(16), reply])), flow)
-        expect(decoded.flow).toEqual({ ...flow, replySource: '10.180.0.1', replySourcePort: 53 })
+        expect(decoded.flow).toEqual({ ...flow, replySource: flow.source, replySourcePort: flow.sourcePort })
       }),
     )
   })

@@ -52,7 +52,7 @@ function writeNames(writer: MessageWriter, { table, set, setId }: Pick<Elements,
   if (setId !== undefined) writer.u32(LIST.setId, setId)
 }
 
-export function writeElement(writer: MessageWriter, element: Element, keysOnly: boolean): void {
+function writeElement(writer: MessageWriter, element: Element, keysOnly: boolean): void {
   const at = writer.open(1)
   if (element.intervalEnd === true) writer.u32(ELEMENT.flags, INTERVAL_END)
   if (!keysOnly && element.timeoutMs !== undefined) writer.u64(ELEMENT.timeout, element.timeoutMs)

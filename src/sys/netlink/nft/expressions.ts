@@ -95,7 +95,7 @@ const VERDICT = 2
 const FULLY_RANDOM = 0x10
 
 /** `data` attribute with raw bytes. */
-export function writeValue(writer: MessageWriter, type: number, value: Uint8Array): void {
+function writeValue(writer: MessageWriter, type: number, value: Uint8Array): void {
   const at = writer.open(type)
   writer.raw(VALUE, value)
   writer.close(at)

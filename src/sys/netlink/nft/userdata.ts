@@ -11,7 +11,7 @@ const expressionTypes = { payload: 7, meta: 9, concatenation: 13, numgen: 23 } a
 const BIG_ENDIAN = 2
 
 /** Longest comment there is room for in a length byte, with its NUL. */
-export const maxComment = 254
+const maxComment = 254
 
 /** A part of a key, or of data, as nft writes it. */
 export type Field =
