@@ -37,7 +37,7 @@ export interface AuditRecord {
   readonly requestReceivedTimestamp: string
 }
 
-export interface User {
+interface User {
   readonly token?: string
   readonly tokenFile?: string
   /** Base name of a pair that `issue` wrote. */

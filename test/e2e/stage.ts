@@ -10,7 +10,7 @@ import { type NodeSpace, startNodeSpace } from './nodespace.ts'
 import { until } from './wait.ts'
 
 export const RBAC = fileURLToPath(new URL('../../deploy/rbac.yaml', import.meta.url))
-export const ACCOUNT = 'system:serviceaccount:kube-system:sluice'
+const ACCOUNT = 'system:serviceaccount:kube-system:sluice'
 export const NODE = 'node-1'
 /** Addresses of the node's namespace on which an endpoint answers with its own address. */
 export const [ONE, TWO, THREE, SIX] = ['10.244.1.1', '10.244.1.2', '10.244.1.3', 'fd00:244:1::1'] as const
