@@ -1,13 +1,19 @@
 // The list of data planes: adding one is a folder and a line here.
 
 import type { Backend, Cleanup, Held, Mode, Settings } from './backend.ts'
+import { iptables } from './iptables/backend.ts'
+import { cleanupIptables } from './iptables/cleanup.ts'
+import { cleanupNftables, nftables } from './nftables/backend.ts'
 
 interface Known {
   readonly make: (settings: Settings) => Backend<Held>
   readonly cleanup: Cleanup
 }
 
-const known: Partial<Readonly<Record<Mode, Known>>> = {}
+const known: Partial<Readonly<Record<Mode, Known>>> = {
+  iptables: { make: iptables, cleanup: cleanupIptables },
+  nftables: { make: nftables, cleanup: cleanupNftables },
+}
 
 /** Undefined where this build has no such data plane. */
 export const findBackend = (mode: Mode): Known['make'] | undefined => known[mode]?.make

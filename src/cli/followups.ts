@@ -56,14 +56,12 @@ export function followUps(options: FollowOptions): { close(): Promise<void> } {
     started: (family) => health.updated(family),
     queued: (family) => health.queued(family),
     report(report) {
-      for (const { service, id, error } of report.refused) {
-        log.error('the data plane refused a service; all others are in', { service, entry: id, error })
+      for (const { service, error } of report.refused) {
         tell.service(service, 'FailedToProgramService', 'SyncProxyRules', describeError(error))
       }
       if (report.ok) synced(report).catch((error) => log.error('follow-up of a sync failed', { error }))
     },
     conflict({ winner, loser, frontend, family }) {
-      log.warn('two services claim one address; the older one holds it', { frontend, winner, loser })
       tell.service(
         loser,
         'AddressConflict',
@@ -72,7 +70,6 @@ export function followUps(options: FollowOptions): { close(): Promise<void> } {
       )
     },
     drift(family, culprit) {
-      log.warn('somebody changed our rules; repairing', { family: familyName(family), culprit })
       tell.node('RulesChanged', 'SyncProxyRules', `${familyName(family)} rules were changed by ${culprit}; repaired`)
     },
     problem({ kind, object, uid, field, message }) {

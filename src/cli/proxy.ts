@@ -40,7 +40,6 @@ export async function proxy(argv: readonly string[]): Promise<number> {
       return 0
     }
     if (options.cleanup) return await cleanEverything(options, log)
-    await cleanOtherModes(config, log)
     await runUntilStopped(options, log)
     return 0
   } catch (error) {
@@ -66,6 +65,7 @@ async function runUntilStopped(options: Options, log: ReturnType<typeof createLo
   process.once('SIGTERM', onSignal)
   process.once('SIGINT', onSignal)
   try {
+    await cleanOtherModes(options.config, log)
     await run({ options, backend: backendFor(options.config), log, signal: stop.signal })
   } finally {
     watch?.close()

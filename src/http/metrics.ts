@@ -39,7 +39,6 @@ interface Feature {
 
 export interface MetricsOptions {
   readonly mode: Mode
-  readonly families: readonly Family[]
   readonly version: BuildVersion
   readonly features?: readonly Feature[]
   /** Read at each scrape. */
@@ -105,7 +104,7 @@ export function createMetrics(options: MetricsOptions) {
   }
 }
 
-function journalListener(live: Instruments, { mode, families }: MetricsOptions) {
+function journalListener(live: Instruments, { mode }: MetricsOptions) {
   const prefix = 'kubeproxy_sync_proxy_rules_'
   const changes = (kind: ChangeKind) => `${prefix}${kind === 'service' ? 'service' : 'endpoint'}_changes`
   const queued = (family: Family, at: number): void =>
@@ -117,8 +116,7 @@ function journalListener(live: Instruments, { mode, families }: MetricsOptions) 
     started: queued,
     pending,
     change(kind: ChangeKind, count: number): void {
-      // kube-proxy has a change tracker of services for each family, and each counts.
-      live.add(`${changes(kind)}_total`, {}, kind === 'service' ? families.length : 1)
+      live.add(`${changes(kind)}_total`, {})
       pending(kind, count)
     },
     drift(family: Family): void {

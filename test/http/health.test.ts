@@ -157,7 +157,6 @@ describe('the proxy health server', () => {
   it('I10: counts every answer by code', async () => {
     const metrics = createMetrics({
       mode: 'nftables',
-      families: [4],
       version: { kubernetes: 'v1.36.4', sluice: '0' },
       log,
       processMetrics: false,

@@ -22,7 +22,7 @@ async function start(
 ): Promise<{ probe: Probe; clock: ManualClock; metrics: Metrics }> {
   verbosity = []
   const clock = new ManualClock()
-  const metrics = createMetrics({ mode: 'nftables', families: [4, 6], version, log, processMetrics: false })
+  const metrics = createMetrics({ mode: 'nftables', version, log, processMetrics: false })
   const routes = metricsPages({
     mode: 'nftables',
     metrics,

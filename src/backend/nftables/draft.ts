@@ -12,7 +12,7 @@ import {
   type SetSpec,
   setDigest,
 } from './entries.ts'
-import type { Mirror, Retired } from './mirror.ts'
+import { type Mirror, type Retired, slotKey } from './mirror.ts'
 import { type Balance, balanceChains, balanceName, localSlots } from './rules.ts'
 import { place } from './slots.ts'
 
@@ -34,6 +34,9 @@ export interface RuleTag {
   readonly index: number
   readonly count: number
 }
+
+/** In place of a digest: the kernel cannot move a chain to another hook, it must be made anew. */
+export const otherHook = 'another hook'
 
 /** Collects the operations of one transaction, in the order in which the kernel must see them. */
 export class Draft {
@@ -73,11 +76,12 @@ export class Draft {
     else if (entry.kind === 'frontend') this.#putFrontend(entry.id, entry.frontend)
   }
 
-  /** What is put in the same transaction under the same kernel name stays. */
-  drop({ id, kind }: Held): void {
+  /** What was put since under the same name in the kernel stays: an address may have changed from one kind to another. */
+  drop({ id, kind, digest }: Held): void {
     const name = id.slice(id.indexOf(' ') + 1)
-    if (kind === 'element') this.#setElement(id, id, undefined)
-    else if (kind === 'frontend') this.#dropFrontend(id, name)
+    if (kind === 'element') {
+      if (this.#present(id, this.#mirror.elements.get(id)) === digest) this.#setElement(id, id, undefined)
+    } else if (kind === 'frontend') this.#dropFrontend(id, name)
     else if (kind === 'chain') {
       this.#removal.unshift({ op: 'flush-chain', name, entry: id })
       this.#commits.push(() => this.#mirror.retireChain(name))
@@ -91,7 +95,11 @@ export class Draft {
   putChain(entry: string, chain: ChainSpec): void {
     const { name } = chain
     const digest = chainDigest(chain)
-    if (this.#present(`chain ${name}`, this.#mirror.chains.get(name)) === undefined) {
+    const present = this.#present(`chain ${name}`, this.#mirror.chains.get(name))
+    if (present === undefined) {
+      this.#structure.push({ op: 'add-chain', chain, entry })
+    } else if (present === otherHook) {
+      this.#structure.push({ op: 'flush-chain', name, entry }, { op: 'delete-chain', name, entry })
       this.#structure.push({ op: 'add-chain', chain, entry })
     } else {
       this.#rules.push({ op: 'flush-chain', name, entry })
@@ -101,6 +109,17 @@ export class Draft {
     }
     this.#touched.set(`chain ${name}`, digest)
     this.#commits.push(() => this.#mirror.setChain(name, digest))
+  }
+
+  /** Clients that affinity sets of this transaction knew before. */
+  remember(clients: ReadonlyMap<string, readonly string[]>): void {
+    for (const operation of [...this.#structure]) {
+      if (operation.op !== 'add-set') continue
+      const { entry } = operation
+      for (const key of clients.get(operation.set.name) ?? []) {
+        this.#elements.push({ op: 'add-element', set: operation.set.name, key, value: '', entry })
+      }
+    }
   }
 
   /** Removes slots that nothing chooses any more, and chains that nothing enters. */
@@ -131,7 +150,6 @@ export class Draft {
   #setElement(entry: string, id: string, digest: string | undefined): void {
     const before = this.#present(id, this.#mirror.elements.get(id))
     if (before === digest) return
-    if (digest === undefined && this.#touched.has(id)) return
     const space = id.indexOf(' ')
     const set = id.slice(0, space)
     const key = id.slice(space + 1)
@@ -161,7 +179,10 @@ export class Draft {
   #dropFrontend(entry: string, key: string): void {
     const nodePort = /^(tcp|udp|sctp) /.test(key)
     const id = `${verdictSet(nodePort)} ${key}`
-    this.#setElement(entry, id, undefined)
+    const leads = this.#present(id, this.#mirror.elements.get(id))
+    if (leads !== undefined && /^goto (lb|np)-/.test(leads) && !this.#touched.has(slotKey(key, 0))) {
+      this.#setElement(entry, id, undefined)
+    }
     for (const offset of [0, localSlots]) {
       const table = this.#mirror.slots.get(slotKey(key, offset))
       if (table !== undefined && !this.#touched.has(slotKey(key, offset))) {
@@ -202,6 +223,3 @@ export class Draft {
 const verdictSet = (nodePort: boolean): string => (nodePort ? 'service-nodeports' : 'service-ips')
 
 const slotSet = (key: string): string => (/^(tcp|udp|sctp) /.test(key) ? 'nodeport-endpoints' : 'endpoints')
-
-/** Where the mirror keeps the slots of a frontend: those of the whole cluster, or those of this node. */
-export const slotKey = (key: string, offset: number): string => (offset === 0 ? key : `${key} local`)

@@ -1,5 +1,7 @@
 // What the kernel holds of our table, as far as we know: read once at the start, then kept by what was committed.
 
+import type { ChainSpec } from './entries.ts'
+
 /** Slots of one frontend. Those from `count` on are no longer chosen and wait to be swept. */
 export interface SlotTable {
   /** The endpoint in each slot that the kernel has. */
@@ -22,6 +24,8 @@ export class Mirror {
   /** Value and comment by `set key`; the members of every set and map but the slots. */
   readonly elements = new Map<string, string>()
   readonly slots = new Map<string, SlotTable>()
+  /** Chains of frontends that are not as they should be: written by another version, or damaged. */
+  readonly stale = new Map<string, ChainSpec>()
   /** How many elements lead into a chain. */
   readonly #entrances = new Map<string, number>()
   readonly #retiredSlots = new Set<string>()
@@ -32,6 +36,17 @@ export class Mirror {
     this.#count(digest, 1)
     if (digest === undefined) this.elements.delete(id)
     else this.elements.set(id, digest)
+  }
+
+  /** Found in the kernel. One that no element leads into is swept. */
+  adoptChain(name: string): void {
+    if ((this.#entrances.get(name) ?? 0) === 0) this.#retiredChains.add(name)
+  }
+
+  /** Found in the kernel. */
+  adoptSlots(id: string, table: SlotTable): void {
+    this.slots.set(id, table)
+    if (table.present.length > table.count) this.#retiredSlots.add(id)
   }
 
   setSlots(id: string, offset: number, slots: readonly string[]): void {
@@ -88,7 +103,7 @@ export class Mirror {
   }
 
   clear(): void {
-    for (const map of [this.sets, this.chains, this.elements, this.slots, this.#entrances]) map.clear()
+    for (const map of [this.sets, this.chains, this.elements, this.slots, this.stale, this.#entrances]) map.clear()
     this.#retiredSlots.clear()
     this.#retiredChains.clear()
   }
@@ -112,3 +127,6 @@ function withPlain(name: string): readonly string[] {
   const match = /^(lb|np)-(?:masquerade-|local-\d+-of-)(\d+)$/.exec(name)
   return match === null ? [name] : [name, `${match[1]}-${match[2]}`]
 }
+
+/** Where the slots of a frontend are kept: those of the whole cluster, or those of this node. */
+export const slotKey = (key: string, offset: number): string => (offset === 0 ? key : `${key} local`)

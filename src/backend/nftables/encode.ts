@@ -1,0 +1,184 @@
+// A transaction's operations as one netlink batch; remembers which message belongs to which entry. Pure but for the writer's buffer.
+
+import type { Family } from '../../lib/ip.ts'
+import { writeElements } from '../../sys/netlink/nft/elements.ts'
+import type { Verdict } from '../../sys/netlink/nft/expressions.ts'
+import {
+  beginBatch,
+  endBatch,
+  flushChain,
+  writeChain,
+  writeRule,
+  writeSet,
+  writeTable,
+} from '../../sys/netlink/nft/objects.ts'
+import { type Element, SET_ANONYMOUS, SET_CONSTANT, SET_MAP, VERDICT_TYPE } from '../../sys/netlink/nft/types.ts'
+import type { MessageWriter } from '../../sys/netlink/writer.ts'
+import { tableName } from './base.ts'
+import { anonymousMapName, compile, hostBytes } from './compile.ts'
+import type { Operation } from './draft.ts'
+import type { ChainSpec, Rule, SetShape } from './entries.ts'
+import { declare, encodeEndpoint, encodeKey, shapeOf } from './shapes.ts'
+
+export interface Encoded {
+  /** Sequence number whose acknowledgement means that everything went in. */
+  readonly last: number
+  /** The entry a refused message was for. */
+  entryOf(sequence: number): string | undefined
+}
+
+export interface TableOptions {
+  readonly family: Family
+  /** OWNER and PERSIST where the kernel has them. */
+  readonly flags: number
+  /** In the same transaction, the table that is there goes first: whatever it was, nothing of it stays and no packet sees a gap. */
+  readonly replace: boolean
+}
+
+/** The shape of each named container; affinity sets have names of their own. */
+export type ShapeLookup = (set: string) => SetShape | undefined
+
+export function encode(
+  writer: MessageWriter,
+  operations: readonly Operation[],
+  shapes: ShapeLookup,
+  table: TableOptions,
+): Encoded {
+  writer.clear()
+  const encoder = new Encoder(writer, shapes, table.family)
+  beginBatch(writer)
+  const name = { family: table.family, name: tableName }
+  if (table.replace) writeTable(writer, name, 'delete')
+  writeTable(writer, { ...name, flags: table.flags, comment: 'rules for kube-proxy' })
+  for (let i = 0; i < operations.length; i = encoder.write(operations, i));
+  const last = endBatch(writer)
+  return { last, entryOf: (sequence) => encoder.entries.get(sequence) }
+}
+
+class Encoder {
+  readonly entries = new Map<number, string>()
+  readonly #writer: MessageWriter
+  readonly #shapes: ShapeLookup
+  readonly #family: Family
+  #setId = 0
+
+  constructor(writer: MessageWriter, shapes: ShapeLookup, family: Family) {
+    this.#writer = writer
+    this.#shapes = shapes
+    this.#family = family
+  }
+
+  /** Returns the index of the next operation that is not written yet. */
+  write(operations: readonly Operation[], at: number): number {
+    const operation = operations[at] as Operation
+    const names = { family: this.#family, table: tableName }
+    const w = this.#writer
+    const first = w.sequence
+    switch (operation.op) {
+      case 'add-set':
+        writeSet(w, { ...names, name: operation.set.name, id: ++this.#setId, ...declare(operation.set, this.#family) })
+        break
+      case 'delete-set':
+        writeSet(w, { ...names, name: operation.name, id: 0, flags: 0, keyType: 0, keyLength: 0 }, 'delete')
+        break
+      case 'add-chain':
+        writeChain(w, { ...names, ...chainOf(operation.chain) })
+        break
+      case 'flush-chain':
+        flushChain(w, { ...names, name: operation.name })
+        break
+      case 'delete-chain':
+        writeChain(w, { ...names, name: operation.name }, 'delete')
+        break
+      case 'add-rule':
+        this.#rule(operation.chain, operation.rule, Object.values(operation.tag).join(' '))
+        break
+      default:
+        // One message per element: the kernel then names the very element it refuses.
+        this.#element(operation)
+    }
+    for (let sequence = first; sequence < w.sequence; sequence++) this.entries.set(sequence, operation.entry)
+    return at + 1
+  }
+
+  #rule(chain: string, rule: Rule, tag: string): void {
+    const names = { family: this.#family, table: tableName }
+    const random = rule.statements.find((statement) => statement.kind === 'random-verdict')
+    const map = random === undefined ? 0 : this.#anonymousMap(random.targets)
+    writeRule(this.#writer, {
+      ...names,
+      chain,
+      expressions: rule.statements.flatMap((statement) => compile(statement, this.#family, map)),
+      ...(rule.comment === undefined ? {} : { comment: rule.comment }),
+      tag,
+    })
+  }
+
+  #anonymousMap(targets: readonly string[]): number {
+    const names = { family: this.#family, table: tableName }
+    const id = ++this.#setId
+    writeSet(this.#writer, {
+      ...names,
+      name: anonymousMapName,
+      id,
+      flags: SET_ANONYMOUS | SET_CONSTANT | SET_MAP,
+      keyType: 4,
+      keyLength: 4,
+      dataType: VERDICT_TYPE,
+      dataLength: 0,
+      size: targets.length,
+      userdata: randomMapUserdata,
+    })
+    const elements = targets.map((chain, slot): Element => ({ key: hostBytes(slot), data: { verdict: 'goto', chain } }))
+    writeElements(this.#writer, { ...names, set: anonymousMapName, setId: id, elements })
+    return id
+  }
+
+  #element(operation: Operation & { op: 'add-element' | 'delete-element' }): void {
+    const shapeName = this.#shapes(operation.set)
+    if (shapeName === undefined) throw new Error(`no set ${operation.set} in our table`)
+    const shape = shapeOf(shapeName, this.#family)
+    const key = encodeKey(shape, this.#family, operation.key)
+    const end = shape.key.includes('range') ? { keyEnd: encodeKey(shape, this.#family, operation.key, true) } : {}
+    const list = { family: this.#family, table: tableName, set: operation.set }
+    if (operation.op === 'delete-element') {
+      writeElements(this.#writer, { ...list, elements: [{ key, ...end }] }, 'delete')
+      return
+    }
+    const { value, comment } = splitDigest(operation.value)
+    const data =
+      shape.value === 'endpoint'
+        ? { data: encodeEndpoint(this.#family, value) }
+        : shape.value === 'verdict'
+          ? { data: parseVerdict(value) }
+          : {}
+    const note = comment === '' ? {} : { comment }
+    writeElements(this.#writer, { ...list, elements: [{ key, ...end, ...data, ...note }] })
+  }
+}
+
+/** Byte order of key and data, as nft itself tells it for `numgen … vmap`. */
+const randomMapUserdata = Buffer.concat([
+  Buffer.of(0, 4),
+  hostBytes(1),
+  Buffer.of(1, 4),
+  hostBytes(0),
+  Buffer.of(6, 4),
+  hostBytes(0),
+])
+
+const chainOf = ({ name, hook, comment }: ChainSpec) => ({
+  name,
+  ...(hook === undefined ? {} : { base: hook }),
+  ...(comment === undefined ? {} : { comment }),
+})
+
+/** `value # comment`, the way elements say both in their digest. */
+export function splitDigest(digest: string): { readonly value: string; readonly comment: string } {
+  const at = digest.indexOf(' # ')
+  return at < 0 ? { value: digest, comment: '' } : { value: digest.slice(0, at), comment: digest.slice(at + 3) }
+}
+
+function parseVerdict(text: string): Verdict {
+  return text.startsWith('goto ') ? { verdict: 'goto', chain: text.slice(5) } : { verdict: 'drop' }
+}

@@ -1,0 +1,75 @@
+// Node ports on loopback: sockets of our own, since the kernel drops translated answers to 127.0.0.1 and ::1 as martians.
+
+import { ProxyError } from '../../lib/errors.ts'
+import type { Changes, Held, OpenContext, Refusal } from '../backend.ts'
+import { Balancer } from '../relay/balance.ts'
+import { type Relay, relayTcp } from '../relay/tcp.ts'
+import { relayUdp } from '../relay/udp.ts'
+import type { ListenerEntry, NftEntry } from './entries.ts'
+
+/** As long as the kernel keeps a UDP flow with traffic in one direction. */
+const udpIdleMs = 30_000
+
+interface Open {
+  readonly relay: Relay
+  readonly balancer: Balancer
+  digest: string
+}
+
+export class Listeners {
+  readonly #context: OpenContext
+  readonly #open = new Map<string, Open>()
+
+  constructor(context: OpenContext) {
+    this.#context = context
+  }
+
+  held(): readonly Held[] {
+    return [...this.#open].map(([id, { digest }]) => ({ id, kind: 'listener', digest }))
+  }
+
+  async apply({ put, drop }: Changes<NftEntry>): Promise<readonly Refusal[]> {
+    const refused: Refusal[] = []
+    for (const held of drop) {
+      if (held.kind === 'listener') await this.#close(held.id)
+    }
+    for (const entry of put) {
+      if (entry.kind !== 'listener') continue
+      try {
+        await this.#put(entry)
+      } catch (error) {
+        refused.push({
+          id: entry.id,
+          error: error instanceof ProxyError ? error : new ProxyError('listen', String(error)),
+        })
+      }
+    }
+    return refused
+  }
+
+  async close(): Promise<void> {
+    for (const id of [...this.#open.keys()]) await this.#close(id)
+  }
+
+  /** Endpoints change in place: connections under way go on. */
+  async #put({ id, digest, listener }: ListenerEntry): Promise<void> {
+    const { clock, log } = this.#context
+    const open = this.#open.get(id)
+    if (open !== undefined) {
+      open.balancer.update(listener.endpoints, listener.affinitySeconds)
+      open.digest = digest
+      return
+    }
+    const balancer = new Balancer(Math.random, () => clock.monotonic())
+    balancer.update(listener.endpoints, listener.affinitySeconds)
+    const options = { host: listener.ip, port: listener.port, balancer, log }
+    const relay = await (listener.protocol === 'udp' ? relayUdp({ ...options, idleMs: udpIdleMs }) : relayTcp(options))
+    this.#open.set(id, { relay, balancer, digest })
+  }
+
+  async #close(id: string): Promise<void> {
+    const open = this.#open.get(id)
+    this.#open.delete(id)
+    await open?.relay.close()
+  }
+}

@@ -1,0 +1,196 @@
+// What a dump of our table says: fills the mirror and names what is held. Rules are recognised by their tags, never read. Pure.
+
+import type { Family } from '../../lib/ip.ts'
+import type { NodeView } from '../../model/types.ts'
+import type { ListedRule } from '../../sys/netlink/nft/dump.ts'
+import { type Chain, type Element, type NftSet, SET_ANONYMOUS } from '../../sys/netlink/nft/types.ts'
+import { readSetComment } from '../../sys/netlink/nft/userdata.ts'
+import type { Held } from '../backend.ts'
+import { otherHook } from './draft.ts'
+import { type ChainSpec, chainDigest, frontendDigest, frontendId, type SetSpec, setDigest } from './entries.ts'
+import { type Mirror, slotKey } from './mirror.ts'
+import { balanceChains, localSlots, parseBalanceName } from './rules.ts'
+import { declare, decodeEndpoint, decodeKey, shapeOf } from './shapes.ts'
+
+export interface Dump {
+  readonly chains: readonly Chain[]
+  readonly rules: readonly ListedRule[]
+  readonly sets: readonly NftSet[]
+  /** By set; those of sets that are not ours are not read. */
+  readonly elements: ReadonlyMap<string, readonly Element[]>
+}
+
+export interface Expected {
+  readonly node: NodeView
+  /** The base's, by name. */
+  readonly sets: ReadonlyMap<string, SetSpec>
+  readonly chains: ReadonlyMap<string, ChainSpec>
+}
+
+/** Has one of our marks: not the table of another proxy under the same name. */
+export const isOurs = (dump: Pick<Dump, 'rules' | 'sets'>): boolean =>
+  dump.sets.some((set) => set.name === 'endpoints') && dump.rules.some((rule) => rule.tag !== undefined)
+
+export function observeTable(dump: Dump, expected: Expected, mirror: Mirror): readonly Held[] {
+  mirror.clear()
+  const held: Held[] = []
+  for (const set of dump.sets) observeSet(set, expected, mirror, held)
+  observeChains(dump, expected, mirror, held)
+  const slots = new Map<string, Map<number, string>>()
+  for (const [set, elements] of dump.elements) observeElements(set, elements, expected, { mirror, held, slots })
+  observeFrontends(expected.node.family, mirror, slots, held)
+  return held
+}
+
+function observeSet(set: NftSet, { node, sets }: Expected, mirror: Mirror, held: Held[]): void {
+  if ((set.flags & SET_ANONYMOUS) !== 0) return
+  const spec: SetSpec | undefined = set.name.startsWith('affinity-')
+    ? { name: set.name, shape: 'affinity', comment: '' }
+    : sets.get(set.name)
+  const wanted = spec === undefined ? undefined : declare(spec, node.family)
+  const same =
+    wanted !== undefined &&
+    wanted.flags === set.flags &&
+    wanted.keyType === set.keyType &&
+    wanted.keyLength === set.keyLength &&
+    wanted.dataType === set.dataType &&
+    (readSetComment(set.userdata) ?? '') === spec?.comment
+  const digest = same && spec !== undefined ? setDigest(spec) : 'another shape'
+  mirror.sets.set(set.name, digest)
+  held.push({ id: `set ${set.name}`, kind: 'set', digest })
+}
+
+function observeChains(dump: Dump, { node, chains }: Expected, mirror: Mirror, held: Held[]): void {
+  const rules = new Map<string, ListedRule[]>()
+  for (const rule of dump.rules) {
+    const list = rules.get(rule.chain)
+    if (list === undefined) rules.set(rule.chain, [rule])
+    else list.push(rule)
+  }
+  for (const chain of dump.chains) {
+    const digest = sameHook(chain, chains.get(chain.name)) ? digestOf(rules.get(chain.name) ?? []) : otherHook
+    mirror.chains.set(chain.name, digest)
+    const balance = parseBalanceName(chain.name)
+    if (balance === undefined) held.push({ id: `chain ${chain.name}`, kind: 'chain', digest })
+    else {
+      const wanted = balanceChains(balance, node).find((spec) => spec.name === chain.name)
+      if (wanted !== undefined && chainDigest(wanted) !== digest) mirror.stale.set(chain.name, wanted)
+      mirror.adoptChain(chain.name)
+    }
+  }
+}
+
+function sameHook(chain: Chain, wanted: ChainSpec | undefined): boolean {
+  const hook = wanted?.hook
+  if (chain.base === undefined || hook === undefined) return chain.base === undefined && hook === undefined
+  return chain.base.type === hook.type && chain.base.hook === hook.hook && chain.base.priority === hook.priority
+}
+
+/** Every rule must carry the same digest and its own place; a rule more, less or in another place is damage. */
+function digestOf(rules: readonly ListedRule[]): string {
+  const first = rules[0]?.tag?.split(' ')[0]
+  if (first === undefined) return rules.length === 0 ? '' : 'damaged'
+  return rules.every((rule, i) => rule.tag === `${first} ${i} ${rules.length}`) ? first : 'damaged'
+}
+
+interface Found {
+  readonly mirror: Mirror
+  readonly held: Held[]
+  /** Endpoint by slot number, by set and frontend. */
+  readonly slots: Map<string, Map<number, string>>
+}
+
+function observeElements(set: string, elements: readonly Element[], { node, sets }: Expected, found: Found): void {
+  const spec = sets.get(set)
+  if (spec === undefined) return
+  const shape = shapeOf(spec.shape, node.family)
+  for (const { key, keyEnd, data, comment } of elements) {
+    const text = decodeKey(shape, node.family, Buffer.from(key), keyEnd === undefined ? undefined : Buffer.from(keyEnd))
+    if (text === undefined) continue
+    const note = comment === undefined ? '' : ` # ${comment}`
+    if (shape.value === 'endpoint' && data instanceof Uint8Array) {
+      addSlot(found.slots, `${set} ${text}`, decodeEndpoint(node.family, Buffer.from(data)) ?? '')
+    } else {
+      const value =
+        data === undefined || data instanceof Uint8Array ? '' : 'chain' in data ? `goto ${data.chain}` : data.verdict
+      const digest = `${value}${note}`
+      found.mirror.setElement(`${set} ${text}`, digest)
+      if (!isBalanced(digest)) found.held.push({ id: `${set} ${text}`, kind: 'element', digest })
+    }
+  }
+}
+
+const isBalanced = (digest: string): boolean => /^goto (lb|np)-/.test(digest)
+
+function addSlot(slots: Map<string, Map<number, string>>, id: string, endpoint: string): void {
+  const space = id.lastIndexOf(' ')
+  const owner = id.slice(0, space)
+  const list = slots.get(owner)
+  if (list === undefined) slots.set(owner, new Map([[Number(id.slice(space + 1)), endpoint]]))
+  else list.set(Number(id.slice(space + 1)), endpoint)
+}
+
+function observeFrontends(
+  family: Family,
+  mirror: Mirror,
+  slots: ReadonlyMap<string, Map<number, string>>,
+  held: Held[],
+): void {
+  const counts = new Map<string, { cluster: number; local: number }>()
+  for (const [id, digest] of mirror.elements) {
+    const match = /^(service-ips|service-nodeports) (.+)$/.exec(id)
+    const balance = match === null || !isBalanced(digest) ? undefined : parseBalanceName(digest.split(' ')[1] as string)
+    if (match === null || balance === undefined) continue
+    const key = match[2] as string
+    const set = balance.nodePort ? 'nodeport-endpoints' : 'endpoints'
+    counts.set(`${set} ${key}`, balance)
+    const have = slots.get(`${set} ${key}`)
+    const cluster = take(have, 0, balance.cluster)
+    const local = balance.policy === 'local' ? take(have, localSlots, balance.local) : []
+    const [port, protocol, ip = ''] = key.split(' ').reverse() as [string, 'tcp' | 'udp' | 'sctp', string | undefined]
+    const spec = { ip, protocol, port: Number(port), policy: balance.policy, comment: digest.split(' # ')[1] ?? '' }
+    const complete = cluster.length === balance.cluster && local.length === balance.local
+    held.push({
+      id: frontendId(spec),
+      kind: 'frontend',
+      digest: complete
+        ? frontendDigest({ ...spec, cluster: cluster.sort(), local: local.sort() })
+        : `damaged ${family}`,
+    })
+  }
+  for (const [owner, have] of slots) adoptSlots(owner, have, counts.get(owner), mirror, held)
+}
+
+/** Endpoints of the slots from `offset` on, up to the first hole. */
+function take(have: ReadonlyMap<number, string> | undefined, offset: number, count: number): string[] {
+  const list: string[] = []
+  for (let i = 0; i < count; i++) {
+    const endpoint = have?.get(offset + i)
+    if (endpoint === undefined) break
+    list.push(endpoint)
+  }
+  return list
+}
+
+/** Slots without holes are a table; what lies behind a hole is a stray, which nobody claims and which therefore goes. */
+function adoptSlots(
+  owner: string,
+  have: ReadonlyMap<number, string>,
+  counts: { cluster: number; local: number } | undefined,
+  mirror: Mirror,
+  held: Held[],
+): void {
+  const key = owner.slice(owner.indexOf(' ') + 1)
+  const adopted = new Set<number>()
+  for (const [offset, count] of [[0, counts?.cluster ?? 0] as const, [localSlots, counts?.local ?? 0] as const]) {
+    const present = take(have, offset, have.size)
+    for (let i = 0; i < present.length; i++) adopted.add(offset + i)
+    if (present.length > 0) mirror.adoptSlots(slotKey(key, offset), { present, count, offset })
+  }
+  for (const slot of have.keys()) {
+    if (adopted.has(slot)) continue
+    const id = `${owner} ${slot}`
+    mirror.setElement(id, have.get(slot) as string)
+    held.push({ id, kind: 'element', digest: have.get(slot) as string })
+  }
+}

@@ -1,0 +1,38 @@
+// Every scenario of the corpus through our nftables table, with real packets.
+
+import { afterAll } from 'vitest'
+import { runCorpus } from '../lab/corpus.ts'
+import type { Start } from '../lab/driver.ts'
+import { EngineDriver } from '../lab/engine-driver.ts'
+
+const containers = ['cluster-ips', 'service-ips', 'service-nodeports', 'no-endpoint-services', 'no-endpoint-nodeports']
+
+/** By `nft`, which knows nothing of our netlink code. Slots and chains that are no longer used stay for a second by design. */
+async function holdings({ node, families }: Start): Promise<readonly string[]> {
+  const left: string[] = []
+  for (const family of families) {
+    const table = family === 4 ? 'ip' : 'ip6'
+    const { code, stdout, stderr } = await node.exec('nft', ['list', 'table', table, 'kube-proxy'])
+    if (code !== 0) left.push(`nft cannot list our table: ${stderr}`)
+    for (const name of [...containers, 'hairpin-connections', 'firewalled-ips', 'firewall-allowed']) {
+      const block = new RegExp(`(?:set|map) ${name} \\{[^}]*elements = \\{`).exec(stdout)
+      if (block !== null) left.push(`${table} ${name} is not empty`)
+    }
+    if (/chain (service|local|external|endpoint)-/.test(stdout) && /goto endpoint-/.test(stdout))
+      left.push('affinity chains')
+  }
+  return left
+}
+
+const drivers: EngineDriver[] = []
+afterAll(() => {
+  for (const driver of drivers) driver.close()
+})
+
+const makeDriver = (): EngineDriver => {
+  const driver = new EngineDriver({ holdings })
+  drivers.push(driver)
+  return driver
+}
+
+runCorpus(makeDriver, { mode: 'nftables', only: (process.env.ONLY ?? '*').split(',') })

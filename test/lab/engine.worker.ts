@@ -1,0 +1,175 @@
+// The proxy of an engine driver: the real engine and a real backend, in a process of its own inside the node's namespace.
+
+import type { Settings } from '../../src/backend/backend.ts'
+import { cleanups, findBackend } from '../../src/backend/backends.ts'
+import { ConntrackCleaner } from '../../src/engine/conntrack.ts'
+import { Engine } from '../../src/engine/engine.ts'
+import { Journal } from '../../src/engine/journal.ts'
+import { decodeEndpointSlice, decodeService } from '../../src/kube/objects.ts'
+import { describeError } from '../../src/lib/errors.ts'
+import { type Family, familyOf } from '../../src/lib/ip.ts'
+import { createLogger } from '../../src/lib/log.ts'
+import { systemClock } from '../../src/lib/time.ts'
+import { ConntrackTable } from '../../src/sys/netlink/conntrack.ts'
+import { nodeView } from '../scenarios/facts.ts'
+import type { Manifest, Mode, NodeSettings } from '../scenarios/format.ts'
+import type { Change } from './driver.ts'
+
+/** What the parent asks for, one at a time. */
+export type Ask =
+  | {
+      readonly ask: 'start'
+      readonly mode: Mode
+      readonly families: readonly Family[]
+      readonly settings: NodeSettings
+      readonly interfaceAddresses: readonly string[]
+    }
+  | ({ readonly ask: 'apply' } & Change)
+  | { readonly ask: 'reconfigure'; readonly settings: NodeSettings }
+  | { readonly ask: 'settle' }
+  | { readonly ask: 'held' }
+  | { readonly ask: 'stop' }
+
+const log = createLogger({
+  format: 'text',
+  verbosity: Number(process.env.SLUICE_TEST_V ?? 0),
+  write: (line) => process.stderr.write(line),
+})
+
+interface Running {
+  readonly engine: Engine
+  readonly mode: Mode
+  readonly families: readonly Family[]
+  readonly addresses: readonly string[]
+  settled(): Promise<void>
+  held(): readonly string[]
+}
+
+let running: Running | undefined
+
+process.on('message', (ask: Ask) => {
+  answer(ask)
+    .then((result) => process.send?.({ result }))
+    .catch((error) => process.send?.({ error: describeError(error) }))
+})
+
+async function answer(ask: Ask): Promise<unknown> {
+  if (ask.ask === 'start') {
+    running = await start(ask)
+    return undefined
+  }
+  if (running === undefined) throw new Error('not started')
+  const { engine, families } = running
+  switch (ask.ask) {
+    case 'apply':
+      for (const manifest of ask.drop) sinkOf(engine, manifest).drop(keyOf(manifest))
+      for (const manifest of ask.put) put(engine, manifest)
+      return undefined
+    case 'reconfigure':
+      for (const family of families) engine.setView(family, nodeView(ask.settings, family, running.addresses))
+      return undefined
+    case 'settle':
+      return running.settled()
+    case 'held':
+      return running.held()
+    case 'stop':
+      await engine.stop()
+      await cleanups.get(running.mode)?.(log)
+      running = undefined
+      return undefined
+  }
+}
+
+async function start(ask: Ask & { ask: 'start' }): Promise<Running> {
+  const { mode, families, settings, interfaceAddresses } = ask
+  const backend = findBackend(mode)?.(backendSettings(settings))
+  if (backend === undefined) throw new Error(`no backend ${mode}`)
+  const journal = new Journal({ log })
+  const views = new Map(families.map((family) => [family, nodeView(settings, family, interfaceAddresses)]))
+  for (const view of views.values()) await backend.prepare(view, log)
+  const engine = new Engine({
+    backend,
+    families,
+    views: (family) => views.get(family) as ReturnType<typeof nodeView>,
+    settings: { minSyncMs: 0, syncMs: 500 },
+    clock: systemClock,
+    log,
+    journal,
+  })
+  const cleaner = new ConntrackCleaner({
+    table: new ConntrackTable(),
+    ports: (family) => engine.udpPorts(family),
+    nodeAddresses: (family) => interfaceAddresses.filter((ip) => familyOf(ip) === family),
+    clock: systemClock,
+    log,
+  })
+  const queued = new Map<Family, number>()
+  const held = new Map<Family, number>()
+  let failure: string | undefined
+  let changed = () => {}
+  journal.subscribe({
+    queued: (family) => void queued.set(family, (queued.get(family) ?? 0) + 1),
+    report(report) {
+      const done = queued.get(report.family) ?? 0
+      failure = report.ok ? undefined : describeError(report.error)
+      held.set(report.family, report.held)
+      const finish = () => {
+        if (report.ok && queued.get(report.family) === done) queued.set(report.family, 0)
+        changed()
+      }
+      if (report.ok && report.udpChanged) void cleaner.clean(report.family).then(finish)
+      else finish()
+    },
+  })
+  await engine.start()
+  engine.store.services.synced()
+  engine.store.slices.synced()
+  return {
+    engine,
+    mode,
+    families,
+    addresses: interfaceAddresses,
+    async settled() {
+      const end = Date.now() + 20_000
+      while ([...queued.values()].some((count) => count > 0)) {
+        if (Date.now() > end) throw new Error(`not settled: ${failure ?? 'still busy'}`)
+        await new Promise<void>((resolve) => {
+          const timer = setTimeout(resolve, 200)
+          changed = () => {
+            clearTimeout(timer)
+            resolve()
+          }
+        })
+      }
+    },
+    held: () => families.map((family) => `${family} ${held.get(family)}`),
+  }
+}
+
+function backendSettings(settings: NodeSettings): Settings {
+  return {
+    syncPeriodMs: 500,
+    masqueradeBit: 14,
+    localhostNodePorts: settings.localhostNodePorts,
+    ipvs: { scheduler: '', excludeCidrs: [], strictArp: false, tcpTimeoutMs: 0, tcpFinTimeoutMs: 0, udpTimeoutMs: 0 },
+    userspace: { portRange: undefined, udpTimeoutMs: 250, bindAddress: '0.0.0.0' },
+  }
+}
+
+const keyOf = ({ metadata }: Manifest): string => `${metadata.namespace}/${metadata.name}`
+
+const sinkOf = (engine: Engine, { kind }: Manifest) =>
+  kind === 'Service' ? engine.store.services : engine.store.slices
+
+function put(engine: Engine, manifest: Manifest): void {
+  if (manifest.kind === 'Service') deliver(engine.store.services, decodeService(manifest))
+  else deliver(engine.store.slices, decodeEndpointSlice(manifest))
+}
+
+function deliver<R>(
+  sink: { put(key: string, record: R): void; drop(key: string): void },
+  { key, record }: { key: string; record: R | undefined },
+): void {
+  if (record === undefined) sink.drop(key)
+  else sink.put(key, record)
+}
