@@ -62,6 +62,8 @@ async function answer(ask: Ask): Promise<unknown> {
   const { engine, families } = running
   switch (ask.ask) {
     case 'apply':
+      // Times of requests and of syncs are compared in whole milliseconds; a sync that has begun must not seem to know of this.
+      await new Promise((resolve) => setTimeout(resolve, 2))
       for (const manifest of ask.drop) sinkOf(engine, manifest).drop(keyOf(manifest))
       for (const manifest of ask.put) put(engine, manifest)
       return undefined
@@ -103,18 +105,19 @@ async function start(ask: Ask & { ask: 'start' }): Promise<Running> {
     clock: systemClock,
     log,
   })
-  const queued = new Map<Family, number>()
+  /** Unix ms of the last request, and of the start of the last sync that worked, by family. */
+  const asked = new Map<Family, number>()
+  const done = new Map<Family, number>()
   const held = new Map<Family, number>()
   let failure: string | undefined
   let changed = () => {}
   journal.subscribe({
-    queued: (family) => void queued.set(family, (queued.get(family) ?? 0) + 1),
+    queued: (family, at) => void asked.set(family, at),
     report(report) {
-      const done = queued.get(report.family) ?? 0
       failure = report.ok ? undefined : describeError(report.error)
       held.set(report.family, report.held)
       const finish = () => {
-        if (report.ok && queued.get(report.family) === done) queued.set(report.family, 0)
+        if (report.ok) done.set(report.family, report.startedAt)
         changed()
       }
       if (report.ok && report.udpChanged) void cleaner.clean(report.family).then(finish)
@@ -131,7 +134,7 @@ async function start(ask: Ask & { ask: 'start' }): Promise<Running> {
     addresses: interfaceAddresses,
     async settled() {
       const end = Date.now() + 20_000
-      while ([...queued.values()].some((count) => count > 0)) {
+      while ([...asked].some(([family, at]) => (done.get(family) ?? 0) < at)) {
         if (Date.now() > end) throw new Error(`not settled: ${failure ?? 'still busy'}`)
         await new Promise<void>((resolve) => {
           const timer = setTimeout(resolve, 200)
