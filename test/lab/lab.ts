@@ -4,7 +4,7 @@ import { spawnSync } from 'node:child_process'
 import { existsSync, readdirSync } from 'node:fs'
 import { familyOf, isLoopback } from '../../src/lib/ip.ts'
 import type { Place } from '../scenarios/format.ts'
-import { ipv4Twin } from '../scenarios/twins.ts'
+import { ipv4Twin, ipv6Twin } from '../scenarios/twins.ts'
 import { type Address, type Arrivals, type Server, serve } from './echo.ts'
 import type { Namespace } from './namespace.ts'
 import { type Reply, type Shot, shoot } from './send.ts'
@@ -13,6 +13,7 @@ import {
   farPodAddress,
   farRoute,
   hostRoute,
+  linkAddresses,
   nodeAddresses,
   nodeExtraAddress,
   podBridge,
@@ -56,6 +57,7 @@ export class Lab {
   readonly #topology: Topology
   readonly #prefix: string
   readonly #onExit: () => void
+  readonly #onSignal: (signal: NodeJS.Signals) => void
   readonly #arrivals: Arrivals = new Set()
   readonly #servers: Server[] = []
   #sinks: Server[] = []
@@ -67,7 +69,12 @@ export class Lab {
     this.#prefix = prefix
     this.#topology = topology
     this.#onExit = () => deleteNamespaces((name) => name.startsWith(prefix))
+    this.#onSignal = (signal) => {
+      this.#onExit()
+      process.kill(process.pid, signal)
+    }
     process.once('exit', this.#onExit)
+    for (const signal of deadly) process.once(signal, this.#onSignal)
   }
 
   /** `localPods`: every IPv4 address that is a pod of this node in any scenario to come. */
@@ -97,6 +104,12 @@ export class Lab {
     return this.#topology.node
   }
 
+  /** Every address of the node, of both families. */
+  interfaceAddresses(): readonly string[] {
+    const own = [...nodeAddresses, ...linkAddresses, ...this.#arranged.nodeExtras]
+    return ['127.0.0.1', '::1', ...own, ...own.map(ipv6Twin)]
+  }
+
   /** The interface through which a pod's packets enter the node. */
   entry(podIp: string): string {
     return this.#arranged.bridged ? podBridge : (this.#topology.podInterfaces.get(ipv4(podIp)) ?? '')
@@ -110,6 +123,8 @@ export class Lab {
     if (was.bridged !== wanted.bridged) {
       for (const name of podInterfaces.values()) {
         commands.push(wanted.bridged ? `link set ${name} master ${podBridge}` : `link set ${name} nomaster`)
+        // As bridge CNI plugins do: with br_netfilter a pod that reaches itself is sent back through its own port.
+        if (wanted.bridged) commands.push(`link set ${name} type bridge_slave hairpin on`)
       }
     }
     for (const ip of wanted.localPods) {
@@ -170,6 +185,7 @@ export class Lab {
     const { pods, podInterfaces: _, ...rest } = this.#topology
     for (const namespace of [...Object.values(rest), ...pods.values()]) namespace.close()
     process.removeListener('exit', this.#onExit)
+    for (const signal of deadly) process.removeListener(signal, this.#onSignal)
     deleteNamespaces((name) => name.startsWith(this.#prefix))
   }
 
@@ -202,6 +218,8 @@ export class Lab {
 }
 
 let labs = 0
+
+const deadly = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const
 
 /** Addresses of the node that every scenario has, in both families; loopback too. */
 export const isNodeAddress = (ip: string): boolean =>

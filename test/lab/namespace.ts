@@ -12,6 +12,7 @@ const SOCK_DGRAM = 2
 const SOCK_NONBLOCK = 0o4000
 const SO_REUSEADDR = 2
 const IPPROTO_IPV6 = 41
+const IPV6_RECVERR = 25
 const IPV6_V6ONLY = 26
 
 export interface Command {
@@ -51,7 +52,12 @@ export class Namespace {
     const fd = this.inside(() => libc.socket(six ? AF_INET6 : AF_INET, type, 0))
     if (fd < 0) throw new Error(`socket in ${this.name}: errno ${-fd}`)
     if (protocol === 'tcp') libc.setsockopt(fd, libc.SOL_SOCKET, SO_REUSEADDR, 1)
-    if (six) libc.setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, 1)
+    if (six) {
+      libc.setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, 1)
+      // An ICMP error comes back so fast here that connect() still holds the socket, and TCP would put it by until its
+      // retransmission a second later. libuv asks to be told at once for IPv4 only.
+      if (protocol === 'tcp') libc.setsockopt(fd, IPPROTO_IPV6, IPV6_RECVERR, 1)
+    }
     const bound = libc.bind(fd, socketAddress(ip, port))
     if (bound < 0) {
       libc.close(fd)

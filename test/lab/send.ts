@@ -27,6 +27,8 @@ export interface Shot {
 
 let serial = 0
 
+const resendMs = 1000
+
 export function shoot(namespace: Namespace, shot: Shot, arrivals: Arrivals): Promise<Reply> {
   const fd = namespace.openSocket(shot.protocol, shot.from, shot.sourcePort)
   return shot.protocol === 'tcp' ? shootTcp(fd, shot) : shootUdp(fd, shot, arrivals)
@@ -57,17 +59,22 @@ function shootUdp(fd: number, shot: Shot, arrivals: Arrivals): Promise<Reply> {
   return new Promise((resolve) => {
     const socket = createSocket(familyOf(shot.from) === 6 ? 'udp6' : 'udp4')
     const timer = afterSilence(shot.timeoutMs, () => finish({ kind: 'dropped', arrived: arrivals.has(id) }))
+    // As clients of UDP do, and as TCP does by itself.
+    const again = setInterval(() => socket.send(id, refused), resendMs)
     let done = false
     const finish = (reply: Reply) => {
       if (done) return
       done = true
       timer.cancel()
+      clearInterval(again)
       arrivals.delete(id)
       socket.close()
       resolve(reply)
     }
     const refused = (error: NodeJS.ErrnoException | null) => {
-      if (error !== null) finish({ kind: 'rejected', code: error.code ?? '' })
+      // The sender of a packet that is stopped on its way out hears EPERM at once, be it dropped or rejected;
+      // a rejection is told apart by the ICMP error that follows.
+      if (error !== null && error.code !== 'EPERM') finish({ kind: 'rejected', code: error.code ?? '' })
     }
     socket.on('message', (message) => finish(understand(message.toString(), shot)))
     socket.on('error', refused)

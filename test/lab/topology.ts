@@ -18,8 +18,11 @@ const clientAddresses = ['203.0.113.2', '203.0.113.130'] as const
 const clientGateway = '203.0.113.1'
 /** On the node's end of every pod link, so that a masqueraded source always differs from the node's addresses above. */
 const podGateway = '10.255.0.1'
+const podGatewayMac = '02:51:00:00:00:01'
 /** The link between the nodes, for the same reason a network of its own. */
 const farLink = { near: '192.168.50.2', far: '192.168.50.3' }
+/** What the node has besides its addresses of the scenarios. */
+export const linkAddresses = [farLink.near, podGateway] as const
 const farPodGateway = '10.255.1.1'
 export const sinkPort = 9
 
@@ -90,6 +93,8 @@ export function buildTopology(prefix: string, podIps: readonly string[]): Topolo
     link('far', 'node', 'far'),
     ...podNames.map((name) => link(name, 'eth0', name)),
     `link add ${podBridge} type bridge stp_state 0 forward_delay 0`,
+    // All ends are one to a pod, whatever they hang on: what pods know of their gateway stays true when that changes.
+    ...[podBridge, ...podNames].map((name) => `link set ${name} address ${podGatewayMac}`),
     ...['world', 'far', podBridge, ...podNames].map((name) => `link set ${name} up`),
     ...addresses('world', nodeAddresses),
     ...addresses('far', [farLink.near]),

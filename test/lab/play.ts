@@ -1,0 +1,172 @@
+// Plays one scenario in the lab: arrange, serve, start the proxy, step by step apply and probe, then delete all.
+
+import { canonicalIp, isLoopback } from '../../src/lib/ip.ts'
+import {
+  type Expectation,
+  type Manifest,
+  type Mode,
+  manifestKey,
+  type Place,
+  type Probe,
+  type Scenario,
+  type Step,
+} from '../scenarios/format.ts'
+import { type Deviation, type Driver, findDeviation } from './driver.ts'
+import { judge, type Stuck } from './judge.ts'
+import { type Arrangement, ipv4, isNodeAddress, type Lab, type Listener } from './lab.ts'
+
+export interface Play {
+  readonly lab: Lab
+  readonly driver: Driver
+  readonly scenario: Scenario
+  readonly mode: Mode
+  readonly deviations: readonly Deviation[]
+}
+
+export interface Played {
+  /** `F26 blocked client -> LB1: expected drop, but it …` */
+  readonly complaints: readonly string[]
+  readonly shots: number
+  readonly late: number
+  /** Packets that were not sent, and why. */
+  readonly unsent: readonly string[]
+}
+
+export async function playScenario(play: Play): Promise<Played> {
+  const { lab, driver, scenario, mode } = play
+  const arrangement = arrangementOf(scenario)
+  await lab.arrange(arrangement)
+  await lab.serve(listenersOf(scenario, driver.listens !== true))
+  const tally = { complaints: [] as string[], shots: 0, late: 0, unsent: [] as string[] }
+  try {
+    await driver.start({
+      node: lab.node,
+      mode,
+      families: scenario.families,
+      settings: scenario.node[mode],
+      interfaceAddresses: lab.interfaceAddresses(),
+    })
+    const stuck: Stuck = new Map()
+    const live = new Map<string, Manifest>()
+    for (const step of scenario.steps) {
+      for (const manifest of step.drop) live.delete(manifestKey(manifest))
+      for (const manifest of step.put) live.set(manifestKey(manifest), manifest)
+      await takeStep(driver, step, mode)
+      await probeStep(play, step, stuck, tally)
+    }
+    await driver.apply({ drop: [...live.values()], put: [] })
+    await driver.settle()
+    for (const left of await driver.holdings())
+      tally.complaints.push(`all is deleted, but the proxy still holds ${left}`)
+  } finally {
+    await driver.stop()
+    await lab.unserve()
+  }
+  return tally
+}
+
+async function takeStep(driver: Driver, step: Step, mode: Mode): Promise<void> {
+  if (step.node !== undefined) await driver.reconfigure(step.node[mode])
+  if (step.drop.length + step.put.length > 0) await driver.apply({ drop: step.drop, put: step.put })
+  if (step.settle) await driver.settle()
+}
+
+async function probeStep(play: Play, step: Step, stuck: Stuck, tally: { complaints: string[] } & Tally): Promise<void> {
+  const { lab, driver, scenario, mode } = play
+  const run = async (probe: Probe) => {
+    const expected = expectationOf(play, probe)
+    if (typeof expected === 'string') {
+      tally.unsent.push(`${probe.id}: ${expected}`)
+      return
+    }
+    const { complaint, shots, late } = await judge(lab, probe, expected, stuck)
+    tally.shots += shots
+    tally.late += late
+    if (complaint !== undefined) {
+      const where = step.title === '' ? '' : ` (${step.title})`
+      tally.complaints.push(`${scenario.name} ${probe.id} ${probe.title}${where}: ${complaint}`)
+    }
+  }
+  // Those that share a source port or an endpoint with others must wait for each other.
+  const inTurn = (probe: Probe) => probe.sticky !== '' || probe.sourcePort !== 0
+  await Promise.all(step.probes.filter((probe) => !inTurn(probe)).map(run))
+  for (const probe of step.probes.filter(inTurn)) await run(probe)
+
+  function expectationOf({ deviations }: Play, probe: Probe): Expectation | string {
+    if (probe.protocol === 'sctp') return 'this kernel has no SCTP'
+    const deviation = findDeviation(deviations, scenario.name, probe.id)
+    if (deviation !== undefined) return deviation.instead ?? deviation.reason
+    const expected = probe.expect[mode]
+    // Nobody listens on the node's own ports then, so what passes is refused by the node itself.
+    const refused = driver.listens === true && expected.outcome === 'pass' && isNodeAddress(probe.to)
+    return refused ? { outcome: 'reject', snat: undefined } : expected
+  }
+}
+
+interface Tally {
+  shots: number
+  late: number
+  unsent: string[]
+}
+
+interface Endpoint {
+  readonly ip: string
+  readonly at: Place
+  readonly ports: readonly { readonly port: number; readonly protocol: string }[]
+}
+
+/** Every endpoint of every step. */
+function endpointsOf(scenario: Scenario): readonly Endpoint[] {
+  return scenario.steps.flatMap((step) =>
+    step.put.flatMap((manifest) => {
+      const { endpoints = [], ports = [] } = manifest as unknown as {
+        endpoints?: { addresses: string[]; nodeName?: string }[]
+        ports?: { port: number; protocol: string }[]
+      }
+      return endpoints.flatMap(({ addresses, nodeName }) => {
+        const ip = canonicalIp(addresses[0] ?? '')
+        if (ip === undefined) return []
+        const here = nodeName === scenario.node.nftables.name
+        const at: Place = isNodeAddress(ip) ? 'node' : here ? 'pod' : 'remote'
+        return [{ ip, at, ports: ports.map(({ port, protocol }) => ({ port, protocol: protocol.toLowerCase() })) }]
+      })
+    }),
+  )
+}
+
+export function arrangementOf(scenario: Scenario): Arrangement {
+  const probes = scenario.steps.flatMap((step) => step.probes)
+  const all = [...endpointsOf(scenario), ...probes.map(({ from, at }) => ({ ip: from, at }))]
+  const at = (place: Place) => [...new Set(all.filter((one) => one.at === place).map(({ ip }) => ipv4(ip)))].sort()
+  const localPods = at('pod')
+  const remotePods = at('remote')
+  const twice = localPods.find((ip) => remotePods.includes(ip))
+  if (twice !== undefined) throw new Error(`${scenario.name}: ${twice} is on two nodes`)
+  const { detector } = scenario.node.nftables
+  return {
+    localPods,
+    remotePods,
+    nodeExtras: at('node').filter((ip) => !isNodeAddress(ip)),
+    bridged: detector !== 'none' && 'interface' in detector,
+  }
+}
+
+/** Servers for all endpoints, and sinks where a packet for the node ends that nobody redirects. */
+function listenersOf(scenario: Scenario, sinks: boolean): readonly Listener[] {
+  const listeners = new Map<string, Listener>()
+  const add = (listener: Listener) => {
+    const key = `${listener.ip} ${listener.port} ${listener.protocol}`
+    if (!listeners.has(key)) listeners.set(key, listener)
+  }
+  for (const { ip, at, ports } of endpointsOf(scenario)) {
+    for (const { port, protocol } of ports) {
+      if (protocol === 'tcp' || protocol === 'udp') add({ ip, port, protocol, at, sink: '' })
+    }
+  }
+  const extras = arrangementOf(scenario).nodeExtras
+  for (const { to: ip, port, protocol } of scenario.steps.flatMap((step) => step.probes)) {
+    const own = isLoopback(ip) || isNodeAddress(ip) || extras.includes(ipv4(ip))
+    if (sinks && own && protocol !== 'sctp') add({ ip, port, protocol, at: 'node', sink: 'the node itself' })
+  }
+  return [...listeners.values()]
+}
