@@ -222,6 +222,25 @@ describe.each([4, 6] as const)('IPv%i flows made by real packets', (family) => {
   })
 })
 
+it('lists one protocol, whether the kernel filters or we do', async () => {
+  const [original, reply] = ['-s 10.5.0.1 -d 10.5.0.2', '-r 10.5.0.2 -q 10.5.0.1'].map((text) => text.split(' '))
+  const insert = (protocol: string, ...more: string[]) =>
+    namespace.exec('conntrack', [
+      ...['-I', '-p', protocol, '-t', '600', ...(original ?? []), ...(reply ?? []), ...more],
+      ...['--orig-port-src', '1000', '--orig-port-dst', '53', '--reply-port-src', '53', '--reply-port-dst', '1000'],
+    ])
+  insert('udp')
+  insert('tcp', '--state', 'ESTABLISHED')
+  for (const filters of [true, false]) {
+    const conntrack = new ConntrackTable({ filters })
+    expect((await list(conntrack)).map(({ protocol }) => protocol)).toEqual([17])
+    const tcp: Flow[] = []
+    await conntrack.list({ family: 4, protocol: 6 }, (flows) => tcp.push(...flows))
+    expect(tcp.map(({ protocol }) => protocol)).toEqual([6])
+    conntrack.close()
+  }
+})
+
 describe('deletion by a filter', () => {
   const insert = (destination: string, source: string) => {
     const [original, reply] = [

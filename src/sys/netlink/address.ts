@@ -36,9 +36,41 @@ export class AddressCache {
   }
 }
 
-/** Bytes of an address that is known to be one; 16 for IPv6, also for a mapped one. */
+/** Writes the bytes of an address, 4 or 16 by its spelling; throws if it is none. */
+export function putAddress(bytes: Uint8Array, at: number, ip: string): void {
+  if (!ip.includes(':')) putIpv4(bytes, at, ip)
+  else bytes.set(ipv6Bytes(ip), at)
+}
+
+/** 4 bytes, or 16 for what is spelled as IPv6. */
 export function addressBytes(ip: string): Uint8Array {
+  if (ip.includes(':')) return ipv6Bytes(ip)
+  const bytes = new Uint8Array(4)
+  putIpv4(bytes, 0, ip)
+  return bytes
+}
+
+/** `parseIp` takes a mapped IPv4 address for IPv4; on the wire it is not. */
+function ipv6Bytes(ip: string): Uint8Array {
   const bytes = parseIp(ip)
   if (bytes === undefined) throw new TypeError(`no IP address: ${ip}`)
-  return bytes
+  return bytes.length === 16 ? bytes : Uint8Array.of(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, ...bytes)
+}
+
+/** Character by character: a cold start packs hundreds of thousands of addresses. */
+function putIpv4(bytes: Uint8Array, at: number, ip: string): void {
+  let value = 0
+  let digits = 0
+  let parts = 0
+  for (let i = 0; i <= ip.length; i++) {
+    const code = i === ip.length ? 46 : ip.charCodeAt(i)
+    if (code >= 48 && code <= 57) {
+      value = value * 10 + code - 48
+      digits++
+    } else if (code === 46 && digits > 0 && digits < 4 && value < 256 && parts < 4) {
+      bytes[at + parts++] = value
+      value = digits = 0
+    } else throw new TypeError(`no IP address: ${ip}`)
+  }
+  if (parts !== 4) throw new TypeError(`no IP address: ${ip}`)
 }

@@ -23,7 +23,11 @@ export class ConntrackTable {
   readonly #writer = new MessageWriter(64 * 1024)
   readonly #addresses = new AddressCache()
   /** Kernels before 5.8 ignore or refuse filters; then we filter alone. */
-  #filters = true
+  #filters: boolean
+
+  constructor({ filters = true }: { readonly filters?: boolean } = {}) {
+    this.#filters = filters
+  }
 
   /**
    * Visits the flows in chunks, with turns for the event loop in between: memory is one chunk, whatever the table's size.

@@ -4,8 +4,21 @@ import { AttributeReader, decodeAnswer, MessageReader, NLMSG_DONE, NLMSG_ERROR }
 
 const maxDepth = 8
 
+/** Bytes between netlink's header and the attributes, by the type of the message. */
+export type HeaderLength = (type: number) => number
+
+const netfilterHeader: HeaderLength = () => 4
+
+/** Links have 16 bytes, addresses 8, routes 12. */
+export const routeHeader: HeaderLength = (type) => (type < 20 ? 16 : type < 24 ? 8 : 12)
+
 /** One line per message, one per attribute; never throws, whatever the bytes. */
-export function describeMessages(direction: string, bytes: Buffer, length: number): string {
+export function describeMessages(
+  direction: string,
+  bytes: Buffer,
+  length: number,
+  headerLength = netfilterHeader,
+): string {
   const message = new MessageReader(bytes, 0, length)
   const lines: string[] = []
   while (message.next()) {
@@ -18,7 +31,7 @@ export function describeMessages(direction: string, bytes: Buffer, length: numbe
       lines.push(`  errno=${answer.errno} offset=${answer.offset} text=${JSON.stringify(answer.text)}`)
       continue
     }
-    const header = Math.min(4, end - start)
+    const header = Math.min(headerLength(type), end - start)
     lines.push(`  header ${bytes.toString('hex', start, start + header)}`)
     describeAttributes(bytes, start + header, end, 1, lines)
   }

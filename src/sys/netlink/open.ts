@@ -2,7 +2,7 @@
 
 import type { Clock } from '../../lib/time.ts'
 import * as libc from '../libc.ts'
-import { describeMessages } from './debug.ts'
+import { describeMessages, routeHeader } from './debug.ts'
 import { callError } from './errors.ts'
 import { littleEndian } from './message.ts'
 
@@ -53,8 +53,8 @@ export function openNetlink(options: SocketOptions, groups: readonly number[] = 
 /** Every message in readable form on stderr. */
 export const debugging = process.env.SLUICE_NETLINK_DEBUG === '1'
 
-export function trace(direction: string, bytes: Buffer, length: number): void {
-  process.stderr.write(describeMessages(direction, bytes, length))
+export function trace(direction: string, { protocol }: SocketOptions, bytes: Buffer, length: number): void {
+  process.stderr.write(describeMessages(direction, bytes, length, protocol === 'route' ? routeHeader : undefined))
 }
 
 /** Beyond net.core.[rw]mem_max where we may; else as far as that. */

@@ -18,7 +18,7 @@ const RTM_NEWADDR = 20
 const RTM_GETADDR = 22
 const IFLA_IFNAME = 3
 const IFLA_EXT_MASK = 29
-/** Leaves out the counters, most of a link's message. */
+/** Leaves out the counters of IPv6, a large part of a link's message. */
 const RTEXT_FILTER_SKIP_STATS = 8
 const IFA_ADDRESS = 1
 const IFA_LOCAL = 2
@@ -88,12 +88,24 @@ export function watchAddresses(onChange: () => void, options: WatchOptions = {})
       },
     }
   } catch {
-    return pollAddresses(changed, pollMs, clock, () => timer?.cancel())
+    const poll = pollAddresses(changed, pollMs, clock)
+    return {
+      close() {
+        timer?.cancel()
+        poll.close()
+      },
+    }
   }
 }
 
-function pollAddresses(changed: () => void, pollMs: number, clock: Clock, cancel: () => void): { close(): void } {
-  const snapshot = () => JSON.stringify(nodeAddresses())
+/** Looks again and again; `list` is what the machine has. */
+export function pollAddresses(
+  changed: () => void,
+  pollMs: number,
+  clock: Clock,
+  list: () => readonly InterfaceAddress[] = nodeAddresses,
+): { close(): void } {
+  const snapshot = () => JSON.stringify(list())
   let before = snapshot()
   const look = () => {
     const now = snapshot()
@@ -102,12 +114,7 @@ function pollAddresses(changed: () => void, pollMs: number, clock: Clock, cancel
     next = clock.after(pollMs, look)
   }
   let next = clock.after(pollMs, look)
-  return {
-    close() {
-      next.cancel()
-      cancel()
-    },
-  }
+  return { close: () => next.cancel() }
 }
 
 /** What Node tells by itself; no scope, so all but loopback and link-local count as global. */

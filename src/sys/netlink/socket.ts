@@ -58,6 +58,7 @@ export interface BatchOutcome {
 
 export class NetlinkSocket {
   readonly #fd: number
+  readonly #options: SocketOptions
   readonly #purpose: string
   readonly #clock: Clock
   readonly #writer = new MessageWriter()
@@ -70,6 +71,7 @@ export class NetlinkSocket {
   #giveUp: (() => void) | undefined
 
   constructor(options: SocketOptions) {
+    this.#options = options
     this.#purpose = options.purpose
     this.#clock = options.clock ?? systemClock
     this.#fd = openNetlink(options)
@@ -192,7 +194,7 @@ export class NetlinkSocket {
   }
 
   #send(op: string, writer: MessageWriter): void {
-    if (debugging) trace('send', writer.bytes, writer.length)
+    if (debugging) trace('send', this.#options, writer.bytes, writer.length)
     for (let attempt = 1; ; attempt++) {
       const sent = libc.send(this.#fd, writer.bytes, writer.length)
       if (sent >= 0) return
@@ -232,7 +234,7 @@ export class NetlinkSocket {
         throw malformed(this.#purpose, op, `answer of ${length} bytes was cut to ${had}; the next try has room`)
       }
       if (length >= 0) {
-        if (debugging) trace('receive', this.#buffer, length)
+        if (debugging) trace('receive', this.#options, this.#buffer, length)
         return length
       }
       if (length === -errno.EAGAIN) return undefined

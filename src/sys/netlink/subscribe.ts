@@ -31,7 +31,7 @@ export function subscribe(options: SocketOptions, groups: readonly number[], lis
         listener.lost()
         continue
       }
-      if (debugging) trace('notice', buffer, length)
+      if (debugging) trace('notice', options, buffer, length)
       const message = new MessageReader(buffer, 0, length)
       while (!closed && message.next()) {
         if (message.type === NLMSG_OVERRUN) listener.lost()

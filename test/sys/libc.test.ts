@@ -1,0 +1,62 @@
+import { execFileSync } from 'node:child_process'
+import { join } from 'node:path'
+import { describe, expect, it } from 'vitest'
+import { errnoName, errnoText } from '../../src/sys/errno.ts'
+import * as libc from '../../src/sys/libc.ts'
+
+const root = join(import.meta.dirname, '../..')
+
+describe('libc', () => {
+  it('is not loaded until it is needed', () => {
+    const script = `
+      import { createRequire } from 'node:module'
+      await import('./src/sys/netlink/nftables.ts')
+      const libc = await import('./src/sys/libc.ts')
+      const loaded = () => Object.keys(createRequire(import.meta.url).cache).some((path) => path.includes('koffi'))
+      const before = loaded()
+      libc.close(-1)
+      console.log(before, loaded())
+    `
+    const args = ['--import', 'tsx', '--input-type=module', '-e', script]
+    expect(execFileSync(process.execPath, args, { encoding: 'utf8', cwd: root }).trim()).toBe('false true')
+  })
+
+  it('returns minus the error number', () => {
+    expect(libc.close(-1)).toBe(-9)
+    expect(libc.recv(-1, new Uint8Array(8), libc.MSG_DONTWAIT)).toBe(-9)
+    expect(libc.open('/no/such/file', 0)).toBe(-2)
+    expect(libc.getsockname(-1, new Uint8Array(12))).toBe(-9)
+  })
+
+  it('does not read beyond a buffer', () => {
+    expect(() => libc.send(0, new Uint8Array(8), 9)).toThrow('send of 9 bytes from a buffer of 8')
+  })
+
+  it('sends from and receives into parts of buffers', () => {
+    const fd = libc.socket(libc.AF_NETLINK, libc.SOCK_RAW | libc.SOCK_CLOEXEC, 0)
+    expect(fd).toBeGreaterThan(0)
+    // RTM_GETADDR, whatever the answer.
+    const request = Buffer.alloc(64)
+    request.writeUInt32LE(24, 8)
+    request.writeUInt16LE(22, 12)
+    request.writeUInt16LE(0x301, 14)
+    request.writeUInt32LE(77, 16)
+    request[24] = 200
+    expect(libc.send(fd, request.subarray(8), 24)).toBe(24)
+    const answer = Buffer.alloc(4096)
+    const length = libc.recv(fd, answer.subarray(1000, 1020), libc.MSG_DONTWAIT | libc.MSG_TRUNC)
+    expect(length).toBeGreaterThanOrEqual(16)
+    expect(answer.readUInt32LE(1008)).toBe(77)
+    expect(answer.subarray(1020).every((byte) => byte === 0)).toBe(true)
+    let left = 0
+    while (left >= 0) left = libc.recv(fd, answer, libc.MSG_DONTWAIT)
+    expect(left).toBe(-11)
+    libc.close(fd)
+  })
+})
+
+it('names error numbers', () => {
+  expect([2, 85, 95, 105, 9999].map(errnoName)).toEqual(['ENOENT', 'ERESTART', 'EOPNOTSUPP', 'ENOBUFS', 'errno 9999'])
+  expect(errnoText(2)).toBe('no such file or directory')
+  expect(errnoText(9999)).toBe('')
+})
