@@ -10,6 +10,7 @@ import type {
   SlicePortRecord,
   SliceRecord,
 } from '../model/types.ts'
+import { readScheduler, readWeight } from './annotations.ts'
 import {
   asObject,
   type Decoded,
@@ -63,6 +64,7 @@ export function decodeService(json: unknown): Decoded<ServiceRecord> {
     internalPolicy: readPolicy(reading, spec, 'internalTrafficPolicy'),
     affinitySeconds: readAffinity(reading, spec),
     healthCheckNodePort: readNodePort(reading, spec, 'healthCheckNodePort', 'spec'),
+    ...readScheduler(reading, metadata),
   }
   if (type === 'LoadBalancer' && record.externalPolicy === 'Local' && record.healthCheckNodePort === 0) {
     reading.problem('spec.healthCheckNodePort', 'is not set on a load balancer with externalTrafficPolicy Local')
@@ -101,6 +103,7 @@ export function decodeEndpointSlice(json: unknown): Decoded<SliceRecord> {
     ports: readSlicePorts(reading, object),
     endpoints: readEndpoints(reading, object, family),
     triggered: readTime(reading, annotations, triggerAnnotation, 'metadata.annotations'),
+    ...readWeight(reading, metadata),
   }
   return { key, record, problems: reading.problems() }
 }

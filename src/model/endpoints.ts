@@ -40,7 +40,8 @@ export function candidatesOf(
       if (port.name !== name || port.protocol !== protocol || port.port === 0) continue
       for (const record of slice.endpoints) {
         const local = record.node === node.name && node.name !== ''
-        found.push({ record, endpoint: { ip: record.ip, port: port.port, local } })
+        const endpoint = { ip: record.ip, port: port.port, local }
+        found.push({ record, endpoint: slice.weight === undefined ? endpoint : { ...endpoint, weight: slice.weight } })
       }
     }
   }

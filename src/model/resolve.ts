@@ -48,6 +48,7 @@ export function resolve(
       affinitySeconds: service.affinitySeconds,
       nodeAllowed: addresses.nodeAllowed,
       health,
+      ...(service.scheduler === undefined ? {} : { scheduler: service.scheduler }),
     }
   })
 }

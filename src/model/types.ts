@@ -26,6 +26,8 @@ export interface ServiceRecord {
   /** ClientIP affinity timeout; 0: no affinity. */
   readonly affinitySeconds: number
   readonly healthCheckNodePort: number
+  /** Annotation sluice/scheduler, for data planes that have a choice. */
+  readonly scheduler?: string
 }
 
 export interface ServicePortRecord {
@@ -47,6 +49,8 @@ export interface SliceRecord {
   readonly endpoints: readonly EndpointRecord[]
   /** Unix ms of the last-change-trigger-time annotation; 0: none. */
   readonly triggered: number
+  /** Annotation sluice/weight: share of the traffic of each endpoint here, for data planes that can; 1 if absent. */
+  readonly weight?: number
 }
 
 export interface SlicePortRecord {
@@ -155,6 +159,8 @@ export interface ServicePort {
   readonly nodeAllowed: boolean
   /** The service's health check node port, if it has one. The same on every port of the service. */
   readonly health: { readonly port: number; readonly localEndpoints: number } | undefined
+  /** How endpoints are chosen, in the words of the data plane; its default if absent. */
+  readonly scheduler?: string
 }
 
 export interface Frontend {
@@ -171,6 +177,8 @@ export interface Endpoint {
   readonly port: number
   /** On this node. */
   readonly local: boolean
+  /** Share of the traffic, for data planes that can; 1 if absent. */
+  readonly weight?: number
 }
 
 // ---- What went wrong with an object. ----

@@ -1,0 +1,13 @@
+// What must be there whatever services exist: the device, the sets, the rules. Pure.
+
+import { createHash } from 'node:crypto'
+import type { NodeView } from '../../model/types.ts'
+import { deviceEntry, type IpvsEntry, setEntry } from './entries.ts'
+import { rulesText } from './rules.ts'
+import { setsOf } from './sets.ts'
+
+export function base(node: NodeView): readonly IpvsEntry[] {
+  const text = rulesText(node)
+  const digest = createHash('sha256').update(text).digest('base64url')
+  return [deviceEntry, ...setsOf(node.family).map(setEntry), { id: 'rules', kind: 'rules', digest, text }]
+}

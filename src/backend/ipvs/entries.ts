@@ -1,0 +1,81 @@
+// What the ipvs data plane holds, one entry each: the device, sets, rules; addresses, set members, and virtual servers.
+
+import { hostPort } from '../../lib/ip.ts'
+import type { SetSpec } from '../../sys/netlink/ipset.ts'
+import type { Destination, Service, ServiceKey } from '../../sys/netlink/ipvs.ts'
+import type { Held } from '../backend.ts'
+
+export interface DeviceEntry extends Held {
+  readonly kind: 'device'
+}
+
+export interface SetEntry extends Held {
+  readonly kind: 'set'
+  readonly set: SetSpec
+}
+
+/** All iptables rules of one family; none depends on a service. */
+export interface RulesEntry extends Held {
+  readonly kind: 'rules'
+  readonly text: string
+}
+
+/** An address that the node answers for, on the device and in KUBE-IPVS-IPS; nowhere if another interface has it. */
+export interface AddressEntry extends Held {
+  readonly kind: 'address'
+}
+
+export interface MemberEntry extends Held {
+  readonly kind: 'member'
+}
+
+/** A virtual server with its destinations. For node ports one per address of the node, under an id of its own: an exact address goes before. */
+export interface ServerEntry extends Held {
+  readonly kind: 'server'
+  readonly server: Service
+  /** Sorted as service ports have them. */
+  readonly destinations: readonly Destination[]
+  /** `ns/name:port`, for statistics. */
+  readonly port: string
+}
+
+export type IpvsEntry = DeviceEntry | SetEntry | RulesEntry | AddressEntry | MemberEntry | ServerEntry
+
+export const deviceName = 'kube-ipvs0'
+
+export const deviceEntry: DeviceEntry = { id: 'device', kind: 'device', digest: 'dummy' }
+
+export const setEntry = (set: SetSpec): SetEntry => ({ id: `set ${set.name}`, kind: 'set', digest: set.type, set })
+
+export const addressEntry = (ip: string): AddressEntry => ({ id: `address ${ip}`, kind: 'address', digest: 'bound' })
+
+export const memberEntry = (set: string, member: string): MemberEntry => ({
+  id: `member ${set} ${member}`,
+  kind: 'member',
+  digest: '',
+})
+
+/** Set and member of a member's id. */
+export function splitMember(id: string): readonly [set: string, member: string] {
+  const [, set, member] = id.split(' ') as [string, string, string]
+  return [set, member]
+}
+
+/** What the kernel knows a server by: `tcp 10.0.0.1:80`. */
+export const serverKey = ({ protocol, ip, port }: Omit<ServiceKey, 'family'>): string =>
+  `${protocol} ${hostPort(ip, port)}`
+
+export const exactId = (key: string): string => `server ${key}`
+export const nodePortId = (key: string): string => `node-port ${key}`
+
+/** The key in the id of a server; undefined if it is the id of something else. */
+export const keyOfId = (id: string): string | undefined => /^(?:server|node-port) (.*)$/.exec(id)?.[1]
+
+export const destinationKey = ({ ip, port }: { readonly ip: string; readonly port: number }): string =>
+  hostPort(ip, port)
+
+/** Equal for a planned server and for one that was read from the kernel. */
+export function serverDigest(server: Service, destinations: Iterable<Destination>): string {
+  const list = [...destinations].map((one) => `${destinationKey(one)}=${one.weight}`).sort()
+  return `${server.scheduler} ${server.flags} ${server.timeout} ${list.join(' ')}`
+}
