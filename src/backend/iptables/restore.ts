@@ -4,7 +4,7 @@
 // are, and each table changes at its COMMIT, all at once. The shared chains are always written whole; chains of services
 // only where they changed. A line that is refused is found again by its number.
 
-import { counters, kubeletFirewall, sharedChains } from './chains.ts'
+import { canary, counters, type Jump, kubeletFirewall, savedJump, sharedChains } from './chains.ts'
 import { chainOf, type IptEntry, type Table } from './entries.ts'
 
 /** What the tools and the kernel of this machine can do. */
@@ -82,6 +82,21 @@ export function compose(draft: Draft): string {
   for (const own of written.values()) rulesOf(own, text, out)
   for (const chain of draft.stale) out.push(`-X ${chain}\n`)
   out.push(draft.base.nat.tail, 'COMMIT\n')
+  return out.join('')
+}
+
+/** The canaries, shared chains and jumps that are missing; '' if none is. A chain that exists must not be named: that would empty it. */
+export function composeJumps(missing: readonly Jump[], absent: (table: string, chain: string) => boolean): string {
+  const out: string[] = []
+  for (const table of ['mangle', 'nat', 'filter']) {
+    const own = missing.filter((jump) => jump.table === table)
+    const chains = [canary, ...own.map(({ to }) => to)].filter((chain) => absent(table, chain))
+    if (own.length + chains.length === 0) continue
+    out.push(`*${table}\n`)
+    declare(out, [...new Set(chains)])
+    for (const jump of own) out.push(`${savedJump(jump).replace('-A', '-I')}\n`)
+    out.push('COMMIT\n')
+  }
   return out.join('')
 }
 

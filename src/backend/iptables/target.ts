@@ -1,14 +1,13 @@
 // Puts entries into the kernel's iptables tables through the programs, observes which chains are there, and notices tampering.
 
 import { describeError, ProxyError } from '../../lib/errors.ts'
-import { familyName } from '../../lib/ip.ts'
 import { PacketCounters } from '../../sys/netlink/nfacct.ts'
 import { tcpIsLiberal } from '../../sys/tuning.ts'
 import type { Applied, Changes, Held, OpenContext, Target } from '../backend.ts'
 import { Book } from './book.ts'
-import { canary, counters, isOwnChain, jumpArgs, jumps, savedJump } from './chains.ts'
+import { counters, isOwnChain, type Jump, jumpArgs, jumps, savedJump } from './chains.ts'
 import { chainId, type IptEntry } from './entries.ts'
-import { largeEndpoints } from './restore.ts'
+import { composeJumps, largeEndpoints } from './restore.ts'
 import { openSight, type Seen, type Sight } from './sight.ts'
 import { atLeast, type Programs, Tools } from './tools.ts'
 import { Watch } from './watch.ts'
@@ -132,23 +131,17 @@ export class IptablesTarget implements Target<IptEntry> {
     return made
   }
 
+  /** Chains and jumps that are missing, all in one restore. A chain that does not exist or is not in use needs no question. */
   async #ensureJumps({ uses, jumps: found }: Seen, signal: AbortSignal): Promise<void> {
-    const made = new Set(uses.keys())
-    const ensureChain = async (table: string, chain: string) => {
-      if (made.has(`${table} ${chain}`)) return
-      await this.#tools.change(['-N', chain, '-t', table], signal)
-      made.add(`${table} ${chain}`)
-    }
-    for (const table of ['mangle', 'nat', 'filter']) await ensureChain(table, canary)
+    const missing: Jump[] = []
     for (const one of jumps) {
-      await ensureChain(one.table, one.to)
       if (found.has(`${one.table} ${savedJump(one)}`)) continue
+      const used = (uses.get(`${one.table} ${one.to}`) ?? 0) > 0
       const rule = [one.from, '-t', one.table, ...jumpArgs(one)]
-      if (await this.#tools.ask(['-C', ...rule], signal)) continue
-      if (await this.#tools.change(['-I', ...rule], signal)) continue
-      const family = familyName(this.#context.family)
-      throw new ProxyError('iptables-jump', `cannot make ${one.from} of ${one.table} jump to ${one.to} (${family})`)
+      if (!used || !(await this.#tools.ask(['-C', ...rule], signal))) missing.push(one)
     }
+    const text = composeJumps(missing, (table, chain) => !uses.has(`${table} ${chain}`))
+    if (text !== '') await this.#tools.restore(text, signal)
   }
 
   #figures(filter: number, nat: number): Readonly<Record<string, number>> {

@@ -33,7 +33,7 @@ const restoreDeadlineMs = 15 * 60_000
 /** One family's programs, one at a time. */
 export class Tools {
   readonly programs: Programs
-  /** Changes made so far, in what nf_tables counts: one per command, one per table of a restore. */
+  /** Changes made so far, in what nf_tables counts: one per table of a restore. */
   commits = 0
   readonly #options: ToolsOptions
   readonly #name: string
@@ -50,13 +50,6 @@ export class Tools {
     const options = { accept: [0, 1], deadlineMs: 5 * 60_000, ...(signal && { signal }) }
     const { code } = await this.#patiently(program, [...this.#wait([1, 4, 22]), ...args], options)
     return code === 0
-  }
-
-  /** As `ask`, for what changes something. */
-  async change(args: readonly string[], signal?: AbortSignal): Promise<boolean> {
-    const changed = await this.ask(args, signal)
-    if (changed) this.commits++
-    return changed
   }
 
   async restore(text: string, signal?: AbortSignal, args: readonly string[] = []): Promise<void> {
