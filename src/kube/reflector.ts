@@ -202,8 +202,13 @@ export class Reflector<R> {
           return true
         }
         break
-      case 'ERROR':
-        throw statusError({ status: 0, body: object, what: `watching ${this.#options.resource}` })
+      case 'ERROR': {
+        const error = statusError({ status: 0, body: object, what: `watching ${this.#options.resource}` })
+        // When etcd has forgotten just the next version, the server cannot build the event and says 500 instead of 410,
+        // again and again: only a snapshot helps.
+        if (error.code === 'server-error') this.#version = ''
+        throw error
+      }
       default:
         throw garbage(line)
     }

@@ -260,7 +260,7 @@ describe('after an interruption', () => {
     ['410 Expired', errorLine(410, 'Expired'), 'watchlist'],
     ['410 Gone', errorLine(410, 'Gone'), 'watchlist'],
     ['429', errorLine(429, 'TooManyRequests', 'x', { retryAfterSeconds: 5 }), 'watch'],
-    ['500', errorLine(500, 'InternalError'), 'watch'],
+    ['500', errorLine(500, 'InternalError'), 'watchlist'],
     ['504 too large', errorLine(504, 'Timeout', 'Too large resource version: 9, current: 8'), 'watch'],
     ['403', errorLine(403, 'Forbidden'), 'watchlist'],
   ])('an ERROR event of %s leads to the right next request', async (_, line, next) => {
