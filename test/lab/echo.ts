@@ -3,7 +3,9 @@
 import { createSocket } from 'node:dgram'
 import { createServer } from 'node:net'
 import { familyOf, hostPort } from '../../src/lib/ip.ts'
+import type { Protocol } from '../../src/model/types.ts'
 import type { Namespace } from './namespace.ts'
+import { serveSctp } from './sctp.ts'
 
 export interface Answer {
   readonly server: string
@@ -15,7 +17,7 @@ export interface Answer {
 export interface Address {
   readonly ip: string
   readonly port: number
-  readonly protocol: 'tcp' | 'udp'
+  readonly protocol: Protocol
 }
 
 /** Ids of datagrams that came to a server, answered or not: what silence alone cannot tell. */
@@ -26,8 +28,10 @@ export interface Server {
 }
 
 export function serve(namespace: Namespace, address: Address, sink: string, arrivals: Arrivals): Promise<Server> {
-  const fd = namespace.openSocket(address.protocol, address.ip, address.port)
-  return address.protocol === 'tcp' ? serveTcp(fd, sink) : serveUdp(fd, address, sink, arrivals)
+  const { ip, port, protocol } = address
+  if (protocol === 'sctp') return Promise.resolve(serveSctp(namespace, address, sink))
+  const fd = namespace.openSocket(protocol, ip, port)
+  return protocol === 'tcp' ? serveTcp(fd, sink) : serveUdp(fd, address, sink, arrivals)
 }
 
 function serveTcp(fd: number, sink: string): Promise<Server> {

@@ -3,6 +3,7 @@
 import { spawnSync } from 'node:child_process'
 import { existsSync, readdirSync } from 'node:fs'
 import { familyOf, isLoopback } from '../../src/lib/ip.ts'
+import type { Protocol } from '../../src/model/types.ts'
 import type { Place } from '../scenarios/format.ts'
 import { ipv4Twin, ipv6Twin } from '../scenarios/twins.ts'
 import { type Address, type Arrivals, type Server, serve } from './echo.ts'
@@ -46,7 +47,7 @@ export interface Aim {
   readonly sourcePort: number
   readonly to: string
   readonly port: number
-  readonly protocol: 'tcp' | 'udp'
+  readonly protocol: Protocol
 }
 
 // Source ports are used in turn, so that no flow meets what connection tracking remembers of another.

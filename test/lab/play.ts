@@ -1,6 +1,7 @@
 // Plays one scenario in the lab: arrange, serve, start the proxy, step by step apply and probe, then delete all.
 
 import { canonicalIp, isLoopback } from '../../src/lib/ip.ts'
+import type { Protocol } from '../../src/model/types.ts'
 import {
   type Expectation,
   type Manifest,
@@ -21,6 +22,8 @@ export interface Play {
   readonly scenario: Scenario
   readonly mode: Mode
   readonly deviations: readonly Deviation[]
+  /** Packets of others are not sent. Default: all. */
+  readonly protocols?: readonly Protocol[]
 }
 
 export interface Played {
@@ -92,8 +95,8 @@ async function probeStep(play: Play, step: Step, stuck: Stuck, tally: { complain
   await Promise.all(step.probes.filter((probe) => !inTurn(probe)).map(run))
   for (const probe of step.probes.filter(inTurn)) await run(probe)
 
-  function expectationOf({ deviations }: Play, probe: Probe): Expectation | string {
-    if (probe.protocol === 'sctp') return 'this kernel has no SCTP'
+  function expectationOf({ deviations, protocols = ['tcp', 'udp', 'sctp'] }: Play, probe: Probe): Expectation | string {
+    if (!protocols.includes(probe.protocol)) return `${probe.protocol} is not wanted`
     const deviation = findDeviation(deviations, scenario.name, probe.id)
     if (deviation !== undefined) return deviation.instead ?? deviation.reason
     const expected = probe.expect[mode]
@@ -112,7 +115,7 @@ interface Tally {
 interface Endpoint {
   readonly ip: string
   readonly at: Place
-  readonly ports: readonly { readonly port: number; readonly protocol: string }[]
+  readonly ports: readonly { readonly port: number; readonly protocol: Protocol }[]
 }
 
 /** Every endpoint of every step. */
@@ -128,7 +131,13 @@ function endpointsOf(scenario: Scenario): readonly Endpoint[] {
         if (ip === undefined) return []
         const here = nodeName === scenario.node.nftables.name
         const at: Place = isNodeAddress(ip) ? 'node' : here ? 'pod' : 'remote'
-        return [{ ip, at, ports: ports.map(({ port, protocol }) => ({ port, protocol: protocol.toLowerCase() })) }]
+        return [
+          {
+            ip,
+            at,
+            ports: ports.map(({ port, protocol }) => ({ port, protocol: protocol.toLowerCase() as Protocol })),
+          },
+        ]
       })
     }),
   )
@@ -160,7 +169,7 @@ function listenersOf(scenario: Scenario, sinks: boolean): readonly Listener[] {
   }
   for (const { ip, at, ports } of endpointsOf(scenario)) {
     for (const { port, protocol } of ports) {
-      if (protocol === 'tcp' || protocol === 'udp') add({ ip, port, protocol, at, sink: '' })
+      add({ ip, port, protocol, at, sink: '' })
     }
   }
   const extras = arrangementOf(scenario).nodeExtras

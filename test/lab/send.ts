@@ -2,9 +2,12 @@
 
 import { createSocket } from 'node:dgram'
 import { Socket } from 'node:net'
+import { constants } from 'node:os'
 import { familyOf, hostPort } from '../../src/lib/ip.ts'
+import type { Protocol } from '../../src/model/types.ts'
 import type { Answer, Arrivals } from './echo.ts'
 import type { Namespace } from './namespace.ts'
+import { shootSctp } from './sctp.ts'
 
 export type Reply =
   /** An endpoint other than the address that was dialled: somebody redirected the packet. */
@@ -21,7 +24,7 @@ export interface Shot {
   readonly sourcePort: number
   readonly to: string
   readonly port: number
-  readonly protocol: 'tcp' | 'udp'
+  readonly protocol: Protocol
   readonly timeoutMs: number
 }
 
@@ -30,6 +33,7 @@ let serial = 0
 const resendMs = 1000
 
 export function shoot(namespace: Namespace, shot: Shot, arrivals: Arrivals): Promise<Reply> {
+  if (shot.protocol === 'sctp') return shootSctpInTurn(namespace, shot)
   const fd = namespace.openSocket(shot.protocol, shot.from, shot.sourcePort)
   return shot.protocol === 'tcp' ? shootTcp(fd, shot) : shootUdp(fd, shot, arrivals)
 }
@@ -82,6 +86,21 @@ function shootUdp(fd: number, shot: Shot, arrivals: Arrivals): Promise<Reply> {
       if (!done) socket.connect(shot.port, shot.to, () => done || socket.send(id, refused))
     })
   })
+}
+
+/** Raw sockets hear each other's errors: one shot at a time. */
+let sctpTurn: Promise<unknown> = Promise.resolve()
+
+function shootSctpInTurn(namespace: Namespace, shot: Shot): Promise<Reply> {
+  const turn = sctpTurn.then(async (): Promise<Reply> => {
+    const result = await shootSctp(namespace, shot)
+    if (result === undefined) return { kind: 'dropped', arrived: false }
+    if (typeof result === 'string') return understand(result, shot)
+    const refused = result === constants.errno.ECONNREFUSED
+    return { kind: 'rejected', code: refused ? 'ECONNREFUSED' : `errno ${result}` }
+  })
+  sctpTurn = turn.catch(() => undefined)
+  return turn
 }
 
 function understand(text: string, shot: Shot): Reply {
