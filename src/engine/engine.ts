@@ -41,7 +41,7 @@ export interface ServiceStatus {
   readonly families: readonly FamilyStatus[]
 }
 
-export interface FamilyStatus {
+interface FamilyStatus {
   readonly family: Family
   /** Changes wait for a sync. */
   readonly pending: boolean

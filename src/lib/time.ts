@@ -17,6 +17,11 @@ export const systemClock: Clock = {
   now: () => Date.now(),
   monotonic: () => performance.now(),
   after(ms, run) {
+    if (ms <= 0) {
+      // The next turn of the loop: a timer would wait for 1 ms and wake the process once more.
+      const handle = setImmediate(run)
+      return { cancel: () => clearImmediate(handle) }
+    }
     // Node turns a delay of 2^31 ms or more into 1 ms.
     const handle = setTimeout(run, Math.min(ms, 2 ** 31 - 1))
     return { cancel: () => clearTimeout(handle) }

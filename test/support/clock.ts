@@ -61,6 +61,6 @@ export class FakeClock implements Clock {
 }
 
 /** Lets every promise that can settle without I/O settle. */
-export async function settle(): Promise<void> {
+async function settle(): Promise<void> {
   for (let i = 0; i < 3; i++) await new Promise<void>((resolve) => setImmediate(resolve))
 }

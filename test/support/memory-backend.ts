@@ -12,12 +12,12 @@ const entry = (kind: string, key: string, content: unknown): Held => ({
   digest: JSON.stringify(content),
 })
 
-export function base(node: NodeView): readonly Held[] {
+function base(node: NodeView): readonly Held[] {
   return [entry('base', 'table', [node.masqueradeMark]), entry('base', 'cidrs', node.serviceCidrs)]
 }
 
 /** Shared elements included: two services that select one local pod claim one hairpin element. */
-export function plan(port: ServicePort, node: NodeView): readonly Held[] {
+function plan(port: ServicePort, node: NodeView): readonly Held[] {
   const entries = port.frontends.map((frontend) =>
     entry('frontend', frontendKey(frontend, port.protocol), [
       port.name,
