@@ -60,6 +60,8 @@ export async function run({ options, backend, log, signal }: RunOptions): Promis
   const reflect = <R>(resource: Resource<R>, sink: ConstructorParameters<typeof Reflector<R>>[0]['sink']) =>
     new Reflector<R>({ client, clock, log, ...resource, sink }).run(stop.signal)
   const running: Promise<void>[] = []
+  // Events outlive the rest by a moment: the last one may say why we end.
+  const telling = new AbortController()
 
   try {
     const node = new NodeWatch({
@@ -81,7 +83,7 @@ export async function run({ options, backend, log, signal }: RunOptions): Promis
     if (options.initOnly) return log.info('initialised; exiting because of --init-only')
 
     protectFromOom(config.linux.oomScoreAdj, log)
-    running.push(recorder.run(stop.signal))
+    running.push(recorder.run(telling.signal))
     const engine = new Engine({
       backend,
       families,
@@ -118,6 +120,8 @@ export async function run({ options, backend, log, signal }: RunOptions): Promis
     if (!stop.signal.aborted || error !== stop.signal.reason) throw error
   } finally {
     stop.abort()
+    if (stop.signal.reason instanceof ProxyError) await recorder.drain(2_000)
+    telling.abort()
     await Promise.allSettled(running)
     await observe.close()
     client.close()

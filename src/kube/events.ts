@@ -59,6 +59,7 @@ export class EventRecorder {
   readonly #stories = new Map<string, Story>()
   readonly #queue: Story[] = []
   #dropped = 0
+  #busy = false
   #wake: (() => void) | undefined
 
   constructor(options: EventRecorderOptions) {
@@ -89,11 +90,19 @@ export class EventRecorder {
     signal.addEventListener('abort', stop, { once: true })
     while (!signal.aborted) {
       const story = this.#queue.shift()
+      this.#busy = story !== undefined
       if (story !== undefined) await this.#deliver(story, signal)
       else await this.#idle()
       this.#review()
     }
     signal.removeEventListener('abort', stop)
+  }
+
+  /** For a process that is about to end: until everything is sent, but no longer than that. */
+  async drain(limitMs: number): Promise<void> {
+    const { clock } = this.#options
+    const end = clock.monotonic() + limitMs
+    while ((this.#busy || this.#queue.length > 0) && clock.monotonic() < end) await sleep(clock, 20)
   }
 
   #begin({ type, reason, action, note, regarding }: Occurrence, now: number): Story {

@@ -3,6 +3,7 @@
 import { findBinaries } from './binaries.ts'
 import { proxyMissing } from './proxy.ts'
 import { clusterSuite } from './suites/cluster.ts'
+import { nodeSuite } from './suites/node.ts'
 import { processSuite } from './suites/process.ts'
 import { reflectorSuite } from './suites/reflector.ts'
 import { startupSuite } from './suites/startup.ts'
@@ -17,3 +18,4 @@ clusterSuite(binaries)
 reflectorSuite(binaries)
 processSuite(missing === undefined ? binaries : undefined)
 startupSuite(missing === undefined ? binaries : undefined)
+nodeSuite(missing === undefined ? binaries : undefined)

@@ -24,6 +24,8 @@ export function proxyMissing(): string | undefined {
 
 export interface RunningProxy {
   readonly child: Child
+  /** Its configuration file. */
+  readonly config: string
   metrics(): Promise<string>
   /** Status of /healthz. */
   health(): Promise<number>
@@ -39,16 +41,20 @@ export interface ProxyOptions {
   readonly wrapper?: readonly string[]
   /** false: answer as soon as the process runs, not when its first sync is done. */
   readonly wait?: boolean
+  /** Flags besides the configuration file and the host name. */
+  readonly flags?: readonly string[]
+  /** Fields of the configuration that differ from the usual. */
+  readonly fields?: Readonly<Record<string, unknown>>
 }
 
 export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
   const { space, directory } = options
   const config = join(directory, 'config.conf')
-  writeFileSync(config, JSON.stringify(configuration(options.kubeconfig)))
+  writeFileSync(config, JSON.stringify({ ...configuration(options.kubeconfig), ...options.fields }))
   const child = startChild({
     wrapper: [...space.enter, ...(options.wrapper ?? [])],
     program: PROXY,
-    args: [`--config=${config}`, `--hostname-override=${options.nodeName}`],
+    args: [`--config=${config}`, `--hostname-override=${options.nodeName}`, ...(options.flags ?? [])],
     log: join(directory, `proxy-${++count}.log`),
     ...(options.env === undefined ? {} : { env: options.env }),
   })
@@ -58,6 +64,7 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
   }
   const proxy: RunningProxy = {
     child,
+    config,
     metrics: async () => (await fetch('http://127.0.0.1:10249/metrics')).body,
     health: async () => (await fetch('http://127.0.0.1:10256/healthz')).status,
   }
