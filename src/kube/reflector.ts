@@ -144,14 +144,12 @@ export class Reflector<R> {
     const timeoutSeconds = 300 + Math.floor(this.#random() * 300)
     const ends = clock.monotonic() + timeoutSeconds * 1000
     const limit = new Deadline(clock, signal)
+    const stopped = new ProxyError('ignored', 'the snapshot stopped before its end')
+    const stalled = new ProxyError('stalled', `nothing came for longer than the ${timeoutSeconds} s we asked for`)
+    // A snapshot must keep coming; a watch may be silent, but only as long as it was asked for.
     const arm = (streaming: boolean) => {
-      const left = Math.max(0, ends - clock.monotonic()) + stallSlackMs
-      if (streaming) limit.start(initialSilenceMs, new ProxyError('ignored', 'the snapshot stopped before its end'))
-      else
-        limit.start(
-          left,
-          new ProxyError('stalled', `nothing came for longer than the ${timeoutSeconds} s we asked for`),
-        )
+      if (streaming) limit.start(initialSilenceMs, stopped)
+      else limit.start(Math.max(0, ends - clock.monotonic()) + stallSlackMs, stalled)
     }
     let streaming = initial
     if (initial) this.#deliveries.begin()
@@ -172,8 +170,9 @@ export class Reflector<R> {
       this.#connected = true
       arm(streaming)
       for await (const batch of lines) {
+        const snapshot = streaming
         for (const line of batch) if (this.#event(line, streaming)) streaming = false
-        arm(streaming)
+        if (snapshot) arm(streaming)
         this.#heard = clock.now()
       }
       if (streaming) throw new ProxyError('connection', 'the connection ended before the snapshot did')
