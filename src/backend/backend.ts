@@ -60,6 +60,8 @@ export interface OpenContext {
   readonly clock: Clock
   /** To be called when somebody else changed what is ours; `culprit` is for people. Leads to a sync at once. */
   readonly onDrift: (culprit: string) => void
+  /** To be called when what made the last apply fail is over: leads to a sync at once. */
+  readonly onDue?: () => void
 }
 
 /** What the configuration says to a backend; made by the composition root. */

@@ -80,7 +80,7 @@ export class Lane {
       journal.drift(family, culprit)
       onDue()
     }
-    this.#target = await backend.open({ family, node: this.planner.view, log, clock, onDrift })
+    this.#target = await backend.open({ family, node: this.planner.view, log, clock, onDrift, onDue })
   }
 
   async close(): Promise<void> {

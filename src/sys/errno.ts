@@ -31,6 +31,7 @@ export const EPERM = 1
 export const ENOENT = 2
 export const EINTR = 4
 export const EAGAIN = 11
+export const ENOMEM = 12
 export const EBUSY = 16
 export const EEXIST = 17
 export const ENOBUFS = 105

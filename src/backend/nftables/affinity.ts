@@ -51,7 +51,9 @@ function balance(port: ServicePort, name: string, endpoints: readonly Endpoint[]
   const spread: Rule = {
     statements: [{ kind: 'random-verdict', targets: bases.map((base) => `endpoint-${base}`) }],
   }
-  return chainEntry({ name, rules: [...remembered, spread], comment: port.name })
+  // A packet that entered before a commit may look into the old map after it, and find nothing: dropped, it is sent again.
+  const drop: Rule = { statements: [{ kind: 'drop' }] }
+  return chainEntry({ name, rules: [...remembered, spread, drop], comment: port.name })
 }
 
 function externalChain(port: ServicePort, node: NodeView): NftEntry {

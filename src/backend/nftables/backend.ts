@@ -7,7 +7,7 @@ import { MessageWriter } from '../../sys/netlink/writer.ts'
 import type { Backend, Cleanup } from '../backend.ts'
 import { base, tableName } from './base.ts'
 import type { NftEntry } from './entries.ts'
-import { findFeatures } from './features.ts'
+import { findFeatures, permitted } from './features.ts'
 import { plan } from './plan.ts'
 import { NftTarget } from './target.ts'
 
@@ -29,7 +29,7 @@ export const nftables = (): Backend<NftEntry> => ({
   plan,
   async open(context) {
     const nft = new Nftables({ clock: context.clock })
-    const features = await findFeatures(nft, context.family)
+    const features = permitted(await findFeatures(nft, context.family))
     const names = Object.entries(features).map(([name, has]) => `${name}=${has ? 'yes' : 'no'}`)
     context.log.info('nftables features of this kernel', { family: familyName(context.family), found: names.join(' ') })
     return new NftTarget(context, nft, features)

@@ -35,7 +35,7 @@ export interface RuleTag {
   readonly count: number
 }
 
-/** In place of a digest: the kernel cannot move a chain to another hook, it must be made anew. */
+/** In place of a digest: the kernel cannot move a chain to another hook. */
 export const otherHook = 'another hook'
 
 /** Collects the operations of one transaction, in the order in which the kernel must see them. */
@@ -73,7 +73,19 @@ export class Draft {
     if (entry.kind === 'set') this.#putSet(entry.id, entry.set)
     else if (entry.kind === 'chain') this.putChain(entry.id, entry.chain)
     else if (entry.kind === 'element') this.#setElement(entry.id, entry.id, entry.digest)
-    else if (entry.kind === 'frontend') this.#putFrontend(entry.id, entry.frontend)
+    else if (entry.kind === 'frontend') {
+      this.prepare(entry)
+      this.#putFrontend(entry.id, entry.frontend)
+    }
+  }
+
+  /** The chains that a frontend will lead into, one transaction before it does. */
+  prepare(entry: NftEntry): void {
+    if (entry.kind !== 'frontend') return
+    for (const chain of balanceChains(balanceOf(entry.frontend), this.#node)) {
+      const present = this.#present(`chain ${chain.name}`, this.#mirror.chains.get(chain.name))
+      if (present !== chainDigest(chain)) this.putChain(entry.id, chain)
+    }
   }
 
   /** What was put since under the same name in the kernel stays: an address may have changed from one kind to another. */
@@ -83,7 +95,9 @@ export class Draft {
       if (this.#present(id, this.#mirror.elements.get(id)) === digest) this.#setElement(id, id, undefined)
     } else if (kind === 'frontend') this.#dropFrontend(id, name)
     else if (kind === 'chain') {
-      this.#removal.unshift({ op: 'flush-chain', name, entry: id })
+      const emptied: Operation[] = [{ op: 'flush-chain', name, entry: id }]
+      if (digest !== otherHook && ownChain.test(name)) emptied.push({ ...lastRule, chain: name, entry: id })
+      this.#removal.unshift(...emptied)
       this.#commits.push(() => this.#mirror.retireChain(name))
     } else if (kind === 'set') {
       this.#removal.push({ op: 'delete-set', name, entry: id })
@@ -97,9 +111,6 @@ export class Draft {
     const digest = chainDigest(chain)
     const present = this.#present(`chain ${name}`, this.#mirror.chains.get(name))
     if (present === undefined) {
-      this.#structure.push({ op: 'add-chain', chain, entry })
-    } else if (present === otherHook) {
-      this.#structure.push({ op: 'flush-chain', name, entry }, { op: 'delete-chain', name, entry })
       this.#structure.push({ op: 'add-chain', chain, entry })
     } else {
       this.#rules.push({ op: 'flush-chain', name, entry })
@@ -140,10 +151,7 @@ export class Draft {
   }
 
   #putSet(entry: string, set: SetSpec): void {
-    const before = this.#mirror.sets.get(set.name)
-    // A set of another shape cannot be changed; the kernel says so and the entry is refused by name.
-    if (before === undefined || set.shape === 'affinity') this.#structure.unshift({ op: 'add-set', set, entry })
-    else this.#structure.unshift({ op: 'delete-set', name: set.name, entry }, { op: 'add-set', set, entry })
+    this.#structure.push({ op: 'add-set', set, entry })
     this.#commits.push(() => this.#mirror.sets.set(set.name, setDigest(set)))
   }
 
@@ -167,12 +175,8 @@ export class Draft {
     if (local || this.#mirror.slots.has(slotKey(key, localSlots))) {
       this.#placeSlots(entry, key, nodePort, localSlots, local ? spec.local : [])
     }
-    const balance: Balance = { nodePort, policy: spec.policy, cluster: spec.cluster.length, local: spec.local.length }
-    for (const chain of balanceChains(balance, this.#node)) {
-      const present = this.#present(`chain ${chain.name}`, this.#mirror.chains.get(chain.name))
-      if (present !== chainDigest(chain)) this.putChain(entry, chain)
-    }
-    this.#setElement(entry, `${verdictSet(nodePort)} ${key}`, `goto ${balanceName(balance)} # ${spec.comment}`)
+    const leads = `goto ${balanceName(balanceOf(spec))} # ${spec.comment}`
+    this.#setElement(entry, `${verdictSet(nodePort)} ${key}`, leads)
   }
 
   /** The slots stay for a moment: a packet may have read the verdict and be about to read its slot. */
@@ -219,6 +223,23 @@ export class Draft {
     return this.#touched.has(id) ? this.#touched.get(id) : held
   }
 }
+
+const balanceOf = (spec: FrontendSpec): Balance => ({
+  nodePort: spec.ip === '',
+  policy: spec.policy,
+  cluster: spec.cluster.length,
+  local: spec.local.length,
+})
+
+/** Chains of services with affinity. */
+const ownChain = /^(service|local|external|endpoint)-/
+
+/** For a packet that was on its way into a chain when the chain was given up: dropped, it is sent again and finds the new way. */
+const lastRule = {
+  op: 'add-rule',
+  rule: { statements: [{ kind: 'drop' }] },
+  tag: { digest: 'retired', index: 0, count: 1 },
+} as const
 
 const verdictSet = (nodePort: boolean): string => (nodePort ? 'service-nodeports' : 'service-ips')
 

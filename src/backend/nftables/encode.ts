@@ -1,5 +1,6 @@
 // A transaction's operations as one netlink batch; remembers which message belongs to which entry. Pure but for the writer's buffer.
 
+import { describeError, ProxyError } from '../../lib/errors.ts'
 import type { Family } from '../../lib/ip.ts'
 import { writeElements } from '../../sys/netlink/nft/elements.ts'
 import type { Verdict } from '../../sys/netlink/nft/expressions.ts'
@@ -50,7 +51,7 @@ export function encode(
   const name = { family: table.family, name: tableName }
   if (table.replace) writeTable(writer, name, 'delete')
   writeTable(writer, { ...name, flags: table.flags, comment: 'rules for kube-proxy' })
-  for (let i = 0; i < operations.length; i = encoder.write(operations, i));
+  for (const operation of operations) encoder.write(operation)
   const last = endBatch(writer)
   return { last, entryOf: (sequence) => encoder.entries.get(sequence) }
 }
@@ -68,9 +69,17 @@ class Encoder {
     this.#family = family
   }
 
-  /** Returns the index of the next operation that is not written yet. */
-  write(operations: readonly Operation[], at: number): number {
-    const operation = operations[at] as Operation
+  write(operation: Operation): void {
+    try {
+      this.#write(operation)
+    } catch (cause) {
+      // Nobody but this entry is to suffer from what cannot be said to the kernel.
+      const message = `cannot encode ${operation.entry}: ${describeError(cause)}`
+      throw new ProxyError('nftables-encode', message, { cause, fields: { entry: operation.entry } })
+    }
+  }
+
+  #write(operation: Operation): void {
     const names = { family: this.#family, table: tableName }
     const w = this.#writer
     const first = w.sequence
@@ -98,7 +107,6 @@ class Encoder {
         this.#element(operation)
     }
     for (let sequence = first; sequence < w.sequence; sequence++) this.entries.set(sequence, operation.entry)
-    return at + 1
   }
 
   #rule(chain: string, rule: Rule, tag: string): void {

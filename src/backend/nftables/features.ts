@@ -10,8 +10,10 @@ import { MessageWriter } from '../../sys/netlink/writer.ts'
 import { declare } from './shapes.ts'
 
 export interface Features {
-  /** The table can be ours alone, and outlive us: nobody else's flush touches it (Linux 6.9). */
+  /** The table can be ours alone: nobody else's flush touches it (Linux 5.12). */
   readonly owner: boolean
+  /** It can also outlive us, without which owning it is of no use (Linux 6.9). */
+  readonly persist: boolean
   /** Deleting what is not there is no error (Linux 6.3). */
   readonly destroy: boolean
 }
@@ -40,12 +42,27 @@ export async function findFeatures(nft: Nftables, family: Family): Promise<Featu
         : 'this kernel cannot do nftables mode: it needs nf_tables with NAT, maps and concatenated ranges (Linux 5.13)'
     throw new ProxyError('nftables', missing, { cause: nft.failure('try the kernel', required) })
   }
-  const owner = await attempt(nft, (w) => {
-    writeTable(w, { ...table, flags: TABLE_OWNER | TABLE_PERSIST })
+  const withFlags = (flags: number) => (w: MessageWriter) => {
+    writeTable(w, { ...table, flags })
     writeTable(w, table, 'delete')
-  })
-  const destroy = await attempt(nft, (w) => writeTable(w, table, 'destroy'))
-  return { owner: owner === undefined, destroy: destroy === undefined }
+  }
+  const works = async (write: (writer: MessageWriter) => void) => (await attempt(nft, write)) === undefined
+  return {
+    owner: await works(withFlags(TABLE_OWNER)),
+    persist: await works(withFlags(TABLE_OWNER | TABLE_PERSIST)),
+    destroy: await works((w) => writeTable(w, table, 'destroy')),
+  }
+}
+
+/**
+ * For tests: with `SLUICE_NFT_FEATURES` set, only the features it names are used (`owner,persist`; empty: none), so that the
+ * ways of older kernels can be gone on a newer one.
+ */
+export function permitted(found: Features, names = process.env.SLUICE_NFT_FEATURES): Features {
+  if (names === undefined) return found
+  const allowed = new Set(names.split(','))
+  const entries = Object.entries(found).map(([name, has]) => [name, has && allowed.has(name)])
+  return Object.fromEntries(entries) as Features
 }
 
 async function attempt(nft: Nftables, write: (writer: MessageWriter) => void) {

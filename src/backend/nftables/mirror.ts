@@ -28,8 +28,10 @@ export class Mirror {
   readonly stale = new Map<string, ChainSpec>()
   /** How many elements lead into a chain. */
   readonly #entrances = new Map<string, number>()
-  readonly #retiredSlots = new Set<string>()
-  readonly #retiredChains = new Set<string>()
+  /** Since which turn; only what was retired in an earlier turn may be swept. */
+  readonly #retiredSlots = new Map<string, number>()
+  readonly #retiredChains = new Map<string, number>()
+  #turn = 0
 
   setElement(id: string, digest: string | undefined): void {
     this.#count(this.elements.get(id), -1)
@@ -40,13 +42,13 @@ export class Mirror {
 
   /** Found in the kernel. One that no element leads into is swept. */
   adoptChain(name: string): void {
-    if ((this.#entrances.get(name) ?? 0) === 0) this.#retiredChains.add(name)
+    if ((this.#entrances.get(name) ?? 0) === 0) this.#retiredChains.set(name, this.#turn)
   }
 
   /** Found in the kernel. */
   adoptSlots(id: string, table: SlotTable): void {
     this.slots.set(id, table)
-    if (table.present.length > table.count) this.#retiredSlots.add(id)
+    if (table.present.length > table.count) this.#retiredSlots.set(id, this.#turn)
   }
 
   setSlots(id: string, offset: number, slots: readonly string[]): void {
@@ -61,7 +63,7 @@ export class Mirror {
 
   retireSlots(id: string, table: SlotTable, count: number): void {
     table.count = count
-    if (table.present.length > count) this.#retiredSlots.add(id)
+    if (table.present.length > count) this.#retiredSlots.set(id, this.#turn)
     else this.#retiredSlots.delete(id)
     if (table.present.length === 0) this.slots.delete(id)
   }
@@ -74,7 +76,7 @@ export class Mirror {
   /** Its rules are gone already; the kernel before 6.2 counts a removed element's reference for a moment longer. */
   retireChain(name: string): void {
     this.chains.set(name, '')
-    this.#retiredChains.add(name)
+    this.#retiredChains.set(name, this.#turn)
   }
 
   forgetChain(name: string): void {
@@ -82,24 +84,33 @@ export class Mirror {
     this.#entrances.delete(name)
   }
 
-  /** What is to be swept. */
+  /** From now on what was retired until now may be swept. */
+  age(): void {
+    this.#turn++
+  }
+
+  /** What is to be swept: a packet that was about to read it has long done so. */
   retired(): Retired {
-    const slots = [...this.#retiredSlots].flatMap((id): [string, SlotTable][] => {
+    const slots = [...this.#retiredSlots].flatMap(([id, since]): [string, SlotTable][] => {
       const table = this.slots.get(id)
-      return table === undefined || table.present.length <= table.count ? [] : [[id.replace(/ local$/, ''), table]]
+      return since >= this.#turn || table === undefined ? [] : [[id.replace(/ local$/, ''), table]]
     })
-    return { slots, chains: [...this.#retiredChains].filter((name) => this.chains.has(name)) }
+    const chains = [...this.#retiredChains].filter(([name, since]) => since < this.#turn && this.chains.has(name))
+    return { slots, chains: chains.map(([name]) => name) }
   }
 
   get anyRetired(): boolean {
     return this.#retiredSlots.size > 0 || this.#retiredChains.size > 0
   }
 
-  /** After a sweep that the kernel took. */
+  /** The kernel has removed what `retired` named. */
   swept(): void {
-    for (const id of this.#retiredSlots) if (this.slots.get(id)?.present.length === 0) this.slots.delete(id)
-    this.#retiredSlots.clear()
-    this.#retiredChains.clear()
+    for (const [id, since] of this.#retiredSlots) {
+      if (since >= this.#turn) continue
+      this.#retiredSlots.delete(id)
+      if (this.slots.get(id)?.present.length === 0) this.slots.delete(id)
+    }
+    for (const [name, since] of this.#retiredChains) if (since < this.#turn) this.#retiredChains.delete(name)
   }
 
   clear(): void {
@@ -116,7 +127,7 @@ export class Mirror {
     for (const chain of withPlain(name)) {
       const count = (this.#entrances.get(chain) ?? 0) + step
       this.#entrances.set(chain, count)
-      if (count <= 0) this.#retiredChains.add(chain)
+      if (count <= 0) this.#retiredChains.set(chain, this.#turn)
       else this.#retiredChains.delete(chain)
     }
   }

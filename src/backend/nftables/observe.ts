@@ -31,16 +31,26 @@ export interface Expected {
 export const isOurs = (dump: Pick<Dump, 'rules' | 'sets'>): boolean =>
   dump.sets.some((set) => set.name === 'endpoints') && dump.rules.some((rule) => rule.tag !== undefined)
 
-export function observeTable(dump: Dump, expected: Expected, mirror: Mirror): readonly Held[] {
+/** Undefined if something is in our way that the kernel cannot change in place: the table must be exchanged. */
+export function observeTable(dump: Dump, expected: Expected, mirror: Mirror): readonly Held[] | undefined {
   mirror.clear()
   const held: Held[] = []
   for (const set of dump.sets) observeSet(set, expected, mirror, held)
   observeChains(dump, expected, mirror, held)
   const slots = new Map<string, Map<number, string>>()
-  for (const [set, elements] of dump.elements) observeElements(set, elements, expected, { mirror, held, slots })
+  let readable = true
+  for (const [set, elements] of dump.elements) {
+    readable &&= observeElements(set, elements, expected, { mirror, held, slots })
+  }
+  const stuck = (chain: string) => expected.chains.has(chain) || parseBalanceName(chain) !== undefined
+  if (!readable || held.some(({ id, digest }) => digest === otherShape && expected.sets.has(id.slice(4))))
+    return undefined
+  if ([...mirror.chains].some(([name, digest]) => digest === otherHook && stuck(name))) return undefined
   observeFrontends(expected.node.family, mirror, slots, held)
   return held
 }
+
+const otherShape = 'another shape'
 
 function observeSet(set: NftSet, { node, sets }: Expected, mirror: Mirror, held: Held[]): void {
   if ((set.flags & SET_ANONYMOUS) !== 0) return
@@ -55,7 +65,7 @@ function observeSet(set: NftSet, { node, sets }: Expected, mirror: Mirror, held:
     wanted.keyLength === set.keyLength &&
     wanted.dataType === set.dataType &&
     (readSetComment(set.userdata) ?? '') === spec?.comment
-  const digest = same && spec !== undefined ? setDigest(spec) : 'another shape'
+  const digest = same && spec !== undefined ? setDigest(spec) : otherShape
   mirror.sets.set(set.name, digest)
   held.push({ id: `set ${set.name}`, kind: 'set', digest })
 }
@@ -100,13 +110,14 @@ interface Found {
   readonly slots: Map<string, Map<number, string>>
 }
 
-function observeElements(set: string, elements: readonly Element[], { node, sets }: Expected, found: Found): void {
+/** False if there is a key that we would never write, such as a range that is no CIDR. */
+function observeElements(set: string, elements: readonly Element[], { node, sets }: Expected, found: Found): boolean {
   const spec = sets.get(set)
-  if (spec === undefined) return
+  if (spec === undefined) return true
   const shape = shapeOf(spec.shape, node.family)
   for (const { key, keyEnd, data, comment } of elements) {
     const text = decodeKey(shape, node.family, Buffer.from(key), keyEnd === undefined ? undefined : Buffer.from(keyEnd))
-    if (text === undefined) continue
+    if (text === undefined) return false
     const note = comment === undefined ? '' : ` # ${comment}`
     if (shape.value === 'endpoint' && data instanceof Uint8Array) {
       addSlot(found.slots, `${set} ${text}`, decodeEndpoint(node.family, Buffer.from(data)) ?? '')
@@ -118,6 +129,7 @@ function observeElements(set: string, elements: readonly Element[], { node, sets
       if (!isBalanced(digest)) found.held.push({ id: `${set} ${text}`, kind: 'element', digest })
     }
   }
+  return true
 }
 
 const isBalanced = (digest: string): boolean => /^goto (lb|np)-/.test(digest)

@@ -26,11 +26,21 @@ import { Guard } from './guard.ts'
 import { Listeners } from './listeners.ts'
 import { Mirror } from './mirror.ts'
 import { type Dump, type Expected, isOurs, observeTable } from './observe.ts'
+import { type Step, stepsOf, take, without } from './steps.ts'
 
 /** Some 10 ms of the kernel's time; the event loop has its turn in between. */
 const chunkOperations = 1500
 const sweepMs = 1_100
-const transient: ReadonlySet<number> = new Set([errno.ERESTART, errno.EINTR, errno.EAGAIN, errno.EBUSY, 12])
+/** How soon we notice that the owner of our table is gone. */
+const ownerMs = 500
+const transient: ReadonlySet<number> = new Set([
+  errno.ERESTART,
+  errno.EINTR,
+  errno.EAGAIN,
+  errno.EBUSY,
+  errno.ENOMEM,
+  errno.ENOBUFS,
+])
 const attempts = 5
 
 /** Held in place of everything when the table is not ours: it goes when ours comes, in one exchange. */
@@ -53,7 +63,8 @@ export class NftTarget implements Target<NftEntry> {
   #formerClients: ReadonlyMap<string, readonly string[]> = new Map()
   /** The table is there, and ours if it can be. */
   #taken = false
-  #timer: Timer | undefined
+  #sweepTimer: Timer | undefined
+  #ownerTimer: Timer | undefined
   /** One transaction at a time: syncs, sweeps and the last one. */
   #turn: Promise<unknown> = Promise.resolve()
   #closed = false
@@ -62,9 +73,10 @@ export class NftTarget implements Target<NftEntry> {
     this.#context = context
     this.#nft = nft
     this.#expected = expectedOf(context.node)
-    this.#flags = features.owner ? TABLE_OWNER | TABLE_PERSIST : 0
+    const owned = features.owner && features.persist
+    this.#flags = owned ? TABLE_OWNER | TABLE_PERSIST : 0
     this.#listeners = new Listeners(context)
-    if (!features.owner) this.#guard = new Guard(nft.port, context)
+    if (!owned) this.#guard = new Guard(nft.port, context)
   }
 
   drifted(): boolean {
@@ -83,13 +95,15 @@ export class NftTarget implements Target<NftEntry> {
         return this.#listeners.held()
       }
       const dump = await this.#dump(signal)
-      if (!isOurs(dump) || !this.#ownable(table)) {
+      const usable = isOurs(dump) && this.#ownable(table)
+      const held = usable ? observeTable(dump, this.#expected, this.#mirror) : undefined
+      if (held === undefined) {
         this.#mirror.clear()
         this.#exchange = true
         this.#formerClients = await this.#clients(signal)
         return [foreignTable, ...this.#listeners.held()]
       }
-      return [...observeTable(dump, this.#expected, this.#mirror), ...this.#listeners.held()]
+      return [...held, ...this.#listeners.held()]
     })
   }
 
@@ -109,9 +123,10 @@ export class NftTarget implements Target<NftEntry> {
 
   async close(): Promise<void> {
     this.#closed = true
-    this.#timer?.cancel()
+    this.#sweepTimer?.cancel()
+    this.#ownerTimer?.cancel()
     await this.#exclusively(() => this.#release()).catch((error) =>
-      this.#context.log.warn('the table stays owned by nobody; kube-proxy will not be able to take it over', { error }),
+      this.#context.log.warn('our table could not be released: kube-proxy cannot use it as it is', { error }),
     )
     await this.#listeners.close()
     this.#guard?.close()
@@ -164,19 +179,25 @@ export class NftTarget implements Target<NftEntry> {
     refused: Refusal[],
     signal: AbortSignal,
   ): Promise<void> {
-    const steps = stepsOf(put, drop)
-    for (let next = 0, first = true; first || next < steps.length; first = false) {
-      signal.throwIfAborted()
-      const chunk: Step[] = []
-      const draft = this.#draft()
-      while (next < steps.length && draft.size < chunkOperations) {
-        const step = steps[next++] as Step
-        take(draft, step)
-        chunk.push(step)
+    const { first, then } = stepsOf(put, drop)
+    for (const steps of [first, then]) {
+      for (let next = 0; next < steps.length; ) {
+        signal.throwIfAborted()
+        const chunk: Step[] = []
+        const draft = this.#draft()
+        while (next < steps.length && draft.size < chunkOperations) {
+          const step = steps[next++] as Step
+          chunk.push(step)
+          take(draft, step)
+        }
+        if (draft.size === 0) continue
+        await this.#transact(chunk, draft, refused)
+        if (next < steps.length) await new Promise<void>((resolve) => setImmediate(resolve))
       }
-      await this.#transact(chunk, draft, refused)
-      if (next < steps.length) await new Promise<void>((resolve) => setImmediate(resolve))
     }
+    // Even with nothing to write: what the last look found damaged, and the table of a predecessor that must become ours.
+    const rest = this.#draft()
+    if (rest.size > 0 || !this.#taken) await this.#transact([], rest, refused)
   }
 
   /** A draft that begins with what the last look found damaged. */
@@ -186,17 +207,24 @@ export class NftTarget implements Target<NftEntry> {
     return draft
   }
 
-  /** Commits the draft of a chunk; entries that the kernel refuses are left out and the rest is tried again. */
+  /** Commits the draft of a chunk; entries that the kernel refuses, now or before, are left out and the rest is tried again. */
   async #transact(chunk: readonly Step[], drafted: Draft, refused: Refusal[]): Promise<void> {
-    const out = new Set<string>()
-    // Even with nothing to write, the table of a predecessor must become ours.
-    for (let draft = drafted; draft.size > 0 || !this.#taken; ) {
-      const failed = await this.#commit(draft, { replace: false })
+    const out = new Set(refused.map(({ id }) => id))
+    for (let draft = out.size > 0 ? this.#redraft(chunk, out) : drafted; draft.size > 0 || !this.#taken; ) {
+      const failed = await this.#commit(draft, { replace: false, refusals: refused.length > 0 })
       if (failed.size === 0) return
       this.#blame(failed, refused, out)
-      draft = this.#draft()
-      for (const step of chunk) if (!out.has((step.put ?? step.drop).id)) take(draft, step)
+      draft = this.#redraft(chunk, out)
     }
+  }
+
+  #redraft(chunk: readonly Step[], out: ReadonlySet<string>): Draft {
+    const draft = this.#draft()
+    for (const step of chunk) {
+      const left = without(step, out)
+      if (left !== undefined) take(draft, left)
+    }
+    return draft
   }
 
   /** Everything in one transaction, whatever its size: a table of which only a part is there would be a gap. */
@@ -205,9 +233,9 @@ export class NftTarget implements Target<NftEntry> {
     for (;;) {
       this.#mirror.clear()
       const draft = this.#draft()
-      for (const entry of inOrder(put)) if (!out.has(entry.id)) draft.put(entry)
+      for (const entry of put) if (!out.has(entry.id)) draft.put(entry)
       draft.remember(this.#formerClients)
-      const failed = await this.#commit(draft, { replace: true })
+      const failed = await this.#commit(draft, { replace: true, refusals: refused.length > 0 })
       if (failed.size === 0) break
       this.#blame(failed, refused, out)
     }
@@ -223,14 +251,18 @@ export class NftTarget implements Target<NftEntry> {
   }
 
   /** Entries the kernel refused, by id; throws if the fault is not with single entries. */
-  async #commit(
-    draft: Draft,
-    { replace, flags = this.#flags }: { replace: boolean; flags?: number },
-  ): Promise<ReadonlyMap<string, ProxyError>> {
+  async #commit(draft: Draft, how: Commit): Promise<ReadonlyMap<string, ProxyError>> {
     const { family } = this.#context
+    const { replace, flags = this.#flags } = how
     const shapeOf = (set: string) => (set.startsWith('affinity-') ? 'affinity' : this.#expected.sets.get(set)?.shape)
     for (let attempt = 1; ; attempt++) {
-      const encoded = encode(this.#writer, draft.operations(), shapeOf, { family, flags, replace })
+      let encoded: Encoded
+      try {
+        encoded = encode(this.#writer, draft.operations(), shapeOf, { family, flags, replace })
+      } catch (error) {
+        if (!(error instanceof ProxyError)) throw error
+        return new Map([[String(error.fields.entry), error]])
+      }
       const { failures, overflow } = await this.#nft.commit(this.#writer, encoded.last)
       const first = failures[0]
       if (first === undefined && !overflow) {
@@ -242,39 +274,60 @@ export class NftTarget implements Target<NftEntry> {
       }
       if (first === undefined || overflow)
         throw new ProxyError('nftables', 'too many errors to tell which entries failed')
-      if (!transient.has(first.errno)) return this.#failures(failures, encoded)
+      if (!failures.some((failure) => transient.has(failure.errno))) return this.#failures(failures, encoded, how)
       if (attempt === attempts) throw this.#nft.failure('commit', first)
       await new Promise<void>((resolve) => this.#context.clock.after(2 ** attempt, resolve))
     }
   }
 
-  #failures(failures: readonly Failure[], encoded: Encoded): ReadonlyMap<string, ProxyError> {
+  #failures(
+    failures: readonly Failure[],
+    encoded: Encoded,
+    { refusals = false }: Commit,
+  ): ReadonlyMap<string, ProxyError> {
     const byEntry = new Map<string, ProxyError>()
     for (const failure of failures) {
       const entry = encoded.entryOf(failure.sequence)
       const error = this.#nft.failure(entry === undefined ? 'commit' : `write ${entry}`, failure)
       if (failure.errno === errno.EPERM) {
+        this.#awaitOwner()
         throw new ProxyError('nftables-owned', 'another process owns our table: is a second proxy running?', {
           cause: error,
         })
       }
-      // Absent or present against what we believe: look first, before anybody is blamed.
-      if (entry === undefined || (!this.#fresh && confused.has(failure.errno))) throw error
-      byEntry.set(entry, error)
+      // Absent or present against what we believe: look first, before anybody is blamed. Unless it is for what was refused before.
+      if (entry === undefined || (!this.#fresh && !refusals && confused.has(failure.errno))) throw error
+      if (!byEntry.has(entry)) byEntry.set(entry, error)
     }
     return byEntry
   }
 
+  /** The owner may be our predecessor, about to end: the table is ours as soon as it is nobody's. */
+  #awaitOwner(): void {
+    this.#ownerTimer?.cancel()
+    if (this.#closed) return
+    this.#ownerTimer = this.#context.clock.after(ownerMs, () => {
+      this.#exclusively(() => this.#nft.tables()).then(
+        (tables) => {
+          const owned = tables.some((table) => this.#isIt(table) && ((table.flags ?? 0) & TABLE_OWNER) !== 0)
+          if (owned) this.#awaitOwner()
+          else if (!this.#closed) this.#context.onDue?.()
+        },
+        () => this.#awaitOwner(),
+      )
+    })
+  }
+
   // ---- Sweeping. ----
 
+  /** In a steady rhythm, however often something changes: what is retired in one turn goes in the next. */
   #armSweep(): void {
-    this.#timer?.cancel()
-    if (this.#closed || !this.#mirror.anyRetired) return
-    this.#timer = this.#context.clock.after(sweepMs, () => {
-      this.#exclusively(() => this.#sweep()).catch((error) => {
-        this.#context.log.v(2, 'sweeping unused slots and chains failed; trying again', { error })
-        this.#armSweep()
-      })
+    if (this.#closed || this.#sweepTimer !== undefined || !this.#mirror.anyRetired) return
+    this.#sweepTimer = this.#context.clock.after(sweepMs, () => {
+      this.#sweepTimer = undefined
+      this.#exclusively(() => this.#sweep())
+        .catch((error) => this.#context.log.v(2, 'sweeping unused slots and chains failed; trying again', { error }))
+        .finally(() => this.#armSweep())
     })
   }
 
@@ -287,14 +340,14 @@ export class NftTarget implements Target<NftEntry> {
       for (const error of failed.values()) throw error
     }
     this.#mirror.swept()
+    this.#mirror.age()
   }
 
   /** The same table again, but nobody's: what has an owner, or had one, kube-proxy cannot use. */
   async #release(): Promise<void> {
-    if (this.#flags === 0 || this.#wanted === undefined || this.#exchange) return
+    if (this.#flags === 0 || this.#wanted === undefined || !this.#taken) return
     const draft = new Draft(new Mirror(), this.#context.node)
-    const entries = [...this.#wanted.entries()].filter((entry) => entry.kind !== 'listener')
-    for (const entry of inOrder(entries)) draft.put(entry)
+    for (const entry of this.#wanted.entries()) if (entry.kind !== 'listener') draft.put(entry)
     draft.remember(await this.#clients())
     const failed = await this.#commit(draft, { replace: true, flags: 0 })
     for (const error of failed.values()) throw error
@@ -307,35 +360,12 @@ export class NftTarget implements Target<NftEntry> {
   }
 }
 
-type Step = { readonly put: NftEntry; readonly drop?: undefined } | { readonly put?: undefined; readonly drop: Held }
-
-function take(draft: Draft, step: Step): void {
-  if (step.put === undefined) draft.drop(step.drop)
-  else draft.put(step.put)
+interface Commit {
+  readonly replace: boolean
+  readonly flags?: number
+  /** Something of the same changes was refused already: what is missing now may be missing for that reason. */
+  readonly refusals?: boolean
 }
-
-/** What is new comes before what goes, so that there is never less than before; but ranges may not overlap the old ones. */
-function stepsOf(put: readonly NftEntry[], drop: readonly Held[]): readonly Step[] {
-  const range = ({ id }: Held) => id.startsWith('firewall-allowed ')
-  const [structure, rest] = [put.filter(isStructure), put.filter((entry) => !isStructure(entry))]
-  return [
-    ...inOrder(structure).map((entry) => ({ put: entry })),
-    ...drop.filter(range).map((held) => ({ drop: held })),
-    ...inOrder(rest.filter(range)).map((entry) => ({ put: entry })),
-    ...inOrder(rest.filter((entry) => !range(entry))).map((entry) => ({ put: entry })),
-    ...inOrder(drop.filter((held) => !range(held)))
-      .reverse()
-      .map((held) => ({ drop: held })),
-  ]
-}
-
-const isStructure = ({ kind }: Held): boolean => kind === 'set' || kind === 'chain'
-
-const order = ['set', 'chain', 'element', 'frontend']
-
-/** What refers to another comes after it. */
-const inOrder = <H extends Held>(list: readonly H[]): H[] =>
-  [...list].sort((a, b) => order.indexOf(a.kind) - order.indexOf(b.kind))
 
 const confused: ReadonlySet<number> = new Set([errno.ENOENT, errno.EEXIST])
 
