@@ -23,6 +23,8 @@ export type Ask =
       readonly families: readonly Family[]
       readonly settings: NodeSettings
       readonly interfaceAddresses: readonly string[]
+      /** What there is before the first sync; nothing if absent. */
+      readonly initial?: readonly Manifest[]
     }
   | ({ readonly ask: 'apply' } & Change)
   | { readonly ask: 'reconfigure'; readonly settings: NodeSettings }
@@ -125,6 +127,7 @@ async function start(ask: Ask & { ask: 'start' }): Promise<Running> {
     },
   })
   await engine.start()
+  for (const manifest of ask.initial ?? []) put(engine, manifest)
   engine.store.services.synced()
   engine.store.slices.synced()
   return {

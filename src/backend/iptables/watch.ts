@@ -1,4 +1,4 @@
-// Notices that somebody else changed our chains: a cheap look every second, a thorough one only if anybody changed anything.
+// Notices that somebody else changed our chains: a cheap look twice a second, a thorough one only if anybody changed anything.
 
 import { describeError } from '../../lib/errors.ts'
 import type { Logger } from '../../lib/log.ts'
@@ -15,7 +15,8 @@ export interface WatchOptions {
   readonly log: Logger
 }
 
-const periodMs = 1000
+/** A look costs 20 µs in the nft flavour, 30 µs in the other. */
+const periodMs = 500
 /** A thorough look takes at most this share of the time, however busy other writers are. */
 const lookShare = 0.05
 

@@ -1,0 +1,146 @@
+// Birth, death and inheritance: killed in the middle of syncs, locked out, adopted, hindered by others; connections live on.
+
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { dirname, join } from 'node:path'
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { type Flavour, privateLock } from './iptables-lab.ts'
+import { delay, expand, extras, ProxyProcess, podIps, until, World, web } from './iptables-world.ts'
+
+const lockFile = privateLock()
+const initial = [...web().put, ...extras(40).put]
+
+describe.each<Flavour>(['nft', 'legacy'])('life, %s', (flavour) => {
+  let world: World
+  let reference = ''
+  const ipt = `iptables-${flavour}`
+
+  /** Comparable: without counters and times, rules of each chain in their order. */
+  const save = async () => {
+    const lines = (await world.run(`${ipt}-save`)).split('\n').filter((line) => !line.startsWith('#'))
+    const chain = (line: string) => /^-A (\S+)/.exec(line)?.[1] ?? ''
+    const plain = lines.map((line) => line.replace(/\[\d+:\d+\]/, ''))
+    return plain
+      .map((line, i) => [chain(line), i, line] as const)
+      .sort(byChain)
+      .map(([, , line]) => line)
+  }
+
+  beforeAll(async () => {
+    world = await World.create()
+    await world.useFlavour(flavour)
+    const proxy = await ProxyProcess.start(world, initial)
+    await proxy.settle()
+    reference = (await save()).join('\n')
+    await proxy.kill()
+  })
+
+  afterAll(async () => {
+    await world?.close()
+  })
+
+  it('adopts what a predecessor left: same rules, nothing interrupted', async () => {
+    const load = await world.load()
+    const proxy = await ProxyProcess.start(world, initial)
+    await proxy.settle()
+    await delay(300)
+    const { problems } = await load.stop()
+    await proxy.kill()
+    expect(problems).toEqual([])
+    expect((await save()).join('\n')).toBe(reference)
+  })
+
+  it('survives kill -9 at random points of syncs', async () => {
+    const load = await world.load()
+    for (let round = 0; round < 25; round++) {
+      const proxy = await ProxyProcess.start(world, [...web().put, ...extras(40, round % 2).put])
+      if (round % 3 > 0) await proxy.apply(extras(20 + round, 1 - (round % 2)))
+      await delay(Math.random() * (round % 2 === 0 ? 60 : 250))
+      await proxy.kill()
+    }
+    const proxy = await ProxyProcess.start(world, initial)
+    await proxy.settle()
+    await delay(200)
+    const { problems, rounds, made } = await load.stop()
+    await proxy.kill()
+    expect(problems).toEqual([])
+    expect(Math.min(rounds, made)).toBeGreaterThan(50)
+    expect((await save()).join('\n')).toBe(reference)
+  })
+
+  it('deletes nothing of a chain that others still use, and updates the service all the same', async () => {
+    const proxy = await ProxyProcess.start(world, initial)
+    await proxy.settle()
+    const sep = /-j DNAT --to-destination 10.180.0.2:8080/
+    const stale = /-A (KUBE-SEP-\S+)/.exec((await save()).find((line) => sep.test(line)) ?? '')?.[1] as string
+    await world.run(`${ipt} -t nat -N CNI-USES && ${ipt} -t nat -A CNI-USES -j ${stale}`)
+    await proxy.apply({ drop: [], put: web([podIps[0]]).put.slice(1) })
+    await proxy.settle()
+    expect(await world.ask()).toBe(podIps[0])
+    expect(proxy.log).toMatch(/cannot be (?:deleted|programmed)/)
+    expect((await save()).join('\n')).toContain(`-A CNI-USES -j ${stale}`)
+    await world.run(`${ipt} -t nat -F CNI-USES && ${ipt} -t nat -X CNI-USES`)
+    await until('the chain is gone at a later try', async () => !(await save()).some((line) => line.includes(stale)))
+    await proxy.kill()
+  })
+
+  it('names and isolates a service whose rules are refused; all others go in', async () => {
+    // As the legacy flavour does when the kernel refuses: it only says that the table could not be committed.
+    const refusing = join(mkdtempSync(join(tmpdir(), 'sluice-refusing-')), `${ipt}-restore`)
+    const real = (await world.run(`command -v ${ipt}-restore`)).trim()
+    const script = `#!/bin/sh
+text=$(cat; echo .)
+case "$text" in *bad/one*) echo "${ipt}-restore: line $(printf %s "$text" | grep -n COMMIT | tail -1 | cut -d: -f1) failed" >&2; exit 1;; esac
+printf %s "\${text%.}" | exec ${real} "$@"
+`
+    writeFileSync(refusing, script, { mode: 0o755 })
+    const proxy = await ProxyProcess.start(world, initial, { PATH: `${dirname(refusing)}:${process.env.PATH}` })
+    await proxy.settle()
+    const bad = [
+      expand({ service: 'bad/one', clusterIP: '172.30.9.9', ports: ['http 80/tcp'] }, 900),
+      expand({ slice: 'bad/one', ports: ['http 8080/tcp'], endpoints: ['10.180.0.1 local'] }, 901),
+    ]
+    const good = [
+      expand({ service: 'good/one', clusterIP: '172.30.9.10', ports: ['http 80/tcp'] }, 902),
+      expand({ slice: 'good/one', ports: ['http 8080/tcp'], endpoints: ['10.180.0.1 local'] }, 903),
+    ]
+    await proxy.apply({ drop: [], put: [...bad, ...good] })
+    await proxy.settle()
+    expect(await world.ask('172.30.9.10')).toBe(podIps[0])
+    expect(proxy.log).toMatch(/a service cannot be programmed; all others go on.*bad\/one/)
+    expect(proxy.log).not.toMatch(/cannot be programmed.*good\/one/)
+    expect(await world.ask('172.30.9.9', 80, 600)).toBe('timeout')
+    rmSync(refusing)
+    await until('the service is tried again', async () => (await world.ask('172.30.9.9', 80, 600)) === podIps[0])
+    rmSync(dirname(refusing), { recursive: true })
+    await proxy.kill()
+  })
+
+  it.runIf(flavour === 'legacy')('waits for a lock that others hold, and says who', async () => {
+    const proxy = await ProxyProcess.start(world, initial)
+    await proxy.settle()
+    const load = await world.load()
+    const holder = spawn('flock', [lockFile, 'sleep', '10'], { stdio: 'ignore' })
+    const released = once(holder, 'exit')
+    await delay(100)
+    const begun = performance.now()
+    await proxy.apply(web([podIps[1]]))
+    await proxy.settle()
+    const ms = performance.now() - begun
+    await released
+    expect(ms).toBeGreaterThan(9000)
+    expect(proxy.log).toMatch(/(?:waiting for the lock|sync failed).*(?:flock|sleep) \(pid \d+\) has held the lock/)
+    expect(await world.ask()).toBe(podIps[1])
+    const { problems } = await load.stop()
+    expect(problems).toEqual([])
+    await proxy.kill()
+  })
+})
+
+function byChain(a: readonly [string, number, string], b: readonly [string, number, string]): number {
+  if (a[0] !== b[0]) return a[0] < b[0] ? -1 : 1
+  if (a[0] === '') return a[2] < b[2] ? -1 : 1
+  return a[1] - b[1]
+}
