@@ -1,6 +1,7 @@
 import { defineConfig } from 'vitest/config'
 
-// Three tiers: `unit` needs nothing but Node; `kernel` needs root and network namespaces; `e2e` needs a real API server.
+// Four tiers: `unit` needs nothing but Node; `kernel` needs root and network namespaces; `ipvs` needs a kernel with IPVS as well
+// (test/vm/tier.ts brings one); `e2e` needs a real API server.
 export default defineConfig({
   test: {
     projects: [
@@ -8,7 +9,7 @@ export default defineConfig({
         test: {
           name: 'unit',
           include: ['test/**/*.test.ts'],
-          exclude: ['test/kernel/**', 'test/e2e/**'],
+          exclude: ['test/kernel/**', 'test/e2e/**', 'test/ipvs/**'],
           testTimeout: 30_000,
         },
       },
@@ -20,6 +21,18 @@ export default defineConfig({
           pool: 'forks',
           testTimeout: 120_000,
           hookTimeout: 120_000,
+        },
+      },
+      {
+        test: {
+          name: 'ipvs',
+          include: ['test/ipvs/**/*.test.ts'],
+          fileParallelism: false,
+          pool: 'forks',
+          isolate: false,
+          // In an emulated CPU everything takes twenty times as long.
+          testTimeout: 300_000,
+          hookTimeout: 300_000,
         },
       },
       {

@@ -3,6 +3,8 @@
 import type { Backend, Cleanup, Held, Mode, Settings } from './backend.ts'
 import { iptables } from './iptables/backend.ts'
 import { cleanupIptables } from './iptables/cleanup.ts'
+import { ipvs } from './ipvs/backend.ts'
+import { cleanupIpvs } from './ipvs/cleanup.ts'
 import { cleanupNftables, nftables } from './nftables/backend.ts'
 
 interface Known {
@@ -12,6 +14,7 @@ interface Known {
 
 const known: Partial<Readonly<Record<Mode, Known>>> = {
   iptables: { make: iptables, cleanup: cleanupIptables },
+  ipvs: { make: ipvs, cleanup: cleanupIpvs },
   nftables: { make: nftables, cleanup: cleanupNftables },
 }
 

@@ -140,13 +140,15 @@ export function decodeSet(
       const number = reader.u8()
       seen.family = number === AF_INET6 ? 6 : number === AF_INET ? 4 : undefined
     } else if (reader.type === TOP.data) seen.elements = decodeHeader(reader)
-    else if (reader.type === TOP.members) {
-      reader.enter()
-      while (reader.next()) if (reader.type === TOP.data) member(decodeMember(reader, cache))
-      reader.leave()
-    }
+    else if (reader.type === TOP.members) decodeMembers(reader, cache, member)
   }
   return reader.error === undefined && seen.name !== '' ? seen : undefined
+}
+
+function decodeMembers(reader: AttributeReader, cache: AddressCache, member: (text: string) => void): void {
+  reader.enter()
+  while (reader.next()) if (reader.type === TOP.data) member(decodeMember(reader, cache))
+  reader.leave()
 }
 
 function decodeHeader(reader: AttributeReader): number | undefined {

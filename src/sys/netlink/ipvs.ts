@@ -54,7 +54,9 @@ const STATS = { connections: 1, packetsIn: 2, packetsOut: 3, bytesIn: 4, bytesOu
 const AF_INET = 2
 const AF_INET6 = 10
 export const protocolNumbers = { tcp: 6, udp: 17, sctp: 132 } as const
-const protocolNames = new Map(Object.entries(protocolNumbers).map(([name, number]) => [number, name as IpvsProtocol]))
+const protocolNames: ReadonlyMap<number, IpvsProtocol> = new Map(
+  Object.entries(protocolNumbers).map(([name, number]) => [number, name as IpvsProtocol]),
+)
 
 export type IpvsProtocol = keyof typeof protocolNumbers
 

@@ -159,7 +159,7 @@ function addressBody(writer: MessageWriter): void {
   writer.header(new Uint8Array(addressHeader))
 }
 
-function decodeLink(message: MessageReader, reader: AttributeReader) {
+export function decodeLink(message: MessageReader, reader: AttributeReader) {
   if (message.type !== RTM_NEWLINK) return undefined
   let name = ''
   message.attributes(linkHeader, reader)
@@ -168,7 +168,7 @@ function decodeLink(message: MessageReader, reader: AttributeReader) {
   return { index: hostU32(message.bytes, message.start + 4), name }
 }
 
-function decodeAddress(
+export function decodeAddress(
   message: MessageReader,
   reader: AttributeReader,
   names: ReadonlyMap<number, string>,

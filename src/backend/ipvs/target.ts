@@ -1,0 +1,262 @@
+// Puts the entries of one family into the kernel in an order that never misleads a packet, observes them, and notices tampering.
+//
+// Order: sets and rules, then members, then servers, then addresses, so that traffic comes only when all else is there; backwards when
+// they go. Servers are therefore always named by our sets: that is how we know our own again, after a crash or a predecessor.
+
+import { describeError } from '../../lib/errors.ts'
+import { contains, parseCidr } from '../../lib/ip.ts'
+import type { Timer } from '../../lib/time.ts'
+import type { Wait } from '../../sys/netlink/socket.ts'
+import type { Applied, Changes, Held, OpenContext, Refusal, Target, Wanted } from '../backend.ts'
+import { type Programs, Tools } from '../iptables/tools.ts'
+import { Addresses } from './addresses.ts'
+import {
+  addressEntry,
+  deviceEntry,
+  exactId,
+  type IpvsEntry,
+  keyOfId,
+  memberEntry,
+  nodePortId,
+  type RulesEntry,
+} from './entries.ts'
+import type { VirtualServers } from './kernel.ts'
+import { Members } from './members.ts'
+import { isOurs } from './ours.ts'
+import { Servers, type Wish } from './servers.ts'
+import { setName } from './sets.ts'
+import { Tables } from './tables.ts'
+
+export interface TargetOptions {
+  readonly context: OpenContext
+  readonly kernel: VirtualServers
+  readonly programs: Programs
+  readonly syncPeriodMs: number
+  readonly excludeCidrs: readonly string[]
+  readonly drainLimitMs: number
+  readonly checkMs: number
+}
+
+/** Everything is read again this often, as upstream does at every sync period; not more often, since it costs by the number of servers. */
+const leastFullMs = 10_000
+/** Servers that are compared with the kernel at each look; all of them in turn. */
+const verifiedAtOnce = 200
+
+export class IpvsTarget implements Target<IpvsEntry> {
+  readonly #options: TargetOptions
+  readonly #members: Members
+  readonly #addresses: Addresses
+  readonly #tables: Tables
+  readonly #servers: Servers
+  readonly #stop = new AbortController()
+  readonly #excluded: (ip: string) => boolean
+  #timer: Timer | undefined
+  #lastRead = Number.NEGATIVE_INFINITY
+  #drifted = false
+  #busy = false
+  #verified = 0
+  /** Names of service ports by server, for statistics. */
+  readonly #names = new Map<string, string>()
+
+  constructor(options: TargetOptions) {
+    const { context, kernel, programs, drainLimitMs } = options
+    const { family, log, clock } = context
+    this.#options = options
+    this.#members = new Members(family)
+    this.#addresses = new Addresses(family, (what) => this.#tell(what))
+    this.#tables = new Tables(new Tools({ programs, family, log, clock, patienceMs: options.syncPeriodMs }), family)
+    this.#servers = new Servers({ kernel, family, clock, drainLimitMs })
+    const cidrs = options.excludeCidrs.flatMap((text) => parseCidr(text) ?? [])
+    this.#excluded = (ip) => cidrs.some((cidr) => contains(cidr, ip))
+  }
+
+  async observe(signal: AbortSignal): Promise<readonly Held[]> {
+    return this.#exclusively(async () => {
+      const wait: Wait = { signal }
+      const held: Held[] = []
+      const members = await this.#members.read(wait)
+      await this.#addresses.read(wait)
+      await this.#servers.read(wait)
+      held.push(...(await this.#tables.read(signal)))
+      const { family, clock } = this.#options.context
+      const ids = new Set(members.map(({ id }) => id))
+      const { bound, elsewhere, present } = this.#addresses
+      const ipSet = setName('KUBE-IPVS-IPS', family)
+      if (present) held.push(deviceEntry)
+      for (const ip of bound) {
+        const whole = ids.delete(memberEntry(ipSet, ip).id)
+        held.push(whole ? addressEntry(ip) : { ...addressEntry(ip), digest: 'half' })
+      }
+      for (const ip of elsewhere) if (!bound.has(ip)) held.push(addressEntry(ip))
+      for (const one of members) if (ids.has(one.id)) held.push(one)
+      for (const [key, { server }] of this.#servers.known) {
+        const digest = this.#servers.digest(key) as string
+        if (!this.#excluded(server.ip) && isOurs(server, bound, ids))
+          held.push({ id: exactId(key), kind: 'server', digest })
+      }
+      this.#lastRead = clock.monotonic()
+      this.#drifted = false
+      return held
+    })
+  }
+
+  async apply(changes: Changes<IpvsEntry>, wanted: Wanted<IpvsEntry>, signal: AbortSignal): Promise<Applied> {
+    return this.#exclusively(async () => {
+      const before = this.#options.kernel.sent
+      const refused = await this.#apply(changes, wanted, { signal }, signal)
+      this.#arm()
+      return { refused, figures: { ipvs_servers: this.#names.size, ipvs_messages: this.#options.kernel.sent - before } }
+    })
+  }
+
+  async #apply(
+    { put, drop }: Changes<IpvsEntry>,
+    wanted: Wanted<IpvsEntry>,
+    wait: Wait,
+    signal: AbortSignal,
+  ): Promise<readonly Refusal[]> {
+    const of = <K extends IpvsEntry['kind']>(kind: K) =>
+      put.filter((entry): entry is Extract<IpvsEntry, { kind: K }> => entry.kind === kind)
+    const dropped = (kind: string) => drop.filter((held) => held.kind === kind).map(({ id }) => id)
+    const refused: Refusal[] = []
+    if (of('device').length > 0) await this.#addresses.create(wait)
+    const sets = of('set')
+    if (sets.length > 0)
+      refused.push(
+        ...(await this.#members.create(
+          sets.map(({ set }) => set),
+          wait,
+        )),
+      )
+    for (const entry of of('rules') as RulesEntry[]) await this.#tables.write(entry, signal)
+
+    await this.#unbind(dropped('address').map(ipOf), wait)
+    const members = of('member').map(({ id }) => id)
+    refused.push(...(await this.#members.change(members, true, wait)))
+    const ids = [...of('server').map(({ id }) => id), ...dropped('server')]
+    refused.push(...(await this.#servers.reconcile(this.#wishes(ids, wanted), wait)))
+    refused.push(
+      ...(await this.#bind(
+        of('address').map(({ id }) => ipOf(id)),
+        wait,
+      )),
+    )
+    refused.push(...(await this.#members.change(dropped('member'), false, wait)))
+    return refused
+  }
+
+  /** Also after every sync period, as far as that is affordable: not everything that others do shows by itself. */
+  drifted(): boolean {
+    const { context, syncPeriodMs } = this.#options
+    return this.#drifted || context.clock.monotonic() - this.#lastRead > Math.max(syncPeriodMs, leastFullMs)
+  }
+
+  async close(): Promise<void> {
+    this.#stop.abort()
+    this.#timer?.cancel()
+    await this.#last
+    this.#members.close()
+    this.#addresses.close()
+    this.#tables.close()
+  }
+
+  /** Service port of a server; for statistics. */
+  nameOf(key: string): string | undefined {
+    return this.#names.get(key)
+  }
+
+  /** An exact address goes before a node port of the same number, whoever asks for it. */
+  #wishes(ids: readonly string[], wanted: Wanted<IpvsEntry>): readonly Wish[] {
+    const keys = new Set(ids.flatMap((id) => keyOfId(id) ?? []))
+    return [...keys].map((key): Wish => {
+      const entry = wanted.entry(exactId(key)) ?? wanted.entry(nodePortId(key))
+      if (entry?.kind !== 'server') {
+        this.#names.delete(key)
+        return { key, id: ids.includes(exactId(key)) ? exactId(key) : nodePortId(key), entry: undefined }
+      }
+      this.#names.set(key, entry.port)
+      return { key, id: entry.id, entry }
+    })
+  }
+
+  async #bind(ips: readonly string[], wait: Wait): Promise<readonly Refusal[]> {
+    if (ips.length === 0) return []
+    const set = setName('KUBE-IPVS-IPS', this.#options.context.family)
+    const { bound, refused } = await this.#addresses.bind(ips, wait)
+    const fresh = bound.map((ip) => memberEntry(set, ip).id)
+    const full = await this.#members.change(fresh, true, wait)
+    return [...refused, ...full.map(({ id, error }) => ({ id: `address ${id.split(' ')[2]}`, error }))]
+  }
+
+  async #unbind(ips: readonly string[], wait: Wait): Promise<void> {
+    if (ips.length === 0) return
+    const set = setName('KUBE-IPVS-IPS', this.#options.context.family)
+    const own = ips.filter((ip) => this.#addresses.bound.has(ip))
+    await this.#addresses.unbind(ips, wait)
+    const ids = own.map((ip) => memberEntry(set, ip).id)
+    await this.#members.change(ids, false, wait)
+  }
+
+  #tell(what: string): void {
+    if (this.#drifted || this.#stop.signal.aborted) return
+    this.#drifted = true
+    this.#options.context.onDrift(`another program (${what})`)
+  }
+
+  // ---- A look every second: what others did, and what has drained. ----
+
+  #arm(): void {
+    if (this.#timer !== undefined || this.#stop.signal.aborted) return
+    const { clock, log } = this.#options.context
+    this.#timer = clock.after(this.#options.checkMs, () => {
+      this.#timer = undefined
+      this.#look()
+        .catch((error: unknown) => {
+          if (!this.#stop.signal.aborted) log.warn('cannot look after ipvs', { error: describeError(error) })
+        })
+        .finally(() => this.#arm())
+    })
+  }
+
+  async #look(): Promise<void> {
+    // A sync under way knows better; its changes are not tampering.
+    if (this.#busy || this.#drifted) return
+    await this.#exclusively(async () => {
+      const { signal } = this.#stop
+      const wait: Wait = { signal, deadlineMs: 10_000 }
+      if (this.#servers.anyDraining) await this.#servers.sweep(wait)
+      const found =
+        (await this.#verifySome(wait)) || (await this.#members.check(wait)) || (await this.#tables.check(signal))
+      if (found !== '') this.#tell(found)
+    })
+  }
+
+  async #verifySome(wait: Wait): Promise<string> {
+    const keys = [...this.#names.keys()]
+    const count = Math.min(verifiedAtOnce, keys.length)
+    for (let i = 0; i < count; i++) {
+      const key = keys[this.#verified++ % keys.length] as string
+      if (!(await this.#servers.verify(key, wait))) return `virtual server ${key} was changed`
+    }
+    return ''
+  }
+
+  // ---- One thing at a time. ----
+
+  #last: Promise<unknown> = Promise.resolve()
+
+  #exclusively<T>(run: () => Promise<T>): Promise<T> {
+    const next = this.#last.then(async () => {
+      this.#busy = true
+      try {
+        return await run()
+      } finally {
+        this.#busy = false
+      }
+    })
+    this.#last = next.catch(() => undefined)
+    return next
+  }
+}
+
+const ipOf = (id: string): string => id.split(' ')[1] as string

@@ -1,0 +1,20 @@
+// Every scenario of the corpus through IPVS, with real packets.
+
+import { afterAll } from 'vitest'
+import { runCorpus } from '../lab/corpus.ts'
+import { EngineDriver } from '../lab/engine-driver.ts'
+import { deviations } from './deviations.ts'
+import { holdings } from './witness.ts'
+
+const drivers: EngineDriver[] = []
+afterAll(() => {
+  for (const driver of drivers) driver.close()
+})
+
+const makeDriver = (): EngineDriver => {
+  const driver = new EngineDriver({ holdings })
+  drivers.push(driver)
+  return driver
+}
+
+runCorpus(makeDriver, { mode: 'ipvs', deviations, only: (process.env.ONLY ?? '*').split(',') })
