@@ -51,6 +51,11 @@ export class Balancer {
     return endpoint
   }
 
+  /** The endpoint failed this client: its next pick is another one, if there is another. */
+  forsake(client: string, endpoint: string): void {
+    if (this.#clients.get(client)?.endpoint === endpoint) this.#clients.delete(client)
+  }
+
   #roundRobin(failed: ReadonlySet<string>): string | undefined {
     for (let tries = 0; tries < this.#endpoints.length; tries++) {
       const endpoint = this.#endpoints[this.#next] as string

@@ -1,10 +1,10 @@
 // Copies datagrams between clients and endpoints: one connected socket per client, forgotten when idle.
 
-import { createSocket, type Socket } from 'node:dgram'
+import { createSocket, type Socket, type SocketOptions } from 'node:dgram'
 import { ProxyError } from '../../lib/errors.ts'
 import { hostPort, splitHostPort } from '../../lib/ip.ts'
 import type { Relay, RelayOptions } from './tcp.ts'
-import { plainIp } from './tcp.ts'
+import { balancerFor, plainIp } from './tcp.ts'
 
 export interface UdpRelayOptions extends RelayOptions {
   /** A client that is silent in both directions for so long gets an endpoint anew. */
@@ -12,6 +12,7 @@ export interface UdpRelayOptions extends RelayOptions {
 }
 
 interface Flow {
+  readonly endpoint: string
   readonly socket: Socket
   readonly timer: NodeJS.Timeout
   /** Datagrams that came before the socket was connected; undefined once it is. */
@@ -24,12 +25,10 @@ const mostWaiting = 64
 
 export async function relayUdp(options: UdpRelayOptions): Promise<Relay> {
   const flows = new Map<string, Flow>()
-  const front = createSocket({
-    type: options.host.includes(':') ? 'udp6' : 'udp4',
-    ipv6Only: options.host.includes(':'),
-  })
+  const front = openSocket(options.host)
   await bound(front, options)
   front.on('error', (error) => options.log.v(2, 'relay socket failed', { error }))
+  let closed = false
 
   const forget = (client: string) => {
     const flow = flows.get(client)
@@ -37,56 +36,74 @@ export async function relayUdp(options: UdpRelayOptions): Promise<Relay> {
     clearTimeout(flow.timer)
     flows.delete(client)
     flow.socket.close()
+    options.budget?.give(1)
   }
 
   front.on('message', (datagram, from) => {
     const clientIp = plainIp(from.address)
     if (options.admits?.(clientIp) === false) return
     const client = hostPort(clientIp, from.port)
-    const flow = flows.get(client) ?? begin(client, clientIp, from.port)
+    const flow = flows.get(client) ?? begin(client, clientIp, from)
     if (flow === undefined) return
     flow.timer.refresh()
     if (flow.waiting === undefined) flow.socket.send(datagram)
     else if (flow.waiting.length < mostWaiting) flow.waiting.push(datagram)
   })
 
-  const begin = (client: string, ip: string, port: number): Flow | undefined => {
-    const endpoint = options.balancer.pick(ip)
+  const begin = (client: string, ip: string, from: { address: string; port: number }): Flow | undefined => {
+    const balancer = balancerFor(options, ip)
+    const endpoint = balancer.pick(ip)
     const target = endpoint === undefined ? undefined : splitHostPort(endpoint)
     if (endpoint === undefined || target === undefined || flows.size >= mostFlows) {
       options.onShed?.(endpoint === undefined ? 'dial' : 'flows')
       return undefined
     }
-    const socket = createSocket(target.host.includes(':') ? 'udp6' : 'udp4')
-    const flow: Flow = { socket, timer: setTimeout(() => forget(client), options.idleMs), waiting: [] }
+    if (options.budget?.take(1) === false) {
+      options.onShed?.('files')
+      return undefined
+    }
+    const socket = openSocket(target.host)
+    const flow: Flow = { endpoint, socket, timer: setTimeout(() => forget(client), options.idleMs), waiting: [] }
     flow.timer.unref()
-    // Refused by the endpoint, or no descriptor left: the client's next datagram starts anew.
+    // Refused by the endpoint, or no descriptor left: the client's next datagram starts anew, elsewhere if it can.
     socket.on('error', (error) => {
       if ('code' in error && error.code === 'EMFILE') options.onShed?.('files')
-      forget(client)
+      else balancer.forsake(ip, endpoint)
+      if (flows.get(client) === flow) forget(client)
     })
     socket.on('message', (answer) => {
       flow.timer.refresh()
-      front.send(answer, port, ip)
+      if (!closed) front.send(answer, from.port, from.address)
     })
     socket.once('connect', () => {
       const waiting = flow.waiting ?? []
       flow.waiting = undefined
       for (const datagram of waiting) socket.send(datagram)
     })
-    socket.connect(target.port, target.host)
     flows.set(client, flow)
+    socket.connect(target.port, target.host)
     return flow
   }
 
   return {
     port: front.address().port,
     active: () => flows.size,
+    keep(endpoints) {
+      for (const [client, { endpoint }] of [...flows]) if (!endpoints.has(endpoint)) forget(client)
+    },
     async close() {
+      closed = true
       for (const client of [...flows.keys()]) forget(client)
       await new Promise<void>((resolve) => front.close(() => resolve()))
     },
   }
+}
+
+/** Addresses need no looking up, so sends need not wait a turn for it. */
+function openSocket(ip: string): Socket {
+  const six = ip.includes(':')
+  const lookup: NonNullable<SocketOptions['lookup']> = (host, _options, done) => done(null, host, six ? 6 : 4)
+  return createSocket({ type: six ? 'udp6' : 'udp4', ipv6Only: six, lookup })
 }
 
 function bound(socket: Socket, { host, port }: RelayOptions): Promise<void> {

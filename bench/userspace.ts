@@ -1,0 +1,230 @@
+// What relaying costs: our relay against socat and against no relay at all, on loopback, in one run; and 10,000 idle connections.
+//
+// Endpoint, relay and client are processes of their own, ours bundled as it ships. Every figure is the best of several rounds,
+// and the rounds of the three ways take turns, since other things run on the machine. socat runs as people run it for this:
+// one process per connection, once with its default of 8 KiB per read and once with 64 KiB, which is what Node reads.
+
+import { type ChildProcess, execFileSync, fork, spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { readFileSync } from 'node:fs'
+import { mkdtemp, rm } from 'node:fs/promises'
+import { createConnection } from 'node:net'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { rolldown } from 'rolldown'
+import type { Done, Task } from './userspace.worker.ts'
+
+const rounds = Number(process.env.ROUNDS ?? 5)
+const wantedIdle = 10_000
+const idleLimitMb = 300
+/** Each idle connection is two descriptors of the relay. */
+const descriptors = 2 * wantedIdle + 1000
+
+interface Way {
+  readonly name: string
+  readonly port: number
+}
+
+interface Measure {
+  readonly title: string
+  readonly task: Omit<Task, 'port'>
+  readonly value: (done: Done) => number
+  readonly better: 'more' | 'less'
+}
+
+const gigabyte = 1 << 30
+const median = ({ samples }: Done): number => samples[samples.length >> 1] as number
+
+const measures: readonly Measure[] = [
+  {
+    title: 'download, 1 connection, MB/s',
+    task: { kind: 'download', amount: gigabyte, width: 1 },
+    value: ({ ms }) => gigabyte / 1e6 / (ms / 1000),
+    better: 'more',
+  },
+  {
+    title: 'upload, 1 connection, MB/s',
+    task: { kind: 'upload', amount: gigabyte, width: 1 },
+    value: ({ ms }) => gigabyte / 1e6 / ((ms - 50) / 1000),
+    better: 'more',
+  },
+  {
+    title: 'download, 8 connections, MB/s',
+    task: { kind: 'download', amount: gigabyte / 8, width: 8 },
+    value: ({ ms }) => gigabyte / 1e6 / (ms / 1000),
+    better: 'more',
+  },
+  {
+    title: 'round trip of 1 byte, p50, µs',
+    task: { kind: 'ping', amount: 5000, width: 1 },
+    value: median,
+    better: 'less',
+  },
+  {
+    title: 'round trips, 32 connections, 1/s',
+    task: { kind: 'ping', amount: 1000, width: 32 },
+    value: ({ ms }) => 32_000 / (ms / 1000),
+    better: 'more',
+  },
+  {
+    title: 'connect + 1 byte + close, p50, µs',
+    task: { kind: 'connect', amount: 500, width: 1 },
+    value: median,
+    better: 'less',
+  },
+  {
+    title: 'connections, 16 at a time, 1/s',
+    task: { kind: 'connect', amount: 100, width: 16 },
+    value: ({ ms }) => 1600 / (ms / 1000),
+    better: 'more',
+  },
+]
+
+ensureSocat()
+const folder = await mkdtemp(join(tmpdir(), 'sluice-bench-'))
+const children: ChildProcess[] = []
+try {
+  const worker = await bundleWorker()
+  const endpoint = await start(worker, 'endpoint')
+  const relay = await start(worker, 'relay', String(endpoint.port))
+  const client = await start(worker, 'client')
+  const ways: Way[] = [
+    { name: 'direct', port: endpoint.port },
+    { name: 'sluice', port: relay.port },
+    { name: 'socat', port: await startSocat(endpoint.port, []) },
+    { name: 'socat -b65536', port: await startSocat(endpoint.port, ['-b65536']) },
+  ]
+  const rows = new Map<string, readonly number[]>()
+  for (const measure of measures) rows.set(measure.title, await compare(measure, ways, client.child))
+  print(ways, rows)
+  await measureIdle(relay, client.child)
+} finally {
+  for (const child of children) child.kill('SIGKILL')
+  await rm(folder, { recursive: true })
+}
+
+async function compare(measure: Measure, ways: readonly Way[], client: ChildProcess): Promise<readonly number[]> {
+  const best = ways.map(() => Number.NaN)
+  for (let round = 0; round <= rounds; round++) {
+    for (const [i, { port }] of ways.entries()) {
+      const value = measure.value(await ask<Done>(client, { ...measure.task, port }))
+      // The first round warms up.
+      if (round === 0) continue
+      const before = best[i] as number
+      const wins = Number.isNaN(before) || (measure.better === 'more' ? value > before : value < before)
+      if (wins) best[i] = value
+    }
+  }
+  return best
+}
+
+async function measureIdle(relay: { child: ChildProcess; port: number }, client: ChildProcess): Promise<void> {
+  const before = await ask<{ rss: number }>(relay.child, {})
+  const limit = openFileLimit(relay.child.pid as number)
+  const idleConnections = Math.min(wantedIdle, Math.floor((limit - 60) / 2))
+  await ask<Done>(client, { kind: 'idle', port: relay.port, amount: idleConnections, width: 1 })
+  const { active, rss } = await ask<{ active: number; rss: number }>(relay.child, {})
+  const mb = (bytes: number) => Math.round(bytes / 2 ** 20)
+  console.log(`\n${active} idle connections: RSS ${mb(rss)} MB (${mb(before.rss)} MB before)`)
+  if (idleConnections < wantedIdle) {
+    const each = (rss - before.rss) / active
+    const all = mb(before.rss + each * wantedIdle)
+    console.log(`${limit} open files allow no more here; at ${(each / 1024).toFixed(1)} KB each, 10000 take ${all} MB`)
+  }
+  if (active !== idleConnections) throw new Error(`only ${active} connections are open`)
+  if (mb(rss) >= idleLimitMb) throw new Error(`more than ${idleLimitMb} MB for idle connections`)
+}
+
+function print(ways: readonly Way[], rows: ReadonlyMap<string, readonly number[]>): void {
+  const line = (title: string, cells: readonly string[]) =>
+    console.log(title.padEnd(36) + cells.map((cell) => cell.padStart(15)).join(''))
+  line(`best of ${rounds}`, [...ways.map(({ name }) => name), 'vs socat'])
+  for (const { title, better } of measures) {
+    const [direct, own, socat, wide] = rows.get(title) as [number, number, number, number]
+    const rival = better === 'more' ? Math.max(socat, wide) : Math.min(socat, wide)
+    const factor = better === 'more' ? own / rival : rival / own
+    line(title, [...[direct, own, socat, wide].map((value) => value.toFixed(0)), `${factor.toFixed(2)}x`])
+  }
+}
+
+async function bundleWorker(): Promise<string> {
+  const bundle = await rolldown({
+    input: join(import.meta.dirname, 'userspace.worker.ts'),
+    platform: 'node',
+    external: ['koffi'],
+  })
+  const file = join(folder, 'worker.mjs')
+  await bundle.write({ file, format: 'esm', codeSplitting: false })
+  await bundle.close()
+  return file
+}
+
+async function start(worker: string, role: string, ...args: string[]): Promise<{ child: ChildProcess; port: number }> {
+  const child = fork(worker, [role, ...args], {
+    execArgv: ['--expose-gc'],
+    stdio: ['ignore', 'inherit', 'inherit', 'ipc'],
+  })
+  children.push(child)
+  raiseLimit(child.pid as number)
+  if (role === 'client') return { child, port: 0 }
+  const [{ port }] = (await once(child, 'message')) as [{ port: number }]
+  return { child, port }
+}
+
+function openFileLimit(pid: number): number {
+  const match = /Max open files\s+(\d+)/.exec(readFileSync(`/proc/${pid}/limits`, 'utf8'))
+  return Number(match?.[1] ?? descriptors)
+}
+
+/** Node cannot; without the right to, the hard limit stays and the idle connections may not all fit. */
+function raiseLimit(pid: number): void {
+  try {
+    execFileSync('prlimit', ['--pid', String(pid), `--nofile=${descriptors}:${descriptors}`], { stdio: 'ignore' })
+  } catch {
+    // Said where it matters: at the idle connections.
+  }
+}
+
+async function ask<R>(child: ChildProcess, question: object): Promise<R> {
+  const over = new AbortController()
+  const answered = once(child, 'message', { signal: over.signal })
+  const died = once(child, 'exit', { signal: over.signal }).then(() => {
+    throw new Error('a process of the bench ended')
+  })
+  died.catch(() => {})
+  child.send(question)
+  try {
+    return ((await Promise.race([answered, died])) as [R])[0]
+  } finally {
+    over.abort()
+  }
+}
+
+async function startSocat(target: number, options: readonly string[]): Promise<number> {
+  const port = 20_000 + (process.pid % 10_000) + children.length
+  const listen = `TCP4-LISTEN:${port},bind=127.0.0.1,fork,reuseaddr,nodelay,backlog=4096`
+  const child = spawn('socat', [...options, listen, `TCP4:127.0.0.1:${target},nodelay`], {
+    stdio: ['ignore', 'inherit', 'ignore'],
+  })
+  children.push(child)
+  for (let tries = 0; ; tries++) {
+    const socket = createConnection({ port, host: '127.0.0.1' })
+    const open = await once(socket, 'connect').then(
+      () => true,
+      () => false,
+    )
+    socket.destroy()
+    if (open) return port
+    if (tries > 50) throw new Error('socat does not listen')
+    await new Promise((resolve) => setTimeout(resolve, 50))
+  }
+}
+
+function ensureSocat(): void {
+  try {
+    execFileSync('socat', ['-V'], { stdio: 'ignore' })
+  } catch {
+    console.log('installing socat')
+    execFileSync('apt-get', ['install', '-y', '--no-install-recommends', 'socat'], { stdio: 'ignore' })
+  }
+}
