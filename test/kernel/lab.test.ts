@@ -97,6 +97,18 @@ const faults: readonly Fault[] = [
     },
   },
   {
+    what: 'an SCTP endpoint that should not be there, and SCTP dropped',
+    scenario: 'sctp.v6',
+    spoil: (rules) =>
+      rules.replaceAll('fd00:10:180:2::1 . 8080', 'fd00:10:180::1 . 8080').replaceAll('goto reject-chain', 'drop'),
+    noticed: {
+      '10.J13a': 'never reached [fd00:10:180:2::1]:8080',
+      '10.J13b': 'never reached',
+      '10.J13c': 'never reached',
+      '10.J13d': 'was dropped',
+    },
+  },
+  {
     what: 'no affinity',
     scenario: 'affinity-lb.udp',
     spoil: without(/saddr @affinity-/),

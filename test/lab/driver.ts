@@ -46,7 +46,7 @@ export interface Deviation {
   readonly instead?: Expectation
 }
 
-export function matches(pattern: string, text: string): boolean {
+function matches(pattern: string, text: string): boolean {
   const source = pattern
     .replace(/[.+^${}()|[\]\\]/g, '\\$&')
     .replaceAll('*', '.*')

@@ -61,6 +61,7 @@ export class Lab {
   readonly #onSignal: (signal: NodeJS.Signals) => void
   readonly #arrivals: Arrivals = new Set()
   readonly #servers: Server[] = []
+  readonly #answerTimes: number[] = []
   #sinks: Server[] = []
   #arranged: Arrangement = { localPods: [], remotePods: [], nodeExtras: [], bridged: false }
   #nextPort = sourcePorts.first
@@ -172,10 +173,21 @@ export class Lab {
     this.#arrivals.clear()
   }
 
-  /** One connection or datagram. */
-  probe(aim: Aim, timeoutMs: number): Promise<Reply> {
+  /** One connection or datagram; `timeoutMs` by default what counts as silence. */
+  async probe(aim: Aim, timeoutMs = this.silenceMs()): Promise<Reply> {
     const shot: Shot = { ...aim, sourcePort: aim.sourcePort === 0 ? this.#freePort() : aim.sourcePort, timeoutMs }
-    return shoot(this.#space(aim.at, aim.from), shot, this.#arrivals)
+    const begun = performance.now()
+    const reply = await shoot(this.#space(aim.at, aim.from), shot, this.#arrivals)
+    if (reply.kind !== 'dropped') {
+      this.#answerTimes.push(performance.now() - begun)
+      if (this.#answerTimes.length > 32) this.#answerTimes.shift()
+    }
+    return reply
+  }
+
+  /** How long nothing must come back before it is a drop: long against the answers of late, so that a busy machine counts. */
+  silenceMs(): number {
+    return Math.min(3000, Math.max(400, 3 * Math.max(0, ...this.#answerTimes)))
   }
 
   async close(): Promise<void> {

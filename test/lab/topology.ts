@@ -25,11 +25,12 @@ const farLink = { near: '192.168.50.2', far: '192.168.50.3' }
 export const linkAddresses = [farLink.near, podGateway] as const
 const farPodGateway = '10.255.1.1'
 export const sinkPort = 9
+const sinkTable = 100
 
 /** The bridge that local pods hang on in scenarios with a bridge detector. */
 export const podBridge = 'br-pods'
 /** The start of the names of the node's ends of pod links. */
-export const podPrefix = 'pod'
+const podPrefix = 'pod'
 
 export interface Topology {
   readonly node: Namespace
@@ -111,7 +112,13 @@ export function buildTopology(prefix: string, podIps: readonly string[]): Topolo
     ...addresses('clients', [clientGateway]),
     ...clientAddresses.flatMap((ip) => hostRoute(ip, 'clients')),
     ...defaultVia('192.168.0.2', 'node'),
+    `route add default via 192.168.0.2 dev node onlink table ${sinkTable}`,
+    `route add ::/0 via ${ipv6Twin('192.168.0.2')} dev node onlink table ${sinkTable}`,
   ])
+  // The sink answers clients through the node, as whoever has the address would: the node's connection tracking must see both
+  // directions, or it takes the client's next packet for invalid.
+  runIp(['-n', space('router').name], [`rule add from ${routerAddress} lookup ${sinkTable}`])
+  runIp(['-6', '-n', space('router').name], [`rule add from ${ipv6Twin(routerAddress)} lookup ${sinkTable}`])
   space('clients').configure([
     'link set lo up',
     'link set eth0 up',

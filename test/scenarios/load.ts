@@ -11,7 +11,7 @@ import { manifestKey } from './format.ts'
 import { type NodePatch, nodeSettings } from './node.ts'
 import { type Json, toIpv6, toUdp } from './twins.ts'
 
-export const modes: readonly Mode[] = ['nftables', 'iptables', 'ipvs', 'userspace']
+const modes: readonly Mode[] = ['nftables', 'iptables', 'ipvs', 'userspace']
 
 interface RawPacket {
   id: string

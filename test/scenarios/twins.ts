@@ -21,7 +21,7 @@ export function ipv6Twin(ip: string): string {
   return canonicalIp(`fd00:${a}:${b}:${c}::${d}`) as string
 }
 
-export function ipv6CidrTwin(ip: string, bits: number): string {
+function ipv6CidrTwin(ip: string, bits: number): string {
   if (ip.startsWith('127.')) return '::1/128'
   const twin = prefixTwins[bits]
   if (twin === undefined) throw new Error(`/${bits} has no IPv6 twin; see test/scenarios/README.md`)
