@@ -112,11 +112,6 @@ export class Lab {
     return ['127.0.0.1', '::1', ...own, ...own.map(ipv6Twin)]
   }
 
-  /** The interface through which a pod's packets enter the node. */
-  entry(podIp: string): string {
-    return this.#arranged.bridged ? podBridge : (this.#topology.podInterfaces.get(ipv4(podIp)) ?? '')
-  }
-
   /** Moves pods to their places, and forgets all connections of the scenario before. */
   async arrange(wanted: Arrangement): Promise<void> {
     const was = this.#arranged
