@@ -1,0 +1,177 @@
+// The watch with eyes that the test opens: what is told as drift, what is tolerated, and what it costs.
+
+import { describe, expect, it } from 'vitest'
+import { Book } from '../../../src/backend/iptables/book.ts'
+import { chainEntry, rulesEntry } from '../../../src/backend/iptables/entries.ts'
+import { countUses, type Sight } from '../../../src/backend/iptables/sight.ts'
+import { Watch } from '../../../src/backend/iptables/watch.ts'
+import { silentLogger } from '../../../src/lib/log.ts'
+import { FakeClock } from '../../support/clock.ts'
+
+const signal = new AbortController().signal
+
+class Eyes implements Sight {
+  readonly book = new Book()
+  readonly clock = new FakeClock()
+  readonly told: string[] = []
+  generation = 1
+  looks = 0
+  /** Differences to what the book says. */
+  readonly changed = new Map<string, number | undefined>()
+  readonly watch: Watch
+
+  constructor() {
+    const owner = { id: 'ns/a/tcp', service: 'ns/a' }
+    this.book.put(rulesEntry('nat', owner, ['-A KUBE-SERVICES -d 10.0.0.1 -j KUBE-SVC-A']))
+    this.book.put(chainEntry('KUBE-SVC-A', owner, ['-A KUBE-SVC-A -j KUBE-SEP-A']))
+    this.book.put(chainEntry('KUBE-SEP-A', owner, ['-A KUBE-SEP-A -j DNAT --to-destination 10.1.0.1:80']))
+    this.watch = new Watch({
+      sight: this,
+      expected: () => this.book.uses(),
+      onDrift: (culprit) => this.told.push(culprit),
+      clock: this.clock,
+      log: silentLogger,
+    })
+  }
+
+  mark = async () => String(this.generation)
+  after = (mark: string, commits: number) => String(Number(mark) + commits)
+  look = async () => {
+    this.looks++
+    const uses = new Map(this.book.uses())
+    for (const table of ['filter', 'nat', 'mangle']) uses.set(`${table} KUBE-PROXY-CANARY`, 0)
+    for (const [chain, use] of this.changed) {
+      if (use === undefined) uses.delete(chain)
+      else uses.set(chain, (uses.get(chain) ?? 0) + use)
+    }
+    return { uses, jumps: new Set<string>() }
+  }
+  close = () => {}
+
+  /** Somebody changes something. */
+  change(chain: string, use: number | undefined): void {
+    this.changed.set(chain, use)
+    this.generation++
+  }
+
+  async write(full = false, commits = 2): Promise<void> {
+    const before = await this.watch.pause()
+    this.generation += commits
+    await this.watch.resume(before, commits, full, signal)
+  }
+
+  async pass(ms: number): Promise<void> {
+    await this.clock.advance(ms)
+  }
+}
+
+describe('the watch', () => {
+  it('counts a use for every rule in a chain and every jump to it', () => {
+    const { book } = new Eyes()
+    expect(book.uses().get('nat KUBE-SVC-A')).toBe(2)
+    expect(book.uses().get('nat KUBE-SEP-A')).toBe(2)
+    // Two built-in chains jump to it.
+    expect(book.uses().get('nat KUBE-SERVICES')).toBe(3)
+  })
+
+  it('counts the same from a saved table', () => {
+    const uses = new Map<string, number>()
+    const jumps = new Set<string>()
+    const saved = `*nat\n:PREROUTING ACCEPT [0:0]\n:KUBE-A - [0:0]\n:KUBE-B - [0:0]
+-A PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-A\n-A KUBE-A -m comment --comment "x -j KUBE-B" -j KUBE-B\n-A KUBE-A -j RETURN\nCOMMIT\n`
+    countUses('nat', saved, uses, jumps)
+    expect(Object.fromEntries(uses)).toEqual({ 'nat PREROUTING': 1, 'nat KUBE-A': 3, 'nat KUBE-B': 1 })
+    expect([...jumps]).toEqual(['nat -A PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-A'])
+  })
+
+  it('looks closely only when somebody else changed something', async () => {
+    const eyes = new Eyes()
+    await eyes.write(true)
+    expect(eyes.looks).toBe(1)
+    await eyes.pass(5000)
+    await eyes.write()
+    await eyes.pass(5000)
+    expect(eyes.looks).toBe(1)
+    eyes.change('nat CNI-X', 1)
+    await eyes.pass(1000)
+    expect(eyes.looks).toBe(2)
+    await eyes.pass(5000)
+    expect(eyes.looks).toBe(2)
+    expect(eyes.told).toEqual([])
+  })
+
+  it.each([
+    ['a chain is gone', 'nat KUBE-SEP-A', undefined, 'nat KUBE-SEP-A is gone'],
+    ['a rule is missing', 'nat KUBE-SVC-A', -1, 'nat KUBE-SVC-A has 1 rules and jumps instead of 2'],
+    ['a rule too many', 'nat KUBE-SERVICES', 1, 'nat KUBE-SERVICES has 4 rules and jumps instead of 3'],
+    ['the canary is gone', 'mangle KUBE-PROXY-CANARY', undefined, 'mangle KUBE-PROXY-CANARY is gone'],
+  ] as const)('tells once that %s, within a second', async (_, chain, use, words) => {
+    const eyes = new Eyes()
+    await eyes.write(true)
+    eyes.change(chain, use)
+    await eyes.pass(1000)
+    expect(eyes.told).toEqual([`another program (${words})`])
+    expect(eyes.watch.drifted).toBe(true)
+    await eyes.pass(10_000)
+    expect(eyes.told).toHaveLength(1)
+    eyes.changed.clear()
+    await eyes.write(true)
+    expect(eyes.watch.drifted).toBe(false)
+    await eyes.pass(10_000)
+    expect(eyes.told).toHaveLength(1)
+  })
+
+  it('notices what others did during our own write', async () => {
+    const eyes = new Eyes()
+    await eyes.write(true)
+    const before = await eyes.watch.pause()
+    eyes.change('nat KUBE-SEP-A', undefined)
+    eyes.generation += 2
+    await eyes.watch.resume(before, 2, false, signal)
+    await eyes.pass(1000)
+    expect(eyes.told).toHaveLength(1)
+  })
+
+  it('notices after a write that failed', async () => {
+    const eyes = new Eyes()
+    await eyes.write(true)
+    await eyes.watch.pause()
+    eyes.change('nat KUBE-SEP-A', undefined)
+    eyes.watch.abandon()
+    await eyes.pass(1000)
+    expect(eyes.told).toHaveLength(1)
+  })
+
+  it('tolerates jumps of others that survive a full write', async () => {
+    const eyes = new Eyes()
+    eyes.change('nat KUBE-MARK-MASQ', 1)
+    eyes.change('nat KUBE-SERVICES', 1)
+    await eyes.write(true)
+    eyes.change('nat CNI-X', 1)
+    await eyes.pass(2000)
+    expect(eyes.told).toEqual([])
+  })
+
+  it('does not write for ever where a kernel counts otherwise', async () => {
+    const eyes = new Eyes()
+    eyes.change('nat KUBE-SVC-A', -1)
+    await eyes.write(true)
+    expect(eyes.told).toHaveLength(1)
+    await eyes.write(true)
+    eyes.change('nat CNI-X', 1)
+    await eyes.pass(10_000)
+    expect(eyes.told).toHaveLength(1)
+    expect(eyes.watch.drifted).toBe(false)
+  })
+
+  it('lets kubelet add to its chain', async () => {
+    const eyes = new Eyes()
+    await eyes.write(true)
+    eyes.change('filter KUBE-FIREWALL', 1)
+    await eyes.pass(1000)
+    expect(eyes.told).toEqual([])
+    eyes.change('filter KUBE-FIREWALL', -1)
+    await eyes.pass(1000)
+    expect(eyes.told).toHaveLength(1)
+  })
+})

@@ -1,0 +1,212 @@
+// What is written when, and what happens when the programs refuse: who is blamed, who goes in all the same.
+
+import { describe, expect, it } from 'vitest'
+import { jumps } from '../../../src/backend/iptables/chains.ts'
+import { adapt, composeJumps, suspectLines } from '../../../src/backend/iptables/restore.ts'
+import { ProxyError } from '../../../src/lib/errors.ts'
+import { endpoint, service, slice, tcp } from '../../model/builders.ts'
+import { allFeatures, Bench, rulesOf } from './write.ts'
+
+const put = (bench: Bench, n: number, ...ips: string[]) =>
+  bench.put(
+    service({ key: `ns/s${n}`, clusterIps: [`172.30.0.${n}`], type: 'NodePort', ports: [tcp(80, 'p80', 3000 + n)] }),
+    slice(
+      ips.map((ip) => endpoint(ip)),
+      { key: `ns/s${n}-a`, service: `ns/s${n}` },
+    ),
+  )
+
+const failure = (stderr: string) =>
+  new ProxyError('exec', `iptables-restore ended with exit code 1: ${stderr}`, { fields: { exitCode: 1, stderr } })
+
+/** Complains like the program does, about the first line that matches. */
+const refuse = (pattern: RegExp, words: (line: number, lines: number) => string) => (text: string) => {
+  const lines = text.split('\n')
+  const at = lines.findIndex((line) => pattern.test(line))
+  if (at >= 0) throw failure(words(at + 1, lines.length - 1))
+}
+
+const styles: readonly (readonly [string, (line: number, lines: number) => string])[] = [
+  ['the nft flavour', (line) => `line ${line}: RULE_APPEND failed (No such file or directory): rule in chain X`],
+  ['the nft flavour, a line late', (line) => `Chain 'X' does not exist\nError occurred at line: ${line + 1}`],
+  ['a parser', (line) => `Bad argument\nError occurred at line: ${line}`],
+  ['the legacy flavour, at COMMIT', (_, lines) => `iptables-restore: line ${lines} failed`],
+  ['a program that says nothing', () => ''],
+]
+
+describe('writing', () => {
+  it('writes nothing of unchanged services but their part of the shared chains', async () => {
+    const bench = new Bench()
+    put(bench, 1, '10.0.0.1')
+    put(bench, 2, '10.0.0.2')
+    await bench.sync()
+    put(bench, 2, '10.0.0.2', '10.0.0.3')
+    const { lines } = await bench.sync()
+    expect(bench.texts).toHaveLength(2)
+    expect(bench.text).toContain('"ns/s1:p80 cluster IP"')
+    expect(bench.text).not.toMatch(/^:KUBE-SEP-.*\n(?:.*\n)*.*10\.0\.0\.1/m)
+    expect(bench.text.match(/^:KUBE-(?:SVC|SEP|EXT)-/gm)).toHaveLength(2)
+    expect(lines).toEqual({
+      filter: bench.text.slice(0, bench.text.indexOf('*nat')).match(/^-/gm)?.length,
+      nat: bench.text.slice(bench.text.indexOf('*nat')).match(/^-/gm)?.length,
+    })
+  })
+
+  it('does not depend on the order in which services came', async () => {
+    const orders = [
+      [1, 2, 3],
+      [3, 1, 2],
+    ]
+    const texts = await Promise.all(
+      orders.map(async (order) => {
+        const bench = new Bench()
+        for (const n of order) put(bench, n, `10.0.0.${n}`)
+        await bench.sync()
+        return bench.text
+      }),
+    )
+    expect(texts[0]).toBe(texts[1])
+  })
+
+  it('empties and deletes the chains of a service that is gone, in the same restore', async () => {
+    const bench = new Bench()
+    put(bench, 1, '10.0.0.1')
+    await bench.sync()
+    const own = [...bench.text.matchAll(/^:(KUBE-(?:SVC|EXT|SEP)-\S+)/gm)].map((match) => match[1] as string)
+    bench.drop('ns/s1')
+    await bench.sync()
+    expect(own).toHaveLength(3)
+    for (const chain of own) {
+      expect(bench.text).toContain(`:${chain} - [0:0]\n`)
+      expect(bench.text).toContain(`-X ${chain}\n`)
+    }
+    expect(bench.text).not.toContain('ns/s1')
+    expect(rulesOf(bench.text, 'KUBE-SERVICES')).toHaveLength(1)
+    expect(bench.book.lines('nat')).toBe(5)
+  })
+
+  it('keeps count of rules and uses through any history', async () => {
+    const bench = new Bench()
+    for (let n = 1; n < 6; n++) put(bench, n, `10.0.0.${n}`, '10.0.1.1')
+    await bench.sync()
+    put(bench, 2)
+    bench.drop('ns/s3')
+    await bench.sync()
+    const fresh = new Bench()
+    for (const n of [1, 4, 5]) put(fresh, n, `10.0.0.${n}`, '10.0.1.1')
+    put(fresh, 2)
+    await fresh.sync()
+    expect([...bench.book.uses()].sort()).toEqual([...fresh.book.uses()].sort())
+    expect(bench.book.lines('nat')).toBe(fresh.text.slice(fresh.text.indexOf('*nat')).match(/^-A/gm)?.length)
+    expect(bench.book.endpoints).toBe(6)
+  })
+})
+
+describe.each(styles)('a refusal in the words of %s', (_, words) => {
+  it('isolates the service whose rules are refused', async () => {
+    const bench = new Bench()
+    await bench.sync()
+    bench.judge = refuse(/^-A KUBE-S\S+ .*10\.0\.0\.13\b/, words)
+    for (let n = 10; n < 20; n++) put(bench, n, `10.0.0.${n}`)
+    const { refused, failures } = await bench.sync()
+    expect(failures).toBeGreaterThan(0)
+    expect(new Set(refused.map(({ error }) => error.code))).toEqual(new Set(['iptables-refused']))
+    for (const { error } of refused) expect(error.message).toContain('ns/s13')
+    expect(refused.map(({ id }) => id)).toContain('nat rules ns/s13:p80/tcp')
+    expect(rulesOf(bench.text, 'KUBE-NODEPORTS').some((line) => line.includes('ns/s13'))).toBe(false)
+    const held = [...bench.book.entries()].map(({ service: of }) => of)
+    expect(new Set(held)).toEqual(new Set(['', ...[10, 11, 12, 14, 15, 16, 17, 18, 19].map((n) => `ns/s${n}`)]))
+    // All others are settled: there is nothing more to do.
+    expect(bench.ledger.diff().put).toEqual([])
+  })
+
+  it('isolates several, and keeps what they had before', async () => {
+    const bench = new Bench()
+    for (let n = 10; n < 20; n++) put(bench, n, `10.0.0.${n}`)
+    await bench.sync()
+    bench.judge = refuse(/^-A KUBE-SEP-.*10\.9\.9\.1[26]\b/, words)
+    for (let n = 10; n < 20; n++) put(bench, n, `10.9.9.${n}`)
+    const { refused } = await bench.sync()
+    expect(new Set(refused.map(({ error }) => /ns\/s\d+/.exec(error.message)?.[0]))).toEqual(
+      new Set(['ns/s12', 'ns/s16']),
+    )
+    const texts = [...bench.book.entries()].map(({ digest }) => digest).join('')
+    expect(texts).toContain('DNAT --to-destination 10.0.0.12:80')
+    expect(texts).toContain('DNAT --to-destination 10.9.9.13:80')
+    expect(texts).not.toContain('DNAT --to-destination 10.9.9.12:80')
+  })
+
+  it('does not blame a service for what is broken without it', async () => {
+    const bench = new Bench()
+    put(bench, 1, '10.0.0.1')
+    await bench.sync()
+    bench.judge = refuse(/"ns\/s1:p80 cluster IP"/, words)
+    put(bench, 2, '10.0.0.2')
+    await expect(bench.sync()).rejects.toMatchObject({ code: 'iptables-restore' })
+    // Nothing of the failed write is taken for written.
+    expect([...bench.book.entries()].some(({ service: of }) => of === 'ns/s2')).toBe(false)
+  })
+
+  it('lets a service go on when only its old chains cannot be deleted', async () => {
+    const bench = new Bench()
+    put(bench, 1, '10.0.0.1')
+    await bench.sync()
+    bench.judge = refuse(/^-X KUBE-SEP-/, words)
+    put(bench, 1, '10.0.0.2')
+    const { refused } = await bench.sync()
+    expect(refused.map(({ id }) => id)).toEqual([expect.stringMatching(/^nat KUBE-SEP-/)])
+    expect(refused[0]?.error.message).toContain('cannot be deleted')
+    expect(bench.text).toContain('10.0.0.2:80')
+  })
+})
+
+it('passes on what is no refusal, like a lock or an abort', async () => {
+  const bench = new Bench()
+  bench.judge = () => {
+    throw new ProxyError('iptables-locked', 'somebody holds the lock')
+  }
+  await expect(bench.sync()).rejects.toMatchObject({ code: 'iptables-locked' })
+  expect(bench.texts).toHaveLength(1)
+})
+
+describe('what a machine cannot do', () => {
+  const base = async (features: Partial<typeof allFeatures>) => {
+    const bench = new Bench(undefined, { features: { ...allFeatures, ...features } })
+    put(bench, 1, '10.0.0.1')
+    await bench.sync()
+    return bench.text
+  }
+
+  it('is left out', async () => {
+    expect(await base({ randomFully: true })).toContain('-j MASQUERADE --random-fully\n')
+    expect(await base({})).toContain('-j MASQUERADE\n')
+    expect(await base({ liberal: true })).not.toContain('INVALID')
+    const uncounted = await base({ counters: new Set() })
+    expect(uncounted).toContain('--ctstate INVALID -j DROP')
+    expect(uncounted).not.toContain('nfacct')
+    expect(rulesOf(uncounted, 'KUBE-NODEPORTS').filter((line) => line.includes('--dport 3001'))).toHaveLength(1)
+  })
+
+  it('leaves other text as it is', () => {
+    expect(adapt('-A X -j Y\n', { ...allFeatures, counters: new Set() })).toBe('-A X -j Y\n')
+  })
+})
+
+it('makes exactly the chains and jumps that are missing', () => {
+  const text = composeJumps(
+    jumps.filter(({ to }) => to === 'KUBE-POSTROUTING'),
+    (table, chain) => table === 'nat' && chain !== 'KUBE-PROXY-CANARY',
+  )
+  expect(text).toBe(
+    '*nat\n:KUBE-POSTROUTING - [0:0]\n-I POSTROUTING -m comment --comment "kubernetes postrouting rules" -j KUBE-POSTROUTING\nCOMMIT\n',
+  )
+  expect(composeJumps([], () => false)).toBe('')
+})
+
+it('finds the lines that a complaint may mean', () => {
+  const text = '*nat\n:KUBE-A - [0:0]\n-A KUBE-A -j B\n-X KUBE-C\nCOMMIT\n'
+  expect(suspectLines('line 3: RULE_APPEND failed', text)).toEqual(['-A KUBE-A -j B', ':KUBE-A - [0:0]'])
+  expect(suspectLines('Error occurred at line: 4', text)).toEqual(['-X KUBE-C', '-A KUBE-A -j B'])
+  expect(suspectLines('line 5 failed', text)).toEqual(['-X KUBE-C'])
+  expect(suspectLines('no word of lines', text)).toEqual([])
+})
