@@ -43,13 +43,19 @@ const transient: ReadonlySet<number> = new Set([
 ])
 const attempts = 5
 
+/** What is asked of the kernel. */
+export type Kernel = Pick<
+  Nftables,
+  'port' | 'commit' | 'failure' | 'tables' | 'sets' | 'chains' | 'rules' | 'elements' | 'close'
+>
+
 /** Held in place of everything when the table is not ours: it goes when ours comes, in one exchange. */
 const foreignTable: Held = { id: 'table foreign', kind: 'table', digest: '' }
 
 export class NftTarget implements Target<NftEntry> {
   readonly #context: OpenContext
   readonly #flags: number
-  readonly #nft: Nftables
+  readonly #nft: Kernel
   readonly #guard: Guard | undefined
   readonly #listeners: Listeners
   readonly #writer = new MessageWriter(1 << 16)
@@ -69,7 +75,7 @@ export class NftTarget implements Target<NftEntry> {
   #turn: Promise<unknown> = Promise.resolve()
   #closed = false
 
-  constructor(context: OpenContext, nft: Nftables, features: Features) {
+  constructor(context: OpenContext, nft: Kernel, features: Features) {
     this.#context = context
     this.#nft = nft
     this.#expected = expectedOf(context.node)

@@ -1,0 +1,173 @@
+import { describe, expect, it } from 'vitest'
+import { base } from '../../../src/backend/nftables/base.ts'
+import type { ChainEntry, NftEntry } from '../../../src/backend/nftables/entries.ts'
+import { disjoint, plan } from '../../../src/backend/nftables/plan.ts'
+import { balanceChains, balanceName, parseBalanceName } from '../../../src/backend/nftables/rules.ts'
+import { resolve } from '../../../src/model/resolve.ts'
+import type { ServiceRecord, SliceRecord } from '../../../src/model/types.ts'
+import { endpoint, everyAddress, frozen, service, slice, tcp, view } from '../../model/builders.ts'
+
+const here = endpoint('10.180.0.1', 'here')
+const there = endpoint('10.180.2.1')
+
+function planned(given: Partial<ServiceRecord>, slices: readonly SliceRecord[], node = view()): readonly NftEntry[] {
+  return resolve(service(given), slices, node).flatMap((port) => plan(frozen(port), frozen(node)))
+}
+
+/** Id and digest of everything but chains and sets. */
+const lines = (entries: readonly NftEntry[]): string[] =>
+  entries.filter(({ kind }) => kind !== 'chain' && kind !== 'set').map(({ id, digest }) => `${id} = ${digest}`)
+
+const chain = (entries: readonly NftEntry[], name: string) =>
+  entries.find((entry): entry is ChainEntry => entry.kind === 'chain' && entry.chain.name.startsWith(name))?.chain
+
+describe('a service port as nftables entries', () => {
+  it('is elements only: the address, a balanced frontend, hairpin for what is local', () => {
+    expect(lines(planned({}, [slice([here, there])]))).toEqual([
+      'cluster-ips 172.30.0.41 = ',
+      'frontend 172.30.0.41 tcp 80 = plain 10.180.0.1:80,10.180.2.1:80  # ns1/svc1:p80',
+      'hairpin-connections 10.180.0.1 10.180.0.1 tcp 80 = ',
+    ])
+  })
+
+  it('rejects where there are no endpoints at all, on every frontend', () => {
+    const given = { externalIps: ['192.168.99.11'], loadBalancerIps: ['1.2.3.4'], type: 'LoadBalancer' as const }
+    expect(lines(planned({ ...given, ports: [tcp(80, 'p80', 3001)] }, []))).toEqual([
+      'cluster-ips 172.30.0.41 = ',
+      'no-endpoint-services 172.30.0.41 tcp 80 = goto reject-chain # ns1/svc1:p80',
+      'no-endpoint-services 192.168.99.11 tcp 80 = goto reject-chain # ns1/svc1:p80',
+      'no-endpoint-services 1.2.3.4 tcp 80 = goto reject-chain # ns1/svc1:p80',
+      'no-endpoint-nodeports tcp 3001 = goto reject-chain # ns1/svc1:p80',
+    ])
+  })
+
+  it('drops at the cluster IP with internal policy Local and endpoints elsewhere only', () => {
+    expect(lines(planned({ internalPolicy: 'Local' }, [slice([there])]))).toContain(
+      'no-endpoint-services 172.30.0.41 tcp 80 = drop # ns1/svc1:p80',
+    )
+  })
+
+  it('keeps both lists of endpoints with external policy Local', () => {
+    const given = { type: 'NodePort' as const, externalPolicy: 'Local' as const, ports: [tcp(80, 'p80', 3001)] }
+    expect(lines(planned(given, [slice([here, there])]))).toContain(
+      'frontend tcp 3001 = local 10.180.0.1:80,10.180.2.1:80 10.180.0.1:80 # ns1/svc1:p80',
+    )
+    // No local endpoint: the frontend stays for the short-circuit of local traffic, and drops the rest.
+    expect(lines(planned(given, [slice([there])]))).toContain('frontend tcp 3001 = local 10.180.2.1:80  # ns1/svc1:p80')
+  })
+
+  it('lists source ranges once, without those inside others, and the load balancer itself if the node is allowed', () => {
+    const given = {
+      type: 'LoadBalancer' as const,
+      loadBalancerIps: ['1.2.3.4'],
+      sourceRanges: ['192.168.0.0/24', '192.168.0.0/16', '203.0.113.0/25'],
+    }
+    const firewall = lines(planned(given, [slice([here])])).filter((line) => line.startsWith('firewall'))
+    expect(firewall).toEqual([
+      'firewalled-ips 1.2.3.4 tcp 80 =  # ns1/svc1:p80',
+      'firewall-allowed 1.2.3.4 tcp 80 192.168.0.0/16 =  # ns1/svc1:p80',
+      'firewall-allowed 1.2.3.4 tcp 80 203.0.113.0/25 =  # ns1/svc1:p80',
+      'firewall-allowed 1.2.3.4 tcp 80 1.2.3.4/32 =  # ns1/svc1:p80',
+    ])
+    expect(disjoint(['10.0.0.0/8', '0.0.0.0/0', '10.0.0.0/8'])).toEqual(['0.0.0.0/0'])
+  })
+
+  it('has chains and sets of its own with affinity, named as kube-proxy names them', () => {
+    const entries = planned({ affinitySeconds: 10_800, type: 'NodePort', ports: [tcp(80, 'p80', 3001)] }, [
+      slice([here]),
+    ])
+    const service = 'ULMVA6XW-ns1/svc1/tcp/p80'
+    const endpointBase = entries.find(({ id }) => id.startsWith('chain endpoint-'))?.id.slice('chain endpoint-'.length)
+    expect(entries.map(({ id }) => id)).toEqual([
+      'cluster-ips 172.30.0.41',
+      'service-ips 172.30.0.41 tcp 80',
+      'service-nodeports tcp 3001',
+      'hairpin-connections 10.180.0.1 10.180.0.1 tcp 80',
+      `set affinity-${endpointBase}`,
+      `chain endpoint-${endpointBase}`,
+      `chain service-${service}`,
+      `chain external-${service}`,
+    ])
+    expect(chain(entries, 'service-')?.rules.map(({ statements }) => statements.map(({ kind }) => kind))).toEqual([
+      ['in-set', 'goto'],
+      ['random-verdict'],
+      ['drop'],
+    ])
+  })
+
+  it('listens on loopback only where a loopback CIDR is named, and not for SCTP', () => {
+    const named = { all: false, addresses: ['127.0.0.1'], loopback: true, loopbackNamed: true }
+    const given = { type: 'NodePort' as const, ports: [tcp(80, 'p80', 3001)] }
+    const listeners = (node = view()) =>
+      lines(planned(given, [slice([here])], node)).filter((l) => l.startsWith('listener'))
+    expect(listeners()).toEqual([])
+    expect(listeners(view({ nodePorts: everyAddress }))).toEqual([])
+    expect(listeners(view({ nodePorts: named }))).toEqual(['listener 127.0.0.1 tcp 3001 = 10.180.0.1:80 0'])
+    const sctp = { ...given, ports: [{ name: 'p80', protocol: 'sctp' as const, port: 80, nodePort: 3001 }] }
+    const entries = planned(sctp, [slice([here], { protocol: 'sctp' })], view({ nodePorts: named }))
+    expect(lines(entries).filter((line) => line.startsWith('listener'))).toEqual([])
+  })
+})
+
+describe('chains that frontends share', () => {
+  it.each([
+    { nodePort: false, policy: 'plain', cluster: 5, local: 0 },
+    { nodePort: true, policy: 'masquerade', cluster: 1, local: 0 },
+    { nodePort: false, policy: 'local', cluster: 12, local: 3 },
+    { nodePort: true, policy: 'local', cluster: 0, local: 0 },
+  ] as const)('are named so that the name says all: $policy of $cluster', (balance) => {
+    expect(parseBalanceName(balanceName(balance))).toEqual(balance)
+    const chains = balanceChains(balance, view())
+    expect(chains.at(-1)?.name).toBe(balanceName(balance))
+    // A packet that finds no slot must not leave untranslated.
+    for (const { rules } of chains) expect(['drop', 'goto']).toContain(rules.at(-1)?.statements.at(-1)?.kind)
+  })
+
+  it('are not mistaken for others', () => {
+    for (const name of ['lb-', 'lb-x', 'services', 'np-local-1', 'lb-5-5'])
+      expect(parseBalanceName(name)).toBeUndefined()
+  })
+})
+
+describe('the base', () => {
+  const rulesOf = (name: string, node = view()) => chain(base(node), name)?.rules ?? []
+  const kinds = (name: string, node = view()) =>
+    rulesOf(name, node).map(({ statements }) => statements.map(({ kind }) => kind).join(' '))
+
+  it('jumps to what is there already', () => {
+    const seen = new Set<string>()
+    for (const entry of base(view())) {
+      if (entry.kind !== 'chain') continue
+      for (const { statements } of entry.chain.rules) {
+        for (const statement of statements) if ('chain' in statement) expect(seen).toContain(statement.chain)
+      }
+      seen.add(entry.chain.name)
+    }
+    expect(seen.size).toBe(15)
+  })
+
+  it('masquerades by detector, always, or never by origin', () => {
+    expect(kinds('services')[0]).toBe('in-set match-address mark-or')
+    expect(kinds('services', view({ local: { kind: 'prefix', prefix: 'veth' } }))[0]).toBe(
+      'in-set match-interface mark-or',
+    )
+    expect(kinds('services', view({ masqueradeAll: true }))[0]).toBe('in-set mark-or')
+    expect(kinds('services', view({ local: undefined }))).toHaveLength(2)
+  })
+
+  it('drops unallocated addresses of the service CIDRs it knows', () => {
+    expect(kinds('cluster-ips-check')).toEqual(['in-set reject', 'match-address drop'])
+    expect(kinds('cluster-ips-check', view({ serviceCidrs: [] }))).toEqual(['in-set reject'])
+    expect(kinds('cluster-ips-check', view({ serviceCidrs: ['172.30.0.0/16', '10.96.0.0/16'] }))).toHaveLength(3)
+  })
+
+  it('serves node ports on the addresses it was given, or on all but loopback', () => {
+    const ids = (node = view()) => base(node).map(({ id }) => id)
+    const nodePorts = { all: false, addresses: ['127.0.0.1', '192.168.0.2'], loopback: true, loopbackNamed: true }
+    expect(ids(view({ nodePorts })).filter((id) => id.startsWith('nodeport-ips'))).toEqual(['nodeport-ips 192.168.0.2'])
+    expect(ids(view({ nodePorts: everyAddress }))).not.toContain('set nodeport-ips')
+    expect(kinds('services', view({ nodePorts: everyAddress })).at(-1)).toBe(
+      'address-type-local match-address verdict-map',
+    )
+  })
+})

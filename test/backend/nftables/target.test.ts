@@ -1,0 +1,221 @@
+import { describe, expect, it } from 'vitest'
+import { frontendEntry } from '../../../src/backend/nftables/entries.ts'
+import type { SliceRecord } from '../../../src/model/types.ts'
+import { EBUSY, EINTR, ENOMEM, ERESTART } from '../../../src/sys/errno.ts'
+import { endpoint, service, slice, view } from '../../model/builders.ts'
+import { Bench } from './bench.ts'
+
+const numbered = (i: number) =>
+  service({ key: `ns/svc${i}`, clusterIps: [`172.30.${i >> 8}.${i & 255}`], uid: `uid-${i}` })
+
+function sliceOf(i: number, ...hosts: readonly number[]): SliceRecord {
+  const list = hosts.map((host) => endpoint(`10.180.${i & 255}.${host}`))
+  return slice(list, { key: `ns/svc${i}-a`, service: `ns/svc${i}`, family: 4 })
+}
+
+/** Services 1 to `count` with endpoints 1, 2 and 3 each, synced. */
+async function loaded(count: number, bench = new Bench()): Promise<Bench> {
+  for (let i = 1; i <= count; i++) bench.put(numbered(i), sliceOf(i, 1, 2, 3))
+  await bench.sync()
+  return bench
+}
+
+const change = (bench: Bench, i: number, ...hosts: readonly number[]) =>
+  bench.writes(async () => {
+    bench.put(numbered(i), sliceOf(i, ...hosts))
+    await bench.sync()
+  })
+
+const count = (bench: Bench, set: string): number => bench.kernel.state.elements.get(set)?.size ?? 0
+
+describe('a change costs the change', () => {
+  it('is one slot deleted and added for a replaced endpoint', async () => {
+    const bench = await loaded(20)
+    expect(await change(bench, 7, 1, 9, 3)).toEqual([['delete element endpoints', 'add element endpoints']])
+  })
+
+  it('is one slot and one verdict for an added endpoint, with the chain made one transaction before if it is new', async () => {
+    const bench = await loaded(20)
+    const verdict = ['delete element service-ips', 'add element service-ips']
+    expect(await change(bench, 7, 1, 2, 3, 4)).toEqual([
+      ['add chain lb-4', 'add rule lb-4', 'add rule lb-4'],
+      ['add element endpoints', ...verdict],
+    ])
+    expect(await change(bench, 8, 1, 2, 3, 4)).toEqual([['add element endpoints', ...verdict]])
+  })
+
+  it('leaves the slot of a removed endpoint for more than a second, then sweeps it with the chain that nothing enters', async () => {
+    const bench = await loaded(1)
+    expect(await change(bench, 1, 2, 3)).toHaveLength(2)
+    await bench.clock.advance(1_000)
+    expect(count(bench, 'endpoints')).toBe(3)
+    await bench.rest()
+    expect(count(bench, 'endpoints')).toBe(2)
+    expect([...bench.kernel.state.chains.keys()].filter((name) => name.startsWith('lb-'))).toEqual(['lb-2'])
+  })
+
+  it('sweeps also while changes never cease', async () => {
+    const bench = await loaded(1)
+    for (let i = 2; i < 40; i++) {
+      bench.drop(`ns/svc${i - 1}`)
+      bench.put(numbered(i), sliceOf(i, 1, 2, 3))
+      await bench.sync()
+      await bench.clock.advance(300)
+    }
+    expect(count(bench, 'endpoints')).toBeLessThan(3 * 12)
+  })
+
+  it('reads nothing in steady state', async () => {
+    const bench = await loaded(3)
+    const reads = bench.kernel.reads
+    await change(bench, 1, 1, 2)
+    await bench.rest()
+    expect(bench.kernel.reads).toBe(reads)
+  })
+
+  it('sends a burst in transactions of bounded size, base hooks last', async () => {
+    const bench = new Bench()
+    let turns = 0
+    let running = true
+    const turn = () => {
+      turns++
+      if (running) setImmediate(turn)
+    }
+    setImmediate(turn)
+    const batches = await bench.writes(() => loaded(2_000, bench))
+    running = false
+    expect(batches.length).toBeGreaterThan(5)
+    expect(Math.max(...batches.map((batch) => batch.length))).toBeLessThan(1_600)
+    expect(turns).toBeGreaterThanOrEqual(batches.length - 2)
+    const hooked = batches.findIndex((batch) => batch.includes('add chain nat-prerouting'))
+    expect(hooked).toBe(batches.length - 1)
+  })
+})
+
+describe('isolation', () => {
+  it('refuses only the service that the kernel refuses, and retries it', async () => {
+    const bench = await loaded(3)
+    bench.kernel.refuses = (text) => (text === 'add rule lb-5' ? 28 : undefined)
+    bench.put(numbered(2), sliceOf(2, 1, 2, 3, 4, 5))
+    bench.put(numbered(3), sliceOf(3, 1, 2, 9))
+    bench.put(numbered(4), sliceOf(4, 1))
+    const { refused } = await bench.sync()
+    expect(refused.map(({ id }) => id)).toEqual(['frontend 172.30.0.2 tcp 80'])
+    expect(refused[0]?.error.message).toContain('172.30.0.2')
+    // The old endpoints are served meanwhile, the others have what they want.
+    expect(count(bench, 'endpoints')).toBe(3 + 3 + 3 + 1)
+    bench.kernel.refuses = () => undefined
+    bench.ledger.retry('frontend 172.30.0.2 tcp 80')
+    expect((await bench.sync()).refused).toEqual([])
+    expect(count(bench, 'endpoints')).toBe(3 + 5 + 3 + 1)
+  })
+
+  it('refuses with a chain what leads into it, and nothing else', async () => {
+    const bench = await loaded(2)
+    bench.kernel.refuses = (text) => (/add chain endpoint-.*svc3/.test(text) ? 28 : undefined)
+    bench.put({ ...numbered(3), affinitySeconds: 60 }, sliceOf(3, 1))
+    bench.put({ ...numbered(4), affinitySeconds: 60 }, sliceOf(4, 1))
+    const { refused } = await bench.sync()
+    expect(refused.length).toBeGreaterThan(1)
+    for (const { id } of refused) expect(id).toMatch(/svc3|172\.30\.0\.3/)
+    expect([...bench.kernel.state.chains.keys()].filter((name) => name.includes('svc4'))).toHaveLength(2)
+  })
+
+  it('refuses what cannot be encoded', async () => {
+    const bench = await loaded(1)
+    const bad = frontendEntry({
+      ip: '172.30.0.9',
+      protocol: 'tcp',
+      port: 80,
+      policy: 'plain',
+      cluster: ['10.0.0.1:99999'],
+      local: [],
+      comment: 'ns/bad',
+    })
+    bench.ledger.want('ns/bad', [bad])
+    bench.put(numbered(2), sliceOf(2, 1))
+    const { refused } = await bench.sync()
+    expect(refused.map(({ id }) => id)).toEqual(['frontend 172.30.0.9 tcp 80'])
+    expect(count(bench, 'endpoints')).toBe(4)
+  })
+
+  it.each([
+    ['ERESTART', ERESTART],
+    ['EINTR', EINTR],
+    ['ENOMEM', ENOMEM],
+    ['EBUSY', EBUSY],
+  ])('tries again on %s, and gives up after five times, for the next sync to look and try', async (_, errno) => {
+    const bench = await loaded(1)
+    bench.kernel.script.push(errno, errno, errno, errno)
+    const patient = change(bench, 1, 1, 2, 8)
+    await bench.clock.advance(1_000)
+    expect(await patient).toHaveLength(1)
+
+    bench.kernel.script.push(errno, errno, errno, errno, errno)
+    const failing = change(bench, 1, 1, 2, 7)
+    failing.catch(() => undefined)
+    await bench.clock.advance(1_000)
+    await expect(failing).rejects.toThrow()
+    expect(await bench.writes(() => bench.sync())).toEqual([['delete element endpoints', 'add element endpoints']])
+  })
+})
+
+describe('owner of the table', () => {
+  it('writes nothing after a crash when nothing changed', async () => {
+    const first = await loaded(5)
+    first.kernel.owner = 0
+    const second = new Bench(view(), first.kernel)
+    const batches = await second.writes(() => loaded(5, second))
+    expect(batches).toEqual([[]])
+    expect(first.kernel.owner).not.toBe(0)
+  })
+
+  it('leaves a table that is nobody’s at the end, and exchanges it in one transaction at the next start', async () => {
+    const first = await loaded(5)
+    await first.target.close()
+    expect(first.kernel.state.flags).toBe(0)
+    expect(first.kernel.state.elements.get('endpoints')?.size).toBe(15)
+    const second = new Bench(view(), first.kernel)
+    expect(await second.writes(() => loaded(5, second))).toHaveLength(1)
+    expect(first.kernel.state.flags).toBe(6)
+  })
+
+  it('keeps the clients that affinity remembers through an exchange', async () => {
+    const sticky = { ...numbered(1), affinitySeconds: 60 }
+    const first = new Bench()
+    first.put(sticky, sliceOf(1, 1, 2))
+    await first.sync()
+    const set = [...first.kernel.state.sets.keys()].find((name) => name.startsWith('affinity-')) as string
+    const client = { key: Uint8Array.of(203, 0, 113, 2) }
+    first.kernel.tamper((state) => state.elements.get(set)?.set('cb007102', client))
+    await first.target.close()
+    const second = new Bench(view(), first.kernel)
+    second.put(sticky, sliceOf(1, 1, 2))
+    await second.sync()
+    expect(first.kernel.state.elements.get(set)?.size).toBe(1)
+  })
+
+  it('is one at a time: the second says so, touches nothing, and takes over when the first is gone', async () => {
+    const first = await loaded(2)
+    const before = first.kernel.generation
+    const second = new Bench(view(), first.kernel)
+    await expect(loaded(2, second)).rejects.toThrow('another process owns our table: is a second proxy running?')
+    await second.clock.advance(2_000)
+    expect(second.due).toEqual([])
+    expect(first.kernel.generation).toBe(before)
+    await first.target.close()
+    await second.clock.advance(1_000)
+    expect(second.due.length).toBeGreaterThan(0)
+    expect((await second.sync()).refused).toEqual([])
+    expect(first.kernel.state.flags).toBe(6)
+  })
+
+  it('does not release a table that it never had', async () => {
+    const first = await loaded(2)
+    const second = new Bench(view(), first.kernel)
+    await expect(loaded(2, second)).rejects.toThrow()
+    await second.target.close()
+    expect(first.kernel.state.flags).toBe(6)
+    expect(await change(first, 1, 1, 2, 8)).toHaveLength(1)
+  })
+})
