@@ -85,6 +85,18 @@ export interface Settings {
   }
 }
 
+/** What went through one service port since its virtual servers were made; only grows until they are made anew. */
+export interface PortCounters {
+  readonly family: Family
+  /** `ns/name:port`. */
+  readonly port: string
+  readonly connections: number
+  readonly packetsIn: number
+  readonly packetsOut: number
+  readonly bytesIn: number
+  readonly bytesOut: number
+}
+
 export interface Backend<E extends Held> {
   readonly name: Mode
   /** A periodic sync at every syncPeriod, as upstream's ipvs mode does, instead of hourly. */
@@ -98,6 +110,8 @@ export interface Backend<E extends Held> {
   /** What one service port needs. Pure. */
   plan(port: ServicePort, node: NodeView): readonly E[]
   open(context: OpenContext): Promise<Target<E>>
+  /** Statistics of the data plane itself, where it has any: read when asked for, of at most so many service ports and the rest as one. */
+  counters?(limit: number): Promise<readonly PortCounters[]>
 }
 
 /** Removes all that a mode may have left on the node, by us or by kube-proxy; nothing of others. */

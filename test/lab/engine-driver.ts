@@ -13,6 +13,10 @@ export interface EngineDriverOptions {
   /** What the kernel still holds for services, in words, by the backend's own witness. */
   readonly holdings: (start: Start) => Promise<readonly string[]>
   readonly listens?: boolean
+  /** What does not depend on services stays for the next scenario, which must adopt it; quicker where programs are slow to start. */
+  readonly keepBase?: boolean
+  /** For Node, e.g. to leave out the compiler where it does not pay. */
+  readonly nodeArgs?: readonly string[]
 }
 
 export class EngineDriver implements Driver {
@@ -53,7 +57,7 @@ export class EngineDriver implements Driver {
   }
 
   async stop(): Promise<void> {
-    await this.#ask({ ask: 'stop' })
+    await this.#ask({ ask: 'stop', keepBase: this.#options.keepBase ?? false })
   }
 
   close(): void {
@@ -63,7 +67,16 @@ export class EngineDriver implements Driver {
 
   #spawn(namespace: string): ChildProcess {
     this.#namespace = namespace
-    const args = ['netns', 'exec', namespace, process.execPath, '--import', 'tsx', worker]
+    const args = [
+      'netns',
+      'exec',
+      namespace,
+      process.execPath,
+      ...(this.#options.nodeArgs ?? []),
+      '--import',
+      'tsx',
+      worker,
+    ]
     const child = spawn('ip', args, { stdio: ['ignore', 'inherit', 'inherit', 'ipc'] })
     // The lab's end is the test process's end: a proxy must not outlive it.
     process.once('exit', () => child.kill('SIGKILL'))

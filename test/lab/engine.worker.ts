@@ -30,7 +30,7 @@ export type Ask =
   | { readonly ask: 'reconfigure'; readonly settings: NodeSettings }
   | { readonly ask: 'settle' }
   | { readonly ask: 'held' }
-  | { readonly ask: 'stop' }
+  | { readonly ask: 'stop'; readonly keepBase: boolean }
 
 const log = createLogger({
   format: 'text',
@@ -78,7 +78,7 @@ async function answer(ask: Ask): Promise<unknown> {
       return running.held()
     case 'stop':
       await engine.stop()
-      await cleanups.get(running.mode)?.(log)
+      if (!ask.keepBase) await cleanups.get(running.mode)?.(log)
       running = undefined
       return undefined
   }

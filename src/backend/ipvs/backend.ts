@@ -12,6 +12,7 @@ import { ensureSysctl } from '../../sys/sysctl.ts'
 import type { Backend, Settings } from '../backend.ts'
 import { findPrograms, type Programs, programName, Tools } from '../iptables/tools.ts'
 import { base } from './base.ts'
+import { limitCounters } from './counters.ts'
 import type { IpvsEntry } from './entries.ts'
 import { noIpvs, VirtualServers } from './kernel.ts'
 import { plan } from './plan.ts'
@@ -26,6 +27,7 @@ const drainLimitMs = 3_600_000
 export function ipvs(settings: IpvsSettings): Backend<IpvsEntry> {
   const scheduler = settings.ipvs.scheduler || defaultScheduler
   let found: Promise<Programs> | undefined
+  const targets = new Set<IpvsTarget>()
   return {
     name: 'ipvs',
     periodic: true,
@@ -38,7 +40,7 @@ export function ipvs(settings: IpvsSettings): Backend<IpvsEntry> {
       const programs = await found
       const kernel = await VirtualServers.open()
       if (kernel === undefined) throw noIpvs()
-      return new IpvsTarget({
+      const target = new IpvsTarget({
         context,
         kernel,
         programs,
@@ -46,7 +48,14 @@ export function ipvs(settings: IpvsSettings): Backend<IpvsEntry> {
         excludeCidrs: settings.ipvs.excludeCidrs.filter((cidr) => familyOf(cidr) === context.family),
         drainLimitMs,
         checkMs: 1000,
+        onClose: () => targets.delete(target),
       })
+      targets.add(target)
+      return target
+    },
+    async counters(limit) {
+      const ports = await Promise.all([...targets].map((target) => target.counters()))
+      return limitCounters(ports.flat(), limit)
     },
   }
 }

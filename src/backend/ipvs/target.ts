@@ -7,9 +7,10 @@ import { describeError } from '../../lib/errors.ts'
 import { contains, parseCidr } from '../../lib/ip.ts'
 import type { Timer } from '../../lib/time.ts'
 import type { Wait } from '../../sys/netlink/socket.ts'
-import type { Applied, Changes, Held, OpenContext, Refusal, Target, Wanted } from '../backend.ts'
+import type { Applied, Changes, Held, OpenContext, PortCounters, Refusal, Target, Wanted } from '../backend.ts'
 import { type Programs, Tools } from '../iptables/tools.ts'
 import { Addresses } from './addresses.ts'
+import { countPorts } from './counters.ts'
 import {
   addressEntry,
   deviceEntry,
@@ -35,6 +36,7 @@ export interface TargetOptions {
   readonly excludeCidrs: readonly string[]
   readonly drainLimitMs: number
   readonly checkMs: number
+  readonly onClose?: () => void
 }
 
 /** Everything is read again this often, as upstream does at every sync period; not more often, since it costs by the number of servers. */
@@ -152,17 +154,21 @@ export class IpvsTarget implements Target<IpvsEntry> {
   }
 
   async close(): Promise<void> {
+    this.#options.onClose?.()
     this.#stop.abort()
     this.#timer?.cancel()
     await this.#last
+    this.#options.kernel.close()
     this.#members.close()
     this.#addresses.close()
     this.#tables.close()
   }
 
-  /** Service port of a server; for statistics. */
-  nameOf(key: string): string | undefined {
-    return this.#names.get(key)
+  async counters(): Promise<readonly PortCounters[]> {
+    const { kernel, context } = this.#options
+    const services = await kernel.services({ signal: this.#stop.signal })
+    const own = services.filter((service) => service.family === context.family)
+    return countPorts(own, (key) => this.#names.get(key))
   }
 
   /** An exact address goes before a node port of the same number, whoever asks for it. */

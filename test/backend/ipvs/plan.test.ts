@@ -1,0 +1,199 @@
+// Service ports as virtual servers, set members and addresses; rules and sets as the tools of others expect them.
+
+import { describe, expect, it } from 'vitest'
+import { base } from '../../../src/backend/ipvs/base.ts'
+import { countPorts, limitCounters } from '../../../src/backend/ipvs/counters.ts'
+import type { IpvsEntry, ServerEntry } from '../../../src/backend/ipvs/entries.ts'
+import { isOurs } from '../../../src/backend/ipvs/ours.ts'
+import { plan } from '../../../src/backend/ipvs/plan.ts'
+import { rulesText } from '../../../src/backend/ipvs/rules.ts'
+import { setName, setsOf } from '../../../src/backend/ipvs/sets.ts'
+import { resolve } from '../../../src/model/resolve.ts'
+import type { ServiceRecord, SliceRecord } from '../../../src/model/types.ts'
+import { endpoint, frozen, service, slice, tcp, view } from '../../model/builders.ts'
+
+const node = view({ name: 'here' })
+const here = endpoint('10.180.0.1', 'here')
+const there = endpoint('10.180.2.1', 'remote')
+
+function entriesOf(record: ServiceRecord, slices: readonly SliceRecord[], seen = node): readonly IpvsEntry[] {
+  return resolve(record, slices, seen).flatMap((port) => plan(frozen(port), frozen(seen), { scheduler: 'rr' }))
+}
+
+const idsOf = (entries: readonly IpvsEntry[]) => entries.map(({ id }) => id)
+const digestOf = (entries: readonly IpvsEntry[], id: string) => entries.find((one) => one.id === id)?.digest
+
+describe('plan', () => {
+  it('serves a cluster IP like the example of ipvsadm: rr persistent 10800', () => {
+    const entries = entriesOf(service({ affinitySeconds: 10_800 }), [slice([here, there])])
+    expect(idsOf(entries)).toEqual([
+      'server tcp 172.30.0.41:80',
+      'member KUBE-CLUSTER-IP 172.30.0.41,tcp:80',
+      'address 172.30.0.41',
+      'member KUBE-LOOP-BACK 10.180.0.1,tcp:80,10.180.0.1',
+    ])
+    expect(digestOf(entries, 'server tcp 172.30.0.41:80')).toBe('rr 1 10800 10.180.0.1:80=1 10.180.2.1:80=1')
+  })
+
+  it('puts every kind of frontend into the sets that tools look for', () => {
+    const record = service({
+      type: 'LoadBalancer',
+      ports: [tcp(80, 'p80', 3001)],
+      externalIps: ['192.168.99.22'],
+      loadBalancerIps: ['1.2.3.4'],
+      sourceRanges: ['203.0.113.0/25', '192.168.0.0/24'],
+    })
+    expect(idsOf(entriesOf(record, [slice([there])])).filter((id) => !id.startsWith('server'))).toEqual([
+      'member KUBE-CLUSTER-IP 172.30.0.41,tcp:80',
+      'address 172.30.0.41',
+      'member KUBE-EXTERNAL-IP 192.168.99.22,tcp:80',
+      'address 192.168.99.22',
+      'member KUBE-LOAD-BALANCER 1.2.3.4,tcp:80',
+      'member KUBE-LOAD-BALANCER-FW 1.2.3.4,tcp:80',
+      'member KUBE-LOAD-BALANCER-SOURCE-CIDR 1.2.3.4,tcp:80,203.0.113.0/25',
+      'member KUBE-LOAD-BALANCER-SOURCE-CIDR 1.2.3.4,tcp:80,192.168.0.0/24',
+      'member KUBE-LOAD-BALANCER-SOURCE-IP 1.2.3.4,tcp:80,1.2.3.4',
+      'address 1.2.3.4',
+      'member KUBE-NODE-PORT-TCP 3001',
+      'node-port tcp 192.168.0.2:3001',
+    ])
+  })
+
+  it('drops what a Local policy has no endpoint for, and keeps the endpoints elsewhere for the node itself', () => {
+    const record = service({
+      type: 'NodePort',
+      ports: [tcp(80, 'p80', 3001)],
+      externalPolicy: 'Local',
+      internalPolicy: 'Local',
+    })
+    const entries = entriesOf(record, [slice([there])])
+    expect(idsOf(entries)).toContain('member SLUICE-DROP-INTERNAL 172.30.0.41,tcp:80')
+    expect(idsOf(entries)).toContain('member SLUICE-DROP-EXTERNAL 192.168.0.2,tcp:3001')
+    expect(digestOf(entries, 'server tcp 172.30.0.41:80')).toBe('rr 0 0 ')
+    expect(digestOf(entries, 'node-port tcp 192.168.0.2:3001')).toBe('rr 0 0 10.180.2.1:80=1')
+  })
+
+  it('leaves the refusal of a service without endpoints to the kernel: a server without destinations', () => {
+    const entries = entriesOf(service({}), [])
+    expect(digestOf(entries, 'server tcp 172.30.0.41:80')).toBe('rr 0 0 ')
+    expect(idsOf(entries).some((id) => id.includes('DROP'))).toBe(false)
+  })
+
+  it('serves node ports on every permitted address but loopback', () => {
+    const all = view({
+      nodePorts: {
+        all: true,
+        addresses: ['127.0.0.1', '192.168.0.2', '192.168.1.2'],
+        loopback: true,
+        loopbackNamed: false,
+      },
+    })
+    const entries = entriesOf(service({ type: 'NodePort', ports: [tcp(80, 'p80', 3001)] }), [slice([there])], all)
+    const ports = idsOf(entries).filter((id) => id.startsWith('node-port'))
+    expect(ports).toEqual(['node-port tcp 192.168.0.2:3001', 'node-port tcp 192.168.1.2:3001'])
+  })
+
+  it('takes scheduler and weights from the annotations, and a weighted scheduler where weights differ', () => {
+    const slices = [slice([here], { key: 'ns1/a', weight: 3 }), slice([there], { key: 'ns1/b' })]
+    const server = (record: ServiceRecord) =>
+      entriesOf(record, slices).find((one): one is ServerEntry => one.kind === 'server') as ServerEntry
+    expect(server(service({})).digest).toBe('wrr 0 0 10.180.0.1:80=3 10.180.2.1:80=1')
+    expect(server(service({ scheduler: 'lc' })).server.scheduler).toBe('wlc')
+    expect(server(service({ scheduler: 'sh' })).server.scheduler).toBe('sh')
+    expect(server(service({ scheduler: 'mh' })).server.flags).toBe(0x10)
+  })
+})
+
+describe('base', () => {
+  it('has every set under the name that the kernel can hold', () => {
+    for (const family of [4, 6] as const) {
+      const names = setsOf(family).map(({ name }) => name)
+      expect(new Set(names).size).toBe(19)
+      expect(names.every((name) => name.length <= 31)).toBe(true)
+    }
+    expect(setName('KUBE-LOAD-BALANCER-SOURCE-CIDR', 6)).toBe('KUBE-6-LOAD-BALANCER-SOURCE-CID')
+    expect(setName('KUBE-NODE-PORT-LOCAL-SCTP-HASH', 6)).toBe('KUBE-6-NODE-PORT-LOCAL-SCTP-HAS')
+  })
+
+  it('depends on the node alone, and on nothing else of it', () => {
+    const digest = (seen = node) => base(seen).find(({ kind }) => kind === 'rules')?.digest
+    expect(digest(view({ zone: 'b', serviceCidrs: [] }))).toBe(digest())
+    expect(digest(view({ masqueradeAll: true }))).not.toBe(digest())
+    expect(digest(view({ local: { kind: 'prefix', prefix: 'veth' } }))).not.toBe(digest())
+  })
+
+  it('masquerades cluster IP traffic by the detector there is', () => {
+    const line = (seen: typeof node) =>
+      rulesText(seen)
+        .split('\n')
+        .find((text) => /KUBE-SERVICES .*KUBE-CLUSTER-IP .*-j KUBE-MARK-MASQ/.test(text))
+    const comment = '-m comment --comment "Kubernetes service cluster ip + port for masquerade purpose"'
+    const rule = (rest: string) =>
+      `-A KUBE-SERVICES ${comment} -m set --match-set KUBE-CLUSTER-IP ${rest} -j KUBE-MARK-MASQ`
+    expect(line(node)).toBe(rule('dst,dst ! -s 10.0.0.0/8'))
+    expect(line(view({ masqueradeAll: true }))).toBe(rule('dst,dst'))
+    expect(line(view({ local: undefined }))).toBe(rule('src,dst'))
+    expect(line(view({ local: { kind: 'interface', name: 'cbr0' } }))).toBe(rule('dst,dst ! -i cbr0'))
+    expect(line(view({ local: { kind: 'prefix', prefix: 'veth' } }))).toBe(rule('dst,dst ! -i veth+'))
+  })
+})
+
+describe('ownership', () => {
+  const server = {
+    family: 4,
+    protocol: 'tcp',
+    ip: '192.168.0.2',
+    port: 3001,
+    scheduler: 'rr',
+    flags: 0,
+    timeout: 0,
+  } as const
+
+  it('knows servers by our addresses and by our sets, and no others', () => {
+    const none = new Set<string>()
+    expect(isOurs(server, none, none)).toBe(false)
+    expect(isOurs(server, new Set(['192.168.0.2']), none)).toBe(true)
+    expect(isOurs(server, none, new Set(['member KUBE-NODE-PORT-TCP 3001']))).toBe(true)
+    expect(isOurs(server, none, new Set(['member KUBE-NODE-PORT-UDP 3001']))).toBe(false)
+    expect(isOurs(server, none, new Set(['member KUBE-EXTERNAL-IP 192.168.0.2,tcp:3001']))).toBe(true)
+  })
+})
+
+describe('counters', () => {
+  const one = (ip: string, connections: number) => ({
+    family: 4 as const,
+    protocol: 'tcp' as const,
+    ip,
+    port: 80,
+    scheduler: 'rr',
+    flags: 0,
+    timeout: 0,
+    statistics: { connections, packetsIn: 2, packetsOut: 3, bytesIn: 4, bytesOut: 5 },
+  })
+  const names = new Map([
+    ['tcp 1.1.1.1:80', 'ns/a'],
+    ['tcp 1.1.1.2:80', 'ns/a'],
+    ['tcp 1.1.1.3:80', 'ns/b'],
+    ['tcp 1.1.1.4:80', 'ns/c'],
+  ])
+  const ports = countPorts(
+    [one('1.1.1.1', 1), one('1.1.1.2', 2), one('1.1.1.3', 9), one('1.1.1.4', 0), one('9.9.9.9', 5)],
+    (key) => names.get(key),
+  )
+
+  it('sums the servers of a service port, and leaves out those of others', () => {
+    expect(ports.map(({ port, connections, bytesOut }) => [port, connections, bytesOut])).toEqual([
+      ['ns/a', 3, 10],
+      ['ns/b', 9, 5],
+      ['ns/c', 0, 5],
+    ])
+  })
+
+  it('tells of the busiest and sums up the rest', () => {
+    expect(limitCounters(ports, 1).map(({ port, connections }) => [port, connections])).toEqual([
+      ['ns/b', 9],
+      ['others', 3],
+    ])
+    expect(limitCounters(ports, 3)).toBe(ports)
+  })
+})
