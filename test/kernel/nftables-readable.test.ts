@@ -1,0 +1,103 @@
+// Our table in the eyes of the installed nft: it lists without complaint, names the services, and loads back to the same.
+
+import { execFileSync } from 'node:child_process'
+import { readFileSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
+import { LiveProxy, objectsOf, scenario } from './live.ts'
+import { enterNamespace, type Namespace } from './support-netns.ts'
+
+const golden = join(import.meta.dirname, '../backend/nftables/table.nft')
+
+const version = execFileSync('nft', ['--version'], { encoding: 'utf8' })
+
+let namespace: Namespace
+let proxy: LiveProxy | undefined
+
+beforeAll(() => {
+  namespace = enterNamespace()
+})
+
+afterEach(async () => {
+  await proxy?.stop()
+  namespace.exec('nft', ['flush', 'ruleset'])
+})
+
+afterAll(() => namespace.leave())
+
+const nft = (...args: string[]) => namespace.exec('nft', args)
+
+/** Both families of the six services of B.13, with all kinds of frontends, affinity and source ranges. */
+async function load(features?: string): Promise<void> {
+  const four = scenario('S11')
+  const six = scenario('S11.v6')
+  proxy = await LiveProxy.start(
+    { ...four.node.nftables, serviceCIDRs: [...four.node.nftables.serviceCIDRs, ...six.node.nftables.serviceCIDRs] },
+    features === undefined ? {} : { features },
+  )
+  proxy.put(...objectsOf(four), ...objectsOf(six).map(renamed))
+  proxy.synced()
+  await proxy.settled()
+}
+
+/** Both at once, so under other names. */
+function renamed<M extends { metadata: { name: string } }>(manifest: M): M {
+  const text = JSON.stringify(manifest).replaceAll(/svc(\d)/g, 'six$1')
+  return JSON.parse(text) as M
+}
+
+describe('nft reads our table', () => {
+  // Other versions print the same rules a little differently.
+  it.skipIf(!version.includes('v1.0.6 '))('as the text in table.nft, which people can review', async () => {
+    await load()
+    const listed = nft('list', 'ruleset').replaceAll(/ # progname.*$/gm, '')
+    if (process.env.UPDATE_GOLDEN !== undefined) writeFileSync(golden, listed)
+    expect(listed).toBe(readFileSync(golden, 'utf8'))
+  })
+
+  it.each([
+    ['owned', undefined],
+    ['not owned', ''],
+  ])('in both formats, %s, with the names of the services in it', async (_, features) => {
+    await load(features)
+    const text = nft('list', 'ruleset')
+    expect(/flags owner/.test(text)).toBe(features === undefined)
+    const { nftables } = JSON.parse(nft('-j', 'list', 'ruleset')) as { nftables: readonly object[] }
+    expect(nftables.length).toBeGreaterThan(50)
+    for (const name of ['ns1/svc1:p80', 'ns2/svc2:p80', 'ns5/six5:p80', 'ns6/six6:p80']) {
+      expect(text).toContain(`comment "${name}"`)
+      expect(JSON.stringify(nftables)).toContain(name)
+    }
+  })
+
+  it('and loads it back in another namespace to the same text', async () => {
+    await load('')
+    const text = nft('list', 'ruleset')
+    const copy = `${namespace.name}-copy`
+    namespace.exec('ip', ['netns', 'add', copy])
+    try {
+      namespace.exec('ip', ['netns', 'exec', copy, 'nft', '-f', '-'], text)
+      expect(namespace.exec('ip', ['netns', 'exec', copy, 'nft', 'list', 'ruleset'])).toBe(text)
+    } finally {
+      namespace.exec('ip', ['netns', 'del', copy])
+    }
+  })
+
+  it('also after it was released: what is left is plain', async () => {
+    await load()
+    const owned = nft('list', 'ruleset')
+    await proxy?.stop()
+    proxy = undefined
+    const left = nft('list', 'ruleset')
+    expect(normal(left)).toBe(normal(owned.replaceAll(/^\tflags .*\n/gm, '').replaceAll(/ # progname.*$/gm, '')))
+  })
+})
+
+/** The order of members is the kernel's own. */
+const normal = (text: string): string =>
+  text
+    .split('\n')
+    .map((line) => line.replace(/elements = \{|[{},]/g, '').trim())
+    .filter((line) => line !== '')
+    .sort()
+    .join('\n')
