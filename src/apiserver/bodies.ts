@@ -50,7 +50,7 @@ export function readPatch(call: Carried): unknown {
 
 /** Through JSON, so that the same limits hold. */
 const readYaml = (source: string): unknown =>
-  parseJson(JSON.stringify(parseYaml(source, { maxAliasCount: 100 })) ?? 'null')
+  parseJson(JSON.stringify(parseYaml(source, { maxAliasCount: 100, logLevel: 'error' })) ?? 'null')
 
 export function dryRun(query: URLSearchParams): boolean {
   const value = query.get('dryRun')

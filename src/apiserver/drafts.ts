@@ -3,8 +3,8 @@
 import type { Allocations } from './allocate.ts'
 import { child, copy, type Draft, equal, isObject, type Json, text, texts, whole } from './json.ts'
 import { Problems } from './problems.ts'
-import { apiVersionOf, metaOf, nameOf, namespaceOf, type Resource, stored } from './resources.ts'
-import { decode } from './schema.ts'
+import { apiVersionOf, metaOf, named, nameOf, namespaceOf, type Resource, stored } from './resources.ts'
+import { decode, type Schema } from './schema.ts'
 import { alignClusterIps, allocateService, assignFamilies, dropTypeFields, keepAllocations } from './service.ts'
 import { objectMeta } from './shapes.ts'
 import { badRequest, invalid, type Subject } from './status.ts'
@@ -44,7 +44,7 @@ export function decodeBody(
 
 const version = (apiVersion: string): string => apiVersion.slice(apiVersion.indexOf('/') + 1)
 
-/** Fields in the order in which people are used to read them, and no empty ones. */
+/** Fields in the order in which people are used to read them, and no empty ones in the metadata. */
 export function arrange(resource: Resource, object: Json): Draft {
   const metadata: Draft = {}
   const given = metaOf(object)
@@ -52,10 +52,23 @@ export function arrange(resource: Resource, object: Json): Draft {
     const value = given[key]
     const vacant = value === undefined || value === '' || (Array.isArray(value) && value.length === 0)
     if (!vacant && !(isObject(value) && Object.keys(value).length === 0)) metadata[key] = value
+    // Keeps the place of what the registry fills in.
+    else if (key === 'resourceVersion') metadata[key] = ''
   }
-  const { kind: _, apiVersion: __, metadata: ___, ...rest } = object
-  const apiVersion = resource.toStored === undefined ? apiVersionOf(resource) : resource.version
-  return { kind: resource.kind, apiVersion, metadata, ...rest }
+  const form = resource.toStored === undefined ? resource : named(resource.plural)
+  const { kind: _, apiVersion: __, metadata: ___, ...rest } = inOrder(form.shape, object)
+  return { kind: resource.kind, apiVersion: apiVersionOf(form), metadata, ...rest }
+}
+
+function inOrder<T>(schema: Schema, value: T): T {
+  if (Array.isArray(value) && schema.type === 'list') return value.map((each) => inOrder(schema.of, each)) as T
+  if (!isObject(value) || schema.type !== 'object') return value
+  const made: Draft = {}
+  for (const [key, below] of Object.entries(schema.fields)) {
+    if (Object.hasOwn(value, key)) made[key] = inOrder(below, value[key])
+  }
+  for (const key of Object.keys(value)) if (!Object.hasOwn(made, key)) made[key] = value[key]
+  return made as T
 }
 
 export interface Checks {

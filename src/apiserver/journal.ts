@@ -54,12 +54,16 @@ export const memoryJournal = (): Journal => ({
 
 const smallest = 4 << 20
 
-export async function openJournal(directory: string): Promise<{ journal: Journal; recovered: Recovered }> {
+/** `compactBytes`: how large a journal may become, at least, before a snapshot is taken. */
+export async function openJournal(
+  directory: string,
+  compactBytes = smallest,
+): Promise<{ journal: Journal; recovered: Recovered }> {
   await mkdir(directory, { recursive: true, mode: 0o700 })
   const claim = await claimDirectory(directory)
   try {
     const recovered = await recover(directory)
-    const journal = await DiskJournal.open(directory, recovered, claim.release)
+    const journal = await DiskJournal.open(directory, { ...recovered, compactBytes }, claim.release)
     return { journal, recovered }
   } catch (error) {
     await claim.release()
@@ -74,19 +78,21 @@ class DiskJournal implements Journal {
   #generation: number
   #size: number
   #snapshotSize: number
+  readonly #compactBytes: number
   #broken: unknown
   #compacting: Promise<void> | undefined
 
-  private constructor(directory: string, file: FileHandle, found: Found, release: () => Promise<void>) {
+  private constructor(directory: string, file: FileHandle, found: Setup, release: () => Promise<void>) {
     this.#directory = directory
     this.#file = file
     this.#generation = found.generation
     this.#size = found.size
     this.#snapshotSize = found.snapshotSize
+    this.#compactBytes = found.compactBytes
     this.#release = release
   }
 
-  static async open(directory: string, found: Found & Recovered, release: () => Promise<void>): Promise<DiskJournal> {
+  static async open(directory: string, found: Setup, release: () => Promise<void>): Promise<DiskJournal> {
     const file = await open(join(directory, `${found.generation}.journal`), 'a+', 0o600)
     // Also makes a torn line go away for good, before anything is written behind it.
     await file.truncate(found.size)
@@ -96,7 +102,7 @@ class DiskJournal implements Journal {
   }
 
   get large(): boolean {
-    return this.#compacting === undefined && this.#size > Math.max(smallest, this.#snapshotSize)
+    return this.#compacting === undefined && this.#size > Math.max(this.#compactBytes, this.#snapshotSize)
   }
 
   async append(batch: readonly Mutation[]): Promise<void> {
@@ -187,6 +193,10 @@ const line = (json: string): string => `${crc32(json).toString(16).padStart(8, '
 
 const encode = ({ version, resource, key, json }: Mutation): string =>
   `[${version},${JSON.stringify(resource)},${JSON.stringify(key)},${json ?? 'null'}]`
+
+interface Setup extends Found {
+  readonly compactBytes: number
+}
 
 interface Found {
   readonly generation: number

@@ -9,7 +9,7 @@ import { hostPort } from '../lib/ip.ts'
 import type { Logger } from '../lib/log.ts'
 import { type Answer, type Api, isPublic, refusalAnswer } from './api.ts'
 import type { KeyPair } from './certificate.ts'
-import { tooLarge, unauthorized } from './status.ts'
+import { badRequest, tooLarge, unauthorized } from './status.ts'
 import type { Sink } from './watch.ts'
 
 export interface ListenOptions {
@@ -49,8 +49,10 @@ export async function listenApi(options: ListenOptions): Promise<ApiListener> {
     options.pair === undefined ? createHttp(limits, handle) : createHttps({ ...limits, ...options.pair }, handle)
   server.maxConnections = maxConnections
   server.on('clientError', (_error, socket) => {
-    if (socket.writable) socket.end('HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n')
-    else socket.destroy()
+    if (!socket.writable) return socket.destroy()
+    const { body } = refusalAnswer(badRequest('this is no HTTP request').refusal)
+    const head = `Content-Type: application/json\r\nContent-Length: ${Buffer.byteLength(body)}\r\nConnection: close`
+    socket.end(`HTTP/1.1 400 Bad Request\r\n${head}\r\n\r\n${body}`)
   })
   await new Promise<void>((resolve, reject) => {
     server.once('error', (error) =>

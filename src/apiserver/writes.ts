@@ -225,7 +225,7 @@ export class Writer {
       if (!options.dryRun) this.#registry.remove(resource.plural, namespaceOf(finished), nameOf(finished))
       return finished
     }
-    return options.dryRun ? finished : this.#registry.put(resource.plural, finished).object
+    return options.dryRun ? untold(finished, old) : this.#registry.put(resource.plural, finished).object
   }
 
   #expectVersion(resource: Resource, object: Json, old: Entry): void {
@@ -292,6 +292,12 @@ function fresh(metadata: Draft, now: string): Draft {
     ...kept
   } = metadata
   return { ...kept, uid: randomUUID(), creationTimestamp: now }
+}
+
+/** What was only tried has the version that it would replace, or none. */
+function untold(object: Draft, old: Entry | undefined): Json {
+  const { resourceVersion: _, ...metadata } = metaOf(object)
+  return { ...object, metadata: old === undefined ? metadata : { ...metadata, resourceVersion: String(old.version) } }
 }
 
 const wrongName = (given: string, path: string) =>
