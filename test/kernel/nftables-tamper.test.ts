@@ -1,0 +1,179 @@
+// Everything somebody else may do to our table, with nft: where the kernel knows owners it has no effect, elsewhere it is put right.
+
+import { execFile } from 'node:child_process'
+import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
+import type { Manifest } from '../scenarios/format.ts'
+import { LiveProxy, objectsOf, scenario } from './live.ts'
+import { enterNamespace, type Namespace } from './support-netns.ts'
+
+const t = 'ip kube-proxy'
+/** What each does, as text for `nft -f`. */
+const tampering: Readonly<Record<string, string>> = {
+  'flush the ruleset': 'flush ruleset',
+  'delete the table': `delete table ${t}`,
+  'flush the table': `flush table ${t}`,
+  'delete a chain': `flush chain ${t} nat-output\ndelete chain ${t} nat-output`,
+  'empty a chain': `flush chain ${t} services`,
+  'delete a verdict': `delete element ${t} service-ips { 172.30.0.41 . tcp . 80 }`,
+  'delete a slot': `delete element ${t} endpoints { 172.30.0.44 . tcp . 80 . 0 }`,
+  'delete all slots': `flush map ${t} endpoints`,
+  'send a service elsewhere': `delete element ${t} endpoints { 172.30.0.41 . tcp . 80 . 0 }
+    add element ${t} endpoints { 172.30.0.41 . tcp . 80 . 0 : 10.9.9.9 . 80 }`,
+  'turn a verdict into a drop': `delete element ${t} service-ips { 172.30.0.41 . tcp . 80 }
+    add element ${t} service-ips { 172.30.0.41 . tcp . 80 : drop }`,
+  'add an address': `add element ${t} cluster-ips { 9.9.9.9 }`,
+  'add a service': `add element ${t} service-ips { 9.9.9.9 . tcp . 80 : goto lb-1 }`,
+  'widen a source range by a range that is no prefix': `add element ${t} firewall-allowed { 5.6.7.8 . tcp . 80 . 9.0.0.0-9.0.0.2 }`,
+  'put a rule before ours': `insert rule ${t} services accept`,
+  'put a rule behind ours': `add rule ${t} nat-postrouting accept`,
+  'add a hook': `add chain ${t} foreign { type filter hook input priority 5 ; }\nadd rule ${t} foreign accept`,
+  'add a set and use it': `add set ${t} foreign { type ipv4_addr ; }\ninsert rule ${t} services ip saddr @foreign drop`,
+}
+
+let namespace: Namespace
+let proxy: LiveProxy | undefined
+
+beforeAll(() => {
+  namespace = enterNamespace()
+})
+
+afterEach(async () => {
+  await proxy?.stop()
+  proxy = undefined
+  namespace.exec('nft', ['flush', 'ruleset'])
+})
+
+afterAll(() => namespace.leave())
+
+/** Without holding up the proxy, which lives in this process. */
+function nft(
+  args: readonly string[],
+  input = '',
+): Promise<{ pid: number; code: number; stdout: string; stderr: string }> {
+  return new Promise((resolve) => {
+    const child = execFile('nft', args, { maxBuffer: 1 << 26 }, (error, stdout, stderr) =>
+      resolve({ pid: child.pid ?? 0, code: error === null ? 0 : 1, stdout, stderr }),
+    )
+    child.stdin?.on('error', () => undefined)
+    child.stdin?.end(input)
+  })
+}
+
+/** What is in the table, in no order; without what only the sweep is still to take. */
+async function contents(): Promise<readonly string[]> {
+  const { stdout } = await nft(['-j', 'list', 'table', 'ip', 'kube-proxy'])
+  const { nftables } = JSON.parse(stdout || '{"nftables":[]}') as { nftables: readonly Record<string, unknown>[] }
+  return nftables
+    .map((one) => JSON.stringify(one, (name, value) => (name === 'handle' || name === 'index' ? undefined : value)))
+    .map((line) => line.replace(/"elem":\[(.*)\]/, (_, elements: string) => [...elements].sort().join('')))
+    .sort()
+}
+
+async function start(features?: string): Promise<LiveProxy> {
+  const { node } = scenario('S11')
+  proxy = await LiveProxy.start(node.nftables, { families: [4], ...(features === undefined ? {} : { features }) })
+  proxy.put(...objectsOf(scenario('S11')))
+  proxy.synced()
+  await proxy.settled()
+  return proxy
+}
+
+async function until(what: string, probe: () => Promise<boolean> | boolean): Promise<void> {
+  const end = performance.now() + 15_000
+  while (!(await probe())) {
+    if (performance.now() > end) throw new Error(`never: ${what}`)
+    await new Promise((resolve) => setTimeout(resolve, 50))
+  }
+}
+
+describe('an owned table', () => {
+  it('is not touched by anything that others do', async () => {
+    const { drifts } = await start()
+    const before = await contents()
+    for (const [what, text] of Object.entries(tampering)) {
+      const { code, stderr } = await nft(['-f', '-'], text)
+      // A flush of everything passes over what it may not touch.
+      if (what !== 'flush the ruleset') expect(`${what}: ${code} ${stderr}`).toContain('Operation not permitted')
+      expect(await contents()).toEqual(before)
+    }
+    expect(drifts).toEqual([])
+  })
+})
+
+describe('a table that cannot be owned', () => {
+  it('is put right after everything that others do, and says who it was', async () => {
+    const running = await start('')
+    const before = await contents()
+    const times: number[] = []
+    for (const [what, text] of Object.entries(tampering)) {
+      const seen = running.drifts.length
+      const syncs = running.reports.length
+      const { pid, code, stderr } = await nft(['-f', '-'], text)
+      expect(`${what}: ${code} ${stderr}`).toBe(`${what}: 0 `)
+      await running.settled(syncs)
+      const drift = running.drifts[seen]
+      expect(drift?.culprit).toBe(`nft (pid ${pid})`)
+      const report = running.reports.at(-1)
+      times.push(
+        (report?.startedAt ?? 0) + (report?.durationMs ?? 0) - (Date.now() - (performance.now() - (drift?.at ?? 0))),
+      )
+      // Chains of others are emptied at once and removed by the sweep.
+      await until(`repaired after "${what}"`, async () => JSON.stringify(await contents()) === JSON.stringify(before))
+    }
+    times.sort((a, b) => a - b)
+    console.log(
+      `repaired ${times.length} ways of tampering, notice to commit: p50 ${times[times.length >> 1]?.toFixed(1)} ms, worst ${times.at(-1)?.toFixed(1)} ms`,
+    )
+    expect(times.at(-1)).toBeLessThan(2_000)
+  })
+
+  it('is looked at again when news was lost', async () => {
+    const running = await start('')
+    const before = await contents()
+    const syncs = running.reports.length
+    const members = Array.from({ length: 250_000 }, (_, i) => `11.${i >> 16}.${(i >> 8) & 255}.${i & 255}`)
+    const flood = `add table ip flood
+      add set ip flood many { type ipv4_addr ; size 300000 ; }
+      add element ip flood many { ${members.join(', ')} }
+      delete element ip kube-proxy service-ips { 172.30.0.41 . tcp . 80 }`
+    // Nobody reads meanwhile: this holds up the whole process.
+    namespace.exec('nft', ['-f', '-'], flood)
+    await running.settled(syncs)
+    expect(running.drifts.map(({ culprit }) => culprit)).toContain('somebody; notifications were lost')
+    await until('repaired', async () => JSON.stringify(await contents()) === JSON.stringify(before))
+  })
+
+  it('does not take its own changes, nor those to other tables, for a drift', async () => {
+    const running = await start('')
+    const [service] = objectsOf(scenario('S11')) as [Manifest]
+    const syncs = running.reports.length
+    running.put({ ...service, spec: { ...(service.spec as object), externalIPs: ['192.168.99.77'] } } as Manifest)
+    await running.settled(syncs)
+    await nft(['-f', '-'], 'table ip other { chain c { type filter hook input priority 0 ; } }')
+    await nft(['-f', '-'], 'table ip6 kube-proxy { }')
+    await new Promise((resolve) => setTimeout(resolve, 100))
+    expect(running.drifts).toEqual([])
+  })
+})
+
+describe('two proxies at once', () => {
+  it('leave the table to the first; the second says so, and takes over when the first ends', async () => {
+    const first = await start()
+    const { node } = scenario('S11')
+    const second = await LiveProxy.start(node.nftables, { families: [4] })
+    try {
+      second.put(...objectsOf(scenario('S11')))
+      second.synced()
+      await until('the second is refused', () => second.reports.length > 0)
+      expect(second.reports[0]?.error?.message).toBe('another process owns our table: is a second proxy running?')
+      const syncs = second.reports.length
+      await first.stop()
+      proxy = undefined
+      const began = performance.now()
+      await second.settled(syncs)
+      console.log(`took over ${(performance.now() - began).toFixed(0)} ms after the first had ended`)
+    } finally {
+      await second.stop()
+    }
+  })
+})
