@@ -6,6 +6,8 @@ import { cleanupIptables } from './iptables/cleanup.ts'
 import { ipvs } from './ipvs/backend.ts'
 import { cleanupIpvs } from './ipvs/cleanup.ts'
 import { cleanupNftables, nftables } from './nftables/backend.ts'
+import { userspace } from './userspace/backend.ts'
+import { cleanupUserspace } from './userspace/cleanup.ts'
 
 interface Known {
   readonly make: (settings: Settings) => Backend<Held>
@@ -16,6 +18,7 @@ const known: Partial<Readonly<Record<Mode, Known>>> = {
   iptables: { make: iptables, cleanup: cleanupIptables },
   ipvs: { make: ipvs, cleanup: cleanupIpvs },
   nftables: { make: nftables, cleanup: cleanupNftables },
+  userspace: { make: userspace, cleanup: cleanupUserspace },
 }
 
 /** Undefined where this build has no such data plane. */

@@ -48,6 +48,7 @@ export interface Forwarded {
 export type Reason =
   | 'no-endpoints'
   | 'no-local-endpoints'
+  | 'not-relayed'
   | 'source-range'
   | 'unused-port'
   | 'unallocated'
@@ -162,6 +163,7 @@ function servesNodePort({ world, packet, dialect }: Run): boolean {
 function internally(run: Run): Outcome {
   const { port, packet, world, steps } = run
   if (port.internal === 'reject') return noEndpoints(run)
+  if (isRefusedSctp(run)) return notRelayed(run)
   if (port.internal === 'drop') return noLocalEndpoints(run, 'internal')
   steps.push(describePolicy('internalTrafficPolicy', port.internal, port[port.internal].length))
   const { node } = world
@@ -188,11 +190,13 @@ function externally(run: Run): Outcome {
     steps.push(`${port.name} has no endpoints, but ${dialect.name} lets the node's own packets leave: routing decides.`)
     return refuse(run, 'pass', 'no-endpoints')
   }
+  if (isRefusedSctp(run)) return notRelayed(run)
   if (port.external === 'cluster') {
     steps.push(describePolicy('externalTrafficPolicy', 'cluster', port.cluster.length))
     steps.push('The endpoint may be on another node: the source becomes this node, so that replies come back here.')
     return forward(run, port.cluster, true)
   }
+  if (port.external === 'local' && !dialect.shortCircuits) return toLocalEndpoints(run)
   if (world.node.local !== undefined && fromLocalPod(packet, world.node.local)) {
     steps.push(
       `externalTrafficPolicy is Local, but ${packet.from} counts as a local pod (${describeDetector(world.node.local)}): short-circuited to all ${count(port.cluster)}, the source is kept.`,
@@ -211,6 +215,15 @@ function externally(run: Run): Outcome {
   return forward(run, port.local, false)
 }
 
+/** Whoever comes meets the endpoints here; only the node itself, which may use a service address as its source, is masqueraded. */
+function toLocalEndpoints(run: Run): Forwarded {
+  const { port, packet, world, dialect, steps } = run
+  const own = isNodeAddress(world, packet.from)
+  steps.push(describePolicy('externalTrafficPolicy', 'local', port.local.length))
+  steps.push(`${dialect.name} sends everybody there: ${own ? 'the source becomes this node' : 'the source is kept'}.`)
+  return forward(run, port.local, own)
+}
+
 /** No frontend has this address and port; perhaps the address alone means something. */
 function withoutService(world: World, packet: Packet, dialect: Dialect, steps: string[]): NotForwarded {
   const answer = (verdict: NotForwarded['verdict'], reason: Reason, port?: ServicePort): NotForwarded => {
@@ -227,6 +240,12 @@ function withoutService(world: World, packet: Packet, dialect: Dialect, steps: s
     }
     steps.push(`${dialect.name} does not refuse unused ports: routing decides.`)
     return answer('pass', 'unused-port', owner)
+  }
+  const lender = dialect.ownsAddresses && !isNodeAddress(world, packet.to) ? holderOf(world, packet.to) : undefined
+  if (lender !== undefined) {
+    steps.push(`${packet.to} is an address of ${lender.service}, which has no port ${packet.port}/${packet.protocol}.`)
+    steps.push(`In mode ${dialect.name} the node answers for it, and refuses ports that no service uses.`)
+    return answer('reject', 'unused-port', lender)
   }
   const cidr = world.node.serviceCidrs.find((range) => inside(range, packet.to))
   if (cidr !== undefined) {
@@ -261,12 +280,21 @@ function noLocalEndpoints(run: Run, policy: 'internal' | 'external'): NotForward
   return refuse(run, 'drop', 'no-local-endpoints')
 }
 
+const isRefusedSctp = ({ packet, dialect }: Run): boolean => dialect.refusesSctp && packet.protocol === 'sctp'
+
+function notRelayed(run: Run): NotForwarded {
+  run.steps.push(`${run.dialect.name} mode does not know SCTP: refused.`)
+  return refuse(run, 'reject', 'not-relayed')
+}
+
 const refuse = ({ port, frontend, steps }: Run, verdict: NotForwarded['verdict'], reason: Reason): NotForwarded => {
   return { verdict, reason, port, frontend, steps }
 }
 
-function forward(run: Run, endpoints: readonly Endpoint[], masquerade: boolean): Forwarded {
+function forward(run: Run, endpoints: readonly Endpoint[], rewritten: boolean): Forwarded {
   const { packet, port, frontend, dialect, steps } = run
+  const masquerade = rewritten || dialect.hidesClients
+  if (dialect.hidesClients) steps.push('The proxy makes a connection of its own: whoever answers sees this node.')
   const hairpins = (endpoint: Endpoint) => endpoint.ip === packet.from && (endpoint.local || dialect.hairpin === 'all')
   if (!masquerade && endpoints.some(hairpins)) {
     steps.push(`If ${packet.from} is chosen to answer itself, the source becomes this node (hairpin).`)
@@ -290,6 +318,9 @@ const isNodeAddress = (world: World, ip: string): boolean => isLoopback(ip) || w
 
 const hasClusterIp = (port: ServicePort, ip: string): boolean =>
   port.frontends.some((frontend) => frontend.kind === 'cluster-ip' && frontend.ip === ip)
+
+const holderOf = (world: World, ip: string): ServicePort | undefined =>
+  world.ports.find((port) => port.frontends.some((frontend) => frontend.ip === ip))
 
 function inside(cidr: string, ip: string): boolean {
   const parsed = parseCidr(cidr)

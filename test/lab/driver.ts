@@ -44,6 +44,8 @@ export interface Deviation {
   readonly scenarios: readonly string[]
   /** What happens to those packets instead. Without it they are not sent, and whole scenarios are skipped. */
   readonly instead?: Expectation
+  /** They go where they should, but the source is rewritten, or kept, whatever the scenario says. */
+  readonly snat?: boolean
 }
 
 function matches(pattern: string, text: string): boolean {

@@ -98,8 +98,9 @@ async function probeStep(play: Play, step: Step, stuck: Stuck, tally: { complain
   function expectationOf({ deviations, protocols = ['tcp', 'udp', 'sctp'] }: Play, probe: Probe): Expectation | string {
     if (!protocols.includes(probe.protocol)) return `${probe.protocol} is not wanted`
     const deviation = findDeviation(deviations, scenario.name, probe.id)
-    if (deviation !== undefined) return deviation.instead ?? deviation.reason
-    const expected = probe.expect[mode]
+    const { snat } = deviation ?? {}
+    if (deviation !== undefined && snat === undefined) return deviation.instead ?? deviation.reason
+    const expected = snat === undefined ? probe.expect[mode] : { ...probe.expect[mode], snat }
     // Nobody listens on the node's own ports then, so what passes is refused by the node itself.
     const refused = driver.listens === true && expected.outcome === 'pass' && isNodeAddress(probe.to)
     return refused ? { outcome: 'reject', snat: undefined } : expected

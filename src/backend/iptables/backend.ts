@@ -40,7 +40,7 @@ export function iptables(settings: IptablesSettings): Backend<IptEntry> {
 }
 
 /** Those in which the nat table can be read. */
-async function usableFamilies(found: Promise<Programs>): Promise<readonly Family[]> {
+export async function usableFamilies(found: Promise<Programs>): Promise<readonly Family[]> {
   const programs = await found
   const problems: string[] = []
   const usable: Family[] = []

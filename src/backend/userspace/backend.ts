@@ -1,0 +1,34 @@
+// The userspace mode: its parts put together. We end the clients' connections ourselves; iptables only leads them to us.
+
+import { ProxyError } from '../../lib/errors.ts'
+import { isLoopback } from '../../lib/ip.ts'
+import { silentLogger } from '../../lib/log.ts'
+import type { Backend, Settings } from '../backend.ts'
+import { usableFamilies } from '../iptables/backend.ts'
+import { findPrograms, type Programs } from '../iptables/tools.ts'
+import type { UserspaceEntry } from './entries.ts'
+import { FileBudget, raiseOpenFileLimit } from './files.ts'
+import { base, plan } from './plan.ts'
+import { UserspaceTarget } from './target.ts'
+
+export function userspace(settings: Pick<Settings, 'syncPeriodMs' | 'userspace'>): Backend<UserspaceEntry> {
+  const budget = new FileBudget()
+  let found: Promise<Programs> | undefined
+  return {
+    name: 'userspace',
+    // As it always was; it is also what keeps the figures of relays fresh.
+    periodic: true,
+    families: () => usableFamilies(findPrograms(silentLogger)),
+    prepare: (_node, log) => raiseOpenFileLimit(log),
+    base,
+    plan,
+    async open(context) {
+      const { bindAddress } = settings.userspace
+      if (isLoopback(bindAddress)) {
+        throw new ProxyError('config', `bindAddress ${bindAddress} is loopback: nobody can be redirected to it`)
+      }
+      found ??= findPrograms(context.log)
+      return new UserspaceTarget({ context, programs: await found, budget, settings })
+    },
+  }
+}

@@ -1,0 +1,184 @@
+// Opens listeners, then writes the chains that lead to them; closes what is no longer wanted only after nothing leads there.
+
+import { networkInterfaces } from 'node:os'
+import { describeError } from '../../lib/errors.ts'
+import { canonicalIp, type Family, familyOf, isLinkLocal6, isLoopback, isUnspecified } from '../../lib/ip.ts'
+import type { Applied, Changes, Held, OpenContext, Refusal, Settings, Target, Wanted } from '../backend.ts'
+import { canary } from '../iptables/chains.ts'
+import { openSight, type Seen, type Sight } from '../iptables/sight.ts'
+import { type Programs, Tools } from '../iptables/tools.ts'
+import { Watch } from '../iptables/watch.ts'
+import type { Budget } from '../relay/tcp.ts'
+import type { ListenerEntry, RulesEntry, UserspaceEntry } from './entries.ts'
+import { Listeners } from './listeners.ts'
+import { canaryTables, compose, type Draft, type Hook, hookArgs, hooks, type Missing, ownChains } from './portals.ts'
+
+export interface TargetOptions {
+  readonly context: OpenContext
+  readonly programs: Programs
+  readonly budget: Budget
+  readonly settings: Pick<Settings, 'syncPeriodMs' | 'userspace'>
+}
+
+/** Chains that somebody left before us. */
+const leftover: Held = { kind: 'leftover', id: 'leftover', digest: '' }
+
+export class UserspaceTarget implements Target<UserspaceEntry> {
+  readonly #context: OpenContext
+  readonly #settings: TargetOptions['settings']
+  readonly #tools: Tools
+  readonly #sight: Sight
+  readonly #watch: Watch
+  readonly #listeners: Listeners
+  /** Rules and jumps in each of our chains, as written. */
+  #uses: ReadonlyMap<string, number> = new Map()
+  /** What observe saw; set means that the next apply writes everything and makes sure of the hooks. */
+  #seen: Seen | undefined
+  /** The text that the kernel has; undefined: unknown. */
+  #written: string | undefined
+
+  constructor({ context, programs, budget, settings }: TargetOptions) {
+    const { family, log, clock } = context
+    this.#context = context
+    this.#settings = settings
+    this.#tools = new Tools({ programs, family, log, clock, patienceMs: settings.syncPeriodMs })
+    this.#sight = openSight(this.#tools, family)
+    const { portRange, udpTimeoutMs: udpIdleMs } = settings.userspace
+    this.#listeners = new Listeners({ portRange, udpIdleMs, budget, clock, log })
+    const { onDrift } = context
+    this.#watch = new Watch({ sight: this.#sight, expected: () => this.#uses, onDrift, clock, log })
+  }
+
+  /** Our own listeners, which nobody can tamper with. Rules carry no digest, so they are in doubt and will be written. */
+  async observe(signal: AbortSignal): Promise<readonly Held[]> {
+    this.#seen = await this.#sight.look(signal)
+    const left = this.#written === undefined && ownChains.nat.some((chain) => this.#seen?.uses.has(`nat ${chain}`))
+    return [...this.#listeners.held(), ...(left ? [leftover] : [])]
+  }
+
+  async apply(changes: Changes<UserspaceEntry>, wanted: Wanted<UserspaceEntry>, signal: AbortSignal): Promise<Applied> {
+    const refused = await this.#open(changes, wanted)
+    await this.#write(wanted, signal)
+    await this.#listeners.drop(changes.drop.filter(({ kind }) => kind === 'listener').map(({ id }) => id))
+    return { refused, figures: this.#listeners.figures() }
+  }
+
+  drifted(): boolean {
+    return this.#watch.drifted
+  }
+
+  /** The rules stay, and lead nowhere until the next process has written its own: there is nobody to relay in between. */
+  async close(): Promise<void> {
+    this.#watch.close()
+    await this.#listeners.drop(this.#listeners.held().map(({ id }) => id))
+  }
+
+  /** Before the rules: nothing may lead to a port that nobody listens on. */
+  async #open({ put }: Changes<UserspaceEntry>, wanted: Wanted<UserspaceEntry>): Promise<readonly Refusal[]> {
+    const host = this.#host(wanted) ?? anyAddress(this.#context.family)
+    const fresh = put.filter((entry) => entry.kind === 'listener')
+    const moved = this.#listeners.misplaced(host).map((id) => wanted.entry(id))
+    const entries = new Map<string, ListenerEntry>()
+    for (const entry of [...moved, ...fresh]) if (entry?.kind === 'listener') entries.set(entry.id, entry)
+    if (entries.size === 0) return []
+    const nodePorts = nodePortsOf(wanted)
+    const avoid = ({ protocol, port }: { protocol: string; port: number }) => nodePorts.has(`${protocol} ${port}`)
+    return await this.#listeners.put(entries.values(), { host, avoid })
+  }
+
+  async #write(wanted: Wanted<UserspaceEntry>, signal: AbortSignal): Promise<void> {
+    const draft = this.#draft(wanted)
+    const text = compose(draft)
+    const seen = this.#seen
+    if (seen === undefined && text === this.#written) return
+    this.#written = undefined
+    const before = await this.#watch.pause()
+    const commits = this.#tools.commits
+    try {
+      const missing = seen === undefined ? undefined : await this.#missing(seen, signal)
+      await this.#tools.restore(missing === undefined ? text : compose(draft, missing), signal)
+      this.#written = text
+      this.#seen = undefined
+      this.#uses = usesOf(text)
+    } catch (error) {
+      this.#watch.abandon()
+      throw error
+    }
+    try {
+      await this.#watch.resume(before, this.#tools.commits - commits, seen !== undefined, signal)
+    } catch (error) {
+      signal.throwIfAborted()
+      this.#watch.abandon()
+      this.#context.log.warn('cannot look after our rules', { error: describeError(error) })
+    }
+  }
+
+  #draft(wanted: Wanted<UserspaceEntry>): Draft {
+    return {
+      texts: [...rulesOf(wanted)].sort((a, b) => (a.order < b.order ? -1 : 1)).map(({ digest }) => digest),
+      opened: (listener) => this.#listeners.opened(listener),
+      // Those that are open and no longer wanted are closed as soon as nothing leads there.
+      listeners: listenersOf(wanted).flatMap(({ id }) => this.#listeners.opened(id) ?? []),
+      host: this.#host(wanted),
+      nodePorts: nodePortsOf(wanted),
+    }
+  }
+
+  /** The configured address, the node's own if it is really here, or any that is. */
+  #host(wanted: Wanted<UserspaceEntry>): string | undefined {
+    const { family } = this.#context
+    const { bindAddress } = this.#settings.userspace
+    if (!isUnspecified(bindAddress) && familyOf(bindAddress) === family) return bindAddress
+    const node = wanted.entry('host')?.digest ?? this.#context.node.ip
+    const own = ownAddresses(family)
+    return own.includes(node) ? node : own[0]
+  }
+
+  /** A chain that nothing uses is not hooked in; of the others it must be asked. */
+  async #missing({ uses }: Seen, signal: AbortSignal): Promise<Missing> {
+    const absent: Hook[] = []
+    for (const hook of hooks) {
+      const used = (uses.get(`${hook.table} ${hook.to}`) ?? 0) > 0
+      const rule = [hook.from, '-t', hook.table, ...hookArgs(hook)]
+      if (!used || !(await this.#tools.ask(['-C', ...rule], signal))) absent.push(hook)
+    }
+    return { hooks: absent, canaries: canaryTables.filter((table) => !uses.has(`${table} ${canary}`)) }
+  }
+}
+
+function listenersOf(wanted: Wanted<UserspaceEntry>): readonly ListenerEntry[] {
+  return [...wanted.entries()].filter((entry) => entry.kind === 'listener')
+}
+
+function* rulesOf(wanted: Wanted<UserspaceEntry>): Iterable<RulesEntry> {
+  for (const entry of wanted.entries()) if (entry.kind === 'rules') yield entry
+}
+
+function nodePortsOf(wanted: Wanted<UserspaceEntry>): ReadonlySet<string> {
+  const nodePorts = new Set<string>()
+  for (const entry of rulesOf(wanted)) for (const nodePort of entry.nodePorts) nodePorts.add(nodePort)
+  return nodePorts
+}
+
+/** Every chain is used by the rules in it and by the hooks that lead to it. */
+function usesOf(text: string): ReadonlyMap<string, number> {
+  const uses = new Map<string, number>()
+  const use = (chain: string) => uses.set(chain, (uses.get(chain) ?? 0) + 1)
+  for (const { table, to } of hooks) use(`${table} ${to}`)
+  let table = ''
+  for (const line of text.split('\n')) {
+    if (line.startsWith('*')) table = line.slice(1)
+    else if (line.startsWith('-A ')) use(`${table} ${line.slice(3, line.indexOf(' ', 3))}`)
+  }
+  return uses
+}
+
+const anyAddress = (family: Family): string => (family === 4 ? '0.0.0.0' : '::')
+
+/** Of this machine, in the order of its interfaces; none that only a link or the machine itself knows. */
+function ownAddresses(family: Family): readonly string[] {
+  return Object.values(networkInterfaces())
+    .flatMap((addresses) => addresses ?? [])
+    .map(({ address }) => canonicalIp(address) ?? '')
+    .filter((ip) => ip !== '' && familyOf(ip) === family && !isLoopback(ip) && !isLinkLocal6(ip))
+}

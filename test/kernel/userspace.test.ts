@@ -1,0 +1,36 @@
+// Every scenario of the corpus through our relays and the chains that lead to them, with real packets.
+
+import { afterAll } from 'vitest'
+import { runCorpus } from '../lab/corpus.ts'
+import type { Deviation } from '../lab/driver.ts'
+import { EngineDriver } from '../lab/engine-driver.ts'
+import { privateLock } from './iptables-lab.ts'
+import { holdings } from './userspace-lab.ts'
+
+privateLock()
+
+const deviations: readonly Deviation[] = [
+  {
+    reason: 'there is no SCTP socket in Node, so there is nothing to relay with: refused, and said in an Event',
+    scenarios: ['S2/F15', 'sctp/10.J13?'],
+    instead: { outcome: 'reject', snat: undefined },
+  },
+  {
+    reason: 'the relay makes a connection of its own: endpoints see this node, never the client',
+    scenarios: ['*/*'],
+    snat: true,
+  },
+]
+
+const drivers: EngineDriver[] = []
+afterAll(() => {
+  for (const driver of drivers) driver.close()
+})
+
+const makeDriver = (): EngineDriver => {
+  const driver = new EngineDriver({ holdings })
+  drivers.push(driver)
+  return driver
+}
+
+runCorpus(makeDriver, { mode: 'userspace', deviations, only: (process.env.ONLY ?? '*').split(',') })
