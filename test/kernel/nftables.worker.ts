@@ -1,0 +1,53 @@
+// A proxy of its own process, to be killed: the real engine, backend and conntrack cleaner, told what to do by its parent.
+
+import { ConntrackCleaner } from '../../src/engine/conntrack.ts'
+import { silentLogger as log } from '../../src/lib/log.ts'
+import { systemClock } from '../../src/lib/time.ts'
+import { ConntrackTable } from '../../src/sys/netlink/conntrack.ts'
+import type { Manifest, NodeSettings } from '../scenarios/format.ts'
+import { LiveProxy } from './live.ts'
+
+export type Order =
+  | { readonly do: 'start'; readonly settings: NodeSettings; readonly manifests: readonly Manifest[] }
+  /** Change after change until the end, each as soon as the last is in the kernel. */
+  | { readonly do: 'churn'; readonly rounds: readonly (readonly Manifest[])[] }
+  | { readonly do: 'stop' }
+
+let proxy: LiveProxy | undefined
+
+process.on('message', (order: Order) => {
+  obey(order).then(
+    (answer) => process.send?.(answer),
+    (error) => process.send?.({ error: String(error) }),
+  )
+})
+process.on('disconnect', () => process.exit())
+
+async function obey(order: Order): Promise<object> {
+  if (order.do === 'start') {
+    proxy = await LiveProxy.start(order.settings, { families: [4], log })
+    const { engine } = proxy
+    const cleaner = new ConntrackCleaner({
+      table: new ConntrackTable(),
+      ports: (family) => engine.udpPorts(family),
+      nodeAddresses: () => [],
+      clock: systemClock,
+      log,
+    })
+    proxy.put(...order.manifests)
+    proxy.synced()
+    await proxy.settled()
+    await cleaner.clean(4)
+    return { started: true, changes: proxy.reports.reduce((sum, { put, dropped }) => sum + put + dropped, 0) }
+  }
+  const running = proxy as LiveProxy
+  if (order.do === 'churn') {
+    for (let i = 0; ; i++) {
+      const since = running.reports.length
+      running.put(...(order.rounds[i % order.rounds.length] as readonly Manifest[]))
+      await running.settled(since)
+    }
+  }
+  await running.stop()
+  return { stopped: true }
+}
