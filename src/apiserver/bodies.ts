@@ -1,6 +1,5 @@
 // What a request carries: the body in its three forms, and the options of writes and deletes. Pure.
 
-import { parse as parseYaml } from 'yaml'
 import { describeError } from '../lib/errors.ts'
 import type { FieldValidation } from './drafts.ts'
 import { child, isObject, parseJson } from './json.ts'
@@ -10,6 +9,7 @@ import type { Resource } from './resources.ts'
 import { listOf, type Shape, shape } from './schema.ts'
 import { badRequest, unsupportedMedia } from './status.ts'
 import { type DeleteOptions, patchTypes } from './writes.ts'
+import { parseYaml } from './yaml.ts'
 
 const json = 'application/json'
 
@@ -29,7 +29,7 @@ export function readBody(call: Carried, { kind, shape }: Pick<Resource, 'kind' |
   try {
     if (type === protobufType) return decodeProtobuf(call.body, shape)
     const source = call.body.toString('utf8')
-    return type === 'application/yaml' ? readYaml(source) : parseJson(source)
+    return type === 'application/yaml' ? parseYaml(source) : parseJson(source)
   } catch (error) {
     throw badRequest(
       `the object provided is unrecognized (must be of type ${kind}): couldn't get version/kind; json parse error: ${describeError(error)}`,
@@ -42,15 +42,11 @@ export function readPatch(call: Carried): unknown {
   if (!patchTypes.includes(type)) throw unsupportedMedia(patchTypes)
   try {
     const source = call.body.toString('utf8')
-    return type.endsWith('+yaml') ? readYaml(source) : parseJson(source)
+    return type.endsWith('+yaml') ? parseYaml(source) : parseJson(source)
   } catch (error) {
     throw badRequest(`error decoding patch: ${describeError(error)}`)
   }
 }
-
-/** Through JSON, so that the same limits hold. */
-const readYaml = (source: string): unknown =>
-  parseJson(JSON.stringify(parseYaml(source, { maxAliasCount: 100, logLevel: 'error' })) ?? 'null')
 
 export function dryRun(query: URLSearchParams): boolean {
   const value = query.get('dryRun')

@@ -5,6 +5,7 @@ import { describeError } from '../lib/errors.ts'
 import { type Draft, isObject, type Json, parseJson, text } from './json.ts'
 import { findKind, metaOf, type Resource } from './resources.ts'
 import { decode } from './schema.ts'
+import { checkNesting } from './yaml.ts'
 
 export interface ManifestProblem {
   readonly file: string
@@ -33,6 +34,11 @@ export function readManifests(file: string, source: string): Reading {
   const counter = new LineCounter()
   const problems: ManifestProblem[] = []
   const manifests: Manifest[] = []
+  try {
+    checkNesting(source)
+  } catch (error) {
+    return { manifests, problems: [{ file, line: 1, field: '', message: describeError(error) }] }
+  }
   for (const document of parseAllDocuments(source, {
     lineCounter: counter,
     prettyErrors: true,

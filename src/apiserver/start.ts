@@ -9,6 +9,7 @@ import { type Clock, formatTime, systemClock } from '../lib/time.ts'
 import { Allocations, defaultCidr, type PortRange } from './allocate.ts'
 import { Api } from './api.ts'
 import { type KeyPair, selfSigned } from './certificate.ts'
+import type { Change } from './collection.ts'
 import { type Credentials, loadCredentials, makeToken, renderKubeconfig, tokenChecker } from './credentials.ts'
 import { arrange } from './drafts.ts'
 import { EndpointKeeper } from './endpoints.ts'
@@ -89,7 +90,9 @@ export async function startApiServer(options: ApiServerOptions): Promise<ApiServ
     address: () => hostPort(address, port),
     ...(options.random === undefined ? {} : { random: options.random }),
   })
+  let closed = false
   const stopControllers = async () => {
+    closed = true
     await folder?.close()
     keeper.close()
     lifecycle.close()
@@ -107,7 +110,15 @@ export async function startApiServer(options: ApiServerOptions): Promise<ApiServ
       log,
     })
     port = listener.port
-    seedKubernetesService(registry, { cidr: cidrs[0] as string, address, port }, clock)
+    const own = { cidr: cidrs[0] as string, address, port }
+    seedKubernetesService(registry, own, clock)
+    // Every cluster has it; whoever deletes it gets it back.
+    registry.subscribe('services', (changes) => {
+      if (!changes.some(isKubernetesGone)) return
+      setImmediate(() => {
+        if (!closed) seedKubernetesService(registry, own, clock)
+      })
+    })
     await registry.settled()
     const local = localClient(api)
     if (options.manifests !== undefined)
@@ -193,6 +204,9 @@ function seed(registry: Registry, cidrs: readonly string[], clock: Clock): void 
     )
   }
 }
+
+const isKubernetesGone = ({ namespace, name, next }: Change): boolean =>
+  namespace === 'default' && name === 'kubernetes' && next === undefined
 
 const identity = (clock: Clock): Draft => ({
   uid: randomUUID(),

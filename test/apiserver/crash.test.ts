@@ -23,7 +23,11 @@ interface Known {
 }
 
 /** Runs a writer for a while, kills it, and takes over what it had acknowledged. */
-async function runAndKill(round: number, known: Map<string, Known>, lifeMs: number): Promise<{ last: number; writes: number }> {
+async function runAndKill(
+  round: number,
+  known: Map<string, Known>,
+  lifeMs: number,
+): Promise<{ last: number; writes: number }> {
   const child: ChildProcess = spawn(process.execPath, ['--import', 'tsx', worker, state.path, String(round), '4'], {
     stdio: ['ignore', 'pipe', 'inherit'],
   })
@@ -64,9 +68,19 @@ describe('a server that is killed', () => {
       const run = await runAndKill(round, known, 40 + 60 * (round % 5))
       writes += run.writes
       const server = await start({ stateDir: state.path, tls: false })
-      const found = new Map([...server.registry.list('services', 'default')].map(({ object }) => [(object.metadata as { name: string }).name, object]))
+      const found = new Map(
+        [...server.registry.list('services', 'default')].map(({ object }) => [
+          (object.metadata as { name: string }).name,
+          object,
+        ]),
+      )
       for (const [name, { ip, port, uncertain, note }] of known) {
-        const object = found.get(name) as { spec: { clusterIP: string; ports: { nodePort: number }[] }; metadata: { annotations?: Record<string, string> } } | undefined
+        const object = found.get(name) as
+          | {
+              spec: { clusterIP: string; ports: { nodePort: number }[] }
+              metadata: { annotations?: Record<string, string> }
+            }
+          | undefined
         if (object === undefined) {
           expect(uncertain, `${name} was acknowledged and is gone`).toBe(true)
           known.delete(name)
@@ -95,7 +109,11 @@ describe('a server that is killed', () => {
     const ask = (name: string) => server.local.request({ method: 'POST', path: services, body: service(name) })
     await ask('kept')
     await server.close()
-    const journal = join(state.path, 'registry', readdirSync(join(state.path, 'registry')).find((name) => name.endsWith('.journal')) as string)
+    const journal = join(
+      state.path,
+      'registry',
+      readdirSync(join(state.path, 'registry')).find((name) => name.endsWith('.journal')) as string,
+    )
     const good = readFileSync(journal)
     server = await start({ stateDir: state.path, tls: false })
     await ask('torn')
@@ -104,7 +122,9 @@ describe('a server that is killed', () => {
     for (const cut of [good.length, good.length + 1, good.length + 9, good.length + 40, full.length - 1]) {
       writeFileSync(journal, full.subarray(0, cut))
       server = await start({ stateDir: state.path, tls: false })
-      const names = [...server.registry.list('services')].map(({ object }) => (object.metadata as { name: string }).name)
+      const names = [...server.registry.list('services')].map(
+        ({ object }) => (object.metadata as { name: string }).name,
+      )
       expect(names, `cut at ${cut}`).toEqual(['kept', 'kubernetes'])
       await ask('after')
       await server.close()
@@ -116,7 +136,8 @@ describe('a server that is killed', () => {
 
   it('refuses to guess when the damage is in the middle, and says where', async () => {
     const server = await start({ stateDir: state.path, tls: false })
-    for (const name of ['a', 'b', 'c']) await server.local.request({ method: 'POST', path: services, body: service(name) })
+    for (const name of ['a', 'b', 'c'])
+      await server.local.request({ method: 'POST', path: services, body: service(name) })
     await server.close()
     const journal = join(state.path, 'registry', '1.journal')
     const bytes = readFileSync(journal)

@@ -22,7 +22,10 @@ async function write(writer: number): Promise<void> {
     const name = `s-${round}-${writer}-${i}`
     const body = { metadata: { name }, spec: { type: 'NodePort', ports: [{ port: 80 }] } }
     const { json } = await server.local.request({ method: 'POST', path, body })
-    const { metadata, spec } = json as { metadata: { resourceVersion: string }; spec: { clusterIP: string; ports: { nodePort: number }[] } }
+    const { metadata, spec } = json as {
+      metadata: { resourceVersion: string }
+      spec: { clusterIP: string; ports: { nodePort: number }[] }
+    }
     tell(`put ${name} ${metadata.resourceVersion} ${spec.clusterIP} ${spec.ports[0]?.nodePort}`)
     if (i % 3 === 0) {
       const annotations = { round, i: String(i), padding: 'x'.repeat(500) }

@@ -51,10 +51,12 @@ describe('a merge patch', () => {
   })
 
   it('does the same when it is applied twice', () => {
-    fc.assert(fc.property(document, document, (a, patch) => {
-      const once = mergePatch(a, patch)
-      expect(mergePatch(once, patch)).toEqual(once)
-    }))
+    fc.assert(
+      fc.property(document, document, (a, patch) => {
+        const once = mergePatch(a, patch)
+        expect(mergePatch(once, patch)).toEqual(once)
+      }),
+    )
   })
 
   it('cannot reach the prototype of anything', () => {
@@ -73,8 +75,22 @@ describe('a JSON patch', () => {
     [{ a: 1 }, [{ op: 'replace', path: '/a', value: [2] }], { a: [2] }],
     [{ a: { b: 1 }, c: {} }, [{ op: 'move', from: '/a/b', path: '/c/d' }], { a: {}, c: { d: 1 } }],
     [{ a: { b: 1 } }, [{ op: 'copy', from: '/a', path: '/c' }], { a: { b: 1 }, c: { b: 1 } }],
-    [{ 'a/b': 1, 'c~d': 2 }, [{ op: 'remove', path: '/a~1b' }, { op: 'replace', path: '/c~0d', value: 3 }], { 'c~d': 3 }],
-    [{ a: 1 }, [{ op: 'test', path: '/a', value: 1 }, { op: 'replace', path: '', value: { b: 1 } }], { b: 1 }],
+    [
+      { 'a/b': 1, 'c~d': 2 },
+      [
+        { op: 'remove', path: '/a~1b' },
+        { op: 'replace', path: '/c~0d', value: 3 },
+      ],
+      { 'c~d': 3 },
+    ],
+    [
+      { a: 1 },
+      [
+        { op: 'test', path: '/a', value: 1 },
+        { op: 'replace', path: '', value: { b: 1 } },
+      ],
+      { b: 1 },
+    ],
     [{ a: null }, [{ op: 'test', path: '/a', value: null }], { a: null }],
   ])('turns %j by %j into %j', (target, patch, result) => {
     expect(jsonPatch(target, patch)).toEqual(result)
@@ -95,7 +111,9 @@ describe('a JSON patch', () => {
     [['no object'], 400],
     [{ no: 'list' }, 400],
   ])('refuses %j with %i', (patch, code) => {
-    expect(() => jsonPatch({ a: 1, list: [1] }, patch)).toThrow(expect.objectContaining({ refusal: expect.objectContaining({ code }) }))
+    expect(() => jsonPatch({ a: 1, list: [1] }, patch)).toThrow(
+      expect.objectContaining({ refusal: expect.objectContaining({ code }) }),
+    )
   })
 
   it('adds and removes a member without a trace', () => {
@@ -113,10 +131,20 @@ describe('a JSON patch', () => {
 })
 
 const shape = named('services').shape
-const strategic = (target: Json, patch: Json) => strategicPatch(shape, target, patch) as { spec: { ports: unknown; [key: string]: unknown }; metadata: Json }
+const strategic = (target: Json, patch: Json) =>
+  strategicPatch(shape, target, patch) as { spec: { ports: unknown; [key: string]: unknown }; metadata: Json }
 
 describe('a strategic merge patch', () => {
-  const service = { metadata: { labels: { a: '1' }, finalizers: ['x'] }, spec: { ports: [{ port: 80, name: 'a' }, { port: 81, name: 'b' }], externalIPs: ['1.1.1.1'] } }
+  const service = {
+    metadata: { labels: { a: '1' }, finalizers: ['x'] },
+    spec: {
+      ports: [
+        { port: 80, name: 'a' },
+        { port: 81, name: 'b' },
+      ],
+      externalIPs: ['1.1.1.1'],
+    },
+  }
 
   it('merges ports by their number', () => {
     expect(strategic(service, { spec: { ports: [{ port: 81, nodePort: 30000 }, { port: 82 }] } }).spec.ports).toEqual([
@@ -126,25 +154,44 @@ describe('a strategic merge patch', () => {
     ])
   })
   it('deletes an element by directive, and puts the rest in the order it is told', () => {
-    const patch = { spec: { ports: [{ port: 80, $patch: 'delete' }, { port: 82 }], '$setElementOrder/ports': [{ port: 82 }, { port: 81 }] } }
+    const patch = {
+      spec: {
+        ports: [{ port: 80, $patch: 'delete' }, { port: 82 }],
+        '$setElementOrder/ports': [{ port: 82 }, { port: 81 }],
+      },
+    }
     expect(strategic(service, patch).spec.ports).toEqual([{ port: 82 }, { port: 81, name: 'b' }])
   })
   it('replaces where it is told to, and lists without a key always', () => {
-    expect(strategic(service, { spec: { ports: [{ $patch: 'replace' }, { port: 1 }] } }).spec.ports).toEqual([{ port: 1 }])
+    expect(strategic(service, { spec: { ports: [{ $patch: 'replace' }, { port: 1 }] } }).spec.ports).toEqual([
+      { port: 1 },
+    ])
     expect(strategic(service, { spec: { $patch: 'replace', type: 'NodePort' } }).spec).toEqual({ type: 'NodePort' })
     expect(strategic(service, { spec: { externalIPs: ['2.2.2.2'] } }).spec.externalIPs).toEqual(['2.2.2.2'])
   })
   it('adds to sets of plain values, and deletes from them', () => {
     expect(strategic(service, { metadata: { finalizers: ['y', 'x'] } }).metadata.finalizers).toEqual(['x', 'y'])
-    expect(strategic(service, { metadata: { '$deleteFromPrimitiveList/finalizers': ['x'] } }).metadata.finalizers).toEqual([])
+    expect(
+      strategic(service, { metadata: { '$deleteFromPrimitiveList/finalizers': ['x'] } }).metadata.finalizers,
+    ).toEqual([])
   })
   it('refuses an element without its key', () => {
-    expect(() => strategic(service, { spec: { ports: [{ name: 'x' }] } })).toThrow(/does not contain declared merge key: port/)
+    expect(() => strategic(service, { spec: { ports: [{ name: 'x' }] } })).toThrow(
+      /does not contain declared merge key: port/,
+    )
   })
   it('is a merge patch wherever there are no lists', () => {
-    fc.assert(fc.property(fc.dictionary(fc.constantFrom('x', 'y'), fc.oneof(leaf, fc.constant(null))), fc.dictionary(fc.constantFrom('x', 'y'), leaf), (patch, labels) => {
-      const target = { metadata: { labels } }
-      expect(strategicPatch(shape, target, { metadata: { labels: patch } })).toEqual(mergePatch(target, { metadata: { labels: patch } }))
-    }))
+    fc.assert(
+      fc.property(
+        fc.dictionary(fc.constantFrom('x', 'y'), fc.oneof(leaf, fc.constant(null))),
+        fc.dictionary(fc.constantFrom('x', 'y'), leaf),
+        (patch, labels) => {
+          const target = { metadata: { labels } }
+          expect(strategicPatch(shape, target, { metadata: { labels: patch } })).toEqual(
+            mergePatch(target, { metadata: { labels: patch } }),
+          )
+        },
+      ),
+    )
   })
 })

@@ -70,7 +70,12 @@ const news = async (last: string) => {
   return told.splice(0).sort()
 }
 const changeBehindTheGate = async (between: () => Promise<unknown>) => {
-  for (const [name, ip] of [['keep', '10.0.0.1'], ['change', '10.0.0.2'], ['leave', '10.0.0.3']] as const) await post(server, slices, slice(name, 'web', [ip]))
+  for (const [name, ip] of [
+    ['keep', '10.0.0.1'],
+    ['change', '10.0.0.2'],
+    ['leave', '10.0.0.3'],
+  ] as const)
+    await post(server, slices, slice(name, 'web', [ip]))
   await until('all three', () => told.length >= 4)
   told.length = 0
   gate.shut()
@@ -149,12 +154,16 @@ describe('the reflector on the embedded server', () => {
   })
 
   it('reads pages where lists are not streamed, and again when the pages expire between two of them', async () => {
-    for (let i = 0; i < 600; i++) server.local.request({ method: 'POST', path: slices, body: slice(`many-${i}`, 'web', [`10.1.${i >> 8}.${(i & 255) || 1}`]) }).catch(() => {})
+    for (let i = 0; i < 600; i++)
+      server.local
+        .request({ method: 'POST', path: slices, body: slice(`many-${i}`, 'web', [`10.1.${i >> 8}.${i & 255 || 1}`]) })
+        .catch(() => {})
     await server.registry.settled()
     let pages = 0
     await reflect({
       stream: (call) => {
-        if (call.query?.sendInitialEvents !== undefined) return client.stream({ ...call, query: { ...call.query, resourceVersionMatch: 'Exact' } })
+        if (call.query?.sendInitialEvents !== undefined)
+          return client.stream({ ...call, query: { ...call.query, resourceVersionMatch: 'Exact' } })
         return client.stream(call)
       },
       request: async (call) => {
@@ -178,7 +187,12 @@ describe('the reflector on the embedded server', () => {
         client,
         clock: systemClock,
         log: silentLogger,
-        sink: { put: (key) => seen.push(`${resource.kind} ${key}`), drop: (key) => seen.push(`no ${resource.kind} ${key}`), synced: () => {}, problem: (problem) => seen.push(`problem ${JSON.stringify(problem)}`) },
+        sink: {
+          put: (key) => seen.push(`${resource.kind} ${key}`),
+          drop: (key) => seen.push(`no ${resource.kind} ${key}`),
+          synced: () => {},
+          problem: (problem) => seen.push(`problem ${JSON.stringify(problem)}`),
+        },
       })
       running.push(reflector.run(stopped.signal))
       await until('synced', () => reflector.status().synced)
@@ -186,7 +200,10 @@ describe('the reflector on the embedded server', () => {
     await post(server, services, service('web'))
     await post(server, services, service('headless', { clusterIP: 'None' }))
     await post(server, services, service('other', {}, { labels: { 'service.kubernetes.io/service-proxy-name': 'x' } }))
-    await post(server, '/api/v1/nodes', { metadata: { name: 'n1' }, status: { addresses: [{ type: 'InternalIP', address: '192.0.2.1' }] } })
+    await post(server, '/api/v1/nodes', {
+      metadata: { name: 'n1' },
+      status: { addresses: [{ type: 'InternalIP', address: '192.0.2.1' }] },
+    })
     await post(server, '/api/v1/nodes', { metadata: { name: 'n2' } })
     await follow(serviceResource)
     await follow(serviceCidrs)
@@ -197,14 +214,30 @@ describe('the reflector on the embedded server', () => {
   it('takes the events that the proxy records, and shows them in both forms', async () => {
     const recorder = new EventRecorder({ client, clock: systemClock, hostname: 'host', log: silentLogger })
     running.push(recorder.run(stopped.signal))
-    recorder.record({ type: 'Warning', reason: 'Test', action: 'Testing', note: 'as it was', regarding: { apiVersion: 'v1', kind: 'Service', namespace: 'default', name: 'web', uid: 'u' } })
+    recorder.record({
+      type: 'Warning',
+      reason: 'Test',
+      action: 'Testing',
+      note: 'as it was',
+      regarding: { apiVersion: 'v1', kind: 'Service', namespace: 'default', name: 'web', uid: 'u' },
+    })
     const found = await until('the event', async () => {
-      const { json } = await ask(server, { path: '/api/v1/namespaces/default/events?fieldSelector=involvedObject.name%3Dweb,type=Warning' })
+      const { json } = await ask(server, {
+        path: '/api/v1/namespaces/default/events?fieldSelector=involvedObject.name%3Dweb,type=Warning',
+      })
       return json.items[0]
     })
-    expect(found).toMatchObject({ message: 'as it was', involvedObject: { uid: 'u' }, reportingComponent: 'kube-proxy' })
+    expect(found).toMatchObject({
+      message: 'as it was',
+      involvedObject: { uid: 'u' },
+      reportingComponent: 'kube-proxy',
+    })
     const { json } = await ask(server, { path: '/apis/events.k8s.io/v1/events?fieldSelector=regarding.kind%3DService' })
-    expect(json).toMatchObject({ kind: 'EventList', apiVersion: 'events.k8s.io/v1', items: [{ note: 'as it was', regarding: { name: 'web' }, reportingController: 'kube-proxy' }] })
+    expect(json).toMatchObject({
+      kind: 'EventList',
+      apiVersion: 'events.k8s.io/v1',
+      items: [{ note: 'as it was', regarding: { name: 'web' }, reportingController: 'kube-proxy' }],
+    })
   })
 
   it('works in the same process without a socket', async () => {

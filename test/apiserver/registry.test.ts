@@ -15,7 +15,13 @@ describe('the registry', () => {
   it('gives every change the next version, and tells it only once it is on disk', async () => {
     const steps: string[] = []
     let release = () => {}
-    const slow: Journal = { ...memoryJournal(), append: () => new Promise((resolve) => { release = resolve }) }
+    const slow: Journal = {
+      ...memoryJournal(),
+      append: () =>
+        new Promise((resolve) => {
+          release = resolve
+        }),
+    }
     const registry = new Registry({ journal: slow })
     registry.subscribe('things', (changes) => steps.push(`told ${changes.map(({ version }) => version).join()}`))
     const first = registry.put('things', thing('a', 1))
@@ -70,7 +76,9 @@ describe('the registry', () => {
   it('lists what was there at any version that has not expired', async () => {
     await fc.assert(
       fc.asyncProperty(
-        fc.array(fc.record({ name: fc.constantFrom('a', 'b', 'c', 'd'), drop: fc.boolean(), value: fc.nat(9) }), { maxLength: 40 }),
+        fc.array(fc.record({ name: fc.constantFrom('a', 'b', 'c', 'd'), drop: fc.boolean(), value: fc.nat(9) }), {
+          maxLength: 40,
+        }),
         async (steps) => {
           const registry = new Registry({ journal: memoryJournal() })
           const seen: { version: number; state: unknown }[] = [{ version: registry.head, state: [] }]

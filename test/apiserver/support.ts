@@ -65,7 +65,14 @@ export interface Question {
 export function ask(server: ApiServer, question: Question): Promise<Reply> {
   return new Promise((resolve, reject) => {
     const { body } = question
-    const raw = body === undefined ? undefined : Buffer.isBuffer(body) ? body : typeof body === 'string' ? body : JSON.stringify(body)
+    const raw =
+      body === undefined
+        ? undefined
+        : Buffer.isBuffer(body)
+          ? body
+          : typeof body === 'string'
+            ? body
+            : JSON.stringify(body)
     const outgoing = request(
       {
         host: '127.0.0.1',
@@ -77,7 +84,9 @@ export function ask(server: ApiServer, question: Question): Promise<Reply> {
         headers: {
           authorization: `Bearer ${question.token ?? server.token}`,
           ...(question.accept === undefined ? {} : { accept: question.accept }),
-          ...(raw === undefined ? {} : { 'content-type': question.contentType ?? 'application/json', 'content-length': Buffer.byteLength(raw) }),
+          ...(raw === undefined
+            ? {}
+            : { 'content-type': question.contentType ?? 'application/json', 'content-length': Buffer.byteLength(raw) }),
         },
       },
       (incoming) => {
@@ -107,10 +116,17 @@ export const post = (server: ApiServer, path: string, body: unknown): Promise<Re
   ask(server, { method: 'POST', path, body })
 export const put = (server: ApiServer, path: string, body: unknown): Promise<Reply> =>
   ask(server, { method: 'PUT', path, body })
-export const patch = (server: ApiServer, path: string, body: unknown, type = 'application/merge-patch+json'): Promise<Reply> =>
-  ask(server, { method: 'PATCH', path, body, contentType: type })
+export const patch = (
+  server: ApiServer,
+  path: string,
+  body: unknown,
+  type = 'application/merge-patch+json',
+): Promise<Reply> => ask(server, { method: 'PATCH', path, body, contentType: type })
 
-export async function until<T>(what: string, probe: () => T | undefined | false | Promise<T | undefined | false>): Promise<T> {
+export async function until<T>(
+  what: string,
+  probe: () => T | undefined | false | Promise<T | undefined | false>,
+): Promise<T> {
   const end = performance.now() + 10_000
   for (;;) {
     const answer = await probe()
