@@ -11,8 +11,10 @@ export async function ask(node: Namespace, program: string, ...args: string[]): 
 
 /** Virtual servers and destinations, members of sets, service addresses. */
 export async function holdings({ node }: Pick<Start, 'node'>): Promise<readonly string[]> {
-  const servers = (await ask(node, 'ipvsadm', '-Ln')).split('\n').slice(3)
-  const sets = (await ask(node, 'ipset', 'save')).split('\n').filter((line) => /^add (KUBE|SLUICE)-/.test(line))
-  const addresses = (await node.exec('ip', ['-br', 'addr', 'show', 'kube-ipvs0'])).stdout.trim().split(/\s+/).slice(2)
-  return [...servers, ...sets, ...addresses.filter((text) => !text.startsWith('fe80:'))].filter((line) => line !== '')
+  const said = await ask(node, 'sh', '-c', 'ipvsadm -Sn; ipset save; ip -br addr show kube-ipvs0 2>&1')
+  return said.split('\n').flatMap((line) => {
+    if (line.startsWith('-')) return [line]
+    if (/^add (KUBE|SLUICE)-/.test(line)) return [line]
+    return line.startsWith('kube-ipvs0 ') ? line.trim().split(/\s+/).slice(2) : []
+  })
 }

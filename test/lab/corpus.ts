@@ -18,6 +18,8 @@ export interface CorpusOptions {
   readonly deviations?: readonly Deviation[]
   /** Names with `*`; default: all scenarios of the mode. */
   readonly only?: readonly string[]
+  /** Which of those; twins are told by their own names. Default: every one. */
+  readonly wanted?: (name: string) => boolean
   /** Scenarios at a time, each in a lab and with a driver of its own. Default 3: most of the time is waiting. */
   readonly lanes?: number
 }
@@ -36,13 +38,15 @@ export function runCorpus(makeDriver: () => Driver | Promise<Driver>, options: C
     deviations = [],
     only = ['*'],
     lanes = 3,
+    wanted = () => true,
   } = options
   const scenarios = loadScenarios().filter(
     (scenario) =>
       scenario.modes.includes(mode) &&
       scenario.families.every((family) => families.includes(family)) &&
       scenario.protocols.some((protocol) => protocols.includes(protocol)) &&
-      findDeviation([{ reason: '', scenarios: only }], scenario.name) !== undefined,
+      findDeviation([{ reason: '', scenarios: only }], scenario.name) !== undefined &&
+      wanted(scenario.name),
   )
   describe(`the corpus in the kernel, ${mode}`, () => {
     const all: Lane[] = []

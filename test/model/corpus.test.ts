@@ -4,7 +4,7 @@ import { describe, expect, it } from 'vitest'
 import { decodeEndpointSlice, decodeService } from '../../src/kube/objects.ts'
 import { type Family, familyOf } from '../../src/lib/ip.ts'
 import { frontendKey, olderFirst, withoutFrontends } from '../../src/model/conflicts.ts'
-import { type Dialect, iptables, iptablesWithoutLocalhost, nftables, userspace } from '../../src/model/dialect.ts'
+import { type Dialect, iptables, iptablesWithoutLocalhost, ipvs, nftables, userspace } from '../../src/model/dialect.ts'
 import { resolve } from '../../src/model/resolve.ts'
 import { type Outcome, type Packet, trace } from '../../src/model/trace.ts'
 import type { ServicePort, ServiceRecord, SliceRecord } from '../../src/model/types.ts'
@@ -60,7 +60,7 @@ describe('the corpus itself', () => {
   })
 })
 
-describe.each(['nftables', 'iptables', 'userspace'] as const)('the corpus traced as %s', (mode) => {
+describe.each(['nftables', 'iptables', 'ipvs', 'userspace'] as const)('the corpus traced as %s', (mode) => {
   for (const scenario of scenarios.filter(({ modes }) => modes.includes(mode))) {
     it(`${scenario.name}: ${scenario.title}`, () => {
       const objects = new Map<string, Manifest>()
@@ -119,6 +119,7 @@ function packetOf(probe: Probe, settings: NodeSettings): Packet {
 function dialectOf(mode: Mode, settings: NodeSettings): Dialect {
   if (mode === 'nftables') return nftables
   if (mode === 'userspace') return userspace
+  if (mode === 'ipvs') return ipvs
   return settings.localhostNodePorts ? iptables : iptablesWithoutLocalhost
 }
 

@@ -110,6 +110,7 @@ function runQemu(args: readonly string[], control: string, options: Boot): Promi
   }, options.timeoutMs)
   const stop = () => qemu.kill('SIGKILL')
   process.once('exit', stop)
+  for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => process.exit(vmFailed))
   return new Promise((resolve) => {
     const finish = (how: string) => {
       clearInterval(look)

@@ -108,10 +108,11 @@ export class Addresses {
     }
   }
 
-  async unbind(ips: readonly string[], wait: Wait): Promise<void> {
+  /** `forget`: they are not wanted any more, here or elsewhere. */
+  async unbind(ips: readonly string[], wait: Wait, forget = true): Promise<void> {
     const batch = new Batch<string>(this.#socket, `remove addresses from ${deviceName}`, wait)
     for (const ip of ips) {
-      this.#elsewhere.delete(ip)
+      if (forget) this.#elsewhere.delete(ip)
       if (!this.#bound.delete(ip)) continue
       await batch.add(RTM_DELADDR, 0, ip, (writer) => writeAddress(writer, this.#index, ip))
     }

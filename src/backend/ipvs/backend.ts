@@ -24,9 +24,11 @@ const defaultScheduler = 'rr'
 /** A destination that is not wanted any more is removed after this even if it has connections; they then end. */
 const drainLimitMs = 3_600_000
 
+/** A fact of the machine, and dear to find out. */
+let found: Promise<Programs> | undefined
+
 export function ipvs(settings: IpvsSettings): Backend<IpvsEntry> {
   const scheduler = settings.ipvs.scheduler || defaultScheduler
-  let found: Promise<Programs> | undefined
   const targets = new Set<IpvsTarget>()
   return {
     name: 'ipvs',
@@ -37,7 +39,10 @@ export function ipvs(settings: IpvsSettings): Backend<IpvsEntry> {
     plan: (port, node) => plan(port, node, { scheduler }),
     async open(context) {
       found ??= findPrograms(context.log)
-      const programs = await found
+      const programs = await found.catch((error: unknown) => {
+        found = undefined
+        throw error
+      })
       const kernel = await VirtualServers.open()
       if (kernel === undefined) throw noIpvs()
       const target = new IpvsTarget({

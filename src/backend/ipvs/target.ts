@@ -57,6 +57,8 @@ export class IpvsTarget implements Target<IpvsEntry> {
   #drifted = false
   #busy = false
   #verified = 0
+  /** Members of KUBE-IPVS-IPS, which belong to their addresses. */
+  readonly #listed = new Set<string>()
   /** Names of service ports by server, for statistics. */
   readonly #names = new Map<string, string>()
 
@@ -85,12 +87,16 @@ export class IpvsTarget implements Target<IpvsEntry> {
       const { bound, elsewhere, present } = this.#addresses
       const ipSet = setName('KUBE-IPVS-IPS', family)
       if (present) held.push(deviceEntry)
-      for (const ip of bound) {
-        const whole = ids.delete(memberEntry(ipSet, ip).id)
+      this.#listed.clear()
+      for (const one of members) {
+        if (one.id.startsWith(`member ${ipSet} `)) this.#listed.add(one.id.split(' ')[2] as string)
+        else held.push(one)
+      }
+      for (const ip of new Set([...bound, ...this.#listed])) {
+        const whole = bound.has(ip) && this.#listed.has(ip)
         held.push(whole ? addressEntry(ip) : { ...addressEntry(ip), digest: 'half' })
       }
-      for (const ip of elsewhere) if (!bound.has(ip)) held.push(addressEntry(ip))
-      for (const one of members) if (ids.has(one.id)) held.push(one)
+      for (const ip of elsewhere) if (!bound.has(ip) && !this.#listed.has(ip)) held.push(addressEntry(ip))
       for (const [key, { server }] of this.#servers.known) {
         const digest = this.#servers.digest(key) as string
         if (!this.#excluded(server.ip) && isOurs(server, bound, ids))
@@ -189,17 +195,24 @@ export class IpvsTarget implements Target<IpvsEntry> {
     if (ips.length === 0) return []
     const set = setName('KUBE-IPVS-IPS', this.#options.context.family)
     const { bound, refused } = await this.#addresses.bind(ips, wait)
-    const fresh = bound.map((ip) => memberEntry(set, ip).id)
-    const full = await this.#members.change(fresh, true, wait)
+    const fresh = bound.filter((ip) => !this.#listed.has(ip))
+    const stale = ips.filter((ip) => this.#addresses.elsewhere.has(ip))
+    const full = await this.#members.change(
+      fresh.map((ip) => memberEntry(set, ip).id),
+      true,
+      wait,
+    )
+    for (const ip of fresh) this.#listed.add(ip)
+    // An address that turned out to be another interface's.
+    await this.#unbind(stale, wait, false)
     return [...refused, ...full.map(({ id, error }) => ({ id: `address ${id.split(' ')[2]}`, error }))]
   }
 
-  async #unbind(ips: readonly string[], wait: Wait): Promise<void> {
+  async #unbind(ips: readonly string[], wait: Wait, forget = true): Promise<void> {
     if (ips.length === 0) return
     const set = setName('KUBE-IPVS-IPS', this.#options.context.family)
-    const own = ips.filter((ip) => this.#addresses.bound.has(ip))
-    await this.#addresses.unbind(ips, wait)
-    const ids = own.map((ip) => memberEntry(set, ip).id)
+    await this.#addresses.unbind(ips, wait, forget)
+    const ids = ips.filter((ip) => this.#listed.delete(ip)).map((ip) => memberEntry(set, ip).id)
     await this.#members.change(ids, false, wait)
   }
 

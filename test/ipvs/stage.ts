@@ -1,0 +1,231 @@
+// A small network for what the corpus does not ask: one client, one node with the proxy, and pods that keep talking.
+
+import { once } from 'node:events'
+import { createServer, type Server, Socket } from 'node:net'
+import { EngineDriver } from '../lab/engine-driver.ts'
+import { Namespace, runIp } from '../lab/namespace.ts'
+import { applySysctls } from '../lab/sysctls.ts'
+import { expandObject, nodeName } from '../scenarios/expand.ts'
+import type { Manifest, NodeSettings } from '../scenarios/format.ts'
+import type { Json } from '../scenarios/twins.ts'
+import { holdings } from './witness.ts'
+
+/** In an emulated CPU compiled code is dearer than interpreted: it is translated once more. */
+export const interpreted = process.env.SLUICE_IN_VM === '1' ? ['--no-opt', '--max-lazy', '--no-sparkplug'] : []
+
+const clientIp = '203.0.113.2'
+const nodeIp = '192.168.0.2'
+export const vip = '172.30.0.41'
+
+export const settings: NodeSettings = {
+  name: nodeName,
+  zone: '',
+  primary: [nodeIp],
+  addresses: [nodeIp],
+  detector: { cidrs: ['10.0.0.0/8'] },
+  nodePortAddresses: [`${nodeIp}/32`],
+  localhostNodePorts: false,
+  masqueradeAll: false,
+  serviceCIDRs: [],
+  externalIPs: true,
+}
+
+export class Stage {
+  readonly node: Namespace
+  readonly #prefix: string
+  readonly #client: Namespace
+  readonly #pods: Namespace
+  readonly #servers = new Map<string, { server: Server; sockets: Set<Socket> }>()
+  driver = new EngineDriver({ holdings, keepBase: true, nodeArgs: interpreted })
+  #serial = 0
+  #port = 20_000
+
+  constructor() {
+    this.#prefix = `slu-${process.pid}-s${stages++}-`
+    const names = ['node', 'client', 'pods'].map((name) => this.#prefix + name)
+    runIp(
+      [],
+      names.map((name) => `netns add ${name}`),
+    )
+    process.once('exit', () => this.#delete())
+    ;[this.node, this.#client, this.#pods] = names.map((name) => new Namespace(name)) as [
+      Namespace,
+      Namespace,
+      Namespace,
+    ]
+    for (const one of [this.node, this.#client, this.#pods]) applySysctls(one)
+    this.node.configure([
+      'link set lo up',
+      `link add client type veth peer name eth0 netns ${names[1]}`,
+      `link add pods type veth peer name eth0 netns ${names[2]}`,
+      'link set client up',
+      'link set pods up',
+      `addr add ${nodeIp}/32 dev client`,
+      'addr add 10.255.0.1/32 dev pods',
+      `route add ${clientIp}/32 dev client`,
+      'route add 10.180.0.0/24 dev pods',
+    ])
+    this.#client.configure(['link set lo up', 'link set eth0 up', `addr add ${clientIp}/32 dev eth0`])
+    this.#client.configure([`route add default via ${nodeIp} dev eth0 onlink`])
+    this.#pods.configure(['link set lo up', 'link set eth0 up'])
+    this.#pods.configure(Array.from({ length: 20 }, (_, i) => `addr add 10.180.0.${i + 1}/32 dev eth0`))
+    this.#pods.configure(['route add default via 10.255.0.1 dev eth0 onlink'])
+  }
+
+  start(): Promise<void> {
+    const interfaceAddresses = ['127.0.0.1', '::1', nodeIp, '10.255.0.1']
+    return this.driver.start({ node: this.node, mode: 'ipvs', families: [4], settings, interfaceAddresses })
+  }
+
+  /** A new proxy process after the old one was killed. */
+  async restart(): Promise<void> {
+    this.driver.close()
+    this.driver = new EngineDriver({ holdings, keepBase: true, nodeArgs: interpreted })
+    await this.start()
+  }
+
+  /** Objects in the shorthand of the scenarios; returns when the kernel has them. */
+  async put(...objects: Json[]): Promise<void> {
+    await this.driver.apply({ drop: [], put: this.manifests(objects) })
+    await this.driver.settle()
+  }
+
+  manifests(objects: readonly Json[]): readonly Manifest[] {
+    return objects.map((object) => {
+      const manifest = expandObject(object, this.#serial++, 4)
+      const annotations = (object as { annotations?: Json }).annotations
+      if (annotations === undefined) return manifest
+      return { ...manifest, metadata: { ...manifest.metadata, annotations } }
+    })
+  }
+
+  /** Servers that answer every line with their address, until the client hangs up. */
+  async serve(...ips: string[]): Promise<void> {
+    for (const ip of ips) {
+      const sockets = new Set<Socket>()
+      const server = createServer((socket) => {
+        sockets.add(socket)
+        socket.on('close', () => sockets.delete(socket))
+        socket.on('error', () => undefined)
+        socket.on('data', () => socket.write(`${ip}\n`))
+      })
+      server.listen({ fd: this.#pods.openSocket('tcp', ip, 80), backlog: 511 })
+      await once(server, 'listening')
+      this.#servers.set(ip, { server, sockets })
+    }
+  }
+
+  /** A pod that ends: hangs up and refuses. */
+  unserve(...ips: string[]): void {
+    for (const ip of ips) {
+      const { server, sockets } = this.#servers.get(ip) ?? {}
+      server?.close()
+      for (const socket of sockets ?? []) socket.destroy()
+      this.#servers.delete(ip)
+    }
+  }
+
+  /** Connects to the service and asks who answers. Rejects if that fails. */
+  async connect(options: { to?: string; port?: number; sourcePort?: number } = {}): Promise<Talk> {
+    const { to = vip, port = 80, sourcePort = this.#nextPort() } = options
+    const socket = new Socket({ fd: this.#client.openSocket('tcp', clientIp, sourcePort) })
+    socket.on('error', () => undefined)
+    const talk = new Talk(socket, sourcePort)
+    socket.connect({ host: to, port })
+    await talk.ask()
+    return talk
+  }
+
+  async once(to = vip): Promise<string> {
+    const talk = await this.connect({ to })
+    talk.close()
+    return talk.server
+  }
+
+  tool(program: string, ...args: string[]): Promise<string> {
+    return this.node.exec(program, args).then(({ code, stdout, stderr }) => {
+      if (code !== 0) throw new Error(`${program} ${args.join(' ')}: ${stderr}`)
+      return stdout
+    })
+  }
+
+  /** `ip:port weight active inactive` of each destination of the service. */
+  async destinations(address = `${vip}:80`): Promise<readonly string[]> {
+    const listed = await this.tool('ipvsadm', '-Ln', '-t', address)
+    return [...listed.matchAll(/-> (\S+)\s+Masq\s+(\d+)\s+(\d+)\s+(\d+)/g)]
+      .map((match) => match.slice(1).join(' '))
+      .sort()
+  }
+
+  close(): void {
+    this.driver.close()
+    this.unserve(...this.#servers.keys())
+    this.#delete()
+  }
+
+  #nextPort(): number {
+    this.#port = this.#port === 60_000 ? 20_000 : this.#port + 1
+    return this.#port
+  }
+
+  #delete(): void {
+    for (const name of ['node', 'client', 'pods']) {
+      try {
+        runIp([], [`netns del ${this.#prefix}${name}`])
+      } catch {
+        // Gone already.
+      }
+    }
+  }
+}
+
+let stages = 0
+
+/** One connection, and who is at its other end. */
+export class Talk {
+  server = ''
+  readonly sourcePort: number
+  readonly #socket: Socket
+
+  constructor(socket: Socket, sourcePort: number) {
+    this.#socket = socket
+    this.sourcePort = sourcePort
+  }
+
+  /** Asks once more; always the same server answers, or nobody. */
+  async ask(): Promise<string> {
+    const answer = new Promise<string>((resolve, reject) => {
+      const timer = setTimeout(() => reject(new Error('no answer in 30 s')), 30_000)
+      this.#socket.once('data', (data) => {
+        clearTimeout(timer)
+        resolve(data.toString().trim())
+      })
+      this.#socket.once('close', () => {
+        clearTimeout(timer)
+        reject(new Error('connection closed'))
+      })
+      this.#socket.once('error', reject)
+    })
+    this.#socket.write('who?\n')
+    this.server = await answer
+    return this.server
+  }
+
+  close(): void {
+    this.#socket.destroy()
+  }
+
+  reset(): void {
+    this.#socket.resetAndDestroy()
+  }
+}
+
+/** Waits until it is so; returns how long that took. */
+export async function until(what: string, test: () => Promise<boolean>, limitMs = 60_000): Promise<number> {
+  const begun = performance.now()
+  while (!(await test())) {
+    if (performance.now() - begun > limitMs) throw new Error(`not in ${limitMs} ms: ${what}`)
+    await new Promise((resolve) => setTimeout(resolve, 50))
+  }
+  return Math.round(performance.now() - begun)
+}

@@ -1,0 +1,45 @@
+// `tsx test/vm/tier.ts ipvs [arguments of vitest]`: runs that tier here if this kernel has IPVS, else in a VM, else says in one line why not.
+
+import { spawnSync } from 'node:child_process'
+import { existsSync } from 'node:fs'
+import { boot } from './boot.ts'
+import { provideKernel } from './kernel.ts'
+import { capture, providePackages } from './packages.ts'
+
+/** Loads what the tier needs; a machine that lacks it fails the tests, not this. */
+const modules = 'ip_vs nf_conntrack ip_set xt_set dummy'
+/** In an emulated CPU compiled code is translated once more: interpreting is quicker. */
+export const interpreted = ['--no-opt', '--max-lazy', '--no-sparkplug']
+
+export function tierCommand(project: string, args: readonly string[]): readonly string[] {
+  const script = `modprobe -aq ${modules}; exec node ${interpreted.join(' ')} "$@"`
+  return ['bash', '-c', script, 'tier', 'node_modules/vitest/vitest.mjs', 'run', '--project', project, ...args]
+}
+
+function hasIpvs(): boolean {
+  if (process.getuid?.() !== 0) return false
+  const loaded = (name: string) => existsSync(`/sys/module/${name}`) || capture('modprobe', ['-q', name]) !== undefined
+  return loaded('ip_vs') && loaded('dummy')
+}
+
+async function runTier(project: string, args: readonly string[]): Promise<number> {
+  if (hasIpvs()) {
+    const here = ['node_modules/vitest/vitest.mjs', 'run', '--project', project, ...args]
+    return spawnSync(process.execPath, here, { stdio: 'inherit' }).status ?? 1
+  }
+  const skip = (why: string) => {
+    process.stdout.write(`SKIPPED tier ${project}: ${why}\n`)
+    return 0
+  }
+  const why = providePackages()
+  if (why !== undefined) return skip(why)
+  try {
+    const kernel = provideKernel(process.env.SLUICE_VM_KERNEL ?? 'bookworm')
+    return await boot({ kernel, command: tierCommand(project, args), timeoutMs: 45 * 60_000 })
+  } catch (error) {
+    return skip((error as Error).message)
+  }
+}
+
+const [project = 'ipvs', ...args] = process.argv.slice(2)
+process.exitCode = await runTier(project, args)
