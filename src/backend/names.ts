@@ -1,6 +1,6 @@
 // Stable hashed names of per-service objects, the same that kube-proxy gives them.
 
-import { createHash } from 'node:crypto'
+import { hash } from 'node:crypto'
 import { hostPort } from '../lib/ip.ts'
 import type { Endpoint, ServicePort } from '../model/types.ts'
 
@@ -8,7 +8,7 @@ const alphabet = 'ABCDEFGHIJKLMNOPQRSTUVWXYZ234567'
 
 /** The first `length` characters of RFC 4648 base32 of SHA-256. */
 export function hash32(text: string, length: number): string {
-  const bytes = createHash('sha256').update(text).digest()
+  const bytes = hash('sha256', text, 'buffer')
   let out = ''
   for (let bit = 0; out.length < length; bit += 5) {
     const pair = ((bytes[bit >> 3] as number) << 8) | (bytes[(bit >> 3) + 1] as number)

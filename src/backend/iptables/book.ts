@@ -4,20 +4,17 @@
 // it, which is also how nf_tables counts. Every change can be taken back, since a text must be made before it is known to work.
 
 import { jumps } from './chains.ts'
-import { chainOf, type IptEntry, type Table } from './entries.ts'
+import type { IptEntry, Table } from './entries.ts'
 
 export class Book {
   readonly shared: Readonly<Record<Table, OrderedTexts>> = { filter: new OrderedTexts(), nat: new OrderedTexts() }
   readonly #base = new Map<string, string>()
   /** Entries as written, by id. */
   readonly #entries = new Map<string, IptEntry>()
-  readonly #uses = new Map<string, number>()
+  /** Counted when first asked for, and kept from then on: most of the time nobody asks. */
+  #uses: Map<string, number> | undefined
   readonly #lines: Record<Table, number> = { filter: 0, nat: 0 }
   #endpoints = 0
-
-  constructor() {
-    for (const { table, to } of jumps) this.#use(`${table} ${to}`, 1)
-  }
 
   /** Chains of endpoints. */
   get endpoints(): number {
@@ -28,16 +25,17 @@ export class Book {
     return this.#base.get(part) ?? ''
   }
 
-  entry(id: string): IptEntry | undefined {
-    return this.#entries.get(id)
-  }
-
   entries(): Iterable<IptEntry> {
     return this.#entries.values()
   }
 
   /** `nat KUBE-SERVICES` to how many rules are in it and jump to it. */
   uses(): ReadonlyMap<string, number> {
+    if (this.#uses === undefined) {
+      this.#uses = new Map()
+      for (const { table, to } of jumps) use(this.#uses, `${table} ${to}`, 1)
+      for (const entry of this.#entries.values()) countUses(this.#uses, entry, 1)
+    }
     return this.#uses
   }
 
@@ -48,9 +46,12 @@ export class Book {
 
   /** Returns what was there. */
   put(entry: IptEntry): IptEntry | undefined {
-    const before = this.drop(entry.id)
+    const before = this.#entries.get(entry.id)
+    if (before?.digest === entry.digest) return before
+    if (before !== undefined) this.drop(entry.id)
     this.#entries.set(entry.id, entry)
-    this.#count(entry, 1)
+    this.#lines[entry.table] += countLines(entry.digest)
+    if (this.#uses !== undefined) countUses(this.#uses, entry, 1)
     if (entry.kind === 'base') this.#base.set(entry.id, entry.digest)
     else if (entry.kind === 'rules') this.shared[entry.table].put(entry.port, entry.digest)
     else if (isEndpoint(entry)) this.#endpoints++
@@ -61,44 +62,50 @@ export class Book {
     const entry = this.#entries.get(id)
     if (entry === undefined) return undefined
     this.#entries.delete(id)
-    this.#count(entry, -1)
+    this.#lines[entry.table] -= countLines(entry.digest)
+    if (this.#uses !== undefined) countUses(this.#uses, entry, -1)
     if (entry.kind === 'base') this.#base.delete(id)
     else if (entry.kind === 'rules') this.shared[entry.table].drop(entry.port)
     else if (isEndpoint(entry)) this.#endpoints--
     return entry
   }
+}
 
-  #count({ table, digest }: IptEntry, sign: 1 | -1): void {
-    for (const { chain, target } of parseRules(digest)) {
-      this.#lines[table] += sign
-      this.#use(`${table} ${chain}`, sign)
-      if (target.startsWith('KUBE-')) this.#use(`${table} ${target}`, sign)
-    }
-  }
+const isEndpoint = ({ id }: IptEntry): boolean => id.startsWith('KUBE-SEP-', 4)
 
-  #use(chain: string, by: number): void {
-    const uses = (this.#uses.get(chain) ?? 0) + by
-    if (uses === 0) this.#uses.delete(chain)
-    else this.#uses.set(chain, uses)
+function countLines(text: string): number {
+  let count = 0
+  for (let at = text.indexOf('\n'); at >= 0; at = text.indexOf('\n', at + 1)) count++
+  return count
+}
+
+function countUses(uses: Map<string, number>, { table, digest }: IptEntry, sign: 1 | -1): void {
+  for (let start = 0; start < digest.length; ) {
+    const end = digest.indexOf('\n', start)
+    const { chain, target } = parseRule(digest, start, end)
+    use(uses, `${table} ${chain}`, sign)
+    if (target.startsWith('KUBE-')) use(uses, `${table} ${target}`, sign)
+    start = end + 1
   }
 }
 
-const isEndpoint = ({ id }: IptEntry): boolean => chainOf(id).startsWith('KUBE-SEP-')
+function use(uses: Map<string, number>, chain: string, by: number): void {
+  const count = (uses.get(chain) ?? 0) + by
+  if (count === 0) uses.delete(chain)
+  else uses.set(chain, count)
+}
 
-/** Of lines `-A CHAIN … -j TARGET`; the target is '' if there is none. */
-export function* parseRules(text: string): Iterable<{ readonly chain: string; readonly target: string }> {
-  for (let start = 0; start < text.length; ) {
-    const newline = text.indexOf('\n', start)
-    const end = newline < 0 ? text.length : newline
-    if (text.startsWith('-A ', start)) {
-      const chain = text.slice(start + 3, text.indexOf(' ', start + 3))
-      const at = text.lastIndexOf(' -j ', end)
-      const targetEnd = text.indexOf(' ', at + 4)
-      const target = at <= start ? '' : text.slice(at + 4, targetEnd < 0 || targetEnd > end ? end : targetEnd)
-      yield { chain, target }
-    }
-    start = end + 1
-  }
+/** Of the line `-A CHAIN … -j TARGET` between `start` and `end`; the target is '' if there is none. */
+export function parseRule(
+  text: string,
+  start: number,
+  end: number,
+): { readonly chain: string; readonly target: string } {
+  const chain = text.slice(start + 3, text.indexOf(' ', start + 3))
+  const at = text.lastIndexOf(' -j ', end)
+  if (at <= start) return { chain, target: '' }
+  const space = text.indexOf(' ', at + 4)
+  return { chain, target: text.slice(at + 4, space < 0 || space > end ? end : space) }
 }
 
 /** Texts by key, visited in the order of keys; the order is made anew only when keys came or went. */

@@ -54,7 +54,7 @@ interface Owner {
   readonly service: string
 }
 
-export const chainId = (chain: string): string => `nat ${chain}`
+const chainId = (chain: string): string => `nat ${chain}`
 
 /** The chain behind the id of a `chain` entry. */
 export const chainOf = (id: string): string => id.slice(4)

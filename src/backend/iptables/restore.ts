@@ -36,10 +36,13 @@ const localhostRule = new RegExp(`^.* --nfacct-name ${counters.localhost} .*\\n`
 export const largeEndpoints = 1000
 
 /** The text of a chain without the comments that only help people find their endpoint. */
-export function withoutComments(entry: IptEntry): string {
-  if (chainOf(entry.id).startsWith('KUBE-SEP-')) return entry.digest.replace(/ -m comment --comment \S+/g, '')
-  return entry.digest.replace(/ -m comment --comment "[^"]* -> [^"]*"/g, '')
+export function withoutComments({ id, port, digest }: IptEntry): string {
+  if (!id.startsWith('KUBE-SEP-', 4)) return digest.replaceAll(endpointComment, '')
+  const name = port.slice(0, port.lastIndexOf('/'))
+  return digest.replaceAll(` -m comment --comment ${name}`, '')
 }
+
+const endpointComment = / -m comment --comment "\S+ -> \S+"/g
 
 export interface Draft {
   /** Fixed parts, already adapted; '' where there is none. */
@@ -65,9 +68,9 @@ export function compose(draft: Draft): string {
   declare(out, sharedChains.nat)
   const written = new Map<string, readonly IptEntry[]>()
   for (const [port, entries] of draft.chains) {
-    const inOrder = entries.toSorted((a, b) => rank(a) - rank(b))
+    const inOrder = sorted(entries)
     written.set(port, inOrder)
-    for (const { id } of inOrder) declare(out, [chainOf(id)])
+    for (const { id } of inOrder) out.push(`:${chainOf(id)} - [0:0]\n`)
   }
   declare(out, draft.stale)
   out.push(draft.base.nat.head)
@@ -104,13 +107,21 @@ function declare(out: string[], chains: readonly string[]): void {
   for (const chain of chains) out.push(`:${chain} - [0:0]\n`)
 }
 
-const order = ['KUBE-EXT-', 'KUBE-FW-', 'KUBE-SVC-', 'KUBE-SVL-', 'KUBE-SEP-']
+const order = ['EXT', 'FW-', 'SVC', 'SVL', 'SEP']
 
-const rank = ({ id }: IptEntry): number => order.findIndex((prefix) => id.startsWith(prefix, 4))
+const rank = ({ id }: IptEntry): number => order.indexOf(id.slice(9, 12))
+
+/** They mostly are. */
+function sorted(entries: readonly IptEntry[]): readonly IptEntry[] {
+  const ranks = entries.map(rank)
+  return ranks.every((one, i) => i === 0 || one >= (ranks[i - 1] as number))
+    ? entries
+    : entries.toSorted((a, b) => rank(a) - rank(b))
+}
 
 /** kube-proxy writes the first rule for the cluster IP before it comes to the other chains of the port. */
 function rulesOf(entries: readonly IptEntry[], text: (entry: IptEntry) => string, out: string[]): void {
-  const internal = entries.find(({ digest }) => clusterIpRule.test(digest))
+  const internal = entries.find(({ id, digest }) => id.startsWith('KUBE-SV', 4) && clusterIpRule.test(digest))
   const first = internal === undefined ? '' : internal.digest.slice(0, internal.digest.indexOf('\n') + 1)
   out.push(first)
   for (const entry of entries) out.push(entry === internal ? text(entry).slice(first.length) : text(entry))

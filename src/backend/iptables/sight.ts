@@ -3,7 +3,7 @@
 import type { Family } from '../../lib/ip.ts'
 import { ChainTable } from '../../sys/netlink/chains.ts'
 import { readTableSize } from '../../sys/xtables.ts'
-import { parseRules } from './book.ts'
+import { parseRule } from './book.ts'
 import type { Tools } from './tools.ts'
 
 export interface Seen {
@@ -19,6 +19,8 @@ export interface Sight {
   /** By how much our own changes move the mark on; undefined if that cannot be told. */
   after(mark: string, commits: number): string | undefined
   look(signal?: AbortSignal): Promise<Seen>
+  /** As `look`, for who wants to know which chains there are, and how built-in chains use them. */
+  survey(signal?: AbortSignal): Promise<Seen>
   close(): void
 }
 
@@ -30,16 +32,27 @@ export const openSight = (tools: Tools, family: Family): Sight =>
 /** The generation counts every transaction, so ours can be told from those of others. Chains come with their use. */
 function nftSight(family: Family): Sight {
   const chains = new ChainTable()
+  const look = async (signal?: AbortSignal) => ({
+    uses: await chains.list(family, { signal }),
+    jumps: new Set<string>(),
+  })
   return {
     mark: async () => String(await chains.generation()),
     after: (mark, commits) => String(Number(mark) + commits),
-    look: async (signal) => ({ uses: await chains.list(family, { signal }), jumps: new Set() }),
+    look,
+    survey: look,
     close: () => chains.close(),
   }
 }
 
 /** A table can only be read whole; its size is told for nothing, and hardly any change leaves it as it is. */
 function legacySight(tools: Tools, family: Family): Sight {
+  const read = async (signal: AbortSignal | undefined, own: boolean) => {
+    const uses = new Map<string, number>()
+    const jumps = new Set<string>()
+    countUses(await tools.saveAll(signal), { uses, jumps, own })
+    return { uses, jumps }
+  }
   return {
     mark: async () =>
       tables
@@ -47,24 +60,44 @@ function legacySight(tools: Tools, family: Family): Sight {
         .map(({ entries, bytes }) => `${entries}/${bytes}`)
         .join(' '),
     after: () => undefined,
-    look: async (signal) => {
-      const uses = new Map<string, number>()
-      const jumps = new Set<string>()
-      for (const table of tables) countUses(table, await tools.save(table, signal), uses, jumps)
-      return { uses, jumps }
-    },
+    look: (signal) => read(signal, true),
+    survey: (signal) => read(signal, false),
     close: () => {},
   }
 }
 
-/** The counts that nf_tables keeps by itself, from a saved table. */
-export function countUses(table: string, saved: string, uses: Map<string, number>, jumps: Set<string>): void {
-  const use = (chain: string, by: number) => uses.set(`${table} ${chain}`, (uses.get(`${table} ${chain}`) ?? 0) + by)
-  for (const [, chain] of saved.matchAll(/^:(\S+) /gm)) use(chain as string, 0)
-  for (const { chain, target } of parseRules(saved)) {
-    use(chain, 1)
-    if (target.startsWith('KUBE-')) use(target, 1)
-  }
-  for (const [line, target] of saved.matchAll(/^-A [A-Z]+ .*-j (KUBE-\S+)$/gm))
-    if (target) jumps.add(`${table} ${line}`)
+interface Counted {
+  readonly uses: Map<string, number>
+  readonly jumps: Set<string>
+  /** Rules in our own chains count, too; otherwise they are passed over. */
+  readonly own: boolean
 }
+
+/** The counts that nf_tables keeps by itself, from all saved tables. One pass: the text may have 100,000 lines. */
+export function countUses(saved: string, { uses, jumps, own }: Counted): void {
+  let table = ''
+  const use = (chain: string, by: number) => {
+    const key = `${table} ${chain}`
+    uses.set(key, (uses.get(key) ?? 0) + by)
+  }
+  for (let start = 0; start < saved.length; ) {
+    const newline = saved.indexOf('\n', start)
+    const end = newline < 0 ? saved.length : newline
+    const first = saved.charCodeAt(start)
+    if (first === asterisk) table = saved.slice(start + 1, end)
+    else if (first === colon) use(saved.slice(start + 1, saved.indexOf(' ', start)), 0)
+    else if (first === dash && (own || !saved.startsWith('KUBE-', start + 3))) {
+      const { chain, target } = parseRule(saved, start, end)
+      use(chain, 1)
+      if (target.startsWith('KUBE-')) {
+        use(target, 1)
+        if (!chain.startsWith('KUBE-')) jumps.add(`${table} ${saved.slice(start, end)}`)
+      }
+    }
+    start = end + 1
+  }
+}
+
+const asterisk = 0x2a
+const colon = 0x3a
+const dash = 0x2d

@@ -6,7 +6,7 @@ import { tcpIsLiberal } from '../../sys/tuning.ts'
 import type { Applied, Changes, Held, OpenContext, Target } from '../backend.ts'
 import { Book } from './book.ts'
 import { counters, isOwnChain, type Jump, jumpArgs, jumps, savedJump } from './chains.ts'
-import { chainId, type IptEntry } from './entries.ts'
+import { chainOf, type IptEntry } from './entries.ts'
 import { composeJumps, largeEndpoints } from './restore.ts'
 import { openSight, type Seen, type Sight } from './sight.ts'
 import { atLeast, type Programs, Tools } from './tools.ts'
@@ -50,11 +50,10 @@ export class IptablesTarget implements Target<IptEntry> {
 
   /** Which chains of services exist. Rules carry no digest, so everything else is in doubt and will be written. */
   async observe(signal: AbortSignal): Promise<readonly Held[]> {
-    this.#seen = await this.#sight.look(signal)
+    this.#seen = await this.#sight.survey(signal)
     const held: Held[] = []
     for (const key of this.#seen.uses.keys()) {
-      const [table, chain] = key.split(' ') as [string, string]
-      if (table === 'nat' && isOwnChain(chain)) held.push({ kind: 'chain', id: chainId(chain), digest: '' })
+      if (key.startsWith('nat ') && isOwnChain(chainOf(key))) held.push({ kind: 'chain', id: key, digest: '' })
     }
     return held
   }

@@ -54,15 +54,23 @@ export class Tools {
 
   async restore(text: string, signal?: AbortSignal, args: readonly string[] = []): Promise<void> {
     const program = `${this.#name}${this.programs.suffix}-restore`
-    const options = { stdin: text, deadlineMs: restoreDeadlineMs, ...(signal && { signal }) }
+    const options = { stdin: Buffer.from(text), deadlineMs: restoreDeadlineMs, ...(signal && { signal }) }
     await this.#patiently(program, [...this.#wait([1, 6, 2]), ...args, '--noflush', '--counters'], options)
     this.commits += text.split('\nCOMMIT').length - 1
   }
 
-  async save(table: string, signal?: AbortSignal): Promise<string> {
+  save(table: string, signal?: AbortSignal): Promise<string> {
+    return this.#save(['-t', table], signal)
+  }
+
+  /** Every table there is. */
+  saveAll(signal?: AbortSignal): Promise<string> {
+    return this.#save([], signal)
+  }
+
+  async #save(args: readonly string[], signal: AbortSignal | undefined): Promise<string> {
     const program = `${this.#name}${this.programs.suffix}-save`
-    const { stdout } = await run(program, ['-t', table], { deadlineMs: restoreDeadlineMs, ...(signal && { signal }) })
-    return stdout
+    return (await run(program, args, { deadlineMs: restoreDeadlineMs, ...(signal && { signal }) })).stdout
   }
 
   #wait(since: Version): readonly string[] {

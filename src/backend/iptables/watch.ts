@@ -78,8 +78,12 @@ export class Watch {
     this.#options.sight.close()
   }
 
-  /** What differs right after everything was written comes of others' jumps; what is missing then is a drift, but only once. */
+  /**
+   * After everything was written because something differed, what still differs comes of others' jumps, and what is missing
+   * is a drift, but only once. Without that cause there is nothing to doubt.
+   */
   async #adopt(signal: AbortSignal): Promise<void> {
+    if (!this.#told && this.#suspected === '') return
     const { sight, expected } = this.#options
     const { uses } = await sight.look(signal)
     const extra = new Map<string, number>()

@@ -147,16 +147,16 @@ export class Writer {
   /** Enters the units in the book; the returned function takes them out again. */
   #stage(units: readonly Unit[]): () => void {
     const { book } = this.#options
-    const undo: (() => void)[] = []
-    const back = (id: string, before: IptEntry | undefined) => {
-      undo.push(() => (before === undefined ? book.drop(id) : book.put(before)))
-    }
+    const before: (readonly [string, IptEntry | undefined])[] = []
     for (const unit of units) {
-      for (const { id } of unit.drop) back(id, book.drop(id))
-      for (const entry of unit.put) back(entry.id, book.put(this.#adapted(entry)))
+      for (const { id } of unit.drop) before.push([id, book.drop(id)])
+      for (const entry of unit.put) before.push([entry.id, book.put(this.#adapted(entry))])
     }
     return () => {
-      for (const step of undo.reverse()) step()
+      for (const [id, entry] of before.reverse()) {
+        if (entry === undefined) book.drop(id)
+        else book.put(entry)
+      }
     }
   }
 

@@ -1,0 +1,201 @@
+// iptables at scale: a full sync, a sync that finds all in place, and one changed endpoint; how much of it is ours and how much iptables-restore's.
+//
+// Runs in a network namespace of its own (`npm run bench:iptables`, as root). The nft flavour takes minutes for large tables;
+// what does not end in the limit is said to be so. CPU of the programs is that of our children, in ticks of 10 ms.
+
+import { spawnSync } from 'node:child_process'
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { rolldown } from 'rolldown'
+import { iptables } from '../src/backend/iptables/backend.ts'
+import { Engine } from '../src/engine/engine.ts'
+import { Journal, type SyncReport } from '../src/engine/journal.ts'
+import { createLogger } from '../src/lib/log.ts'
+import { systemClock } from '../src/lib/time.ts'
+import type { NodeView, ServiceRecord, SliceRecord } from '../src/model/types.ts'
+
+type Flavour = 'legacy' | 'nft'
+
+interface Cost {
+  readonly wallMs: number
+  /** CPU of this process and of the programs it ran. */
+  readonly ownMs: number
+  readonly programsMs: number
+}
+
+const endpoints = 5
+const changes = 5
+const limitMs = Number(process.env.LIMIT_MS ?? 120_000)
+const sizes = (process.env.SIZES ?? '1000,5000,10000').split(',').map(Number)
+const flavours = (process.env.FLAVOURS ?? 'legacy,nft').split(',') as Flavour[]
+
+/** As one file, as it is shipped: compiling on the way in adds to every function. */
+async function build(): Promise<string> {
+  const file = fileURLToPath(new URL('../node_modules/.cache/sluice-test/bench-iptables.mjs', import.meta.url))
+  const bundle = await rolldown({
+    input: fileURLToPath(import.meta.url),
+    platform: 'node',
+    external: ['koffi', 'rolldown'],
+    logLevel: 'silent',
+  })
+  await bundle.write({ file, format: 'esm', codeSplitting: false })
+  return file
+}
+
+/** Makes the namespace and runs this file in it. */
+function outside(flavour: Flavour, size: number, bundle: string): void {
+  const name = `ipt-bench-${process.pid}`
+  const directory = mkdtempSync(join(tmpdir(), 'sluice-bench-'))
+  const ip = (...args: string[]) => spawnSync('ip', args, { stdio: 'inherit' })
+  ip('netns', 'add', name)
+  try {
+    ip('-n', name, 'link', 'set', 'lo', 'up')
+    const env = { ...process.env, XTABLES_LOCKFILE: join(directory, 'lock') }
+    ip('netns', 'exec', name, `iptables-${flavour}`, '-t', 'mangle', '-N', 'KUBE-KUBELET-CANARY')
+    const args = ['netns', 'exec', name, process.execPath, bundle, flavour, String(size)]
+    const { status } = spawnSync('ip', args, { stdio: 'inherit', env, timeout: 3 * limitMs, killSignal: 'SIGKILL' })
+    if (status !== 0) row(size, flavour, 'stopped', `over ${(3 * limitMs) / 1000} s`)
+  } finally {
+    ip('netns', 'del', name)
+    rmSync(directory, { recursive: true })
+  }
+}
+
+async function inside(flavour: Flavour, size: number): Promise<void> {
+  const log = createLogger({
+    format: 'text',
+    verbosity: 0,
+    write: (line) => void (process.env.VERBOSE && process.stderr.write(line)),
+  })
+  const journal = new Journal({ log })
+  let reported: (report: SyncReport) => void = () => {}
+  journal.subscribe({ report: (report) => reported(report) })
+  const engine = new Engine({
+    backend: iptables({ syncPeriodMs: 30_000, localhostNodePorts: true }),
+    families: [4],
+    views: () => view,
+    settings: { minSyncMs: 0, syncMs: 30_000 },
+    clock: systemClock,
+    log,
+    journal,
+  })
+  const report = (act: () => void): Promise<SyncReport> =>
+    new Promise((resolve) => {
+      reported = resolve
+      act()
+    })
+  await engine.start()
+  for (let i = 0; i < size; i++) {
+    engine.store.services.put(service(i).key, service(i))
+    engine.store.slices.put(slice(i, 0).key, slice(i, 0))
+  }
+  const give = () => {
+    engine.store.services.synced()
+    engine.store.slices.synced()
+  }
+  const show = (what: string, cost: Cost) => row(size, flavour, what, cost)
+  const first = await measure(async () => void (await report(give)))
+  show('first sync', first)
+  if (first.wallMs < limitMs) {
+    show('full sync again', await measure(async () => void (await report(() => engine.requestSync(4, { full: true })))))
+    const costs: Cost[] = []
+    for (let turn = 1; turn <= changes; turn++) {
+      const change = () => engine.store.slices.put(slice(7, turn).key, slice(7, turn))
+      costs.push(await measure(async () => void (await report(change))))
+    }
+    const mean = (of: (cost: Cost) => number) => costs.reduce((sum, cost) => sum + of(cost), 0) / costs.length
+    show('one endpoint changed', {
+      wallMs: mean((c) => c.wallMs),
+      ownMs: mean((c) => c.ownMs),
+      programsMs: mean((c) => c.programsMs),
+    })
+    const idle = await measure(() => new Promise((resolve) => setTimeout(resolve, 5000)))
+    console.log(
+      `${' '.repeat(19)}watching costs ${(idle.ownMs / 5).toFixed(1)} ms CPU per second; ${Math.round(process.memoryUsage().rss / 1e6)} MB resident`,
+    )
+  } else console.log(`${' '.repeat(19)}further syncs left out: each takes over ${limitMs / 1000} s`)
+  await engine.stop()
+  process.exit(0)
+}
+
+async function measure(work: () => Promise<void>): Promise<Cost> {
+  const own = process.cpuUsage()
+  const programs = childrenMs()
+  const begun = performance.now()
+  await work()
+  const { user, system } = process.cpuUsage(own)
+  return { wallMs: performance.now() - begun, ownMs: (user + system) / 1000, programsMs: childrenMs() - programs }
+}
+
+/** CPU of children that have ended: fields 16 and 17 of the stat file, counted behind the name. */
+function childrenMs(): number {
+  const text = readFileSync('/proc/self/stat', 'utf8')
+  const fields = text.slice(text.lastIndexOf(')') + 2).split(' ')
+  return (Number(fields[13]) + Number(fields[14])) * 10
+}
+
+function row(size: number, flavour: string, what: string, cost: Cost | string): void {
+  const head = `${String(size).padStart(8)}  ${flavour.padEnd(7)}  ${what.padEnd(20)}`
+  if (typeof cost === 'string') {
+    console.log(`${head} ${cost}`)
+    return
+  }
+  const ms = (value: number, width: number) => `${value.toFixed(0)} ms`.padStart(width)
+  const share = cost.programsMs === 0 ? '' : `${((100 * cost.ownMs) / cost.programsMs).toFixed(1)} %`
+  console.log(`${head}${ms(cost.wallMs, 9)}${ms(cost.ownMs, 13)}${ms(cost.programsMs, 16)}${share.padStart(15)}`)
+}
+
+const view: NodeView = {
+  name: 'here',
+  family: 4,
+  zone: '',
+  ip: '192.168.0.2',
+  nodePorts: { all: true, addresses: [], loopback: true, loopbackNamed: false },
+  local: { kind: 'cidr', cidr: '10.0.0.0/8' },
+  masqueradeAll: false,
+  masqueradeMark: 0x4000,
+  serviceCidrs: [],
+  externalIps: true,
+}
+
+function service(i: number): ServiceRecord {
+  return {
+    key: `ns-${i % 50}/service-${i}`,
+    uid: String(i),
+    created: i,
+    type: 'ClusterIP',
+    clusterIps: [`172.${16 + (i >> 16)}.${(i >> 8) & 255}.${i & 255}`],
+    ports: [{ name: 'http', protocol: 'tcp', port: 80, nodePort: 0 }],
+    externalIps: [],
+    loadBalancerIps: [],
+    sourceRanges: [],
+    externalPolicy: 'Cluster',
+    internalPolicy: 'Cluster',
+    affinitySeconds: 0,
+    healthCheckNodePort: 0,
+  }
+}
+
+function slice(i: number, turn: number): SliceRecord {
+  const { key } = service(i)
+  const node = { node: 'there', ready: true, serving: true, terminating: false, zoneHints: [], nodeHints: [] }
+  return {
+    key: `${key}-a`,
+    service: key,
+    family: 4,
+    ports: [{ name: 'http', protocol: 'tcp', port: 8080 }],
+    endpoints: Array.from({ length: endpoints }, (_, n) => {
+      const host = i * endpoints + n
+      return { ip: `10.${(n === 0 ? turn : 0) * 4 + (host >> 16)}.${(host >> 8) & 255}.${host & 255}`, ...node }
+    }),
+    triggered: 0,
+  }
+}
+
+if (process.argv[2] === undefined) {
+  console.log('services  flavour  what                 wall      ours (CPU)  programs (CPU)  ours/programs')
+  const bundle = await build()
+  for (const flavour of flavours) for (const size of sizes) outside(flavour, size, bundle)
+} else await inside(process.argv[2] as Flavour, Number(process.argv[3]))
