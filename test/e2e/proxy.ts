@@ -36,6 +36,8 @@ export interface ProxyOptions {
   readonly directory: string
   readonly kubeconfig: string
   readonly nodeName: string
+  /** Another program than the one under test. */
+  readonly program?: string
   readonly env?: NodeJS.ProcessEnv
   /** Put between entering the namespace and the program. */
   readonly wrapper?: readonly string[]
@@ -53,7 +55,7 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
   writeFileSync(config, JSON.stringify({ ...configuration(options.kubeconfig), ...options.fields }))
   const child = startChild({
     wrapper: [...space.enter, ...(options.wrapper ?? [])],
-    program: PROXY,
+    program: options.program ?? PROXY,
     args: [`--config=${config}`, `--hostname-override=${options.nodeName}`, ...(options.flags ?? [])],
     log: join(directory, `proxy-${++count}.log`),
     ...(options.env === undefined ? {} : { env: options.env }),
