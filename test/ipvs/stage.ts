@@ -36,6 +36,8 @@ export class Stage {
   readonly #client: Namespace
   readonly #pods: Namespace
   readonly #servers = new Map<string, { server: Server; sockets: Set<Socket> }>()
+  /** Connections that each pod has got so far. */
+  readonly accepted = new Map<string, number>()
   driver = new EngineDriver({ holdings, keepBase: true, nodeArgs: interpreted })
   #serial = 0
   #port = 20_000
@@ -105,6 +107,7 @@ export class Stage {
       const sockets = new Set<Socket>()
       const server = createServer((socket) => {
         sockets.add(socket)
+        this.accepted.set(ip, (this.accepted.get(ip) ?? 0) + 1)
         socket.on('close', () => sockets.delete(socket))
         socket.on('error', () => undefined)
         socket.on('data', () => socket.write(`${ip}\n`))

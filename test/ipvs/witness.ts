@@ -11,7 +11,7 @@ export async function ask(node: Namespace, program: string, ...args: string[]): 
 
 /** Virtual servers and destinations, members of sets, service addresses. */
 export async function holdings({ node }: Pick<Start, 'node'>): Promise<readonly string[]> {
-  const said = await ask(node, 'sh', '-c', 'ipvsadm -Sn; ipset save; ip -br addr show kube-ipvs0 2>&1')
+  const said = await ask(node, 'sh', '-c', 'ipvsadm -Sn; ipset save; ip -br addr show kube-ipvs0 2>&1 || true')
   return said.split('\n').flatMap((line) => {
     if (line.startsWith('-')) return [line]
     if (/^add (KUBE|SLUICE)-/.test(line)) return [line]

@@ -38,7 +38,7 @@ interface About {
 }
 
 export interface ServersOptions {
-  readonly kernel: VirtualServers
+  readonly kernel: Pick<VirtualServers, 'services' | 'service' | 'destinations' | 'requests'>
   readonly family: Family
   readonly clock: Clock
   /** A destination with connections is given up after this. */
