@@ -1,10 +1,8 @@
 // The command behind `bin/kube-proxy` and `sluice proxy`: flags to configuration, then run, write, clean up or print.
 
 import { readFileSync, writeFileSync } from 'node:fs'
-import type { Backend, Held, Settings } from '../backend/backend.ts'
-import { cleanups, findBackend } from '../backend/backends.ts'
+import { cleanups } from '../backend/backends.ts'
 import type { Config } from '../config/schema.ts'
-import { parsePortRange } from '../config/text.ts'
 import { kubernetesVersion } from '../config/version.ts'
 import { watchConfigFile } from '../config/watch.ts'
 import { formatConfig } from '../config/write.ts'
@@ -13,6 +11,7 @@ import { createLogger, type Logger } from '../lib/log.ts'
 import { usage } from './flag-help.ts'
 import { type Options, resolveOptions } from './flags.ts'
 import { run } from './run.ts'
+import { backendFor, settingsOf } from './settings.ts'
 import { sluiceVersion } from './version.ts'
 
 /** Resolves with the exit status. */
@@ -66,7 +65,12 @@ async function runUntilStopped(options: Options, log: ReturnType<typeof createLo
   process.once('SIGINT', onSignal)
   try {
     await cleanOtherModes(options.config, log)
-    await run({ options, backend: backendFor(options.config), log, signal: stop.signal })
+    await run({
+      options,
+      backend: backendFor({ mode: options.config.mode, settings: settingsOf(options.config) }),
+      log,
+      signal: stop.signal,
+    })
   } finally {
     watch?.close()
     process.off('SIGTERM', onSignal)
@@ -74,33 +78,6 @@ async function runUntilStopped(options: Options, log: ReturnType<typeof createLo
   }
   // Upstream has no handler and dies by the signal; supervisors read that from the wait status.
   if (received !== undefined) process.kill(process.pid, received)
-}
-
-function backendFor(config: Config): Backend<Held> {
-  const make = findBackend(config.mode)
-  if (make === undefined) throw new ProxyError('mode', `this build has no "${config.mode}" data plane`)
-  return make(settingsOf(config))
-}
-
-function settingsOf(config: Config): Settings {
-  return {
-    syncPeriodMs: config.syncPeriod,
-    masqueradeBit: config.masqueradeBit,
-    localhostNodePorts: config.iptables.localhostNodePorts,
-    ipvs: {
-      scheduler: config.ipvs.scheduler,
-      excludeCidrs: config.ipvs.excludeCIDRs,
-      strictArp: config.ipvs.strictARP,
-      tcpTimeoutMs: config.ipvs.tcpTimeout,
-      tcpFinTimeoutMs: config.ipvs.tcpFinTimeout,
-      udpTimeoutMs: config.ipvs.udpTimeout,
-    },
-    userspace: {
-      portRange: parsePortRange(config.userspace.portRange) ?? undefined,
-      udpTimeoutMs: config.userspace.udpTimeout,
-      bindAddress: config.bindAddress,
-    },
-  }
 }
 
 /** As upstream: nothing distinguishes iptables from ipvs leftovers, so those two leave each other alone. */

@@ -2,7 +2,6 @@
 
 import { hostname } from 'node:os'
 import type { Backend, Held } from '../backend/backend.ts'
-import { featureEnabled } from '../config/gates.ts'
 import type { Config } from '../config/schema.ts'
 import { Engine } from '../engine/engine.ts'
 import { Journal } from '../engine/journal.ts'
@@ -12,18 +11,22 @@ import { loadConnection } from '../kube/kubeconfig.ts'
 import { Reflector } from '../kube/reflector.ts'
 import { endpointSlices, ownNode, type Resource, serviceCidrs, services } from '../kube/resources.ts'
 import { describeError, ProxyError } from '../lib/errors.ts'
-import { canonicalIp, type Family } from '../lib/ip.ts'
+import type { Family } from '../lib/ip.ts'
 import type { Logger, RootLogger } from '../lib/log.ts'
 import { systemClock } from '../lib/time.ts'
 import { checkFamilies, missingDetector } from '../model/families.ts'
-import { conntrackMax, detectNodeIps, type NodeFacts, nodeAddresses } from '../model/node.ts'
+import { conntrackMax, type NodeFacts } from '../model/node.ts'
 import { ipv6Available } from '../sys/families.ts'
 import { listAddresses, watchAddresses } from '../sys/netlink/route.ts'
 import { countCpus, setOomScore, tuneConntrack } from '../sys/tuning.ts'
+import { startAdmin } from './admin.ts'
+import { nodeFacts } from './facts.ts'
 import type { Options } from './flags.ts'
 import { followUps } from './followups.ts'
 import { NodeWatch } from './node.ts'
 import { observability } from './observe.ts'
+import { settingsOf } from './settings.ts'
+import { sluiceVersion } from './version.ts'
 import { ServiceCidrs, Views } from './views.ts'
 
 export interface RunOptions {
@@ -75,7 +78,8 @@ export async function run({ options, backend, log, signal }: RunOptions): Promis
     running.push(reflect(ownNode(name), node))
     await node.ready(stop.signal)
 
-    const facts = await nodeFacts(config, name, node)
+    const interfaceAddresses = (await listAddresses()).map(({ ip }) => ip)
+    const facts = nodeFacts(config, { name, record: node.node, interfaceAddresses })
     const families = await usableFamilies(config, backend, facts, log)
     const views = new Views(facts, families)
     tune(config, log)
@@ -101,6 +105,17 @@ export async function run({ options, backend, log, signal }: RunOptions): Promis
     })
     views.watch((family, view) => engine.setView(family, view))
     const addresses = watchAddresses(() => void refreshAddresses(views, log))
+    const admin = await startAdmin({
+      engine,
+      journal,
+      backend,
+      settings: settingsOf(config),
+      identity: { node: name, mode: config.mode, pid: process.pid, version: sluiceVersion, startedAt: clock.now() },
+      families,
+      views: (family) => views.of(family),
+      nodeAddresses: () => views.addresses,
+      log,
+    })
     await engine.start()
 
     const cidrs = new ServiceCidrs(
@@ -114,6 +129,7 @@ export async function run({ options, backend, log, signal }: RunOptions): Promis
 
     await aborted(stop.signal)
     addresses.close()
+    await admin.close()
     await engine.stop()
     await follow.close()
   } catch (error) {
@@ -134,26 +150,6 @@ function nodeName(config: Config): string {
   const name = (config.hostnameOverride || hostname()).trim().toLowerCase()
   if (name === '') throw new ProxyError('config', 'the host name is empty: give --hostname-override')
   return name
-}
-
-async function nodeFacts(config: Config, name: string, node: NodeWatch): Promise<NodeFacts> {
-  return {
-    name,
-    zone: node.node?.zone ?? '',
-    ips: detectNodeIps(nodeAddresses(node.node), canonicalIp(config.bindAddress) ?? ''),
-    nodePortAddresses: config.nodePortAddresses,
-    interfaceAddresses: (await listAddresses()).map(({ ip }) => ip),
-    detectLocal: {
-      mode: config.detectLocalMode,
-      clusterCidrs: config.clusterCIDRs,
-      podCidrs: node.node?.podCidrs ?? [],
-      ...config.detectLocal,
-    },
-    masqueradeAll: config.masqueradeAll,
-    masqueradeBit: config.masqueradeBit,
-    serviceCidrs: [],
-    externalIps: featureEnabled(config, 'AllowServiceExternalIPs'),
-  }
 }
 
 /** Both families wherever the machine and the mode can; the primary one must be among them. */

@@ -1,0 +1,128 @@
+// What the objects of now become when those of a file are applied or deleted. What a server would fill in is taken from what is there.
+
+import type { Inputs } from '../http/admin.ts'
+import { ProxyError } from '../lib/errors.ts'
+import { contains, formatIp, parseCidr, parseIp } from '../lib/ip.ts'
+import type { ServiceRecord } from '../model/types.ts'
+import { decoders, type Wish } from './plan.ts'
+import type { Objects } from './twin.ts'
+
+interface Settled {
+  readonly after: Objects
+  /** What was assumed. */
+  readonly remarks: readonly string[]
+}
+
+export function settle(inputs: Inputs, wishes: readonly Wish[], remove: boolean): Settled {
+  const services = new Map(inputs.services.map((record) => [record.key, record]))
+  const slices = new Map(inputs.slices.map((record) => [record.key, record]))
+  const remarks: string[] = []
+  for (const { kind, json } of wishes) {
+    const key = keyOf(json)
+    if (remove) {
+      if (kind === 'Service') {
+        services.delete(key)
+        // Its slices go with it, as the garbage collector would have it.
+        for (const slice of [...slices.values()]) if (slice.service === key) slices.delete(slice.key)
+      } else slices.delete(key)
+      continue
+    }
+    if (kind === 'Service') {
+      const record = readService(inputs, json, services, remarks)
+      if (record === undefined) services.delete(key)
+      else services.set(key, record)
+    } else {
+      const { record, problems } = decoders.EndpointSlice(withDefaults(json))
+      for (const { field, message } of problems) remarks.push(`${key}: ${field}: ${message}`)
+      if (record !== undefined) slices.set(record.key, record)
+    }
+  }
+  return { after: { services: [...services.values()], slices: [...slices.values()] }, remarks }
+}
+
+type Json = Readonly<Record<string, unknown>>
+
+const metadataOf = (json: unknown): Json => ((json as Json).metadata ?? {}) as Json
+
+const keyOf = (json: unknown): string => {
+  const { namespace = 'default', name } = metadataOf(json)
+  if (typeof name !== 'string' || name === '') throw new ProxyError('manifests', 'an object has no metadata.name')
+  return `${String(namespace)}/${name}`
+}
+
+const withDefaults = (json: unknown): Json => ({
+  ...(json as Json),
+  metadata: { namespace: 'default', ...metadataOf(json) },
+})
+
+/** A manifest rarely says its cluster IP and node ports: those it has are kept, those it lacks are stood in for. */
+function readService(
+  inputs: Inputs,
+  json: unknown,
+  services: ReadonlyMap<string, ServiceRecord>,
+  remarks: string[],
+): ServiceRecord | undefined {
+  const key = keyOf(json)
+  const now = services.get(key)
+  const object = withDefaults(json)
+  const spec = { ...((object.spec ?? {}) as Json) }
+  if (spec.type !== 'ExternalName' && (spec.clusterIP ?? '') === '') {
+    const own = now?.clusterIps ?? [standIn(inputs, services)]
+    if (now === undefined) remarks.push(`${key}: the API server will allocate a cluster IP; ${own[0]} stands for it`)
+    spec.clusterIP = own[0]
+    spec.clusterIPs = own
+  }
+  spec.ports = portsOf(key, spec, now, services, remarks)
+  const { record, problems } = decoders.Service({
+    ...object,
+    metadata: {
+      ...metadataOf(object),
+      creationTimestamp: new Date(now?.created ?? Date.now()).toISOString(),
+      uid: now?.uid ?? '',
+    },
+    spec,
+    status: object.status ?? {
+      loadBalancer: { ingress: (now?.loadBalancerIps ?? []).map((ip) => ({ ip })) },
+    },
+  })
+  for (const { field, message } of problems) remarks.push(`${key}: ${field}: ${message}`)
+  return record
+}
+
+function portsOf(
+  key: string,
+  spec: Json,
+  now: ServiceRecord | undefined,
+  services: ReadonlyMap<string, ServiceRecord>,
+  remarks: string[],
+): readonly Json[] {
+  const exposed = spec.type === 'NodePort' || spec.type === 'LoadBalancer'
+  const taken = new Set([...services.values()].flatMap(({ ports }) => ports.map(({ nodePort }) => nodePort)))
+  return ((spec.ports ?? []) as readonly Json[]).map((port) => {
+    if (!exposed || spec.allocateLoadBalancerNodePorts === false || (port.nodePort ?? 0) !== 0) return port
+    const had = now?.ports.find((one) => one.name === (port.name ?? '') && one.port === port.port)?.nodePort ?? 0
+    if (had !== 0) return { ...port, nodePort: had }
+    let nodePort = 32_767
+    while (taken.has(nodePort)) nodePort--
+    taken.add(nodePort)
+    remarks.push(`${key}: the API server will allocate a node port; ${nodePort} stands for it`)
+    return { ...port, nodePort }
+  })
+}
+
+/** The last free address of the service range. */
+function standIn({ views }: Inputs, services: ReadonlyMap<string, ServiceRecord>): string {
+  const view = views[0]
+  const range = parseCidr(view?.serviceCidrs[0] ?? (view?.family === 6 ? 'fd00:10:96::/112' : '10.96.0.0/16'))
+  if (range === undefined) throw new ProxyError('manifests', 'no service range is known: give spec.clusterIP')
+  const taken = new Set([...services.values()].flatMap(({ clusterIps }) => clusterIps))
+  const bytes = Uint8Array.from(parseIp(range.ip) as Uint8Array)
+  for (let i = 0; i < bytes.length * 8 - range.bits && i < 8; i++)
+    bytes[bytes.length - 1] = (bytes[bytes.length - 1] as number) | (1 << i)
+  for (let last = (bytes[bytes.length - 1] as number) - 1; last >= 0; last--) {
+    bytes[bytes.length - 1] = last
+    const ip = formatIp(bytes)
+    if (contains(range, ip) && !taken.has(ip)) return ip
+  }
+  throw new ProxyError('manifests', 'no free address to stand in for the cluster IP: give spec.clusterIP')
+}

@@ -1,0 +1,88 @@
+// Asks the kernel about a change by really programming it, in a network namespace that is made for this and thrown away.
+//
+// Why not a transaction that ends without commit: the kernel checks some things only at commit, other modes have no transactions, and
+// the live table is owned by the running proxy. A namespace of its own needs no care at all: nothing in it is anybody else's.
+
+import type { Inputs } from '../http/admin.ts'
+import { describeError, ProxyError } from '../lib/errors.ts'
+import { run } from '../sys/exec.ts'
+import type { Command } from './command.ts'
+import { ownProgram } from './program.ts'
+import { plannerOf } from './source.ts'
+import { type Objects, Twin } from './twin.ts'
+
+export interface Verdict {
+  readonly verdict: 'accepted' | 'refused' | 'not asked'
+  /** Why it was not asked. */
+  readonly why: string
+  readonly refusals: readonly string[]
+}
+
+export interface Trial extends Inputs {
+  readonly after: Objects
+}
+
+export async function checkInKernel(trial: Trial): Promise<Verdict> {
+  const notAsked = (why: string): Verdict => ({ verdict: 'not asked', why, refusals: [] })
+  if (trial.identity.mode === 'userspace')
+    return notAsked('userspace mode programs sockets, which it would have to open')
+  if (process.getuid?.() !== 0) return notAsked('making a network namespace needs root')
+  const name = `sluice-plan-${process.pid}`
+  try {
+    await run('ip', ['netns', 'add', name])
+  } catch (error) {
+    return notAsked(`cannot make a network namespace: ${describeError(error)}`)
+  }
+  try {
+    await run('ip', ['-n', name, 'link', 'set', 'lo', 'up'])
+    const args = ['netns', 'exec', name, ...ownProgram(), trialCommand.name]
+    const { stdout } = await run('ip', args, { stdin: JSON.stringify(trial), deadlineMs: 120_000 })
+    return JSON.parse(stdout) as Verdict
+  } finally {
+    await run('ip', ['netns', 'del', name])
+  }
+}
+
+/** The part that runs inside the namespace. */
+export const trialCommand: Command = {
+  name: '__trial',
+  summary: '',
+  usage: '',
+  about: 'Programs a state and a change of it where it is started, and tells what the kernel refused. For sluice plan.',
+  flags: [],
+  examples: [],
+  takes: [0, 0],
+  hidden: true,
+  async run({ terminal }) {
+    const chunks: Buffer[] = []
+    for await (const chunk of process.stdin) chunks.push(chunk as Buffer)
+    terminal.write(JSON.stringify(await tryHere(JSON.parse(Buffer.concat(chunks).toString()) as Trial)))
+    return 0
+  },
+}
+
+async function tryHere(trial: Trial): Promise<Verdict> {
+  const backend = plannerOf(trial.identity.mode, trial.settings)
+  const twin = await Twin.open({ backend, views: trial.views, real: true })
+  try {
+    const before = await twin.become(trial)
+    const failed = before.find(({ report }) => !report.ok)
+    if (failed !== undefined) {
+      throw new ProxyError(
+        'trial',
+        `even the state of now cannot be programmed here: ${describeError(failed.report.error)}`,
+      )
+    }
+    const known = new Set(before.flatMap(({ report }) => report.refused.map(({ id }) => id)))
+    const after = await twin.become(trial.after)
+    const refusals = after.flatMap(({ report }) => [
+      ...(report.ok ? [] : [describeError(report.error)]),
+      ...report.refused
+        .filter(({ id }) => !known.has(id))
+        .map(({ service, id, error }) => `${service} ${id}: ${error.message}`),
+    ])
+    return { verdict: refusals.length === 0 ? 'accepted' : 'refused', why: '', refusals }
+  } finally {
+    await twin.close()
+  }
+}

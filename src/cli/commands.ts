@@ -1,0 +1,70 @@
+// The commands of `sluice`, and what starting one means: help, flags, one clear line for an error, an exit status.
+
+import { describeError, ProxyError } from '../lib/errors.ts'
+import { trialCommand } from './check.ts'
+import { cleanupCommand } from './cleanup.ts'
+import { type Command, helpOf, parse } from './command.ts'
+import { completionCommand } from './complete.ts'
+import { doctorCommand } from './doctor.ts'
+import { explainCommand } from './explain.ts'
+import { planCommand } from './plan.ts'
+import { statusCommand } from './status.ts'
+import { processTerminal, type Terminal } from './table.ts'
+import { upCommand } from './up.ts'
+import { sluiceVersion } from './version.ts'
+
+const commands: readonly Command[] = [
+  upCommand,
+  explainCommand,
+  planCommand,
+  statusCommand,
+  doctorCommand,
+  cleanupCommand,
+  completionCommand(() => commands),
+  trialCommand,
+]
+
+export function help(): string {
+  const shown = commands.filter(({ hidden }) => hidden !== true)
+  return [
+    'sluice: a Kubernetes service proxy, and what to ask it',
+    '',
+    'Usage:',
+    '  sluice COMMAND [flags]',
+    '',
+    'Commands:',
+    '  proxy        run the proxy; takes exactly kube-proxy’s flags (sluice proxy --help)',
+    ...shown.map(({ name, summary }) => `  ${name.padEnd(12)} ${summary}`),
+    '  version      the version',
+    '',
+    'sluice COMMAND --help tells more, with examples. Start here:',
+    '  sluice up --demo',
+    '',
+  ].join('\n')
+}
+
+/** Resolves with the exit status; undefined if there is no such command. */
+export async function runCommand(
+  name: string,
+  argv: readonly string[],
+  terminal: Terminal = processTerminal(),
+): Promise<number | undefined> {
+  if (name === 'version' || name === '--version') {
+    terminal.write(`sluice ${sluiceVersion}\n`)
+    return 0
+  }
+  const command = commands.find((each) => each.name === name)
+  if (command === undefined) return undefined
+  try {
+    const invocation = parse(command, argv)
+    if (invocation.help) {
+      terminal.write(helpOf(command))
+      return 0
+    }
+    return await command.run({ ...invocation, terminal })
+  } catch (error) {
+    if (!(error instanceof ProxyError)) throw error
+    terminal.note(`sluice ${name}: ${describeError(error)}\n`)
+    return 1
+  }
+}

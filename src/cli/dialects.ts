@@ -1,0 +1,9 @@
+// Which dialect `trace` is to speak for a mode and its settings.
+
+import type { Mode, Settings } from '../backend/backend.ts'
+import { type Dialect, iptables, iptablesWithoutLocalhost, nftables } from '../model/dialect.ts'
+
+export function dialectOf(mode: Mode, settings: Pick<Settings, 'localhostNodePorts'>): Dialect {
+  if (mode === 'iptables') return settings.localhostNodePorts ? iptables : iptablesWithoutLocalhost
+  return mode === 'nftables' ? nftables : { ...iptablesWithoutLocalhost, name: mode }
+}

@@ -1,0 +1,76 @@
+// `sluice doctor`: looks over the machine and the cluster's side of it, and says of each finding what it means and what to do.
+
+import type { Mode } from '../backend/backend.ts'
+import type { Command, Invocation } from './command.ts'
+import { outputFlag } from './command.ts'
+import { clusterFindings } from './doctor-cluster.ts'
+import { machineFindings } from './doctor-machine.ts'
+import { migrate } from './migrate.ts'
+import { modeFlag, sourceFlags } from './source.ts'
+import { type Colour, count, printed, type Terminal, table } from './table.ts'
+
+/** `ok` is told, so that one sees what was looked at. */
+export type Level = 'ok' | 'note' | 'warning' | 'problem'
+
+export interface Finding {
+  readonly level: Level
+  /** What was looked at: `kernel`, `sysctl net.ipv4.ip_forward`. */
+  readonly about: string
+  readonly found: string
+  /** '' if it is ok. */
+  readonly meaning: string
+  readonly todo: string
+}
+
+export const ok = (about: string, found: string): Finding => ({ level: 'ok', about, found, meaning: '', todo: '' })
+
+export const doctorCommand: Command = {
+  name: 'doctor',
+  summary: 'kernel, tools, settings, other proxies and firewalls, API and permissions: what is wrong and what to do',
+  usage: '[flags]',
+  about: `Looks over this machine: kernel features, programs, modules, settings, rules of other proxies and firewalls, the running proxy, the
+API server and what it lets us do. Each finding says what it means and what to do. Exits with 3 if there is a problem.
+With --migrate-to nftables it reads a node that runs kube-proxy in iptables or ipvs mode and tells, service by service, what will change.`,
+  flags: [
+    modeFlag,
+    ...sourceFlags,
+    { name: 'migrate-to', value: 'MODE', help: 'what would change: nftables', choices: ['nftables'] },
+    outputFlag,
+  ],
+  examples: [
+    ['sluice doctor', 'look over this machine'],
+    ['sluice doctor --kubeconfig /etc/sluice/kubeconfig', 'and the API server, with these credentials'],
+    ['sluice doctor --migrate-to nftables --kubeconfig ~/.kube/config', 'before leaving iptables or ipvs mode'],
+  ],
+  takes: [0, 0],
+  run,
+}
+
+async function run(invocation: Invocation): Promise<number> {
+  if (invocation.flags.has('migrate-to')) return migrate(invocation)
+  const { flags, terminal } = invocation
+  const mode = (flags.get('mode') ?? 'nftables') as Mode
+  const findings = [...(await machineFindings(mode)), ...(await clusterFindings(flags))]
+  terminal.write(printed(findings, flags.get('output') ?? 'table', () => describe(findings, terminal)))
+  return findings.some(({ level }) => level === 'problem') ? 3 : 0
+}
+
+const colours: Readonly<Record<Level, Colour>> = { ok: 'green', note: 'cyan', warning: 'yellow', problem: 'red' }
+
+function describe(findings: readonly Finding[], terminal: Terminal): string {
+  const level = (one: Level) => terminal.paint(colours[one], one)
+  const list = table(
+    ['', 'ABOUT', 'FOUND'],
+    findings.map(({ level: one, about, found }) => [level(one), about, found]),
+    terminal,
+  )
+  const explained = findings
+    .filter(({ level: one }) => one !== 'ok')
+    .map(
+      ({ level: one, about, found, meaning, todo }) =>
+        `${level(one)} ${terminal.paint('bold', about)}: ${found}\n  ${meaning}\n  -> ${todo}\n`,
+    )
+  const of = (one: Level) => findings.filter(({ level: each }) => each === one).length
+  const verdict = `${count(of('problem'), 'problem')}, ${count(of('warning'), 'warning')}, ${count(of('note'), 'note')}.\n`
+  return [list, ...explained, verdict].join('\n')
+}

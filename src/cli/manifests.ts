@@ -1,0 +1,31 @@
+// Manifests as a cluster would see them: an API server in memory takes them in, allocates addresses and keeps slices.
+
+import { statSync } from 'node:fs'
+import { startApiServer } from '../apiserver/start.ts'
+import type { Client } from '../kube/client.ts'
+import { ProxyError } from '../lib/errors.ts'
+import { silentLogger } from '../lib/log.ts'
+
+/** Throws a ProxyError 'manifests' with file, line and field of what is wrong. */
+export async function withManifests<T>(
+  directory: string,
+  use: (api: Pick<Client, 'request'>) => Promise<T>,
+): Promise<T> {
+  if (statSync(directory, { throwIfNoEntry: false })?.isDirectory() !== true) {
+    throw new ProxyError('manifests', `--manifests: ${directory} is no directory`)
+  }
+  // The same text must give the same addresses each time: there is no chance in it.
+  const server = await startApiServer({ tls: false, manifests: directory, log: silentLogger, random: () => 0 })
+  try {
+    const problems = server.manifests?.problems() ?? []
+    if (problems.length > 0) {
+      const lines = problems.map(
+        ({ file, line, field, message }) => `${file}:${line}: ${field === '' ? '' : `${field}: `}${message}`,
+      )
+      throw new ProxyError('manifests', lines.join('; '))
+    }
+    return await use(server.local)
+  } finally {
+    await server.close()
+  }
+}

@@ -1,0 +1,197 @@
+// `sluice plan`: what a change would do to the data plane, entry by entry, and whether the kernel would take it. Changes nothing.
+
+import { readFileSync } from 'node:fs'
+import { parseAllDocuments } from 'yaml'
+import type { Held, Mode } from '../backend/backend.ts'
+import type { Inputs } from '../http/admin.ts'
+import { decodeEndpointSlice, decodeService } from '../kube/objects.ts'
+import { describeError, ProxyError } from '../lib/errors.ts'
+import { type Family, familyName } from '../lib/ip.ts'
+import { settle } from './change.ts'
+import { checkInKernel, type Verdict } from './check.ts'
+import type { Command, Invocation } from './command.ts'
+import { outputFlag } from './command.ts'
+import { inputsOf, modeFlag, plannerOf, sourceFlags } from './source.ts'
+import { count, printed, type Terminal } from './table.ts'
+import { type Noted, type Objects, Twin } from './twin.ts'
+
+export const planCommand: Command = {
+  name: 'plan',
+  summary: 'what a change would put and drop, as a diff, tried on the kernel without touching this one',
+  usage: '-f FILE [flags]',
+  about: `Shows what applying (or with --delete, deleting) the Services and EndpointSlices of a file would do on this node: every entry to
+put and to drop. The kernel's opinion comes from a network namespace made for it and thrown away: the state of now and then the change
+are really programmed there, through the same code. Needs root and the program ip for that; --no-check does without.
+Exit status: 0 nothing would change, 2 something would, 1 an error, the kernel's refusal included.`,
+  flags: [
+    { name: 'filename', short: 'f', value: 'FILE', help: 'YAML or JSON; - reads standard input', file: true },
+    { name: 'delete', help: 'the objects of the file go instead of come' },
+    { name: 'no-check', help: 'do not ask the kernel' },
+    ...sourceFlags,
+    modeFlag,
+    outputFlag,
+  ],
+  examples: [
+    ['sluice plan -f web.yaml', 'against what the proxy of this node has now'],
+    ['sluice plan -f web.yaml --delete', 'what deleting it would take away'],
+    ['sluice plan -f changes.yaml --manifests ./deploy --mode nftables', 'in CI: exit status 0, 2 or 1'],
+  ],
+  takes: [0, 0],
+  run,
+}
+
+interface Line {
+  readonly action: 'put' | 'change' | 'drop'
+  readonly family: Family
+  /** '' for what no service owns. */
+  readonly service: string
+  readonly id: string
+  readonly before: string
+  readonly after: string
+}
+
+interface Plan {
+  readonly node: string
+  readonly mode: Mode
+  readonly changes: readonly Line[]
+  readonly remarks: readonly string[]
+  readonly kernel: Verdict
+}
+
+async function run(invocation: Invocation): Promise<number> {
+  const { flags, terminal } = invocation
+  const file = flags.get('filename')
+  if (file === undefined) throw new ProxyError('usage', 'which file? give -f FILE')
+  const inputs = await inputsOf(invocation)
+  const mode = (flags.get('mode') as Mode | undefined) ?? inputs.identity.mode
+  const plan = await makePlan({ ...inputs, identity: { ...inputs.identity, mode } }, readObjects(file), {
+    remove: flags.has('delete'),
+    check: !flags.has('no-check'),
+  })
+  terminal.write(printed(plan, flags.get('output') ?? 'table', () => describe(plan, terminal)))
+  if (plan.kernel.verdict === 'refused') {
+    throw new ProxyError('refused', `the kernel refuses this: ${plan.kernel.refusals.join('; ')}`)
+  }
+  return plan.changes.length === 0 ? 0 : 2
+}
+
+export async function makePlan(
+  inputs: Inputs,
+  objects: readonly unknown[],
+  options: { readonly remove: boolean; readonly check: boolean },
+): Promise<Plan> {
+  const { mode, node } = inputs.identity
+  const { after, remarks } = settle(inputs, objects.map(decode), options.remove)
+  const twin = await Twin.open({ backend: plannerOf(mode, inputs.settings), views: inputs.views })
+  try {
+    const before = await twin.become(inputs)
+    const held = new Map(before.map(({ family, changes }) => [family, byId(changes.put)]))
+    const owners = (family: Family, id: string) => twin.ownerOf(family, id)
+    const goneOwners = new Map(
+      before.flatMap(({ family, changes }) => changes.put.map(({ id }) => [`${family} ${id}`, owners(family, id)])),
+    )
+    const noted = await twin.become(after)
+    const changes = noted.flatMap((one) => linesOf(one, held.get(one.family) ?? new Map(), owners, goneOwners))
+    const failures = noted.flatMap(({ report }) =>
+      report.refused.map(({ service, error }) => `${service}: ${error.message}`),
+    )
+    return {
+      node,
+      mode,
+      changes,
+      remarks: [...remarks, ...failures],
+      kernel: options.check
+        ? await checkInKernel({ ...inputs, after })
+        : { verdict: 'not asked', why: '--no-check', refusals: [] },
+    }
+  } finally {
+    await twin.close()
+  }
+}
+
+const byId = (list: readonly Held[]): Map<string, Held> => new Map(list.map((one) => [one.id, one]))
+
+function linesOf(
+  { family, changes }: Noted,
+  held: ReadonlyMap<string, Held>,
+  ownerOf: (family: Family, id: string) => string,
+  goneOwners: ReadonlyMap<string, string>,
+): readonly Line[] {
+  const put = changes.put.map(({ id, digest }): Line => {
+    const before = held.get(id)?.digest
+    const action = before === undefined ? 'put' : 'change'
+    return { action, family, service: ownerOf(family, id), id, before: before ?? '', after: digest }
+  })
+  const drop = changes.drop.map(({ id }): Line => {
+    const service = goneOwners.get(`${family} ${id}`) ?? ''
+    return { action: 'drop', family, service, id, before: held.get(id)?.digest ?? '', after: '' }
+  })
+  return [...put, ...drop].sort((a, b) => (a.service === b.service ? 0 : a.service < b.service ? -1 : 1))
+}
+
+/** The objects of a file, lists taken apart; a ProxyError 'manifests' with file and line if it cannot be read. */
+function readObjects(file: string): readonly unknown[] {
+  let text: string
+  try {
+    text = readFileSync(file === '-' ? 0 : file, 'utf8')
+  } catch (error) {
+    throw new ProxyError('manifests', `cannot read ${file}: ${describeError(error)}`, { cause: error })
+  }
+  return parseAllDocuments(text).flatMap((document) => {
+    const broken = document.errors[0]
+    if (broken !== undefined) {
+      throw new ProxyError('manifests', `${file}:${broken.linePos?.[0].line ?? 1}: ${broken.message.split('\n')[0]}`)
+    }
+    const value = document.toJS() as { kind?: string; items?: unknown[] } | null
+    if (value === null || value === undefined) return []
+    return value.kind?.endsWith('List') && Array.isArray(value.items) ? value.items : [value]
+  })
+}
+
+export interface Wish {
+  readonly kind: 'Service' | 'EndpointSlice'
+  readonly json: unknown
+}
+
+function decode(json: unknown): Wish {
+  const kind = (json as { kind?: unknown }).kind
+  if (kind === 'Service' || kind === 'EndpointSlice') return { kind, json }
+  throw new ProxyError(
+    'manifests',
+    `${String(kind)}: only Services and EndpointSlices change what a proxy programs; pods do so through their slices`,
+  )
+}
+
+export const decoders = { Service: decodeService, EndpointSlice: decodeEndpointSlice } as const
+export type { Objects }
+
+function describe(plan: Plan, terminal: Terminal): string {
+  const lines: string[] = []
+  let service: string | undefined
+  for (const line of plan.changes) {
+    if (line.service !== service) {
+      service = line.service
+      lines.push(terminal.paint('bold', service === '' ? 'the base' : service))
+    }
+    const family = plan.changes.some((other) => other.family !== line.family) ? ` (${familyName(line.family)})` : ''
+    if (line.action === 'put') lines.push(terminal.paint('green', `  + ${line.id}${family}: ${line.after}`))
+    else if (line.action === 'drop') lines.push(terminal.paint('red', `  - ${line.id}${family}: ${line.before}`))
+    else {
+      lines.push(`  ~ ${line.id}${family}`)
+      lines.push(terminal.paint('red', `    - ${line.before}`), terminal.paint('green', `    + ${line.after}`))
+    }
+  }
+  const of = (action: Line['action']) => plan.changes.filter((line) => line.action === action).length
+  const summary =
+    plan.changes.length === 0
+      ? 'No change.'
+      : `Plan for ${plan.node} (${plan.mode}): ${of('put')} to put, ${of('change')} to change, ${of('drop')} to drop.`
+  lines.push(summary, kernelLine(plan.kernel), ...plan.remarks.map((remark) => `! ${remark}`))
+  return `${lines.join('\n')}\n`
+}
+
+function kernelLine({ verdict, why, refusals }: Verdict): string {
+  if (verdict === 'accepted') return 'The kernel accepts this (tried in a network namespace that is gone again).'
+  if (verdict === 'not asked') return `The kernel was not asked: ${why}.`
+  return `The kernel refuses ${count(refusals.length, 'object')}.`
+}
