@@ -279,6 +279,7 @@ export class ProxyProcess {
     world: World,
     initial: readonly Manifest[] = [],
     env: NodeJS.ProcessEnv = {},
+    mode: 'iptables' | 'userspace' = 'iptables',
   ): Promise<ProxyProcess> {
     const args = ['netns', 'exec', world.node.name, process.execPath, await bundle()]
     const child = spawn('ip', args, {
@@ -289,9 +290,9 @@ export class ProxyProcess {
     world.proxies.push(proxy)
     await proxy.ask({
       ask: 'start',
-      mode: 'iptables',
+      mode,
       families: [4],
-      settings: nodeSettings('iptables', [4], [{ addresses: [nodeIp] }]),
+      settings: nodeSettings(mode, [4], [{ addresses: [nodeIp] }]),
       interfaceAddresses: ['127.0.0.1', nodeIp, '10.255.0.1'],
       initial,
     })

@@ -28,7 +28,7 @@ afterAll(() => {
 })
 
 const makeDriver = (): EngineDriver => {
-  const driver = new EngineDriver({ holdings })
+  const driver = new EngineDriver({ holdings, keepBase: true })
   drivers.push(driver)
   return driver
 }

@@ -1,0 +1,131 @@
+// Birth, death and bad days of userspace mode: killed and restarted, dead endpoints, services that go under live connections.
+
+import { once } from 'node:events'
+import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
+import { privateLock } from './iptables-lab.ts'
+import { clusterIp, delay, nodeIp, ProxyProcess, podIps, until, World, web } from './iptables-world.ts'
+
+privateLock()
+
+const start = (world: World) => ProxyProcess.start(world, web().put, {}, 'userspace')
+
+describe('life of userspace mode', () => {
+  let world: World
+
+  beforeAll(async () => {
+    world = await World.create()
+    await world.useFlavour('nft')
+  })
+
+  afterEach(async () => {
+    for (const proxy of world.proxies.splice(0)) await proxy.kill()
+  })
+
+  afterAll(async () => {
+    await world?.close()
+  })
+
+  /** Ports that rules lead to. */
+  const ports = async (): Promise<readonly number[]> => {
+    const saved = await world.run('iptables-nft-save -t nat')
+    return [...new Set([...saved.matchAll(/--to-destination \S+:(\d+)/g)].map((match) => Number(match[1])))]
+  }
+
+  it('leads nowhere while it is dead, and to the new process as soon as that listens', async () => {
+    let before: readonly number[] = []
+    for (let round = 0; round < 4; round++) {
+      const proxy = await start(world)
+      await proxy.settle()
+      for (let i = 0; i < 4; i++) expect(podIps).toContain(await world.ask())
+      expect(podIps).toContain(await world.ask(nodeIp, 30_080))
+      const now = await ports()
+      expect(now).toHaveLength(1)
+      expect(now).not.toEqual(before)
+      before = now
+      await proxy.kill()
+      expect(await world.ask()).toBe('ECONNREFUSED')
+    }
+  })
+
+  it('survives kill -9 in the middle of syncs', async () => {
+    for (let round = 0; round < 8; round++) {
+      const proxy = await start(world)
+      await delay(Math.random() * 300)
+      await proxy.kill()
+    }
+    const proxy = await start(world)
+    await proxy.settle()
+    for (let i = 0; i < 4; i++) expect(podIps).toContain(await world.ask())
+    const saved = await world.run('iptables-nft-save')
+    const hooks = saved.split('\n').filter((line) => /^-A (?!KUBE-).*-j KUBE-(?:PORTALS|NODEPORT)-/.test(line))
+    expect(hooks).toHaveLength(8)
+    expect(new Set(hooks).size).toBe(8)
+    expect(await ports()).toHaveLength(1)
+  })
+
+  it('hides dead endpoints from clients', async () => {
+    const proxy = await start(world)
+    // Nobody has the first two addresses; nothing comes back from there, not even an error.
+    await world.run('ip route add blackhole 10.180.0.8 || true; iptables-nft -I OUTPUT -d 10.180.0.9 -j DROP')
+    await proxy.apply(web(['10.180.0.8', '10.180.0.9', podIps[0]]))
+    await proxy.settle()
+    const answers = await Promise.all(Array.from({ length: 12 }, () => world.ask(clusterIp, 80, 10_000)))
+    await world.run('iptables-nft -D OUTPUT -d 10.180.0.9 -j DROP; ip route del blackhole 10.180.0.8')
+    expect(new Set(answers)).toEqual(new Set([podIps[0]]))
+  })
+
+  it('cuts no connection when endpoints change, nor when the service goes', async () => {
+    const proxy = await start(world)
+    await proxy.settle()
+    const { answer, socket } = await world.dial(clusterIp, 80)
+    const again = async () => {
+      socket.write('again\n')
+      return String((await once(socket, 'data'))[0]).trim()
+    }
+    await proxy.apply(web([podIps[0] === answer ? podIps[1] : podIps[0]]))
+    await proxy.settle()
+    expect(await again()).toBe(answer)
+    await proxy.apply({ drop: web().put, put: [] })
+    await proxy.settle()
+    expect(await world.ask(clusterIp, 80, 500)).toBe('timeout')
+    expect(await again()).toBe(answer)
+    socket.destroy()
+  })
+
+  it('lets nobody in by the port of a listener', async () => {
+    const proxy = await start(world)
+    await proxy.settle()
+    const [port] = (await ports()) as [number]
+    expect(await world.ask(nodeIp, port)).toBe('ECONNREFUSED')
+    expect(podIps).toContain(await world.ask())
+  })
+
+  it('comes through a firewall that lets nothing in by default', async () => {
+    const proxy = await start(world)
+    await proxy.settle()
+    await world.run('iptables-nft -A INPUT -m conntrack --ctstate ESTABLISHED -j ACCEPT; iptables-nft -A INPUT -j DROP')
+    const answer = await world.ask(nodeIp, 30_080)
+    await world.run('iptables-nft -D INPUT -j DROP; iptables-nft -D INPUT -m conntrack --ctstate ESTABLISHED -j ACCEPT')
+    expect(podIps).toContain(answer)
+  })
+
+  it('serves node ports on localhost', async () => {
+    const proxy = await start(world)
+    await proxy.settle()
+    const line = await world.run(`bash -c 'exec 3<>/dev/tcp/127.0.0.1/30080; echo hello >&3; head -1 <&3'`)
+    expect(podIps).toContain(line.trim())
+  })
+
+  it.each([
+    ['flushed', 'iptables-nft -t nat -F KUBE-PORTALS-CONTAINER'],
+    ['unhooked', 'iptables-nft -t nat -D PREROUTING 1'],
+    ['all gone', 'iptables-nft -t nat -F && iptables-nft -t nat -X'],
+  ])('repairs its chains: %s', async (_, command) => {
+    const proxy = await start(world)
+    await proxy.settle()
+    await world.run(command)
+    expect(podIps).not.toContain(await world.ask(clusterIp, 80, 200))
+    await until('repaired', async () => (podIps as readonly string[]).includes(await world.ask(clusterIp, 80, 500)))
+    expect(proxy.log).toContain('somebody else changed our rules')
+  })
+})
