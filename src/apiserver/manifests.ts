@@ -109,9 +109,10 @@ const joinPath = (path: string, field: string): string =>
   path === '' || field === '' ? path + field : `${path}.${field}`
 
 function findLine(document: Document, counter: LineCounter, field: string): number {
-  const path = [...field.matchAll(/([^.[\]]+)|\[(\d+)\]/g)].map(([, name, index]) =>
-    index === undefined ? (name as string) : Number(index),
-  )
+  // The server speaks of the list; people write the single one.
+  const single = field.replace(/^((?:items\[\d+\]\.)?spec\.clusterIP)s.*$/, '$1')
+  if (single !== field && document.getIn(pathOf(single)) !== undefined) return findLine(document, counter, single)
+  const path = pathOf(field)
   for (let length = path.length; length >= 0; length--) {
     const node = length === 0 ? document.contents : document.getIn(path.slice(0, length), true)
     const range = (node as { range?: readonly number[] | null } | undefined | null)?.range
@@ -119,3 +120,8 @@ function findLine(document: Document, counter: LineCounter, field: string): numb
   }
   return 1
 }
+
+const pathOf = (field: string): readonly (string | number)[] =>
+  [...field.matchAll(/([^.[\]]+)|\[(\d+)\]/g)].map(([, name, index]) =>
+    index === undefined ? (name as string) : Number(index),
+  )

@@ -100,10 +100,18 @@ export function relinquish(
   for (const [key, value] of Object.entries(target)) {
     const fate = below(sets, `f:${key}`)
     if (fate === 'untouched') made[key] = value
-    else if (fate !== 'gone') made[key] = relinquish(fieldOf(schema, key), value, fate)
+    else if (fate !== 'gone') {
+      const left = relinquish(fieldOf(schema, key), value, fate)
+      // A container that nobody asks for any more goes with the last of its content.
+      const emptied = sets.after[`f:${key}`] === undefined && isVacant(left) && !isVacant(value)
+      if (!emptied) made[key] = left
+    }
   }
   return made
 }
+
+const isVacant = (value: unknown): boolean =>
+  Array.isArray(value) ? value.length === 0 : isObject(value) && Object.keys(value).length === 0
 
 function below(
   { before, after, others }: { before: FieldSet; after: FieldSet; others: readonly FieldSet[] },

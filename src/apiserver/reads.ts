@@ -33,7 +33,7 @@ export function whole(query: URLSearchParams, name: string): number | undefined 
 export function askedVersion(query: URLSearchParams): number | undefined {
   const value = query.get('resourceVersion')
   if (value === null || value === '') return undefined
-  if (!/^\d{1,15}$/.test(value)) {
+  if (!/^\d{1,16}$/.test(value) || !Number.isSafeInteger(Number(value))) {
     throw badRequest(
       `invalid resource version: resourceVersion: Invalid value: ${JSON.stringify(value)}: strconv.ParseUint: parsing ${JSON.stringify(value)}: invalid syntax`,
     )

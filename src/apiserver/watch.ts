@@ -84,7 +84,8 @@ export async function runWatch(options: WatchOptions, start: Start, sink: Sink, 
     const ends = clock.monotonic() + options.timeoutMs
     while (!signal.aborted && sink.waiting <= maxWaiting) {
       const left = ends - clock.monotonic()
-      if (left <= 0) break
+      // Timers may run a fraction of a millisecond early.
+      if (left < 1) break
       const pause = new AbortController()
       const over = AbortSignal.any([signal, pause.signal])
       await Promise.race([sleep(clock, Math.min(left, bookmarkMs), over).catch(() => {}), tooSlow])
