@@ -4,7 +4,7 @@
 // it, which is also how nf_tables counts. Every change can be taken back, since a text must be made before it is known to work.
 
 import { jumps } from './chains.ts'
-import type { IptEntry, Table } from './entries.ts'
+import { type IptEntry, isEndpoint, type Table } from './entries.ts'
 
 export class Book {
   readonly shared: Readonly<Record<Table, OrderedTexts>> = { filter: new OrderedTexts(), nat: new OrderedTexts() }
@@ -50,7 +50,7 @@ export class Book {
     if (before?.digest === entry.digest) return before
     if (before !== undefined) this.drop(entry.id)
     this.#entries.set(entry.id, entry)
-    this.#lines[entry.table] += countLines(entry.digest)
+    this.#lines[entry.table] += countLines(entry)
     if (this.#uses !== undefined) countUses(this.#uses, entry, 1)
     if (entry.kind === 'base') this.#base.set(entry.id, entry.digest)
     else if (entry.kind === 'rules') this.shared[entry.table].put(entry.port, entry.digest)
@@ -62,7 +62,7 @@ export class Book {
     const entry = this.#entries.get(id)
     if (entry === undefined) return undefined
     this.#entries.delete(id)
-    this.#lines[entry.table] -= countLines(entry.digest)
+    this.#lines[entry.table] -= countLines(entry)
     if (this.#uses !== undefined) countUses(this.#uses, entry, -1)
     if (entry.kind === 'base') this.#base.delete(id)
     else if (entry.kind === 'rules') this.shared[entry.table].drop(entry.port)
@@ -71,15 +71,21 @@ export class Book {
   }
 }
 
-const isEndpoint = ({ id }: IptEntry): boolean => id.startsWith('KUBE-SEP-', 4)
-
-function countLines(text: string): number {
+function countLines(entry: IptEntry): number {
+  if (isEndpoint(entry)) return 2
+  const text = entry.digest
   let count = 0
   for (let at = text.indexOf('\n'); at >= 0; at = text.indexOf('\n', at + 1)) count++
   return count
 }
 
-function countUses(uses: Map<string, number>, { table, digest }: IptEntry, sign: 1 | -1): void {
+function countUses(uses: Map<string, number>, entry: IptEntry, sign: 1 | -1): void {
+  const { table, digest, id } = entry
+  if (isEndpoint(entry)) {
+    use(uses, id, 2 * sign)
+    use(uses, 'nat KUBE-MARK-MASQ', sign)
+    return
+  }
   for (let start = 0; start < digest.length; ) {
     const end = digest.indexOf('\n', start)
     const { chain, target } = parseRule(digest, start, end)

@@ -5,7 +5,7 @@ import { reachableOf } from '../../model/endpoints.ts'
 import type { Endpoint, Frontend, NodeView, ServicePort } from '../../model/types.ts'
 import { hash32, iptablesHash } from '../names.ts'
 import { counters } from './chains.ts'
-import { chainEntry, type IptEntry, rulesEntry } from './entries.ts'
+import { chainEntry, endpointEntry, type IptEntry, rulesEntry } from './entries.ts'
 
 export interface PlanOptions {
   /** Node ports are served on 127.0.0.1. */
@@ -27,7 +27,9 @@ export function plan(port: ServicePort, node: NodeView, options: PlanOptions): r
     const lines = [...internalRule(run, which), ...balance(run, which, seps)]
     entries.push(chainEntry(which === 'cluster' ? run.svc : run.svl, port, lines))
   }
-  for (const [endpoint, { chain }] of seps) entries.push(chainEntry(chain, port, endpointRules(run, endpoint, chain)))
+  for (const { chain, address } of seps.values()) {
+    entries.push(endpointEntry(chain, port, address, port.affinitySeconds > 0))
+  }
   return entries
 }
 
@@ -193,15 +195,6 @@ function balance(run: Run, which: 'cluster' | 'local', seps: ReadonlyMap<Endpoin
     return `${rule(sep)}${chance} -j ${sep.chain}`
   })
   return [...sticky, ...random]
-}
-
-function endpointRules({ port, match }: Run, endpoint: Endpoint, chain: string): readonly string[] {
-  const rule = `-A ${chain} -m comment --comment ${port.name}`
-  const remember = port.affinitySeconds === 0 ? '' : ` -m recent --name ${chain} --set`
-  return [
-    `${rule} -s ${endpoint.ip} -j KUBE-MARK-MASQ`,
-    `${rule}${remember} ${match} -j DNAT --to-destination ${hostPort(endpoint.ip, endpoint.port)}`,
-  ]
 }
 
 /** undefined if local traffic cannot be told from other traffic. */

@@ -5,7 +5,7 @@
 // only where they changed. A line that is refused is found again by its number.
 
 import { canary, counters, type Jump, kubeletFirewall, savedJump, sharedChains } from './chains.ts'
-import { chainOf, type IptEntry, type Table } from './entries.ts'
+import { chainOf, type IptEntry, type Table, textOf } from './entries.ts'
 
 /** What the tools and the kernel of this machine can do. */
 export interface Features {
@@ -34,15 +34,6 @@ const localhostRule = new RegExp(`^.* --nfacct-name ${counters.localhost} .*\\n`
 
 /** Above this many endpoints their rules go without comments, which make up half of the text. */
 export const largeEndpoints = 1000
-
-/** The text of a chain without the comments that only help people find their endpoint. */
-export function withoutComments({ id, port, digest }: IptEntry): string {
-  if (!id.startsWith('KUBE-SEP-', 4)) return digest.replaceAll(endpointComment, '')
-  const name = port.slice(0, port.lastIndexOf('/'))
-  return digest.replaceAll(` -m comment --comment ${name}`, '')
-}
-
-const endpointComment = / -m comment --comment "\S+ -> \S+"/g
 
 export interface Draft {
   /** Fixed parts, already adapted; '' where there is none. */
@@ -74,7 +65,7 @@ export function compose(draft: Draft): string {
   }
   declare(out, draft.stale)
   out.push(draft.base.nat.head)
-  const text = draft.large ? withoutComments : (entry: IptEntry) => entry.digest
+  const text = (entry: IptEntry) => textOf(entry, !draft.large)
   for (const [port, rules] of draft.shared.nat) {
     out.push(rules)
     const own = written.get(port)

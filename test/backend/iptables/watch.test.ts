@@ -2,7 +2,7 @@
 
 import { describe, expect, it } from 'vitest'
 import { Book } from '../../../src/backend/iptables/book.ts'
-import { chainEntry, rulesEntry } from '../../../src/backend/iptables/entries.ts'
+import { chainEntry, endpointEntry, rulesEntry } from '../../../src/backend/iptables/entries.ts'
 import { countUses, type Sight } from '../../../src/backend/iptables/sight.ts'
 import { Watch } from '../../../src/backend/iptables/watch.ts'
 import { silentLogger } from '../../../src/lib/log.ts'
@@ -24,7 +24,7 @@ class Eyes implements Sight {
     const owner = { id: 'ns/a/tcp', service: 'ns/a' }
     this.book.put(rulesEntry('nat', owner, ['-A KUBE-SERVICES -d 10.0.0.1 -j KUBE-SVC-A']))
     this.book.put(chainEntry('KUBE-SVC-A', owner, ['-A KUBE-SVC-A -j KUBE-SEP-A']))
-    this.book.put(chainEntry('KUBE-SEP-A', owner, ['-A KUBE-SEP-A -j DNAT --to-destination 10.1.0.1:80']))
+    this.book.put(endpointEntry('KUBE-SEP-A', owner, '10.1.0.1:80', false))
     this.watch = new Watch({
       sight: this,
       expected: () => this.book.uses(),
@@ -70,7 +70,7 @@ describe('the watch', () => {
   it('counts a use for every rule in a chain and every jump to it', () => {
     const { book } = new Eyes()
     expect(book.uses().get('nat KUBE-SVC-A')).toBe(2)
-    expect(book.uses().get('nat KUBE-SEP-A')).toBe(2)
+    expect(book.uses().get('nat KUBE-SEP-A')).toBe(3)
     // Two built-in chains jump to it.
     expect(book.uses().get('nat KUBE-SERVICES')).toBe(3)
   })

@@ -2,6 +2,7 @@
 
 import { describe, expect, it } from 'vitest'
 import { jumps } from '../../../src/backend/iptables/chains.ts'
+import { textOf } from '../../../src/backend/iptables/entries.ts'
 import { adapt, composeJumps, suspectLines } from '../../../src/backend/iptables/restore.ts'
 import { ProxyError } from '../../../src/lib/errors.ts'
 import { endpoint, service, slice, tcp } from '../../model/builders.ts'
@@ -130,7 +131,7 @@ describe.each(styles)('a refusal in the words of %s', (_, words) => {
     expect(new Set(refused.map(({ error }) => /ns\/s\d+/.exec(error.message)?.[0]))).toEqual(
       new Set(['ns/s12', 'ns/s16']),
     )
-    const texts = [...bench.book.entries()].map(({ digest }) => digest).join('')
+    const texts = [...bench.book.entries()].map((entry) => textOf(entry)).join('')
     expect(texts).toContain('DNAT --to-destination 10.0.0.12:80')
     expect(texts).toContain('DNAT --to-destination 10.9.9.13:80')
     expect(texts).not.toContain('DNAT --to-destination 10.9.9.12:80')
