@@ -121,9 +121,12 @@ async function measure(services: number): Promise<void> {
     engine.store.slices.put(`ns/s${i}-a`, sliceAt(i))
   }
   const first = next()
+  const cpu = process.cpuUsage()
   engine.store.services.synced()
   engine.store.slices.synced()
   const initial = await first
+  const used = process.cpuUsage(cpu)
+  const cpuSeconds = (used.user + used.system) / 1e6
   const times: number[] = []
   let messages = 0
   for (let n = 1; n <= changes; n++) {
@@ -139,13 +142,13 @@ async function measure(services: number): Promise<void> {
   await restarted
   const p = (share: number) => (times[Math.floor(times.length * share)] as number).toFixed(2)
   console.log(
-    `| ${services} x ${endpointsEach} | ${(initial.durationMs / 1000).toFixed(2)} s | ${p(0.5)} ms | ${p(0.95)} ms | ${messages} |`,
+    `| ${services} x ${endpointsEach} | ${(initial.durationMs / 1000).toFixed(2)} s | ${cpuSeconds.toFixed(2)} s | ${p(0.5)} ms | ${p(0.95)} ms | ${messages} |`,
   )
   await cleanupIpvs(silentLogger)
 }
 
 isolate()
 console.log(`Linux ${release()}, Node ${process.version}${process.env.SLUICE_IN_VM === '1' ? ', in a VM' : ''}\n`)
-console.log('| services | initial sync | one change p50 | p95 | messages |\n|---|---|---|---|---|')
+console.log('| services | initial sync | CPU | one change p50 | p95 | messages |\n|---|---|---|---|---|---|')
 for (const size of sizes.length > 0 ? sizes : [1000, 5000, 10_000]) await measure(size)
 process.exit(0)

@@ -17,7 +17,7 @@ import { systemClock } from '../lib/time.ts'
 import { checkFamilies, missingDetector } from '../model/families.ts'
 import { conntrackMax, type NodeFacts } from '../model/node.ts'
 import { ipv6Available } from '../sys/families.ts'
-import { listAddresses, watchAddresses } from '../sys/netlink/route.ts'
+import { listOwnIps, watchAddresses } from '../sys/netlink/route.ts'
 import { countCpus, setOomScore, tuneConntrack } from '../sys/tuning.ts'
 import { startAdmin } from './admin.ts'
 import { nodeFacts } from './facts.ts'
@@ -78,7 +78,7 @@ export async function run({ options, backend, log, signal }: RunOptions): Promis
     running.push(reflect(ownNode(name), node))
     await node.ready(stop.signal)
 
-    const interfaceAddresses = (await listAddresses()).map(({ ip }) => ip)
+    const interfaceAddresses = await listOwnIps()
     const facts = nodeFacts(config, { name, record: node.node, interfaceAddresses })
     const families = await usableFamilies(config, backend, facts, log)
     const views = new Views(facts, families)
@@ -208,7 +208,7 @@ function protectFromOom(score: number, log: Logger): void {
 
 async function refreshAddresses(views: Views, log: Logger): Promise<void> {
   try {
-    views.update({ interfaceAddresses: (await listAddresses()).map(({ ip }) => ip) })
+    views.update({ interfaceAddresses: await listOwnIps() })
   } catch (error) {
     log.error('cannot list interface addresses; node ports stay where they are', { error })
   }

@@ -97,9 +97,9 @@ export class Addresses {
     const batch = new Batch<string>(this.#socket, `add addresses to ${deviceName}`, wait)
     for (const ip of own) {
       this.#bound.add(ip)
-      await batch.add(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, ip, (writer) => writeAddress(writer, this.#index, ip))
+      batch.add(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, ip, (writer) => writeAddress(writer, this.#index, ip))
     }
-    const refused = (await batch.finish()).filter(({ errno }) => errno !== EEXIST)
+    const refused = (await batch.send()).filter(({ errno }) => errno !== EEXIST)
     for (const { about } of refused) this.#bound.delete(about)
     const failed = new Set(refused.map(({ about }) => about))
     return {
@@ -114,9 +114,9 @@ export class Addresses {
     for (const ip of ips) {
       if (forget) this.#elsewhere.delete(ip)
       if (!this.#bound.delete(ip)) continue
-      await batch.add(RTM_DELADDR, 0, ip, (writer) => writeAddress(writer, this.#index, ip))
+      batch.add(RTM_DELADDR, 0, ip, (writer) => writeAddress(writer, this.#index, ip))
     }
-    const [refused] = (await batch.finish()).filter(({ errno }) => errno !== EADDRNOTAVAIL)
+    const [refused] = (await batch.send()).filter(({ errno }) => errno !== EADDRNOTAVAIL)
     if (refused !== undefined) throw refused.error
   }
 

@@ -155,13 +155,13 @@ async function probe(kernel: VirtualServers, scheduler: string): Promise<void> {
     timeout: 0,
   }
   const create = kernel.requests<string>(`create a virtual server with scheduler ${scheduler}`, {})
-  await create.service(command.newService, scheduler, server)
-  const [refused] = await create.finish()
+  create.service(command.newService, scheduler, server)
+  const [refused] = await create.send()
   if (refused !== undefined) {
     const words = `IPVS does not work with scheduler "${scheduler}": is the module ip_vs_${scheduler} there?`
     throw new ProxyError('ipvs-scheduler', words, { cause: refused.error, fields: { scheduler } })
   }
   const remove = kernel.requests<string>('delete the trial server', {})
-  await remove.serviceKey(command.deleteService, scheduler, server)
-  await remove.finish()
+  remove.serviceKey(command.deleteService, scheduler, server)
+  await remove.send()
 }

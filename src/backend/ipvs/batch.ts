@@ -5,8 +5,10 @@ import { NLM_F_REQUEST } from '../../sys/netlink/message.ts'
 import type { Failure, NetlinkSocket, Wait } from '../../sys/netlink/socket.ts'
 import { MessageWriter } from '../../sys/netlink/writer.ts'
 
-/** The kernel works inside `send`, so the event loop waits: some hundred messages at a time. */
+/** The kernel works inside `send`, and the event loop waits for it: some hundred messages at a time. */
 const datagramBytes = 48 * 1024
+/** What one more message may take. */
+const roomBytes = 512
 
 export interface Refused<T> {
   readonly about: T
@@ -17,12 +19,10 @@ export interface Refused<T> {
 export class Batch<T> {
   readonly #socket: NetlinkSocket
   readonly #op: string
-  readonly #writer = new MessageWriter(datagramBytes + 4096)
-  readonly #about = new Map<number, T>()
-  readonly #refused: Refused<T>[] = []
   readonly #wait: Wait
-  /** Messages sent so far. */
-  count = 0
+  readonly #full: MessageWriter[] = []
+  #writer = new MessageWriter(roomBytes * 4)
+  readonly #about = new Map<number, T>()
 
   constructor(socket: NetlinkSocket, op: string, wait: Wait) {
     this.#socket = socket
@@ -30,34 +30,35 @@ export class Batch<T> {
     this.#wait = wait
   }
 
-  /** Sends by itself when enough has come together. */
-  async add(type: number, flags: number, about: T, body: (writer: MessageWriter) => void): Promise<void> {
+  add(type: number, flags: number, about: T, body: (writer: MessageWriter) => void): void {
+    if (this.#writer.length > datagramBytes) {
+      this.#full.push(this.#writer)
+      this.#writer = new MessageWriter(datagramBytes + roomBytes, this.#writer.sequence)
+    }
     const writer = this.#writer
     this.#about.set(writer.begin(type, NLM_F_REQUEST | flags), about)
     body(writer)
     writer.end()
-    this.count++
-    if (writer.length > datagramBytes) await this.#flush()
   }
 
-  /** Everything has been done but what is returned. */
-  async finish(): Promise<readonly Refused<T>[]> {
-    if (this.#about.size > 0) await this.#flush()
-    return this.#refused
+  /** Sends everything; returns what was refused of it. */
+  async send(): Promise<readonly Refused<T>[]> {
+    const refused: Refused<T>[] = []
+    for (const writer of [...this.#full, this.#writer]) {
+      if (writer.count === 0) continue
+      const last = writer.acknowledge()
+      const { failures, overflow } = await this.#socket.batch(this.#op, writer, last, this.#wait)
+      if (overflow) throw new ProxyError('netlink', `${this.#op}: more errors than the kernel could tell`)
+      for (const failure of failures) this.#refuse(failure, refused)
+      // Health probes are answered in between.
+      if (this.#full.length > 0) await new Promise((resolve) => setImmediate(resolve))
+    }
+    return refused
   }
 
-  async #flush(): Promise<void> {
-    const last = this.#writer.acknowledge()
-    const { failures, overflow } = await this.#socket.batch(this.#op, this.#writer, last, this.#wait)
-    if (overflow) throw new ProxyError('netlink', `${this.#op}: more errors than the kernel could tell`)
-    for (const failure of failures) this.#refuse(failure)
-    this.#writer.clear()
-    this.#about.clear()
-  }
-
-  #refuse(failure: Failure): void {
+  #refuse(failure: Failure, refused: Refused<T>[]): void {
     const about = this.#about.get(failure.sequence)
     if (about === undefined) return
-    this.#refused.push({ about, errno: failure.errno, error: this.#socket.failure(this.#op, failure) })
+    refused.push({ about, errno: failure.errno, error: this.#socket.failure(this.#op, failure) })
   }
 }

@@ -49,8 +49,8 @@ async function removeServers(family: Family, log: Logger): Promise<void> {
       const ours = (await kernel.services({})).filter(
         (server) => server.family === family && isOurs(server, addresses.bound, ids),
       )
-      for (const server of ours) await requests.serviceKey(command.deleteService, server.ip, server)
-      await requests.finish()
+      for (const server of ours) requests.serviceKey(command.deleteService, server.ip, server)
+      await requests.send()
       if (ours.length > 0) log.info('removed virtual servers', { family, count: ours.length })
     } finally {
       kernel.close()

@@ -30,10 +30,10 @@ const purpose = 'ipvs'
 
 /** Requests that are sent together; `about` comes back with those that are refused. */
 export interface Requests<T> {
-  service(what: number, about: T, service: Service): Promise<void>
-  serviceKey(what: number, about: T, key: ServiceKey): Promise<void>
-  destination(what: number, about: T, key: ServiceKey, destination: Destination): Promise<void>
-  finish(): Promise<readonly Refused<T>[]>
+  service(what: number, about: T, service: Service): void
+  serviceKey(what: number, about: T, key: ServiceKey): void
+  destination(what: number, about: T, key: ServiceKey, destination: Destination): void
+  send(): Promise<readonly Refused<T>[]>
 }
 
 export class VirtualServers {
@@ -122,13 +122,13 @@ export class VirtualServers {
     const type = this.#type
     const add = (about: T, body: (writer: MessageWriter) => void) => {
       this.sent++
-      return batch.add(type, 0, about, body)
+      batch.add(type, 0, about, body)
     }
     return {
       service: (what, about, service) => add(about, (writer) => writeService(writer, what, service)),
       serviceKey: (what, about, key) => add(about, (writer) => writeServiceKey(writer, what, key)),
       destination: (what, about, key, one) => add(about, (writer) => writeDestination(writer, what, key, one)),
-      finish: () => batch.finish(),
+      send: () => batch.send(),
     }
   }
 

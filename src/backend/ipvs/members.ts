@@ -55,10 +55,10 @@ export class Members {
   async create(sets: readonly SetSpec[], wait: Wait): Promise<readonly Refusal[]> {
     const batch = new Batch<SetSpec>(this.#socket, 'create sets', wait)
     for (const set of sets) {
-      await batch.add(ipsetMessage(ipsetCommand.create), 0, set, (writer) => writeCreate(writer, set))
+      batch.add(ipsetMessage(ipsetCommand.create), 0, set, (writer) => writeCreate(writer, set))
       if (!this.#sizes.has(set.name)) this.#sizes.set(set.name, 0)
     }
-    const refused = await batch.finish()
+    const refused = await batch.send()
     return refused.map(({ about, errno, error }) => ({ id: `set ${about.name}`, error: explain(error, errno) }))
   }
 
@@ -69,10 +69,10 @@ export class Members {
     const type = ipsetMessage(add ? ipsetCommand.add : ipsetCommand.delete)
     for (const id of ids) {
       const [set, member] = splitMember(id)
-      await batch.add(type, 0, id, (writer) => writeMember(writer, set, member))
+      batch.add(type, 0, id, (writer) => writeMember(writer, set, member))
       this.#count(set, add ? 1 : -1)
     }
-    const refused = await batch.finish()
+    const refused = await batch.send()
     for (const { about } of refused) this.#count(splitMember(about)[0], add ? -1 : 1)
     return refused.map(({ about, errno, error }) => ({ id: about, error: explain(error, errno) }))
   }
@@ -95,9 +95,9 @@ export class Members {
   async destroy(wait: Wait): Promise<readonly ProxyError[]> {
     const batch = new Batch<string>(this.#socket, 'destroy sets', wait)
     for (const { name } of await this.#headers(wait)) {
-      await batch.add(ipsetMessage(ipsetCommand.destroy), 0, name, (writer) => writeSetName(writer, name))
+      batch.add(ipsetMessage(ipsetCommand.destroy), 0, name, (writer) => writeSetName(writer, name))
     }
-    return (await batch.finish()).map(({ errno, error }) => explain(error, errno))
+    return (await batch.send()).map(({ errno, error }) => explain(error, errno))
   }
 
   close(): void {

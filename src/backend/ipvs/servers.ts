@@ -116,10 +116,10 @@ export class Servers {
         known.draining.delete(name)
         if (now === undefined) continue
         removed++
-        await requests.destination(command.deleteDestination, name, known.server, destination)
+        requests.destination(command.deleteDestination, name, known.server, destination)
       }
       // Gone already: just as well.
-      await requests.finish()
+      await requests.send()
       if (known.draining.size === 0) this.#draining.delete(key)
     }
     return removed
@@ -176,10 +176,10 @@ export class Servers {
     const byKey = new Map<string, Wish>()
     for (const wish of wishes) {
       byKey.set(wish.key, wish)
-      await this.#bring(wish, requests)
+      this.#bring(wish, requests)
     }
     const failed = new Map<string, { wish: Wish; refusal: Refusal; stale: boolean }>()
-    for (const { about, errno, error } of await requests.finish()) {
+    for (const { about, errno, error } of await requests.send()) {
       const wish = byKey.get(about.key) as Wish
       const gone = errno === ENOENT || errno === ESRCH
       if (gone && (about.what === command.deleteDestination || about.what === command.deleteService)) continue
@@ -194,18 +194,19 @@ export class Servers {
     return [...failed.values()]
   }
 
-  async #bring({ key, entry }: Wish, requests: Requests<About>): Promise<void> {
+  #bring({ key, entry }: Wish, requests: Requests<About>): void {
     const known = this.#known.get(key)
     if (entry === undefined) {
       if (known === undefined) return
       this.#known.delete(key)
       this.#draining.delete(key)
-      return requests.serviceKey(command.deleteService, { key, what: command.deleteService }, known.server)
+      requests.serviceKey(command.deleteService, { key, what: command.deleteService }, known.server)
+      return
     }
     const { server } = entry
     const what = known === undefined ? command.newService : command.setService
     if (known === undefined || !sameSettings(known.server, server)) {
-      await requests.service(what, { key, what }, server)
+      requests.service(what, { key, what }, server)
     }
     const live = known?.live ?? new Map<string, Destination>()
     const draining: Known['draining'] = known?.draining ?? new Map()
@@ -219,7 +220,7 @@ export class Servers {
       const verb = present ? command.setDestination : command.newDestination
       draining.delete(name)
       live.set(name, destination)
-      await requests.destination(verb, { key, what: verb }, server, destination)
+      requests.destination(verb, { key, what: verb }, server, destination)
     }
     for (const [name, destination] of live) {
       if (wanted.has(name)) continue
@@ -229,7 +230,7 @@ export class Servers {
       if (verb === command.setDestination) {
         draining.set(name, { destination: resting, since: this.#options.clock.monotonic() })
       }
-      await requests.destination(verb, { key, what: verb }, server, resting)
+      requests.destination(verb, { key, what: verb }, server, resting)
     }
     if (draining.size > 0) this.#draining.add(key)
     else this.#draining.delete(key)

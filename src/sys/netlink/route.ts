@@ -60,6 +60,11 @@ export async function listAddresses(wait: Wait = {}): Promise<readonly Interface
   }
 }
 
+/** Of the machine itself: those on kube-ipvs0 are services', put there by us or by kube-proxy in mode ipvs. */
+export async function listOwnIps(wait: Wait = {}): Promise<readonly string[]> {
+  return (await listAddresses(wait)).filter((one) => one.interface !== 'kube-ipvs0').map(({ ip }) => ip)
+}
+
 export interface WatchOptions {
   /** Changes come in bursts: told once, this long after the first. */
   readonly debounceMs?: number

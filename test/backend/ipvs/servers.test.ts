@@ -32,7 +32,7 @@ class FakeKernel {
       if (errno !== 0) refused.push({ about, errno, error: new ProxyError('netlink', `errno ${errno}`) })
     }
     return {
-      service: async (what, about, service) => {
+      service: (what, about, service) => {
         this.log.push(`${names.get(what)} ${service.scheduler}`)
         const known = this.table.get(serverKey(service))
         if (this.missing.has(service.scheduler)) return answer(about, 2)
@@ -40,11 +40,11 @@ class FakeKernel {
         if (what === command.setService && !known) return answer(about, 3)
         this.table.set(serverKey(service), { service, destinations: known?.destinations ?? new Map() })
       },
-      serviceKey: async (what, about, asked) => {
+      serviceKey: (what, about, asked) => {
         this.log.push(`${names.get(what)}`)
         answer(about, this.table.delete(serverKey(asked)) ? 0 : 3)
       },
-      destination: async (what, about, asked, one) => {
+      destination: (what, about, asked, one) => {
         this.log.push(`${names.get(what)} ${one.ip} ${one.weight}`)
         const list = this.table.get(serverKey(asked))?.destinations
         if (list === undefined) return answer(about, 3)
@@ -53,7 +53,7 @@ class FakeKernel {
         if (what === command.deleteDestination) list.delete(one.ip)
         else list.set(one.ip, { method: 0, active: had?.active ?? 0, inactive: had?.inactive ?? 0, ...one })
       },
-      finish: async () => refused,
+      send: async () => refused,
     }
   }
 

@@ -1,0 +1,179 @@
+// The messages against the kernel itself: what is written is what ipvsadm and ipset print, and what is read back.
+
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { Addresses } from '../../src/backend/ipvs/addresses.ts'
+import { VirtualServers } from '../../src/backend/ipvs/kernel.ts'
+import { Members } from '../../src/backend/ipvs/members.ts'
+import { setsOf } from '../../src/backend/ipvs/sets.ts'
+import { command, type Service } from '../../src/sys/netlink/ipvs.ts'
+import { enterNamespace, type Namespace } from '../kernel/support-netns.ts'
+
+let space: Namespace
+let kernel: VirtualServers
+beforeAll(async () => {
+  space = enterNamespace()
+  kernel = (await VirtualServers.open()) as VirtualServers
+})
+afterAll(() => {
+  kernel?.close()
+  space?.leave()
+})
+
+const plain = { scheduler: 'rr', flags: 0, timeout: 0 }
+const servers: readonly Service[] = [
+  { family: 4, protocol: 'tcp', ip: '172.30.0.41', port: 80, scheduler: 'rr', flags: 1, timeout: 10_800 },
+  { family: 4, protocol: 'udp', ip: '172.30.0.42', port: 53, ...plain, scheduler: 'wlc' },
+  { family: 4, protocol: 'sctp', ip: '172.30.0.43', port: 7, ...plain, scheduler: 'sh' },
+  { family: 6, protocol: 'tcp', ip: 'fd00:172:30::41', port: 443, ...plain, scheduler: 'mh', flags: 0x10 },
+]
+
+async function send(write: (requests: ReturnType<typeof kernel.requests<string>>) => void) {
+  const requests = kernel.requests<string>('test', {})
+  write(requests)
+  return requests.send()
+}
+
+describe('IPVS', () => {
+  it('holds the servers and destinations that we write, and shows them to ipvsadm', async () => {
+    const refused = await send((requests) => {
+      for (const server of servers) {
+        requests.service(command.newService, server.ip, server)
+        const ip = server.family === 4 ? '10.180.0.1' : 'fd00:10::1'
+        requests.destination(command.newDestination, ip, server, { ip, port: 8080, weight: 3 })
+      }
+    })
+    expect(refused).toEqual([])
+    const seen = (await kernel.services({})).map(({ statistics: _, ...server }) => server)
+    expect([...seen].sort((a, b) => (a.ip < b.ip ? -1 : 1))).toEqual(
+      [...servers].sort((a, b) => (a.ip < b.ip ? -1 : 1)),
+    )
+    for (const server of servers) {
+      const [one] = await kernel.destinations(server, {})
+      expect(one).toEqual({
+        ip: server.family === 4 ? '10.180.0.1' : 'fd00:10::1',
+        port: 8080,
+        weight: 3,
+        method: 0,
+        active: 0,
+        inactive: 0,
+      })
+      expect((await kernel.service(server, {}))?.scheduler).toBe(server.scheduler)
+    }
+    const listed = space.exec('ipvsadm', ['-Ln']).replace(/ +/g, ' ')
+    for (const line of [
+      'TCP 172.30.0.41:80 rr persistent 10800\n -> 10.180.0.1:8080 Masq 3 0 0',
+      'UDP 172.30.0.42:53 wlc\n -> 10.180.0.1:8080 Masq 3 0 0',
+      'SCTP 172.30.0.43:7 sh\n -> 10.180.0.1:8080 Masq 3 0 0',
+      'TCP [fd00:172:30::41]:443 mh (mh-port)\n -> [fd00:10::1]:8080 Masq 3 0 0',
+    ]) {
+      expect(listed).toContain(line)
+    }
+  })
+
+  it('changes and deletes them, and says what is wrong', async () => {
+    const [web] = servers as [Service]
+    const destination = { ip: '10.180.0.1', port: 8080, weight: 0 }
+    expect(await send((one) => one.destination(command.setDestination, '', web, destination))).toEqual([])
+    expect((await kernel.destinations(web, {}))[0]?.weight).toBe(0)
+    expect(await send((one) => one.service(command.setService, '', { ...web, scheduler: 'lc' }))).toEqual([])
+    expect((await kernel.service(web, {}))?.scheduler).toBe('lc')
+    const errno = async (write: Parameters<typeof send>[0]) => (await send(write)).map((one) => one.errno)
+    expect(await errno((one) => one.service(command.newService, '', web))).toEqual([17])
+    expect(await errno((one) => one.service(command.setService, '', { ...web, scheduler: 'nosuch' }))).toEqual([2])
+    expect(await errno((one) => one.serviceKey(command.deleteService, '', { ...web, port: 9 }))).toEqual([3])
+    expect(
+      await errno((one) => one.destination(command.deleteDestination, '', web, { ...destination, port: 9 })),
+    ).toEqual([2])
+    expect(await errno((one) => one.destination(command.newDestination, '', web, destination))).toEqual([17])
+    expect(await send((one) => one.serviceKey(command.deleteService, '', web))).toEqual([])
+    expect(await kernel.service(web, {})).toBeUndefined()
+  })
+
+  it.each(['rr', 'wrr', 'lc', 'wlc', 'lblc', 'lblcr', 'dh', 'sh', 'sed', 'nq', 'fo', 'ovf', 'mh'])(
+    'has the scheduler %s',
+    async (scheduler) => {
+      const server: Service = { family: 4, protocol: 'tcp', ip: '198.51.100.1', port: 1, ...plain, scheduler }
+      expect(await send((one) => one.service(command.newService, '', server))).toEqual([])
+      expect(await send((one) => one.serviceKey(command.deleteService, '', server))).toEqual([])
+    },
+  )
+
+  it('sets timeouts', async () => {
+    await kernel.setTimeouts({ tcp: 901, tcpFin: 61, udp: 301 })
+    expect(space.exec('ipvsadm', ['-l', '--timeout'])).toContain('901 61 301')
+    await kernel.setTimeouts({ tcp: 900, tcpFin: 120, udp: 300 })
+  })
+})
+
+describe('ipset', () => {
+  const samples: Readonly<Record<string, readonly string[]>> = {
+    'hash:ip': ['10.0.0.1'],
+    'hash:ip,port': ['10.0.0.1,tcp:80', '10.0.0.1,udp:53', '10.0.0.1,sctp:7'],
+    'hash:ip,port,ip': ['10.0.0.1,tcp:80,10.0.0.2'],
+    'hash:ip,port,net': ['10.0.0.1,tcp:80,203.0.113.0/25', '10.0.0.1,tcp:80,0.0.0.0/1', '10.0.0.1,tcp:80,10.0.0.9/32'],
+    'bitmap:port': ['80', '65535'],
+  }
+  const six = (member: string) =>
+    member
+      .replace('203.0.113.0/25', 'fd00:203::/32')
+      .replace('0.0.0.0/1', '8000::/1')
+      .replace('10.0.0.9/32', 'fd00::9/128')
+      .replaceAll(/10\.0\.0\.(\d)/g, 'fd00::$1')
+
+  it.each([4, 6] as const)('holds every set of family %s with its members, as ipset prints them', async (family) => {
+    const sets = new Members(family)
+    try {
+      expect(await sets.create(setsOf(family), {})).toEqual([])
+      const ids = setsOf(family).flatMap(({ name, type }) =>
+        (samples[type] as readonly string[]).map((member) => `member ${name} ${family === 6 ? six(member) : member}`),
+      )
+      expect(await sets.change(ids, true, {})).toEqual([])
+      expect(await sets.check({})).toBe('')
+      const held = (await sets.read({})).map(({ id }) => id)
+      expect(held.filter((id) => id.startsWith('member')).sort()).toEqual([...ids].sort())
+      expect(held.filter((id) => id.startsWith('set'))).toHaveLength(19)
+      const printed = space.exec('ipset', ['save'])
+      expect(printed).toMatch(
+        family === 4 ? /^add KUBE-CLUSTER-IP 10\.0\.0\.1,tcp:80$/m : /^add KUBE-6-CLUSTER-IP fd00::1,tcp:80$/m,
+      )
+      expect(await sets.change(ids, false, {})).toEqual([])
+      expect((await sets.read({})).filter(({ kind }) => kind === 'member')).toEqual([])
+      space.exec('ipset', [
+        'add',
+        family === 4 ? 'KUBE-IPVS-IPS' : 'KUBE-6-IPVS-IPS',
+        family === 4 ? '1.1.1.1' : 'fd00::2',
+      ])
+      expect(await sets.check({})).toContain('has 1 members instead of 0')
+      expect(await sets.destroy({})).toEqual([])
+      expect(space.exec('ipset', ['list', '-n'])).toBe('')
+    } finally {
+      sets.close()
+    }
+  })
+})
+
+describe('kube-ipvs0', () => {
+  it('gets addresses of both families, once each, and loses them', async () => {
+    for (const [family, ip] of [
+      [4, '172.30.0.41'],
+      [6, 'fd00:172:30::41'],
+    ] as const) {
+      const addresses = new Addresses(family, () => undefined)
+      try {
+        await addresses.read({})
+        await addresses.create({})
+        await addresses.create({})
+        expect((await addresses.bind([ip], {})).bound).toEqual([ip])
+        expect((await addresses.bind([ip], {})).refused).toEqual([])
+        expect(space.exec('ip', ['-br', 'addr', 'show', 'kube-ipvs0'])).toContain(`${ip}/${family === 4 ? 32 : 128}`)
+        await addresses.read({})
+        expect([...addresses.bound]).toEqual([ip])
+        await addresses.unbind([ip], {})
+        expect(space.exec('ip', ['-br', 'addr', 'show', 'kube-ipvs0'])).not.toContain(ip)
+        await addresses.destroy({})
+      } finally {
+        addresses.close()
+      }
+    }
+  })
+})
