@@ -1,3 +1,5 @@
+import { spawn } from 'node:child_process'
+import { createHash } from 'node:crypto'
 import { createSocket } from 'node:dgram'
 import { once } from 'node:events'
 import { type AddressInfo, createConnection, createServer, type Server, type Socket } from 'node:net'
@@ -77,6 +79,65 @@ describe('the TCP relay', () => {
     for (let i = 0; i < 6; i++) expect(await ask(relay.port, '?')).toBe('alive')
   })
 
+  it('asks a slow endpoint again, with more patience', async () => {
+    const program = `require('net').createServer((s) => s.end('at last')).listen({ port: 0, host: '127.0.0.1', backlog: 1 },
+      function () { console.log(this.address().port) })`
+    const child = spawn(process.execPath, ['-e', program], { stdio: ['ignore', 'pipe', 'inherit'] })
+    opened.push(() => child.kill('SIGKILL'))
+    const port = Number((await once(child.stdout, 'data'))[0])
+    // Stopped, and its queue full: what comes now is neither answered nor refused.
+    child.kill('SIGSTOP')
+    for (let i = 0; i < 3; i++) {
+      const filler = createConnection({ host: '127.0.0.1', port })
+      filler.on('error', () => {})
+      opened.push(() => filler.destroy())
+    }
+    await delay(50)
+    const shed: string[] = []
+    const relay = await tcpRelay([`127.0.0.1:${port}`], { onShed: (why) => shed.push(why) })
+    const answer = ask(relay.port, '?')
+    await delay(350)
+    child.kill('SIGCONT')
+    expect(await answer).toBe('at last')
+    expect(shed).toEqual([])
+  })
+
+  it('passes a reset on: a cut-off answer must not look complete', async () => {
+    const endpoint = await tcpServer((socket) => {
+      socket.write('half an ans')
+      socket.once('data', () => socket.resetAndDestroy())
+    })
+    const relay = await tcpRelay([endpoint])
+    const socket = createConnection({ host: '127.0.0.1', port: relay.port })
+    opened.push(() => socket.destroy())
+    await once(socket, 'data')
+    socket.write('go on')
+    await expect(once(socket, 'end')).rejects.toMatchObject({ code: 'ECONNRESET' })
+  })
+
+  it('carries much in both directions at once, byte for byte', async () => {
+    const endpoint = await tcpServer((socket) => socket.pipe(socket))
+    const relay = await tcpRelay([endpoint])
+    const socket = createConnection({ host: '127.0.0.1', port: relay.port, allowHalfOpen: true })
+    opened.push(() => socket.destroy())
+    const sent = createHash('sha256')
+    const got = createHash('sha256')
+    const parts = Array.from({ length: 400 }, (_, i) => Buffer.alloc(1 + ((i * 7919) % 150_000), i))
+    for (const part of parts) sent.update(part)
+    const writing = (async () => {
+      for (const part of parts) if (!socket.write(part)) await once(socket, 'drain')
+      socket.end()
+    })()
+    // Slowly at first, so that the relay has to hold back and to swap buffers.
+    let reads = 0
+    for await (const part of socket) {
+      got.update(part)
+      if (++reads < 20) await delay(5)
+    }
+    await writing
+    expect(got.digest('hex')).toBe(sent.digest('hex'))
+  })
+
   it('turns a client away when no endpoint answers', async () => {
     const shed: string[] = []
     const relay = await tcpRelay([await deadEndpoint()], { onShed: (why) => shed.push(why) })
@@ -134,6 +195,37 @@ describe('the UDP relay', () => {
     opened.push(() => socket.close())
     return `127.0.0.1:${socket.address().port}`
   }
+
+  it('moves a talking client when its endpoint goes, and when its endpoint refuses', async () => {
+    const endpoints = [await udpServer('a'), await udpServer('b')]
+    const balancing = balancer(endpoints, 60)
+    const options = { host: '127.0.0.1', port: 0, log: silentLogger, idleMs: 60_000 }
+    const relay = await relayUdp({ ...options, balancer: balancing })
+    opened.push(() => relay.close())
+    const client = createSocket('udp4')
+    opened.push(() => client.close())
+    const say = async (): Promise<string> => {
+      // As clients of UDP do: once more if nothing comes.
+      const again = setInterval(() => client.send('?', relay.port, '127.0.0.1'), 100)
+      client.send('?', relay.port, '127.0.0.1')
+      const [answer] = await once(client, 'message')
+      clearInterval(again)
+      return String(answer)[0] as string
+    }
+    const first = await say()
+    const rest = endpoints.filter((_, i) => 'ab'[i] !== first)
+    balancing.update(rest, 60)
+    relay.keep(new Set(rest))
+    const second = await say()
+    expect(second).not.toBe(first)
+    const dead = await deadEndpoint()
+    balancing.update([dead], 60)
+    relay.keep(new Set([dead]))
+    client.send('?', relay.port, '127.0.0.1')
+    await delay(50)
+    balancing.update([dead, ...rest], 60)
+    expect(await say()).toBe(second)
+  })
 
   it('keeps a client on its endpoint while it talks, and chooses anew after the idle time', async () => {
     const endpoints = [await udpServer('a'), await udpServer('b')]

@@ -1,0 +1,24 @@
+// A relay in a process with few descriptors: listens, and tells on request what it has shed and whether it is still alive.
+
+import { Balancer } from '../../../src/backend/relay/balance.ts'
+import { relayTcp } from '../../../src/backend/relay/tcp.ts'
+import { FileBudget } from '../../../src/backend/userspace/files.ts'
+import { silentLogger } from '../../../src/lib/log.ts'
+
+const [endpoint, budgeted] = process.argv.slice(2) as [string, string]
+const balancer = new Balancer(Math.random, () => performance.now())
+balancer.update([endpoint], 0)
+const shed: Record<string, number> = {}
+const relay = await relayTcp({
+  host: '127.0.0.1',
+  port: 0,
+  balancer,
+  log: silentLogger,
+  onShed: (why) => {
+    shed[why] = (shed[why] ?? 0) + 1
+  },
+  ...(budgeted === 'budget' ? { budget: new FileBudget() } : {}),
+})
+process.send?.({ port: relay.port })
+process.on('message', () => process.send?.({ shed, active: relay.active() }))
+process.on('disconnect', () => process.exit())
