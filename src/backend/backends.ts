@@ -8,6 +8,7 @@ import { cleanupIpvs } from './ipvs/cleanup.ts'
 import { cleanupNftables, nftables } from './nftables/backend.ts'
 import { userspace } from './userspace/backend.ts'
 import { cleanupUserspace } from './userspace/cleanup.ts'
+import { winuserspace } from './userspace/winuserspace.ts'
 
 interface Known {
   readonly make: (settings: Settings) => Backend<Held>
@@ -18,7 +19,7 @@ const known: Partial<Readonly<Record<Mode, Known>>> = {
   iptables: { make: iptables, cleanup: cleanupIptables },
   ipvs: { make: ipvs, cleanup: cleanupIpvs },
   nftables: { make: nftables, cleanup: cleanupNftables },
-  userspace: { make: userspace, cleanup: cleanupUserspace },
+  userspace: { make: process.platform === 'win32' ? winuserspace : userspace, cleanup: cleanupUserspace },
 }
 
 /** Undefined where this build has no such data plane. */

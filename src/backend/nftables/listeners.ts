@@ -57,6 +57,7 @@ export class Listeners {
     const open = this.#open.get(id)
     if (open !== undefined) {
       open.balancer.update(listener.endpoints, listener.affinitySeconds)
+      open.relay.keep(new Set(listener.endpoints))
       open.digest = digest
       return
     }

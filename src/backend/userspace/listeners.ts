@@ -35,6 +35,8 @@ export class Listeners {
   readonly #retired = new Set<Relay>()
   readonly #shed: Record<ShedReason, number> = { files: 0, dial: 0, ports: 0, flows: 0 }
   #failures = 0
+  /** Changes with every socket that is opened. */
+  version = 0
 
   constructor(options: ListenersOptions) {
     this.#options = options
@@ -66,6 +68,7 @@ export class Listeners {
         const fresh = await this.#listen(entry, host, avoid)
         await this.drop([entry.id])
         this.#open.set(entry.id, fresh)
+        this.version++
       } catch (error) {
         this.#failures++
         refused.push({ id: entry.id, error: asProxyError(error) })

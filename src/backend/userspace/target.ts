@@ -36,6 +36,8 @@ export class UserspaceTarget implements Target<UserspaceEntry> {
   #seen: Seen | undefined
   /** The text that the kernel has; undefined: unknown. */
   #written: string | undefined
+  /** Rules, or the ports that they lead to, changed since they were written. */
+  #due = true
 
   constructor({ context, programs, budget, settings }: TargetOptions) {
     const { family, log, clock } = context
@@ -57,8 +59,11 @@ export class UserspaceTarget implements Target<UserspaceEntry> {
   }
 
   async apply(changes: Changes<UserspaceEntry>, wanted: Wanted<UserspaceEntry>, signal: AbortSignal): Promise<Applied> {
+    const version = this.#listeners.version
     const refused = await this.#open(changes, wanted)
-    await this.#write(wanted, signal)
+    // Endpoints that come and go change what listeners know, and no rule.
+    this.#due ||= version !== this.#listeners.version || changes.drop.length > 0 || changes.put.some(isRule)
+    if (this.#due || this.#seen !== undefined) await this.#write(wanted, signal)
     await this.#listeners.drop(changes.drop.filter(({ kind }) => kind === 'listener').map(({ id }) => id))
     return { refused, figures: this.#listeners.figures() }
   }
@@ -90,7 +95,10 @@ export class UserspaceTarget implements Target<UserspaceEntry> {
     const draft = this.#draft(wanted)
     const text = compose(draft)
     const seen = this.#seen
-    if (seen === undefined && text === this.#written) return
+    if (seen === undefined && text === this.#written) {
+      this.#due = false
+      return
+    }
     this.#written = undefined
     const before = await this.#watch.pause()
     const commits = this.#tools.commits
@@ -98,6 +106,7 @@ export class UserspaceTarget implements Target<UserspaceEntry> {
       const missing = seen === undefined ? undefined : await this.#missing(seen, signal)
       await this.#tools.restore(missing === undefined ? text : compose(draft, missing), signal)
       this.#written = text
+      this.#due = false
       this.#seen = undefined
       this.#uses = usesOf(text)
     } catch (error) {
@@ -145,6 +154,9 @@ export class UserspaceTarget implements Target<UserspaceEntry> {
     return { hooks: absent, canaries: canaryTables.filter((table) => !uses.has(`${table} ${canary}`)) }
   }
 }
+
+/** Or what rules depend on. Listeners that open are counted by themselves. */
+const isRule = ({ kind }: Held): boolean => kind !== 'listener'
 
 function listenersOf(wanted: Wanted<UserspaceEntry>): readonly ListenerEntry[] {
   return [...wanted.entries()].filter((entry) => entry.kind === 'listener')
