@@ -140,20 +140,23 @@ describe('other people’s hands', () => {
 
   it('leaves virtual servers of others alone', async () => {
     await stage.tool('ipvsadm', '-A', '-t', '198.51.100.7:443', '-s', 'rr')
-    await stage.restart()
-    await stage.put(service, slice(1))
+    await stage.restart(service, slice(1))
     expect(await stage.tool('ipvsadm', '-Ln')).toContain('198.51.100.7:443')
   })
 })
 
 describe('crashes', () => {
   it(`finds its way after ${kills} kills at random moments`, async () => {
+    await stage.put(service, slice(1, 2))
+    const talks = await Promise.all([stage.connect(), stage.connect()])
     for (let i = 0; i < kills; i++) {
       await stage.driver.apply({ drop: [], put: stage.manifests([service, slice(1 + (i % 4), 2 + (i % 4))]) })
       await new Promise((resolve) => setTimeout(resolve, Math.random() * (emulated ? 400 : 40)))
-      await stage.restart()
+      await stage.restart(service, slice(1 + (i % 3), 2 + (i % 3)))
+      for (const talk of talks) expect(await talk.ask()).toBe(talk.server)
     }
     await stage.put(service, slice(3, 4))
+    for (const talk of talks) talk.reset()
     const live = (await stage.destinations()).filter((line) => line.split(' ')[1] === '1')
     expect(live.map((line) => line.split(' ')[0])).toEqual(['10.180.0.3:80', '10.180.0.4:80'])
     expect([pod(3), pod(4)]).toContain(await stage.once())

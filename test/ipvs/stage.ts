@@ -74,16 +74,18 @@ export class Stage {
     this.#pods.configure(['route add default via 10.255.0.1 dev eth0 onlink'])
   }
 
-  start(): Promise<void> {
+  async start(...objects: Json[]): Promise<void> {
     const interfaceAddresses = ['127.0.0.1', '::1', nodeIp, '10.255.0.1']
-    return this.driver.start({ node: this.node, mode: 'ipvs', families: [4], settings, interfaceAddresses })
+    const initial = this.manifests(objects)
+    await this.driver.start({ node: this.node, mode: 'ipvs', families: [4], settings, interfaceAddresses, initial })
+    await this.driver.settle()
   }
 
   /** A new proxy process after the old one was killed. */
-  async restart(): Promise<void> {
+  async restart(...objects: Json[]): Promise<void> {
     this.driver.close()
     this.driver = new EngineDriver({ holdings, keepBase: true, nodeArgs: interpreted })
-    await this.start()
+    await this.start(...objects)
   }
 
   /** Objects in the shorthand of the scenarios; returns when the kernel has them. */

@@ -12,6 +12,8 @@ export interface Start {
   readonly settings: NodeSettings
   /** Every address of the node in the lab, of both families, loopback included. */
   readonly interfaceAddresses: readonly string[]
+  /** What the proxy knows before its first sync, as after a restart; default: nothing. */
+  readonly initial?: readonly Manifest[]
 }
 
 /** Events in order: first the deletions, then the additions and updates. */

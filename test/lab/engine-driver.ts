@@ -36,8 +36,8 @@ export class EngineDriver implements Driver {
     if (this.#namespace !== start.node.name) this.close()
     this.#child ??= this.#spawn(start.node.name)
     this.#start = start
-    const { mode, families, settings, interfaceAddresses } = start
-    await this.#ask({ ask: 'start', mode, families, settings, interfaceAddresses })
+    const { mode, families, settings, interfaceAddresses, initial = [] } = start
+    await this.#ask({ ask: 'start', mode, families, settings, interfaceAddresses, initial })
   }
 
   async apply(change: Change): Promise<void> {
