@@ -41,7 +41,7 @@ export const nftables: Dialect = {
   hairpin: 'local',
   firewallWithoutEndpoints: 'drop',
   // kube-proxy 1.36 never serves them here; we do where the configuration asks for loopback by name, as 1.37 does.
-  localhostNodePorts: { 4: 'named', 6: 'never' },
+  localhostNodePorts: { 4: 'named', 6: 'named' },
   refusesNodePortsEverywhere: false,
   hidesClients: false,
   refusesSctp: false,

@@ -398,7 +398,7 @@ describe('details', () => {
     expect(summary(trace(world, packet('203.0.113.2', '192.168.0.2:3001')))).toBe('10.180.9.9:80 snat')
   })
 
-  it('IPv6: loopback never serves node ports, a permitted address does', () => {
+  it('IPv6: loopback serves node ports where it is named, as a permitted address does', () => {
     const six = view({
       family: 6,
       ip: 'fd00::2',
@@ -413,7 +413,10 @@ describe('details', () => {
       summary(trace(world, { from, to, port, protocol: 'tcp', origin: 'outside' }))
     expect(from6('fd00::2', 3001)).toBe('[fd00:10:2::1]:80 [fd00:10::1]:80 snat')
     expect(from6('fd00::3', 3001)).toBe('PASS')
-    expect(from6('::1', 3001, '::1')).toBe('PASS')
+    expect(from6('::1', 3001, '::1')).toBe('[fd00:10:2::1]:80 [fd00:10::1]:80 snat')
+    const unnamed = { ...six, nodePorts: { ...six.nodePorts, loopbackNamed: false } }
+    const local: Packet = { from: '::1', to: '::1', port: 3001, protocol: 'tcp', origin: 'node' }
+    expect(summary(trace({ ...world, node: unnamed }, local))).toBe('PASS')
     expect(from6('fd00:172::41', 80, 'fd00:10::99')).toBe('[fd00:10:2::1]:80 [fd00:10::1]:80')
     expect(from6('fd00:172::41', 81)).toBe('REJECT')
   })
