@@ -9,7 +9,7 @@ import { capture, providePackages } from './packages.ts'
 /** Loads what the tier needs; a machine that lacks it fails the tests, not this. */
 const modules = 'ip_vs nf_conntrack ip_set xt_set dummy'
 /** In an emulated CPU compiled code is translated once more: interpreting is quicker. */
-export const interpreted = ['--no-opt', '--max-lazy', '--no-sparkplug']
+const interpreted = ['--no-opt', '--max-lazy', '--no-sparkplug']
 
 export function tierCommand(project: string, args: readonly string[]): readonly string[] {
   const script = `modprobe -aq ${modules}; exec node ${interpreted.join(' ')} "$@"`
@@ -41,5 +41,7 @@ async function runTier(project: string, args: readonly string[]): Promise<number
   }
 }
 
-const [project = 'ipvs', ...args] = process.argv.slice(2)
-process.exitCode = await runTier(project, args)
+if (import.meta.filename === process.argv[1]) {
+  const [project = 'ipvs', ...args] = process.argv.slice(2)
+  process.exitCode = await runTier(project, args)
+}
