@@ -4,7 +4,7 @@
 // the live table is owned by the running proxy. A namespace of its own needs no care at all: nothing in it is anybody else's.
 
 import type { Inputs } from '../http/admin.ts'
-import { describeError, ProxyError } from '../lib/errors.ts'
+import { describeError } from '../lib/errors.ts'
 import { run } from '../sys/exec.ts'
 import type { Command } from './command.ts'
 import { ownProgram } from './program.ts'
@@ -38,6 +38,8 @@ export async function checkInKernel(trial: Trial): Promise<Verdict> {
     const args = ['netns', 'exec', name, ...ownProgram(), trialCommand.name]
     const { stdout } = await run('ip', args, { stdin: JSON.stringify(trial), deadlineMs: 120_000 })
     return JSON.parse(stdout) as Verdict
+  } catch (error) {
+    return notAsked(describeError(error))
   } finally {
     await run('ip', ['netns', 'del', name])
   }
@@ -63,15 +65,19 @@ export const trialCommand: Command = {
 
 async function tryHere(trial: Trial): Promise<Verdict> {
   const backend = plannerOf(trial.identity.mode, trial.settings)
-  const twin = await Twin.open({ backend, views: trial.views, real: true })
+  let twin: Twin
+  try {
+    twin = await Twin.open({ backend, views: trial.views, real: true })
+  } catch (error) {
+    // The mode itself does not work here, which says nothing about the change.
+    return { verdict: 'not asked', why: describeError(error), refusals: [] }
+  }
   try {
     const before = await twin.become(trial)
     const failed = before.find(({ report }) => !report.ok)
     if (failed !== undefined) {
-      throw new ProxyError(
-        'trial',
-        `even the state of now cannot be programmed here: ${describeError(failed.report.error)}`,
-      )
+      const why = `even the state of now cannot be programmed in an empty namespace: ${describeError(failed.report.error)}`
+      return { verdict: 'not asked', why, refusals: [] }
     }
     const known = new Set(before.flatMap(({ report }) => report.refused.map(({ id }) => id)))
     const after = await twin.become(trial.after)

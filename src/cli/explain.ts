@@ -119,14 +119,18 @@ export function describe(answer: Explanation, terminal: Terminal): string {
   )
   const entries = table(
     ['  KERNEL OBJECT', 'CONTENT', 'IN THE KERNEL'],
-    answer.entries.map(({ id, digest, kernel }) => [`  ${id}`, shorten(digest, 60), kernelWord(kernel, terminal)]),
+    answer.entries.map(({ id, digest, kernel }) => [
+      `  ${id}`,
+      shorten(oneLine(digest), 60),
+      kernelWord(kernel, terminal),
+    ]),
     terminal,
   )
   return [`${lines.join('\n')}\n`, endpoints, entries].filter((part) => part !== '').join('\n')
 }
 
 function verdictWords(answer: Explanation): string {
-  const service = answer.service === '' ? '' : ` by ${answer.service} (${answer.frontend || 'no frontend'})`
+  const service = answer.service === '' ? '' : ` by ${answer.service}${answer.frontend && ` (${answer.frontend})`}`
   const used = answer.endpoints.filter(({ probability }) => probability > 0).length
   switch (answer.verdict) {
     case 'forward': {
@@ -150,3 +154,5 @@ export function kernelWord(at: Presence, terminal: Terminal): string {
 
 export const shorten = (text: string, limit: number): string =>
   text.length <= limit ? text : `${text.slice(0, limit - 1)}…`
+
+const oneLine = (text: string): string => text.trim().replaceAll('\n', ' | ')

@@ -59,7 +59,9 @@ function describe(
 ): Explanation {
   const { port, frontend } = outcome
   const { topology, endpoints } =
-    port === undefined ? { topology: [], endpoints: [] } : selection(stage, view, port, outcome)
+    port === undefined || frontend === undefined
+      ? { topology: [], endpoints: [] }
+      : selection(stage, view, port, outcome)
   const snats = outcome.verdict === 'forward' ? outcome.endpoints.map((endpoint) => endpoint.snat) : []
   const status = port === undefined ? undefined : stage.desired.status(port.service)
   const own = status?.families.find(({ family }) => family === view.family)
@@ -81,7 +83,7 @@ function describe(
     endpoints,
     affinitySeconds: outcome.verdict === 'forward' ? outcome.affinity : 0,
     snat: outcome.verdict !== 'forward' ? 'none' : outcome.masquerade ? 'yes' : snats.includes(true) ? 'hairpin' : 'no',
-    entries: entriesFor(stage, view, outcome, own?.entries ?? [], kernel),
+    entries: entriesFor(stage, view, packet, outcome, own?.entries ?? [], kernel),
     remarks: [
       ...(own?.pending ? ['A change of this service waits for the next sync.'] : []),
       ...(own?.quarantine === undefined
@@ -93,8 +95,10 @@ function describe(
   }
 }
 
-export const describeFrontend = ({ kind, ip, port }: Frontend): string =>
-  kind === 'node-port' ? `node port ${port}` : `${kind.replaceAll('-', ' ')} ${hostPort(ip, port)}`
+const kinds = { 'cluster-ip': 'cluster IP', 'external-ip': 'external IP', 'load-balancer': 'load balancer IP' } as const
+
+const describeFrontend = ({ kind, ip, port }: Frontend): string =>
+  kind === 'node-port' ? `node port ${port}` : `${kinds[kind]} ${hostPort(ip, port)}`
 
 function remarksOf(mode: Mode, outcome: Outcome): readonly string[] {
   if (outcome.verdict !== 'forward') return []
@@ -174,13 +178,17 @@ function everyLocal(port: ServicePort, outcome: Outcome & { verdict: 'forward' }
 function entriesFor(
   stage: Stage,
   view: NodeView,
+  packet: Packet,
   { port, frontend }: Outcome,
   claimed: readonly Held[],
   kernel: Sight | undefined,
 ): readonly EntrySummary[] {
   if (port === undefined) return []
-  const shown = frontend === undefined ? port.frontends.filter(({ kind }) => kind === 'cluster-ip') : [frontend]
-  const needed = new Set(stage.backend.plan({ ...port, frontends: shown }, view).map(({ id }) => id))
+  const needed =
+    frontend === undefined
+      ? // No port was met, only the address: what holds the address alone is what answers.
+        new Set(claimed.map(({ id }) => id).filter((id) => id.endsWith(` ${packet.to}`)))
+      : new Set(stage.backend.plan({ ...port, frontends: [frontend] }, view).map(({ id }) => id))
   return claimed
     .filter(({ id }, i) => needed.has(id) && claimed.findIndex((one) => one.id === id) === i)
     .map(({ id, kind, digest }) => ({ id, kind, digest, kernel: presence({ id, kind, digest }, kernel) }))

@@ -4,7 +4,7 @@ import type { AdminEvent, Connections, ReportSummary, ServiceSummary, Summary } 
 import { ProxyError } from '../lib/errors.ts'
 import { familyName } from '../lib/ip.ts'
 import type { AdminClient } from './admin-client.ts'
-import { age, count, type Terminal, table } from './table.ts'
+import { age, count, fitted, type Terminal, table } from './table.ts'
 
 const refreshMs = 1_000
 const shownServices = 15
@@ -92,8 +92,6 @@ export function frame(
   const reports = summary.reports
     .slice(0, shownReports)
     .map((report) => `  ${age(Date.now() - report.startedAt).padStart(4)} ago  ${reportLine(report)}\n`)
-  const cut = (line: string) =>
-    line.length > terminal.columns && !line.includes('\x1b') ? `${line.slice(0, terminal.columns - 1)}…` : line
   return [
     `\n${count(summary.services, 'service')}, ${summary.connections?.tracked ?? 0} connections tracked, state ${summary.families[0]?.stateHash ?? ''}\n`,
     table(['SERVICE PORT', 'ADDRESSES', 'ENDPOINTS (CONNECTIONS)'], rows, terminal),
@@ -103,6 +101,6 @@ export function frame(
   ]
     .join('')
     .split('\n')
-    .map(cut)
+    .map((line) => fitted(line, terminal.columns))
     .join('\n')
 }

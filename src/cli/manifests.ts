@@ -1,7 +1,7 @@
 // Manifests as a cluster would see them: an API server in memory takes them in, allocates addresses and keeps slices.
 
 import { statSync } from 'node:fs'
-import { startApiServer } from '../apiserver/start.ts'
+import { type ApiServer, startApiServer } from '../apiserver/start.ts'
 import type { Client } from '../kube/client.ts'
 import { ProxyError } from '../lib/errors.ts'
 import { silentLogger } from '../lib/log.ts'
@@ -24,8 +24,19 @@ export async function withManifests<T>(
       )
       throw new ProxyError('manifests', lines.join('; '))
     }
+    await quiet(server.registry)
     return await use(server.local)
   } finally {
     await server.close()
+  }
+}
+
+/** Slices are kept by a controller that follows the objects: it is done when nothing has changed for two turns. */
+async function quiet(registry: ApiServer['registry']): Promise<void> {
+  for (let still = 0, head = -1; still < 2; ) {
+    await registry.settled()
+    await new Promise((resolve) => setTimeout(resolve, 5))
+    still = registry.head === head ? still + 1 : 0
+    head = registry.head
   }
 }

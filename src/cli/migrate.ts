@@ -221,6 +221,13 @@ function general(from: Mode): readonly Difference[] {
       },
       {
         service: '*',
+        packet: 'from outside to a service with a Local policy and no endpoint on this node',
+        now: 'kube-proxy forwards it to all endpoints',
+        later: 'dropped',
+        why: 'Local means local; load balancers find the right nodes by the health check node port.',
+      },
+      {
+        service: '*',
         packet: 'the ipvs scheduler',
         now: 'rr, lc, sh and others',
         later: 'random',

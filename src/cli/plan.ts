@@ -174,11 +174,12 @@ function describe(plan: Plan, terminal: Terminal): string {
       lines.push(terminal.paint('bold', service === '' ? 'the base' : service))
     }
     const family = plan.changes.some((other) => other.family !== line.family) ? ` (${familyName(line.family)})` : ''
-    if (line.action === 'put') lines.push(terminal.paint('green', `  + ${line.id}${family}: ${line.after}`))
-    else if (line.action === 'drop') lines.push(terminal.paint('red', `  - ${line.id}${family}: ${line.before}`))
+    if (line.action === 'put') lines.push(terminal.paint('green', `  + ${line.id}${family}${content(line.after)}`))
+    else if (line.action === 'drop') lines.push(terminal.paint('red', `  - ${line.id}${family}${content(line.before)}`))
     else {
       lines.push(`  ~ ${line.id}${family}`)
-      lines.push(terminal.paint('red', `    - ${line.before}`), terminal.paint('green', `    + ${line.after}`))
+      lines.push(terminal.paint('red', `    -${content(line.before)}`))
+      lines.push(terminal.paint('green', `    +${content(line.after)}`))
     }
   }
   const of = (action: Line['action']) => plan.changes.filter((line) => line.action === action).length
@@ -188,6 +189,13 @@ function describe(plan: Plan, terminal: Terminal): string {
       : `Plan for ${plan.node} (${plan.mode}): ${of('put')} to put, ${of('change')} to change, ${of('drop')} to drop.`
   lines.push(summary, kernelLine(plan.kernel), ...plan.remarks.map((remark) => `! ${remark}`))
   return `${lines.join('\n')}\n`
+}
+
+/** Rules that come in several lines are set under the entry they belong to. */
+function content(digest: string): string {
+  const lines = digest.trim().split('\n')
+  if (lines.length > 1) return `:${lines.map((line) => `\n      ${line}`).join('')}`
+  return lines[0] === '' ? '' : `: ${lines[0]}`
 }
 
 function kernelLine({ verdict, why, refusals }: Verdict): string {

@@ -45,6 +45,7 @@ export const sourceFlags: readonly Flag[] = [
   { name: 'kubeconfig', value: 'FILE', help: 'ask the API server instead of a running proxy', file: true },
   { name: 'manifests', value: 'DIR', help: 'read YAML files instead of asking anybody', file: true },
   { name: 'node', value: 'NAME', help: 'with --kubeconfig or --manifests: seen from this node (default: this host)' },
+  { name: 'cluster-cidr', value: 'CIDR[,CIDR]', help: 'with --kubeconfig or --manifests: addresses of pods' },
   { name: 'config', value: 'FILE', help: 'with --kubeconfig or --manifests: a KubeProxyConfiguration', file: true },
 ]
 
@@ -146,7 +147,11 @@ async function addressesOf(name: string, node: NodeRecord | undefined): Promise<
 
 export function configOf(flags: ReadonlyMap<string, string>): Config {
   const file = flags.get('config')
-  const argv = file === undefined ? [`--proxy-mode=${flags.get('mode') ?? 'nftables'}`] : [`--config=${file}`]
+  const cidr = flags.get('cluster-cidr')
+  const argv =
+    file === undefined
+      ? [`--proxy-mode=${flags.get('mode') ?? 'nftables'}`, ...(cidr === undefined ? [] : [`--cluster-cidr=${cidr}`])]
+      : [`--config=${file}`]
   const { config } = resolveOptions(argv, (path) => readFileSync(path, 'utf8'))
   const mode = flags.get('mode') as Mode | undefined
   return mode === undefined ? config : { ...config, mode }

@@ -25,7 +25,7 @@ export function processTerminal(env: NodeJS.ProcessEnv = process.env): Terminal 
     note: (text) => void process.stderr.write(text),
     paint: (colour, text) => (coloured && text !== '' ? `\x1b[${codes[colour]}m${text}\x1b[0m` : text),
     interactive,
-    columns: process.stdout.columns ?? 100,
+    columns: process.stdout.columns || 100,
   }
 }
 
@@ -47,6 +47,11 @@ export function table(heads: Row, rows: readonly Row[], terminal: Pick<Terminal,
 const colours = /\x1b\[\d+m/g
 
 const shownLength = (text: string): number => text.replace(colours, '').length
+
+/** No wider than the terminal: a line that wraps would be two. What is cut loses its colours. */
+export function fitted(line: string, columns: number): string {
+  return shownLength(line) <= columns ? line : `${line.replace(colours, '').slice(0, columns - 1)}…`
+}
 
 /** The same answer in the form that was asked for. */
 export function printed(value: unknown, format: string, forPeople: () => string): string {

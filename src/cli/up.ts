@@ -127,7 +127,7 @@ async function runHere(invocation: Invocation, mode: Mode): Promise<number> {
   return 0
 }
 
-/** Resolves at the first Ctrl-C or SIGTERM; a second one ends the process the hard way. */
+/** Resolves at the first Ctrl-C, SIGTERM or lost terminal; a second one ends the process the hard way. */
 function interruption(): Promise<undefined> {
   return new Promise((resolve) => {
     let times = 0
@@ -135,7 +135,6 @@ function interruption(): Promise<undefined> {
       if (++times > 1) process.exit(1)
       resolve(undefined)
     }
-    process.on('SIGINT', onSignal)
-    process.on('SIGTERM', onSignal)
+    for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(signal, onSignal)
   })
 }

@@ -1,0 +1,96 @@
+import { spawnSync } from 'node:child_process'
+import { describe, expect, it } from 'vitest'
+import { help } from '../../src/cli/commands.ts'
+import { processTerminal, table } from '../../src/cli/table.ts'
+import { sluice } from './support.ts'
+
+const names = ['up', 'explain', 'plan', 'status', 'doctor', 'cleanup', 'completion']
+
+describe('the command table', () => {
+  it.each(names)('%s has a help text with a usage line and examples', async (name) => {
+    const { status, stdout } = await sluice(name, '--help')
+    expect(status).toBe(0)
+    expect(stdout).toContain(`sluice ${name}`)
+    expect(stdout.split('Examples:')[1]).toMatch(/\S/)
+    expect(help()).toContain(`  ${name.padEnd(12)} `)
+  })
+
+  it('says in one line what is wrong, and exits with 1', async () => {
+    const wrong = [
+      [['explain'], 'an argument is missing'],
+      [['explain', 'a', 'b'], 'unexpected argument "b"'],
+      [['status', '--colour'], 'unknown flag --colour'],
+      [['status', '-o', 'xml'], '--output: given "xml", allowed: table, json, yaml'],
+      [['status', '--output'], '--output needs a value'],
+      [['cleanup', '--dry-run=1'], '--dry-run takes no value'],
+      [['plan'], 'which file?'],
+      [['up', '--once'], '--once goes with --demo'],
+      [['completion', 'tcsh'], 'no completion for "tcsh"'],
+      [['status', '--socket', '/nowhere/x.sock'], 'there is no such socket'],
+      [['explain', 'x/y', '--manifests', '/nowhere'], '/nowhere is no directory'],
+      [['explain', '10.0.0.1:80', '--from', 'mars', '--manifests', '/tmp'], '"mars" is no address'],
+    ] as const
+    for (const [argv, what] of wrong) {
+      const { status, stdout, stderr } = await sluice(...argv)
+      expect(status, argv.join(' ')).toBe(1)
+      expect(stderr).toContain(what)
+      expect(stderr.startsWith(`sluice ${argv[0]}: `)).toBe(true)
+      expect(stderr.trimEnd().split('\n')).toHaveLength(1)
+      expect(stdout).toBe('')
+    }
+  })
+
+  it('knows no command that is not there', async () => {
+    expect((await sluice('dance')).status).toBeUndefined()
+  })
+})
+
+describe('completion', () => {
+  it.each(['bash', 'zsh', 'fish'])('knows every command and its flags in %s', async (shell) => {
+    const { stdout } = await sluice('completion', shell)
+    for (const name of names) expect(stdout).toContain(name)
+    expect(stdout).toContain(shell === 'fish' ? '-l dry-run' : '--dry-run')
+    expect(stdout).not.toContain('__trial')
+  })
+
+  it('completes in a real bash', async () => {
+    const { stdout } = await sluice('completion', 'bash')
+    const ask = (words: string) =>
+      spawnSync(
+        'bash',
+        [
+          '-c',
+          `${stdout}\nCOMP_WORDS=(${words}); COMP_CWORD=$((\${#COMP_WORDS[@]}-1)); _sluice; echo "\${COMPREPLY[@]}"`,
+        ],
+        {
+          encoding: 'utf8',
+        },
+      ).stdout.trim()
+    expect(ask('sluice ex')).toBe('explain')
+    expect(ask('sluice explain --fr')).toBe('--from')
+    expect(ask('sluice status -o js')).toBe('json')
+    expect(ask('sluice up --mode ipv')).toBe('ipvs')
+  })
+})
+
+describe('tables', () => {
+  it('are as wide as their widest cells, colours not counted', () => {
+    const paint = (_: string, text: string) => `\x1b[31m${text}\x1b[0m`
+    const red = paint('', 'ok')
+    expect(
+      table(
+        ['A', 'B'],
+        [
+          ['long cell', red],
+          ['x', 'y'],
+        ],
+        { paint: (_, text) => text },
+      ),
+    ).toBe(`A           B\nlong cell   ${red}\nx           y\n`)
+    expect(table(['A'], [], { paint })).toBe('')
+  })
+
+  it('have no colours with NO_COLOR', () => {
+    expect(processTerminal({ NO_COLOR: '1', TERM: 'xterm' }).paint('red', 'x')).toBe('x')
+  })
+})

@@ -1,0 +1,73 @@
+import { describe, expect, it } from 'vitest'
+import { parse } from 'yaml'
+import { directory, shop, sluice } from './support.ts'
+
+const slice = (ips: readonly string[]) => `apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-more, namespace: shop, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{name: http, protocol: TCP, port: 8080}]
+endpoints: [${ips.map((ip) => `{addresses: [${ip}], conditions: {ready: true}, nodeName: a}`).join(', ')}]
+`
+
+const service = (nodePort: number) => `apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+spec:
+  type: NodePort
+  selector: {app: web}
+  ports: [{name: http, port: 80, targetPort: 8080, nodePort: ${nodePort}}]
+`
+
+async function plan(change: string, ...more: string[]) {
+  const path = directory({ 'shop.yaml': shop })
+  const file = `${directory({ 'change.yaml': change })}/change.yaml`
+  return sluice('plan', '-f', file, '--manifests', path, '--node', 'a', '--no-check', ...more)
+}
+
+describe('plan', () => {
+  it('exits with 0 if nothing changes: what a server would fill in is taken from what is there', async () => {
+    const { status, stdout } = await plan(service(30080))
+    expect(stdout).toContain('No change.')
+    expect(status).toBe(0)
+  })
+
+  it('exits with 2 and shows what changes, what comes and what goes', async () => {
+    const moved = await plan(service(30081))
+    expect(moved.status).toBe(2)
+    expect(moved.stdout).toContain('+ frontend tcp 30081: masquerade 10.1.0.11:8080,10.1.1.12:8080')
+    expect(moved.stdout).toContain('- frontend tcp 30080: masquerade 10.1.0.11:8080,10.1.1.12:8080')
+    expect(moved.stdout).toContain('1 to put, 0 to change, 1 to drop')
+    const scaled = await plan(slice(['10.1.0.77']))
+    expect(scaled.stdout).toContain('~ frontend 10.96.0.50 tcp 80')
+    expect(scaled.stdout).toContain('+ hairpin-connections 10.1.0.77 10.1.0.77 tcp 8080')
+  })
+
+  it('shows what deleting takes away', async () => {
+    const { status, stdout } = await plan(service(30080), '--delete', '-o', 'yaml')
+    expect(status).toBe(2)
+    const { changes } = parse(stdout) as { changes: { action: string; service: string; id: string }[] }
+    expect(changes.every(({ action, service: whose }) => action === 'drop' && whose === 'shop/web')).toBe(true)
+    expect(changes.map(({ id }) => id)).toContain('cluster-ips 10.96.0.50')
+  })
+
+  it('stands in for addresses that the server would allocate, and says so', async () => {
+    const fresh = 'kind: Service\nmetadata: {name: new}\nspec: {type: NodePort, ports: [{port: 80}]}\n'
+    const { status, stdout } = await plan(fresh, '--mode', 'nftables')
+    expect(status).toBe(2)
+    expect(stdout).toMatch(/default\/new: the API server will allocate a cluster IP; 10\.96\.\S+ stands for it/)
+    expect(stdout).toContain('allocate a node port; 32767 stands for it')
+  })
+
+  it('exits with 1 on what it cannot read or what is no matter of a proxy', async () => {
+    expect(await plan('kind: Deployment\nmetadata: {name: x}\n')).toMatchObject({
+      status: 1,
+      stderr: expect.stringContaining('Deployment: only Services and EndpointSlices'),
+    })
+    expect(await plan('a: [\n')).toMatchObject({ status: 1, stderr: expect.stringMatching(/change\.yaml:\d+: /) })
+    expect(await sluice('plan', '-f', '/nowhere.yaml', '--manifests', directory(), '--node', 'a')).toMatchObject({
+      status: 1,
+      stderr: expect.stringContaining('cannot read /nowhere.yaml'),
+    })
+  })
+})
