@@ -1,5 +1,6 @@
 // The real engine and nftables backend inside the test's own namespace, fed with manifests by hand.
 
+import type { Backend, Held } from '../../src/backend/backend.ts'
 import { nftables } from '../../src/backend/nftables/backend.ts'
 import { Engine } from '../../src/engine/engine.ts'
 import { Journal, type SyncReport } from '../../src/engine/journal.ts'
@@ -26,11 +27,15 @@ export class LiveProxy {
   readonly #asked = new Map<Family, number>()
   #heard = () => {}
 
-  private constructor(families: readonly Family[], views: (family: Family) => NodeView, log: Logger) {
+  private constructor(
+    families: readonly Family[],
+    views: (family: Family) => NodeView,
+    { log = silentLogger, backend = nftables() as unknown as Backend<Held> }: LiveOptions,
+  ) {
     this.#families = families
     const journal = new Journal({ log })
     this.engine = new Engine({
-      backend: nftables(),
+      backend,
       families,
       views,
       settings: { minSyncMs: 0, syncMs: 500 },
@@ -49,14 +54,12 @@ export class LiveProxy {
   }
 
   /** `features`: those of SLUICE_NFT_FEATURES; all that the kernel has if absent. */
-  static async start(
-    settings: NodeSettings,
-    { families = [4, 6], features, log = silentLogger }: LiveOptions = {},
-  ): Promise<LiveProxy> {
+  static async start(settings: NodeSettings, options: LiveOptions = {}): Promise<LiveProxy> {
+    const { families = [4, 6], features } = options
     const before = process.env.SLUICE_NFT_FEATURES
     if (features !== undefined) process.env.SLUICE_NFT_FEATURES = features
     try {
-      const proxy = new LiveProxy(families, (family) => nodeView(settings, family), log)
+      const proxy = new LiveProxy(families, (family) => nodeView(settings, family), options)
       await proxy.engine.start()
       return proxy
     } finally {
@@ -108,6 +111,7 @@ interface LiveOptions {
   readonly families?: readonly Family[]
   readonly features?: string
   readonly log?: Logger
+  readonly backend?: Backend<Held>
 }
 
 export function scenario(name: string): Scenario {

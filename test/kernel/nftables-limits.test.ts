@@ -1,0 +1,129 @@
+// What the kernel refuses concerns one service only; what it lacks is said in one line; and a large load leaves the event loop its turns.
+
+import { spawnSync } from 'node:child_process'
+import { existsSync } from 'node:fs'
+import { join } from 'node:path'
+import { monitorEventLoopDelay } from 'node:perf_hooks'
+import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
+import type { Backend, Held } from '../../src/backend/backend.ts'
+import { nftables } from '../../src/backend/nftables/backend.ts'
+import { element, type NftEntry } from '../../src/backend/nftables/entries.ts'
+import type { Manifest } from '../scenarios/format.ts'
+import { type Bundle, bundleProgram } from './bundle.ts'
+import { LiveProxy, scenario } from './live.ts'
+import { endpointSliceOf, serviceOf } from './manifests.ts'
+import { enterNamespace, type Namespace } from './support-netns.ts'
+
+let namespace: Namespace
+let proxy: LiveProxy | undefined
+let bundle: Bundle | undefined
+const { node } = scenario('S11')
+
+beforeAll(() => {
+  namespace = enterNamespace()
+})
+
+afterEach(async () => {
+  await proxy?.stop()
+  proxy = undefined
+  namespace.exec('nft', ['flush', 'ruleset'])
+})
+
+afterAll(() => {
+  namespace.leave()
+  bundle?.remove()
+})
+
+const vip = (i: number) => `172.30.${i >> 8}.${i & 255}`
+const objects = (i: number): Manifest[] => [
+  serviceOf(`svc${i}`, vip(i), [{ name: 'p', port: 80 }]),
+  endpointSliceOf(
+    `svc${i}`,
+    Array.from({ length: 5 }, (_, n) => `10.${100 + n}.${i >> 8}.${i & 255}`),
+    8080,
+  ),
+]
+
+describe('isolation in the kernel', () => {
+  it('quarantines the one service that the kernel refuses, tells why, and lets it in when it can', async () => {
+    const real = nftables()
+    let broken = true
+    const backend: Backend<NftEntry> = {
+      ...real,
+      plan: (port, view) => {
+        const entries = real.plan(port, view)
+        if (!broken || port.service !== 'ns/svc2') return entries
+        return [...entries, element('service-ips', '172.30.99.99 tcp 80', 'goto nowhere', port.name)]
+      },
+    }
+    proxy = await LiveProxy.start(node.nftables, { families: [4], backend: backend as unknown as Backend<Held> })
+    proxy.put(...[1, 2, 3].flatMap(objects))
+    proxy.synced()
+    await proxy.settled()
+    const { refused } = proxy.reports.find((report) => report.refused.length > 0) ?? { refused: [] }
+    expect(refused.map(({ service, id }) => ({ service, id }))).toEqual([
+      { service: 'ns/svc2', id: 'service-ips 172.30.99.99 tcp 80' },
+    ])
+    expect(refused[0]?.error.message).toContain('ENOENT')
+    expect(proxy.engine.quarantined().map(({ service }) => service)).toEqual(['ns/svc2'])
+    const table = namespace.exec('nft', ['list', 'table', 'ip', 'kube-proxy'])
+    // Even of the refused service, what the kernel takes is there.
+    for (const i of [1, 2, 3]) expect(table).toContain(`${vip(i)} . tcp . 80 comment "ns/svc${i}:p" : goto lb-5`)
+    broken = false
+    const since = proxy.reports.length
+    proxy.put(objects(2)[0] as Manifest, endpointSliceOf('svc2', ['10.9.9.9'], 8080))
+    await proxy.settled(since)
+    expect(proxy.engine.quarantined()).toEqual([])
+  })
+})
+
+describe('what is missing', () => {
+  it.skipIf(!existsSync('/usr/bin/setpriv'))('without CAP_NET_ADMIN says so in one line', async () => {
+    bundle = await bundleProgram(join(import.meta.dirname, 'features.worker.ts'))
+    const { status, stdout } = spawnSync(
+      '/usr/bin/setpriv',
+      ['--bounding-set', '-net_admin', '--inh-caps', '-net_admin', process.execPath, bundle.file],
+      { encoding: 'utf8' },
+    )
+    expect(`${status} ${stdout}`).toBe(
+      '1 CAP_NET_ADMIN is missing: nftables mode must run as root or with that capability\n',
+    )
+  })
+})
+
+describe('10,000 services', () => {
+  it('are loaded, found again and given away; the event loop has its turns meanwhile', {
+    timeout: 300_000,
+  }, async () => {
+    const manifests = Array.from({ length: 10_000 }, (_, i) => objects(i + 1)).flat()
+    const watch = async (what: string, work: () => Promise<unknown>) => {
+      const delay = monitorEventLoopDelay({ resolution: 1 })
+      const cpu = process.cpuUsage()
+      const began = performance.now()
+      delay.enable()
+      await work()
+      delay.disable()
+      const { user, system } = process.cpuUsage(cpu)
+      const ms = (nanos: number) => (nanos / 1e6).toFixed(0)
+      console.log(
+        `${what}: ${(performance.now() - began).toFixed(0)} ms, CPU ${((user + system) / 1000).toFixed(0)} ms; ` +
+          `event loop held p99 ${ms(delay.percentile(99))} ms, longest ${ms(delay.max)} ms`,
+      )
+    }
+    const load = async () => {
+      proxy = await LiveProxy.start(node.nftables, { families: [4] })
+      proxy.put(...manifests)
+      await watch('sync', async () => {
+        proxy?.synced()
+        await proxy?.settled()
+      })
+    }
+    await load()
+    const count = () => namespace.exec('nft', ['list', 'map', 'ip', 'kube-proxy', 'endpoints']).match(/ : /g)?.length
+    expect(count()).toBe(50_001)
+    await watch('release', async () => proxy?.stop())
+    await load()
+    expect(count()).toBe(50_001)
+    expect(proxy?.reports.at(-1)?.ok).toBe(true)
+  })
+})
