@@ -199,21 +199,21 @@ export class Talk {
 
   /** Asks once more; always the same server answers, or nobody. */
   async ask(): Promise<string> {
-    const answer = new Promise<string>((resolve, reject) => {
-      const timer = setTimeout(() => reject(new Error('no answer in 30 s')), 30_000)
-      this.#socket.once('data', (data) => {
-        clearTimeout(timer)
-        resolve(data.toString().trim())
-      })
-      this.#socket.once('close', () => {
-        clearTimeout(timer)
-        reject(new Error('connection closed'))
-      })
-      this.#socket.once('error', reject)
-    })
-    this.#socket.write('who?\n')
-    this.server = await answer
-    return this.server
+    const over = new AbortController()
+    const { signal } = over
+    const timer = setTimeout(() => over.abort(new Error('no answer in 30 s')), 30_000)
+    const closed = once(this.#socket, 'close', { signal }).then(() => Promise.reject(new Error('connection closed')))
+    closed.catch(() => undefined)
+    try {
+      const answer = once(this.#socket, 'data', { signal })
+      this.#socket.write('who?\n')
+      const [data] = (await Promise.race([answer, closed])) as [Buffer]
+      this.server = data.toString().trim()
+      return this.server
+    } finally {
+      clearTimeout(timer)
+      over.abort()
+    }
   }
 
   close(): void {

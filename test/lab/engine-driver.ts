@@ -8,6 +8,8 @@ import type { Change, Driver, Start } from './driver.ts'
 import type { Ask } from './engine.worker.ts'
 
 const worker = join(import.meta.dirname, 'engine.worker.ts')
+/** The same as one plain file, where somebody made one: starts without a TypeScript loader. */
+const bundled = process.env.SLUICE_ENGINE_WORKER
 
 export interface EngineDriverOptions {
   /** What the kernel still holds for services, in words, by the backend's own witness. */
@@ -67,16 +69,8 @@ export class EngineDriver implements Driver {
 
   #spawn(namespace: string): ChildProcess {
     this.#namespace = namespace
-    const args = [
-      'netns',
-      'exec',
-      namespace,
-      process.execPath,
-      ...(this.#options.nodeArgs ?? []),
-      '--import',
-      'tsx',
-      worker,
-    ]
+    const program = bundled === undefined ? ['--import', 'tsx', worker] : [bundled]
+    const args = ['netns', 'exec', namespace, process.execPath, ...(this.#options.nodeArgs ?? []), ...program]
     const child = spawn('ip', args, { stdio: ['ignore', 'inherit', 'inherit', 'ipc'] })
     // The lab's end is the test process's end: a proxy must not outlive it.
     process.once('exit', () => child.kill('SIGKILL'))

@@ -5,10 +5,9 @@
 import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { parseArgs } from 'node:util'
-import { boot } from './boot.ts'
 import { provideKernel } from './kernel.ts'
 import { providePackages } from './packages.ts'
-import { tierCommand } from './tier.ts'
+import { bootTier, tierCommand } from './tier.ts'
 
 /** 5.10, 6.1, 6.12 and the newest that a suite for users has. */
 const suites = ['bullseye', 'bookworm', 'trixie', 'trixie-backports']
@@ -33,8 +32,7 @@ async function runTier(spec: string, tier: string): Promise<Result> {
   const [project = '', ...files] = tiers[tier] ?? []
   const chunks: Buffer[] = []
   const begun = performance.now()
-  await boot({
-    kernel,
+  await bootTier(kernel, {
     command: tierCommand(project, [...files, '--reporter=json']),
     timeoutMs: 4 * hourMs,
     out: (chunk) => chunks.push(chunk),

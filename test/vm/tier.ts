@@ -2,8 +2,10 @@
 
 import { spawnSync } from 'node:child_process'
 import { existsSync } from 'node:fs'
-import { boot } from './boot.ts'
-import { provideKernel } from './kernel.ts'
+import { join } from 'node:path'
+import { bundleProgram } from '../kernel/bundle.ts'
+import { type Boot, boot } from './boot.ts'
+import { type Kernel, provideKernel } from './kernel.ts'
 import { capture, providePackages } from './packages.ts'
 
 /** Loads what the tier needs; a machine that lacks it fails the tests, not this. */
@@ -14,6 +16,17 @@ const interpreted = ['--no-opt', '--max-lazy', '--no-sparkplug']
 export function tierCommand(project: string, args: readonly string[]): readonly string[] {
   const script = `modprobe -aq ${modules}; exec node ${interpreted.join(' ')} "$@"`
   return ['bash', '-c', script, 'tier', 'node_modules/vitest/vitest.mjs', 'run', '--project', project, ...args]
+}
+
+/** With the programs of the tests ready to run: to make them of TypeScript takes long in there. */
+export async function bootTier(kernel: Kernel, options: Omit<Boot, 'kernel'>): Promise<number> {
+  const bundle = await bundleProgram(join(import.meta.dirname, '../lab/engine.worker.ts'))
+  process.env.SLUICE_ENGINE_WORKER = bundle.file
+  try {
+    return await boot({ kernel, ...options })
+  } finally {
+    bundle.remove()
+  }
 }
 
 function hasIpvs(): boolean {
@@ -35,7 +48,7 @@ async function runTier(project: string, args: readonly string[]): Promise<number
   if (why !== undefined) return skip(why)
   try {
     const kernel = provideKernel(process.env.SLUICE_VM_KERNEL ?? 'bookworm')
-    return await boot({ kernel, command: tierCommand(project, args), timeoutMs: 45 * 60_000 })
+    return await bootTier(kernel, { command: tierCommand(project, args), timeoutMs: 45 * 60_000 })
   } catch (error) {
     return skip((error as Error).message)
   }

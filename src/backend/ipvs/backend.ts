@@ -4,7 +4,6 @@ import { describeError, ProxyError } from '../../lib/errors.ts'
 import { type Family, familyOf } from '../../lib/ip.ts'
 import { type Logger, silentLogger } from '../../lib/log.ts'
 import { systemClock } from '../../lib/time.ts'
-import type { NodeView } from '../../model/types.ts'
 import { run } from '../../sys/exec.ts'
 import { atLeast, kernelVersion } from '../../sys/families.ts'
 import { command, type Service } from '../../sys/netlink/ipvs.ts'
@@ -34,7 +33,7 @@ export function ipvs(settings: IpvsSettings): Backend<IpvsEntry> {
     name: 'ipvs',
     periodic: true,
     families: () => usableFamilies(),
-    prepare: (node, log) => prepare(node, settings, scheduler, log),
+    prepare: (_node, log) => prepare(settings, scheduler, log),
     base,
     plan: (port, node) => plan(port, node, { scheduler }),
     async open(context) {
@@ -87,7 +86,7 @@ async function usableFamilies(): Promise<readonly Family[]> {
   )
 }
 
-async function prepare(node: NodeView, settings: IpvsSettings, scheduler: string, log: Logger): Promise<void> {
+async function prepare(settings: IpvsSettings, scheduler: string, log: Logger): Promise<void> {
   const { ipvs: options } = settings
   await loadModule(log)
   const kernel = await VirtualServers.open()
@@ -97,7 +96,6 @@ async function prepare(node: NodeView, settings: IpvsSettings, scheduler: string
     for (const [name, value] of sysctls(options.strictArp)) {
       if (ensureSysctl(name, value)) log.info('set a kernel setting for ipvs', { name, value })
     }
-    if (node.family === 6) ensureSysctl('net/ipv6/conf/all/forwarding', 1)
     const seconds = (ms: number) => Math.ceil(ms / 1000)
     const timeouts = {
       tcp: seconds(options.tcpTimeoutMs),
