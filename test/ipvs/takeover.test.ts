@@ -46,7 +46,7 @@ describe.skipIf(reason !== '')(`take-over from kube-proxy 1.36.4${reason}`, () =
       status: { addresses: [{ type: 'InternalIP', address: '192.168.0.2' }] },
     }
     writeFileSync(file, JSON.stringify([node, ...own.manifests(objects)]))
-    const api = join(import.meta.dirname, 'static-api.ts')
+    const api = join(import.meta.dirname, 'static-api.worker.ts')
     const server = run(own, [process.execPath, ...interpreted, '--import', 'tsx', api, file, '8001'])
     await once(server.stdout!, 'data')
     const proxy = run(own, [

@@ -1,4 +1,5 @@
-// `tsx test/vm/tier.ts ipvs [arguments of vitest]`: runs that tier here if this kernel has IPVS, else in a VM, else says in one line why not.
+// `tsx test/vm/tier.ts ipvs [arguments of vitest]`, or a program in place of a tier: runs it here if this kernel has IPVS, else in a VM, else
+// says in one line why not.
 
 import { spawnSync } from 'node:child_process'
 import { existsSync } from 'node:fs'
@@ -16,6 +17,12 @@ const interpreted = ['--no-opt', '--max-lazy', '--no-sparkplug']
 export function tierCommand(project: string, args: readonly string[]): readonly string[] {
   const script = `modprobe -aq ${modules}; exec node ${interpreted.join(' ')} "$@"`
   return ['bash', '-c', script, 'tier', 'node_modules/vitest/vitest.mjs', 'run', '--project', project, ...args]
+}
+
+/** A program that runs for long is better compiled after all. */
+const programCommand = (file: string, args: readonly string[]): readonly string[] => {
+  const script = `modprobe -aq ${modules}; exec node --import tsx "$@"`
+  return ['bash', '-c', script, 'program', file, ...args]
 }
 
 /** With the programs of the tests ready to run: to make them of TypeScript takes long in there. */
@@ -36,8 +43,10 @@ function hasIpvs(): boolean {
 }
 
 async function runTier(project: string, args: readonly string[]): Promise<number> {
+  const program = project.endsWith('.ts')
   if (hasIpvs()) {
-    const here = ['node_modules/vitest/vitest.mjs', 'run', '--project', project, ...args]
+    const tier = ['node_modules/vitest/vitest.mjs', 'run', '--project', project, ...args]
+    const here = program ? ['--import', 'tsx', project, ...args] : tier
     return spawnSync(process.execPath, here, { stdio: 'inherit' }).status ?? 1
   }
   const skip = (why: string) => {
@@ -48,7 +57,8 @@ async function runTier(project: string, args: readonly string[]): Promise<number
   if (why !== undefined) return skip(why)
   try {
     const kernel = provideKernel(process.env.SLUICE_VM_KERNEL ?? 'bookworm')
-    return await bootTier(kernel, { command: tierCommand(project, args), timeoutMs: 45 * 60_000 })
+    const command = program ? programCommand(project, args) : tierCommand(project, args)
+    return await bootTier(kernel, { command, timeoutMs: 45 * 60_000 })
   } catch (error) {
     return skip((error as Error).message)
   }

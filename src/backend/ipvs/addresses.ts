@@ -18,7 +18,7 @@ import {
   writeDummy,
   writeLinkName,
 } from '../../sys/netlink/link.ts'
-import { AttributeReader, type MessageReader, NLM_F_CREATE, NLM_F_EXCL } from '../../sys/netlink/message.ts'
+import { AttributeReader, hostU32, type MessageReader, NLM_F_CREATE, NLM_F_EXCL } from '../../sys/netlink/message.ts'
 import { decodeAddress, decodeLink, listAddresses } from '../../sys/netlink/route.ts'
 import { NetlinkSocket, type Wait } from '../../sys/netlink/socket.ts'
 import { type Subscription, subscribe } from '../../sys/netlink/subscribe.ts'
@@ -38,6 +38,8 @@ export class Addresses {
   readonly #bound = new Set<string>()
   /** Wanted, but an address of another interface: there it stays, and gets no rules of ours. */
   readonly #elsewhere = new Set<string>()
+  /** Addresses of all other interfaces. */
+  #others: ReadonlySet<string> = new Set()
   #watch: Subscription | undefined
 
   constructor(family: Family, onDrift: (what: string) => void) {
@@ -71,8 +73,6 @@ export class Addresses {
     this.#others = others
     for (const ip of this.#elsewhere) if (!others.has(ip)) this.#elsewhere.delete(ip)
   }
-
-  #others: ReadonlySet<string> = new Set()
 
   async create(wait: Wait): Promise<void> {
     try {
@@ -169,7 +169,7 @@ export class Addresses {
   /** Somebody else changed a link or an address: is it one of ours? */
   #judge(message: MessageReader, reader: AttributeReader, names: Map<number, string>, cache: AddressCache): void {
     if (message.type === RTM_DELLINK) {
-      const index = message.bytes.readInt32LE(message.start + 4)
+      const index = hostU32(message.bytes, message.start + 4)
       if (index === this.#index) this.#onDrift(`${deviceName} is gone`)
       return
     }

@@ -1,6 +1,6 @@
 // One service port as virtual servers, set members and addresses. Pure.
 
-import { hostPort, isLinkLocal6, isLoopback } from '../../lib/ip.ts'
+import { isLinkLocal6, isLoopback } from '../../lib/ip.ts'
 import { reachableOf } from '../../model/endpoints.ts'
 import type { Endpoint, Frontend, NodeView, ServicePort } from '../../model/types.ts'
 import { flag, type Service } from '../../sys/netlink/ipvs.ts'
@@ -147,6 +147,3 @@ function weighted(scheduler: string, endpoints: readonly Endpoint[]): string {
   if (scheduler !== 'rr' && scheduler !== 'lc') return scheduler
   return endpoints.some(({ weight = 1 }) => weight !== 1) ? `w${scheduler}` : scheduler
 }
-
-/** For people: what a server is. */
-export const describeServer = ({ protocol, ip, port }: Service): string => `${hostPort(ip, port)}/${protocol}`
