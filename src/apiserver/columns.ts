@@ -8,7 +8,7 @@ export interface Column {
   readonly format?: 'name'
   /** Only with `-o wide`. */
   readonly wide?: boolean
-  readonly cell: (object: Json, now: number) => string
+  readonly cell: (object: Json, now: number) => string | number
 }
 
 const none = '<none>'
@@ -255,7 +255,7 @@ const events: readonly Column[] = [
   {
     name: 'Count',
     wide: true,
-    cell: (event) => String(whole(child(event, 'series'), 'count') || whole(event, 'count') || 1),
+    cell: (event) => whole(child(event, 'series'), 'count') || whole(event, 'count') || 1,
   },
   { ...name, wide: true },
 ]

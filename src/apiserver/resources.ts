@@ -210,6 +210,7 @@ const events: Resource = {
   fields: eventFields,
   complete(event) {
     draft(event, 'involvedObject')
+    draft(event, 'source')
   },
   validate: (event, _, problems) => validateEvent(event, problems),
 }
@@ -238,6 +239,7 @@ const endpointSlices: Resource = {
   shape: shapes.endpointSlice,
   complete(slice) {
     if (!Array.isArray(slice.endpoints)) slice.endpoints = []
+    for (const endpoint of objects(slice, 'endpoints') as Draft[]) draft(endpoint, 'conditions')
     for (const port of objects(slice, 'ports') as Draft[]) {
       port.name ??= ''
       port.protocol ??= 'TCP'

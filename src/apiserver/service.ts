@@ -125,10 +125,8 @@ export function assignFamilies(
   const selectorless = Object.keys(child(spec, 'selector')).length === 0
   const given = texts(spec, 'ipFamilies')
   const ips = texts(spec, 'clusterIPs').flatMap((ip) => canonicalIp(ip) ?? [])
-  if (spec.ipFamilyPolicy === undefined) {
-    if (headless && selectorless && given.length === 0) spec.ipFamilyPolicy = 'RequireDualStack'
-    else spec.ipFamilyPolicy = given.length === 2 || ips.length === 2 ? 'RequireDualStack' : 'SingleStack'
-  }
+  const open = headless && selectorless && given.length === 0
+  spec.ipFamilyPolicy ??= open ? 'RequireDualStack' : 'SingleStack'
   if (spec.ipFamilyPolicy === 'SingleStack') trimToOne(spec, was)
   const families = given.length > 0 ? [...texts(spec, 'ipFamilies')] : ips.map((ip) => familyName(familyOf(ip)))
   if (families.length === 0) families.push(familyName(first))

@@ -1,6 +1,6 @@
 // Strategic merge patch, which kubectl edit, apply and label send: lists of named things merge by their key. Pure.
 
-import { copy, type Draft, isObject, type Json } from './json.ts'
+import { copy, type Draft, isObject, items, type Json } from './json.ts'
 import type { ListOf, Schema } from './schema.ts'
 import { badRequest } from './status.ts'
 
@@ -29,11 +29,11 @@ export function strategicPatch(schema: Schema, target: unknown, patch: unknown):
       else made[key] = merged
     }
   }
-  applyDirectives(schema, made, patch)
+  applyDirectives(schema, made, patch, isObject(target) ? target : {})
   return made
 }
 
-function applyDirectives(schema: Schema, made: Draft, patch: Json): void {
+function applyDirectives(schema: Schema, made: Draft, patch: Json, target: Json): void {
   for (const [key, value] of Object.entries(patch)) {
     if (key.startsWith(deletePrefix) && Array.isArray(value)) {
       const name = key.slice(deletePrefix.length)
@@ -44,7 +44,7 @@ function applyDirectives(schema: Schema, made: Draft, patch: Json): void {
       const name = key.slice(orderPrefix.length)
       const below = fieldOf(schema, name)
       const list = made[name]
-      if (Array.isArray(list) && below.type === 'list') made[name] = reorder(below, list, value)
+      if (Array.isArray(list) && below.type === 'list') made[name] = reorder(below, list, value, items(target, name))
     }
   }
   const kept = patch[retainKeys]
@@ -75,23 +75,35 @@ function mergeList(schema: Schema, target: unknown, patch: readonly unknown[], n
     } else if (at >= 0) list[at] = strategicPatch(schema.of, list[at], element)
     else list.push(strategicPatch(schema.of, {}, element))
   }
-  return list
+  return key === '' ? list : reorder(schema, list, patch, Array.isArray(target) ? target : [])
 }
 
-/** Those that the order names stand as it says; others stay behind the one that they stood behind. */
-function reorder(schema: ListOf, list: readonly unknown[], order: readonly unknown[]): unknown[] {
+/**
+ * The listed ones stand as the patch lists them, the others as they stood before. Where the two meet, what is new goes first,
+ * and what was there before goes by its old place.
+ */
+function reorder(
+  schema: ListOf,
+  list: readonly unknown[],
+  order: readonly unknown[],
+  old: readonly unknown[],
+): unknown[] {
   const key = schema.mergeKey
   const identity = (element: unknown): unknown =>
     key !== undefined && key !== '' && isObject(element) ? element[key] : element
   const rank = new Map(order.map((element, i) => [identity(element), i]))
-  let last = -1
-  const ranked = list.map((element, i) => {
-    const own = rank.get(identity(element))
-    if (own !== undefined) last = own
-    return { element, rank: own ?? last, listed: own !== undefined, i }
-  })
-  ranked.sort((a, b) => a.rank - b.rank || Number(b.listed) - Number(a.listed) || a.i - b.i)
-  return ranked.map(({ element }) => element)
+  const place = new Map(old.map((element, i) => [identity(element), i]))
+  const rankOf = (element: unknown) => rank.get(identity(element)) ?? -1
+  const listed = list.filter((element) => rankOf(element) >= 0).sort((a, b) => rankOf(a) - rankOf(b))
+  const others = list.filter((element) => rankOf(element) < 0)
+  const made: unknown[] = []
+  while (listed.length > 0 || others.length > 0) {
+    const [left, right] = [place.get(identity(listed[0])), place.get(identity(others[0]))]
+    const takeListed =
+      others.length === 0 || (listed.length > 0 && (left === undefined || right === undefined || left < right))
+    made.push(takeListed ? listed.shift() : others.shift())
+  }
+  return made
 }
 
 const unknownField: Schema = { type: 'any' }

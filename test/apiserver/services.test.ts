@@ -54,7 +54,7 @@ describe('a service', () => {
       clusterIPs: [v6],
       ipFamilyPolicy: 'SingleStack',
     })
-    expect(await create('d', { ipFamilies: ['IPv6', 'IPv4'] })).toMatchObject({
+    expect(await create('d', { ipFamilies: ['IPv6', 'IPv4'], ipFamilyPolicy: 'RequireDualStack' })).toMatchObject({
       clusterIPs: [v6, v4],
       ipFamilyPolicy: 'RequireDualStack',
     })

@@ -1,0 +1,291 @@
+// The same questions to the embedded API server and to the real one: equal answers, or a difference that is named here.
+
+import { readFileSync } from 'node:fs'
+import { request } from 'node:https'
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { parse } from 'yaml'
+import { type ApiServer, startApiServer } from '../../src/apiserver/start.ts'
+import { silentLogger } from '../../src/lib/log.ts'
+import { findBinaries } from './binaries.ts'
+import { type Cluster, startCluster } from './cluster.ts'
+
+const found = await findBinaries(['etcd', 'kube-apiserver', 'kubectl'])
+if ('missing' in found) process.stdout.write(`SKIPPED the reference of the embedded API server: ${found.missing}\n`)
+
+type Body = Record<string, unknown>
+interface Question {
+  readonly method?: string
+  readonly path: string
+  readonly body?: unknown
+  readonly type?: string
+  readonly accept?: string
+  /** Why the answers may differ; their codes and reasons are still compared. */
+  readonly words?: string
+}
+
+const services = '/api/v1/namespaces/default/services'
+const slices = '/apis/discovery.k8s.io/v1/namespaces/default/endpointslices'
+const cidrs = '/apis/networking.k8s.io/v1/servicecidrs'
+const events = '/apis/events.k8s.io/v1/namespaces/default/events'
+const service = (name: string, spec: Body = {}, metadata: Body = {}): Body => ({
+  apiVersion: 'v1',
+  kind: 'Service',
+  metadata: { name, ...metadata },
+  spec: { ports: [{ port: 80 }], ...spec },
+})
+const create = (name: string, spec: Body = {}, metadata: Body = {}): Question => ({
+  method: 'POST',
+  path: services,
+  body: service(name, spec, metadata),
+})
+const change = (name: string, spec: Body, type = 'application/strategic-merge-patch+json'): Question => ({
+  method: 'PATCH',
+  path: `${services}/${name}`,
+  body: { spec },
+  type,
+})
+const slice = (name: string, more: Body): Question => ({
+  method: 'POST',
+  path: slices,
+  body: { metadata: { name }, addressType: 'IPv4', endpoints: [{ addresses: ['10.0.0.1'] }], ...more },
+})
+const table = 'application/json;as=Table;v=v1;g=meta.k8s.io'
+const parser = 'the parser of another language describes what it met'
+
+const conversation: readonly Question[] = [
+  create('a'),
+  create('a'),
+  create('A_b'),
+  create('no-ports', { ports: [] }),
+  create('bad', {
+    ports: [{ port: 0 }, { port: 80, name: 'x' }, { port: 80, name: 'x', protocol: 'FOO' }],
+    type: 'Foo',
+    sessionAffinity: 'x',
+  }),
+  create('taken', { clusterIP: '10.96.0.1' }),
+  create('outside', { clusterIP: '1.2.3.4' }),
+  create('no-ip', { clusterIP: 'zz' }),
+  create('np-on-cluster', { ports: [{ port: 80, nodePort: 30000 }] }),
+  create('np', { type: 'NodePort', ports: [{ port: 80, nodePort: 30000 }] }),
+  create('np2', { type: 'NodePort', ports: [{ port: 80, nodePort: 30000 }] }),
+  create('np2', { type: 'NodePort', ports: [{ port: 80, nodePort: 100 }] }),
+  create('dual', { ipFamilyPolicy: 'PreferDualStack' }),
+  create('v6', { ipFamilies: ['IPv6'] }),
+  create('both', { ipFamilies: ['IPv6', 'IPv4'] }),
+  create('two-families', { ipFamilyPolicy: 'SingleStack', ipFamilies: ['IPv4', 'IPv6'] }),
+  create('headless', { clusterIP: 'None' }),
+  create('headless-selecting', { clusterIP: 'None', selector: { a: 'b' } }),
+  create('external', { type: 'ExternalName', externalName: 'foo.example', ports: undefined }),
+  create('local', { type: 'LoadBalancer', externalTrafficPolicy: 'Local' }),
+  create('sticky', { sessionAffinity: 'ClientIP' }),
+  create('labelled', {}, { labels: { 'a b': 'c' } }),
+  create('policy', { externalTrafficPolicy: 'Local' }),
+  { ...create('ranges', { loadBalancerSourceRanges: ['10.0.0.0/8'] }), words: 'the real one misspells the field' },
+  { method: 'PUT', path: `${services}/a`, body: service('a', {}, { resourceVersion: '1' }) },
+  { method: 'PUT', path: `${services}/a`, body: service('b') },
+  { method: 'PUT', path: `${services}/put`, body: service('put') },
+  { method: 'PUT', path: `${services}/a`, body: service('a', { clusterIP: '10.96.9.9' }) },
+  { method: 'PUT', path: `${services}/a`, body: service('a', { ports: [{ port: 81 }] }) },
+  { path: `${services}/nope` },
+  { path: '/api/v1/foos' },
+  { path: '/apis/nope/v1/x' },
+  { path: '/nope' },
+  { method: 'POST', path: '/api/v1/namespaces/nowhere/services', body: service('x') },
+  { method: 'POST', path: services, body: '{nope', words: parser },
+  { method: 'POST', path: services, body: '[]', words: parser },
+  { method: 'POST', path: services, body: 'zz', type: 'text/plain', words: 'binary bodies are not named' },
+  {
+    method: 'POST',
+    path: services,
+    body: { apiVersion: 'v1', kind: 'Pod', metadata: { name: 'x' } },
+    words: 'there is no conversion to speak of',
+  },
+  { method: 'POST', path: services, body: service('typed', { ports: [{ port: '80' }] }) },
+  {
+    method: 'POST',
+    path: `${services}?fieldValidation=Strict`,
+    body: service('strict', { ports: [{ port: 80, x: 1 }], foo: 1 }),
+  },
+  { method: 'POST', path: `${services}?dryRun=All`, body: service('tried', { clusterIP: '10.96.200.200' }) },
+  change('a', { type: 'NodePort' }),
+  change('a', { type: 'ClusterIP' }),
+  change('a', { ipFamilyPolicy: 'RequireDualStack' }),
+  change('a', { ipFamilyPolicy: 'SingleStack' }),
+  change('a', { ports: null }, 'application/merge-patch+json'),
+  change('np', { ports: [{ port: 90, name: 'x' }] }),
+  change('sticky', { sessionAffinity: 'None' }),
+  change('local', { externalTrafficPolicy: 'Cluster' }),
+  {
+    method: 'PATCH',
+    path: `${services}/a`,
+    body: [{ op: 'remove', path: '/spec/x' }],
+    type: 'application/json-patch+json',
+    words: 'ours says which operation failed',
+  },
+  {
+    method: 'PATCH',
+    path: `${services}/a`,
+    body: [{ op: 'add', path: '/metadata/labels', value: { x: 'y' } }],
+    type: 'application/json-patch+json',
+  },
+  { path: `${services}?labelSelector=x%3Dy` },
+  { path: `${services}?fieldSelector=spec.clusterIP%3DNone` },
+  { path: `${services}?fieldSelector=foo%3Db` },
+  { path: `${services}?limit=x` },
+  { path: `${services}?resourceVersion=x` },
+  { path: `${services}?resourceVersionMatch=Exact` },
+  { path: `${services}?watch=1&sendInitialEvents=true` },
+  { path: `${services}?watch=1&resourceVersionMatch=NotOlderThan` },
+  { path: `${services}?sendInitialEvents=true` },
+  { method: 'POST', path: `${services}/a`, body: service('a') },
+  { method: 'DELETE', path: `${services}/np`, body: { preconditions: { uid: 'x' } } },
+  { method: 'DELETE', path: `${services}/np` },
+  { method: 'DELETE', path: '/api/v1/namespaces/default' },
+  { method: 'POST', path: '/api/v1/namespaces', body: { metadata: { name: 'A' } } },
+  { method: 'POST', path: '/api/v1/namespaces', body: { metadata: { name: 'fine' } } },
+  {
+    method: 'POST',
+    path: '/api/v1/nodes',
+    body: { metadata: { name: 'n1' }, spec: { podCIDR: '10.0.0.0/24' } },
+    words: 'nodes are records: no taint, no empty facts',
+  },
+  slice('s1', { ports: [{ port: 80 }] }),
+  slice('s2', { endpoints: [{ addresses: ['1.2.3.x'] }] }),
+  slice('s2', { endpoints: [{ addresses: ['127.0.0.1'] }] }),
+  slice('s2', { endpoints: [{ addresses: [] }] }),
+  slice('s2', { addressType: 'IPv5', endpoints: [] }),
+  { method: 'PUT', path: `${slices}/s1`, body: { metadata: { name: 's1' }, addressType: 'IPv6', endpoints: [] } },
+  { method: 'POST', path: cidrs, body: { metadata: { name: 'c' }, spec: { cidrs: ['10.9.8.7/8'] } } },
+  { method: 'POST', path: cidrs, body: { metadata: { name: 'c' }, spec: { cidrs: [] } } },
+  {
+    method: 'POST',
+    path: events,
+    body: {
+      metadata: { name: 'e' },
+      eventTime: '2026-11-16T00:00:00.000000Z',
+      reportingController: 'c',
+      reportingInstance: 'i',
+      action: 'a',
+      reason: 'r',
+      type: 'Normal',
+      note: 'n',
+      regarding: { kind: 'Service', name: 'a', namespace: 'default' },
+    },
+  },
+  { path: '/api/v1/namespaces/default/events/e' },
+  { path: `${events}/e` },
+  { path: services, accept: table },
+  { path: `${slices}/s1`, accept: table },
+  { path: '/api/v1/nodes', accept: table },
+  { path: '/api/v1/namespaces/fine', accept: table },
+  { path: cidrs, accept: table },
+  { path: '/api/v1/namespaces/default/events', accept: table },
+  { path: '/api/v1/namespaces/default/pods', accept: table },
+]
+
+describe.skipIf('missing' in found)('the embedded API server and the real one', () => {
+  let cluster: Cluster
+  let server: ApiServer
+  beforeAll(async () => {
+    cluster = await startCluster({ binaries: (found as { directory: string }).directory })
+    server = await startApiServer({ log: silentLogger, serviceCidrs: ['10.96.0.0/16', 'fd00:96::/112'] })
+  })
+  afterAll(async () => {
+    await server?.close()
+    await cluster?.stop()
+  })
+
+  it.each(
+    conversation.map(
+      (question, i) =>
+        [
+          `${i}: ${question.method ?? 'GET'} ${question.path} ${JSON.stringify(question.body ?? '').slice(0, 120)}`,
+          question,
+        ] as const,
+    ),
+  )('%s', async (_, question) => {
+    const token = parse(readFileSync(cluster.kubeconfig, 'utf8')).users[0].user.token as string
+    const real = await ask(cluster.port, token, question)
+    const own = await ask(server.port, server.token, question)
+    if (question.words !== undefined) expect([own.http, own.reason]).toEqual([real.http, real.reason])
+    else expect(own).toEqual(real)
+  })
+})
+
+function ask(port: number, token: string, { method = 'GET', path, body, type, accept }: Question): Promise<Body> {
+  return new Promise((resolve, reject) => {
+    const raw = body === undefined ? '' : typeof body === 'string' ? body : JSON.stringify(body)
+    const headers = {
+      authorization: `Bearer ${token}`,
+      accept: accept ?? 'application/json',
+      'content-type': type ?? 'application/json',
+      'content-length': Buffer.byteLength(raw),
+    }
+    const outgoing = request(
+      { host: '127.0.0.1', port, path, method, headers, rejectUnauthorized: false, agent: false },
+      (incoming) => {
+        let text = ''
+        incoming.setEncoding('utf8')
+        incoming.on('data', (chunk) => {
+          text += chunk
+        })
+        incoming.on('error', reject)
+        incoming.on('end', () =>
+          resolve({ ...plain(text), http: incoming.statusCode, warning: incoming.headers.warning }),
+        )
+      },
+    )
+    outgoing.on('error', reject)
+    outgoing.end(raw)
+  })
+}
+
+/** Without what two servers can never have in common. */
+function plain(text: string): Body {
+  let object: Body
+  try {
+    object = JSON.parse(text)
+  } catch {
+    return { text }
+  }
+  if (object.kind === 'Table') {
+    const { columnDefinitions, rows } = object as {
+      columnDefinitions: { name: string; priority: number; format: string }[]
+      rows: { cells: unknown[]; object: Body }[]
+    }
+    const aged = new Set(
+      columnDefinitions.flatMap(({ name }, i) =>
+        ['Age', 'Last Seen', 'First Seen', 'Cluster-IP', 'Port(s)', 'Ports'].includes(name) ? [i] : [],
+      ),
+    )
+    return {
+      columns: columnDefinitions.map(({ name, priority, format }) => [name, priority, format]),
+      rows: rows
+        .filter(({ object: { metadata } }) => (metadata as Body).name !== 'kubernetes')
+        // The real one repairs its own books and tells of it.
+        .filter(({ cells }) => !cells.some((cell) => String(cell).startsWith('ipaddress/')))
+        .map(({ cells }) => cells.map((cell, i) => (aged.has(i) ? '*' : cell))),
+    }
+  }
+  return JSON.parse(text, function (this: Body, key, value) {
+    if (
+      [
+        'uid',
+        'resourceVersion',
+        'creationTimestamp',
+
+        'nodePort',
+        'healthCheckNodePort',
+        'remainingItemCount',
+      ].includes(key)
+    )
+      return value === undefined ? undefined : '*'
+    if (['finalizers', 'generation', 'managedFields'].includes(key) || value === null) return undefined
+    if (typeof value === 'string')
+      return value
+        .replace(/10\.96\.(?!0\.1\b|200\.200)\d+\.\d+/g, '10.96.*')
+        .replace(/fd00:96::[0-9a-f]+/g, 'fd00:96::*')
+        .replace(/[0-9a-f]{8}-[0-9a-f-]{27}/g, 'uid')
+    return value
+  })
+}
