@@ -71,13 +71,8 @@ function inOrder<T>(schema: Schema, value: T): T {
   return made as T
 }
 
-export interface Checks {
-  readonly allocations: Allocations
-  readonly now: string
-}
-
 /** Completes and checks a new version of an object. Throws a 422 Status. */
-export function finish(resource: Resource, object: Draft, old: Json | undefined, { allocations }: Checks): Draft {
+export function finish(resource: Resource, object: Draft, old: Json | undefined, allocations: Allocations): Draft {
   const problems = new Problems()
   const isService = resource.plural === 'services'
   if (isService && old !== undefined) {

@@ -210,7 +210,7 @@ export class Writer {
 
   /** The last steps of every write: complete, check, compare, store. */
   #store(resource: Resource, object: Draft, old: Entry | undefined, options: WriteOptions): Json {
-    const finished = finish(resource, object, old?.object, { allocations: this.#allocations, now: this.#now() })
+    const finished = finish(resource, object, old?.object, this.#allocations)
     nextGeneration(resource, finished, old?.object)
     if (
       old === undefined &&
