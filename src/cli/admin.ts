@@ -16,7 +16,7 @@ import {
   type ReportSummary,
   type ServiceSummary,
 } from '../http/admin.ts'
-import { describeError } from '../lib/errors.ts'
+import { describeError, ProxyError } from '../lib/errors.ts'
 import { type Family, hostPort } from '../lib/ip.ts'
 import type { Logger } from '../lib/log.ts'
 import type { NodeView, ServicePort } from '../model/types.ts'
@@ -96,7 +96,7 @@ export function informantOf(options: AdminOptions): Informant {
         families.flatMap((family) => engine.store.slicesOf(key, family)),
       ),
     }),
-    connections: () => countConnections(engine, families),
+    connections: () => countConnections(engine, families).catch(noneIfForbidden),
     subscribe: (listener) => subscribe(journal, listener),
   }
 }
@@ -216,6 +216,12 @@ function trackedConnections(): { tracked: number; limit: number } | undefined {
   } catch {
     return undefined
   }
+}
+
+/** Only those who may change rules may see connections; a proxy without that right has none in the kernel anyway. */
+function noneIfForbidden(error: unknown): readonly Connections[] {
+  if (error instanceof ProxyError && error.fields.errno === 'EPERM') return []
+  throw error
 }
 
 const protocols = { tcp: 6, udp: 17, sctp: 132 } as const

@@ -1,5 +1,6 @@
 // `sluice up` without a demo: the API server and the proxy in this process, for the machine it runs on.
 
+import { createSocket } from 'node:dgram'
 import { existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { homedir, hostname } from 'node:os'
 import { join } from 'node:path'
@@ -8,7 +9,7 @@ import type { Mode } from '../backend/backend.ts'
 import { cleanups } from '../backend/backends.ts'
 import { firstFreePort, loopback } from '../backend/loopback/backend.ts'
 import { describeError, ProxyError } from '../lib/errors.ts'
-import { canonicalIp, familyOf } from '../lib/ip.ts'
+import { canonicalIp } from '../lib/ip.ts'
 import { createLogger, type RootLogger } from '../lib/log.ts'
 import { ipv6Available } from '../sys/families.ts'
 import { listAddresses } from '../sys/netlink/route.ts'
@@ -173,9 +174,13 @@ export class Standalone {
       if (ip === undefined) throw new ProxyError('usage', `--node-address: "${given}" is no address`)
       return [ip]
     }
-    const all = (await listAddresses()).filter(({ scope }) => scope === 'global').map(({ ip }) => ip)
-    const first = (family: 4 | 6) => all.find((ip) => familyOf(ip) === family)
-    return [first(4), first(6)].filter((ip) => ip !== undefined)
+    const all = (await listAddresses()).filter((one) => one.scope === 'global' && one.interface !== 'lo')
+    const found: string[] = []
+    for (const family of [4, 6] as const) {
+      const ip = (await sourceAddress(family)) ?? all.find((one) => one.family === family)?.ip
+      if (ip !== undefined) found.push(ip)
+    }
+    return found
   }
 
   async #startProxy(): Promise<void> {
@@ -221,6 +226,7 @@ export class Standalone {
       kind: 'KubeProxyConfiguration',
       mode,
       clusterCIDR: flags.get('cluster-cidr') ?? '',
+      nodePortAddresses: list(flags.get('node-port-addresses')),
       clientConnection: { kubeconfig: this.#kubeconfig },
       healthzBindAddress: '127.0.0.1:10256',
       metricsBindAddress: '127.0.0.1:10249',
@@ -244,6 +250,20 @@ export class Standalone {
 /** What is said of routine is the log's; what is wrong is for whoever looks. */
 function logged(line: string, terminal: Terminal): void {
   if (/^[WE]/.test(line)) terminal.note(line)
+}
+
+/** The address this machine would use towards the world; asking the routing table that way sends nothing. */
+function sourceAddress(family: 4 | 6): Promise<string | undefined> {
+  return new Promise((resolve) => {
+    const socket = createSocket(family === 4 ? 'udp4' : 'udp6')
+    const finish = (ip: string | undefined) => {
+      socket.close()
+      resolve(ip)
+    }
+    socket.on('error', () => finish(undefined))
+    // Addresses for documentation, which nobody has.
+    socket.connect(9, family === 4 ? '192.0.2.1' : '2001:db8::1', () => finish(canonicalIp(socket.address().address)))
+  })
 }
 
 const list = (text: string | undefined): readonly string[] => (text ?? '').split(',').filter((part) => part !== '')

@@ -48,7 +48,7 @@ nothing of this machine's network is touched. Ctrl-C removes all that was made. 
       help: 'addresses of containers on this machine: their source is kept',
     },
     { name: 'node', value: 'NAME', help: `name of this node (default ${hostname().toLowerCase()})` },
-    { name: 'node-address', value: 'IP', help: 'address of this node (default: its first)' },
+    { name: 'node-address', value: 'IP', help: 'address of this node (default: the one it uses towards the world)' },
     {
       name: 'keep-rules',
       help: 'leave the rules in place at the end, and take over those of the last run at the start',
