@@ -60,29 +60,46 @@ export function leftovers(table: Table | 'mangle', saved: string): Leftovers {
   }
 }
 
-/** All at once; if that is refused, because somebody else uses one of the chains, as much as goes. */
+/** More chains at once take the nft flavour minutes. */
+const chainsPerRestore = 1500
+
+/** All at once if they are not too many; if that is refused, because somebody else uses one of the chains, as much as goes. */
 async function remove(tools: Tools, table: string, { jumps: lines, chains }: Leftovers): Promise<readonly string[]> {
-  const declare = chains.map((chain) => `:${chain} - [0:0]`)
   const unlink = lines.map((line) => line.replace(/^-A/, '-D'))
   const input = (body: readonly string[]) => `${[`*${table}`, ...body, 'COMMIT'].join('\n')}\n`
   const restore = (body: readonly string[]) => tools.restore(input(body), undefined, ['-T', table])
-  const deletions = chains.map((chain) => `-X ${chain}`)
-  try {
-    await restore([...declare, ...unlink, ...deletions])
-    return []
-  } catch (error) {
-    if (!(error instanceof ProxyError)) throw error
-  }
+  const empty = (some: readonly string[]) => some.map((chain) => `:${chain} - [0:0]`)
+  const drop = (some: readonly string[]) => some.map((chain) => `-X ${chain}`)
   const errors: string[] = []
   const attempt = async (body: readonly string[]) => {
     try {
       await restore(body)
+      return true
     } catch (error) {
       if (!(error instanceof ProxyError)) throw error
       errors.push(error.message)
+      return false
     }
   }
-  await attempt([...declare, ...unlink])
-  for (const deletion of deletions) await attempt([deletion])
+  // Those that jump before those they jump to, the shared ones last.
+  const shared = chains.filter((chain) => !isOwnChain(chain))
+  const own = chains
+    .filter(isOwnChain)
+    .sort((a, b) => Number(a.startsWith(endpoints)) - Number(b.startsWith(endpoints)))
+  if (own.length <= chainsPerRestore) {
+    if (await attempt([...empty(chains), ...unlink, ...drop(chains)])) return []
+    errors.length = 0
+  }
+  await attempt([...empty(shared), ...unlink])
+  for (let start = 0; start < own.length; start += chainsPerRestore) {
+    const some = own.slice(start, start + chainsPerRestore)
+    if (await attempt([...empty(some), ...drop(some)])) continue
+    errors.pop()
+    await attempt(empty(some))
+    for (const chain of some) await attempt(drop([chain]))
+  }
+  for (const chain of shared) await attempt(drop([chain]))
   return errors
 }
+
+const endpoints = 'KUBE-SEP-'

@@ -79,6 +79,30 @@ export function compose(draft: Draft): string {
   return out.join('')
 }
 
+/** Chains of services alone, with the one shared chain that they jump to. */
+export function composeChains({ head, chains, large }: ChainsDraft): string {
+  const out: string[] = ['*nat\n', ':KUBE-MARK-MASQ - [0:0]\n']
+  const all = [...chains.values()].map(sorted)
+  for (const { id } of all.flat()) out.push(`:${chainOf(id)} - [0:0]\n`)
+  out.push(...(head.match(/^-A KUBE-MARK-MASQ .*\n/gm) ?? []))
+  for (const own of all) rulesOf(own, (entry) => textOf(entry, !large), out)
+  out.push('COMMIT\n')
+  return out.join('')
+}
+
+interface ChainsDraft extends Pick<Draft, 'chains' | 'large'> {
+  /** The fixed part of nat. */
+  readonly head: string
+}
+
+export function composeDeletions(chains: readonly string[]): string {
+  const out: string[] = ['*nat\n']
+  declare(out, chains)
+  for (const chain of chains) out.push(`-X ${chain}\n`)
+  out.push('COMMIT\n')
+  return out.join('')
+}
+
 /** The canaries, shared chains and jumps that are missing; '' if none is. A chain that exists must not be named: that would empty it. */
 export function composeJumps(missing: readonly Jump[], absent: (table: string, chain: string) => boolean): string {
   const out: string[] = []

@@ -38,7 +38,12 @@ export class IptablesTarget implements Target<IptEntry> {
     this.#context = context
     this.#tools = new Tools({ programs, family, log, clock, patienceMs: syncPeriodMs })
     this.#sight = openSight(this.#tools, family)
-    this.#writer = new Writer({ book: this.#book, restore: (text, signal) => this.#tools.restore(text, signal) })
+    this.#writer = new Writer({
+      book: this.#book,
+      // The time of iptables-nft-restore --noflush grows with the square of its chains (1.8.9).
+      chainsPerRestore: programs.flavour === 'nft' ? 1500 : Number.POSITIVE_INFINITY,
+      restore: (text, signal) => this.#tools.restore(text, signal),
+    })
     this.#watch = new Watch({
       sight: this.#sight,
       expected: () => this.#book.uses(),

@@ -1,6 +1,7 @@
 // Writes changes in one restore; if the kernel refuses, finds out whose rules it does not want, and gets all others in.
 //
-// 1. All changes go in one restore. Only when that fails, services are looked at one by one.
+// 1. All changes go in one restore (in several where a program cannot cope with that). Only when that fails, services are
+//    looked at one by one.
 // 2. First it must be sure that it is a change that is refused: the base and what was there before must go in without them.
 //    If they do not, somebody broke what was there, and only writing everything anew helps: that is the caller's.
 // 3. A line number makes a suspect, not a culprit: it is sentenced only if it fails alone. Where no line is told (the legacy
@@ -11,8 +12,16 @@
 import { ProxyError } from '../../lib/errors.ts'
 import type { Held, Refusal } from '../backend.ts'
 import type { Book } from './book.ts'
-import { chainOf, type IptEntry } from './entries.ts'
-import { adapt, compose, type Features, largeEndpoints, suspectLines } from './restore.ts'
+import { chainOf, type IptEntry, isEndpoint } from './entries.ts'
+import {
+  adapt,
+  compose,
+  composeChains,
+  composeDeletions,
+  type Features,
+  largeEndpoints,
+  suspectLines,
+} from './restore.ts'
 
 /** The changes of the base, of one service, or what nobody known has left. */
 export interface Unit {
@@ -25,6 +34,8 @@ export interface Unit {
 
 export interface WriterOptions {
   readonly book: Book
+  /** More chains than these are written in several restores. */
+  readonly chainsPerRestore: number
   readonly restore: (text: string, signal: AbortSignal) => Promise<void>
 }
 
@@ -124,23 +135,28 @@ export class Writer {
     for (const { id } of stale) this.#lingering.set(chainOf(id), unit.service)
   }
 
-  /** One restore. Undefined if it worked; then the book says so. */
+  /** One restore, or several for very many chains. Undefined if all worked; then the book says so. */
   async #try(units: readonly Unit[], signal: AbortSignal): Promise<Refused | undefined> {
-    signal.throwIfAborted()
     const undo = this.#stage(units)
-    const text = this.#text(units)
-    try {
-      await this.#options.restore(text, signal)
-    } catch (error) {
-      undo()
-      if (!(error instanceof ProxyError) || error.code !== 'exec' || error.fields.exitCode === undefined) throw error
-      this.#failures++
-      return new Refused(error, suspectLines(String(error.fields.stderr), text))
+    const lines = { filter: 0, nat: 0 }
+    for (const text of this.#texts(units)) {
+      try {
+        signal.throwIfAborted()
+        await this.#options.restore(text, signal)
+      } catch (error) {
+        undo()
+        if (!(error instanceof ProxyError) || error.code !== 'exec' || error.fields.exitCode === undefined) throw error
+        this.#failures++
+        return new Refused(error, suspectLines(String(error.fields.stderr), text))
+      }
+      const nat = text.indexOf('*nat')
+      lines.filter += countLines(text, 0, nat)
+      lines.nat += countLines(text, nat)
     }
     for (const { service } of units) {
       for (const [chain, user] of this.#lingering) if (user === service) this.#lingering.delete(chain)
     }
-    this.#lines = { filter: countLines(text, 0, text.indexOf('*nat')), nat: countLines(text, text.indexOf('*nat')) }
+    this.#lines = lines
     return undefined
   }
 
@@ -166,10 +182,34 @@ export class Writer {
     return digest === entry.digest ? entry : { ...entry, digest }
   }
 
-  #text(units: readonly Unit[]): string {
-    const { book } = this.#options
+  /**
+   * Where there are too many chains for one restore, they are written before anything jumps to them, all of a service port at
+   * once; and deleted after nothing does any more, those that jump before those they jump to.
+   */
+  *#texts(units: readonly Unit[]): Iterable<string> {
+    const { book, chainsPerRestore } = this.#options
+    const { chains, stale } = this.#chainsOf(units)
+    const large = book.endpoints > largeEndpoints
+    const many = chunks(chains, ([, entries]) => entries.length, chainsPerRestore)
+    const head = book.base('nat head')
+    if (many.length > 1) for (const some of many) yield composeChains({ head, chains: new Map(some), large })
+    const old = chunks(stale, () => 1, chainsPerRestore)
+    yield compose({
+      base: {
+        filter: { head: book.base('filter head'), tail: book.base('filter tail') },
+        nat: { head, tail: book.base('nat tail') },
+      },
+      shared: book.shared,
+      chains: new Map(many.length > 1 ? [] : chains),
+      stale: old.length > 1 ? [] : stale,
+      large,
+    })
+    if (old.length > 1) for (const some of old) yield composeDeletions(some)
+  }
+
+  #chainsOf(units: readonly Unit[]) {
     const chains = new Map<string, IptEntry[]>()
-    const stale: string[] = []
+    const stale = new Set<string>()
     for (const { put, drop, service } of units) {
       for (const entry of put) {
         if (entry.kind !== 'chain') continue
@@ -177,20 +217,31 @@ export class Writer {
         if (own === undefined) chains.set(entry.port, [entry])
         else own.push(entry)
       }
-      for (const held of drop) if (isChain(held)) stale.push(chainOf(held.id))
-      for (const [chain, user] of this.#lingering) if (user === service) stale.push(chain)
+      for (const held of drop) if (isChain(held)) stale.add(chainOf(held.id))
+      for (const [chain, user] of this.#lingering) if (user === service) stale.add(chain)
     }
-    return compose({
-      base: {
-        filter: { head: book.base('filter head'), tail: book.base('filter tail') },
-        nat: { head: book.base('nat head'), tail: book.base('nat tail') },
-      },
-      shared: book.shared,
-      chains: new Map([...chains].sort(([a], [b]) => (a < b ? -1 : 1))),
-      stale: [...new Set(stale)],
-      large: book.endpoints > largeEndpoints,
-    })
+    const jumping = (chain: string) => (isEndpoint({ id: `nat ${chain}` }) ? 1 : 0)
+    return {
+      chains: [...chains].sort(([a], [b]) => (a < b ? -1 : 1)),
+      stale: [...stale].sort((a, b) => jumping(a) - jumping(b)),
+    }
   }
+}
+
+/** As few runs of neighbours as go, each of at most `limit` in weight or of a single one. */
+function chunks<T>(all: readonly T[], weight: (one: T) => number, limit: number): readonly T[][] {
+  const runs: T[][] = []
+  let left = 0
+  for (const one of all) {
+    const own = weight(one)
+    if (runs.length === 0 || own > left) {
+      runs.push([])
+      left = limit
+    }
+    runs.at(-1)?.push(one)
+    left -= own
+  }
+  return runs
 }
 
 const isChain = ({ kind }: Held): boolean => kind === 'chain'

@@ -29,11 +29,15 @@ export class Bench {
   /** Throws where the programs would. */
   judge: (text: string) => void = () => {}
 
-  constructor(node: NodeView = view({ nodePorts: everyAddress }), { localhost = true, features = allFeatures } = {}) {
+  constructor(
+    node: NodeView = view({ nodePorts: everyAddress }),
+    { localhost = true, features = allFeatures, chainsPerRestore = Number.POSITIVE_INFINITY } = {},
+  ) {
     this.node = node
     this.#backend = iptables({ syncPeriodMs: 30_000, localhostNodePorts: localhost })
     this.writer = new Writer({
       book: this.book,
+      chainsPerRestore,
       restore: async (text) => {
         this.texts.push(text)
         this.judge(text)

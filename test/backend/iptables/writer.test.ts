@@ -103,6 +103,40 @@ describe('writing', () => {
   })
 })
 
+describe('very many chains', () => {
+  const rules = (text: string) => text.split('\n').filter((line) => line.startsWith('-A'))
+
+  it('are written in several restores, before anything jumps to them, and deleted after nothing does', async () => {
+    const whole = new Bench()
+    const parts = new Bench(undefined, { chainsPerRestore: 7 })
+    for (const bench of [whole, parts]) for (let n = 1; n < 8; n++) put(bench, n, `10.0.0.${n}`)
+    await whole.sync()
+    const { lines } = await parts.sync()
+    // Three chains each: two services fit.
+    expect(parts.texts).toHaveLength(5)
+    expect(new Set(parts.texts.flatMap(rules))).toEqual(new Set(rules(whole.text)))
+    expect(lines.nat).toBe(parts.texts.join('').match(/^-A KUBE-(?!F)(?!EXTERNAL)/gm)?.length)
+    for (const text of parts.texts.slice(0, 4)) expect(text).not.toContain('KUBE-SERVICES')
+    for (let n = 1; n < 8; n++) parts.drop(`ns/s${n}`)
+    await parts.sync()
+    const [shared, ...deletions] = parts.texts.slice(5) as [string, ...string[]]
+    expect(shared).not.toMatch(/^-X/m)
+    expect(deletions).toHaveLength(3)
+    const order = deletions.join('').match(/^-X KUBE-\w+/gm) ?? []
+    expect(order).toHaveLength(21)
+    expect(order.slice(-7)).toEqual(Array(7).fill('-X KUBE-SEP'))
+  })
+
+  it('are refused only where they must be', async () => {
+    const bench = new Bench(undefined, { chainsPerRestore: 7 })
+    bench.judge = refuse(/^-A KUBE-SEP-.*10\.0\.0\.13\b/, () => '')
+    for (let n = 10; n < 20; n++) put(bench, n, `10.0.0.${n}`)
+    const { refused } = await bench.sync()
+    expect(new Set(refused.map(({ error }) => /ns\/s\d+/.exec(error.message)?.[0]))).toEqual(new Set(['ns/s13']))
+    expect(rulesOf(bench.text, 'KUBE-NODEPORTS').filter((line) => line.includes('ns/s13'))).toEqual([])
+  })
+})
+
 describe.each(styles)('a refusal in the words of %s', (_, words) => {
   it('isolates the service whose rules are refused', async () => {
     const bench = new Bench()
