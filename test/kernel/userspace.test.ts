@@ -30,6 +30,12 @@ afterAll(() => {
 const makeDriver = (): EngineDriver => {
   const driver = new EngineDriver({ holdings, keepBase: true })
   drivers.push(driver)
+  const start = driver.start.bind(driver)
+  driver.start = async (given) => {
+    // The lab sends from ports below these; listeners and relayed connections must not take them.
+    await given.node.exec('sysctl', ['-w', 'net.ipv4.ip_local_port_range=61000 65535'])
+    await start(given)
+  }
   return driver
 }
 

@@ -148,17 +148,25 @@ function dial(endpoint: string, client: Socket, timeoutMs: number): Promise<Sock
       keepAliveInitialDelay: keepAliveMs,
       onread: intake(client, () => socket),
     })
+    let late: NodeJS.Immediate | undefined
+    // If it is we who were late, the answer is there already, and is seen before the immediate.
     const timer = setTimeout(() => {
-      socket.destroy()
-      reject(new ProxyError('relay', `${endpoint} did not answer within ${timeoutMs} ms`))
+      late = setImmediate(() => {
+        socket.destroy()
+        reject(new ProxyError('relay', `${endpoint} did not answer within ${timeoutMs} ms`))
+      })
     }, timeoutMs)
-    const fail = (error: Error) => {
+    const settle = () => {
       clearTimeout(timer)
+      if (late !== undefined) clearImmediate(late)
+    }
+    const fail = (error: Error) => {
+      settle()
       reject(error)
     }
     socket.once('error', fail)
     socket.once('connect', () => {
-      clearTimeout(timer)
+      settle()
       socket.off('error', fail)
       resolve(socket)
     })

@@ -102,6 +102,20 @@ describe('the TCP relay', () => {
     expect(shed).toEqual([])
   })
 
+  it('does not blame an endpoint for being late itself', async () => {
+    const endpoints = [await tcpServer((socket) => socket.end('one')), await tcpServer((socket) => socket.end('two'))]
+    const sticky = balancer(endpoints, 60)
+    const relay = await tcpRelay([], { balancer: sticky })
+    const first = await ask(relay.port, '?')
+    const pick = sticky.pick.bind(sticky)
+    sticky.pick = (client, failed) => {
+      // The whole process stands still for longer than a dial may take, just after it began.
+      setImmediate(() => Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 400))
+      return pick(client, failed)
+    }
+    expect(await ask(relay.port, '?')).toBe(first)
+  })
+
   it('passes a reset on: a cut-off answer must not look complete', async () => {
     const endpoint = await tcpServer((socket) => {
       socket.write('half an ans')
