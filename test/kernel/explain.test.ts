@@ -1,0 +1,86 @@
+// What `explain` says, against what real packets do: its answers take the place of the files' expectations.
+// A sample by default; EXPLAIN=* sends the whole corpus.
+
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { asExpectation, explainScenario } from '../cli/corpus-explain.ts'
+import { EngineDriver } from '../lab/engine-driver.ts'
+import { Lab } from '../lab/lab.ts'
+import { arrangementOf, playScenario } from '../lab/play.ts'
+import type { Expectation, Probe, Scenario } from '../scenarios/format.ts'
+import { loadScenarios } from '../scenarios/load.ts'
+
+const mode = 'nftables'
+const only = (process.env.EXPLAIN ?? 'S1,S2,S3,S4e,S5,S7b,S8b,S9b,S10a').split(',')
+
+const scenarios = loadScenarios().filter(
+  (scenario) => scenario.modes.includes(mode) && (only.includes('*') || only.includes(scenario.name)),
+)
+
+/** The scenario with nothing in it but packets that were explained, each with the explanation as what must happen. */
+async function withExplanations(scenario: Scenario): Promise<Scenario> {
+  const answers = new Map(
+    (await explainScenario(scenario, mode)).map(({ probe, answer }) => [probe, asExpectation(answer)]),
+  )
+  const told = (probe: Probe): Probe => ({
+    ...probe,
+    expect: { ...probe.expect, [mode]: answers.get(probe) as Expectation },
+  })
+  return {
+    ...scenario,
+    steps: scenario.steps.map((step) => ({
+      ...step,
+      probes: step.probes.filter((probe) => answers.has(probe)).map(told),
+    })),
+  }
+}
+
+describe('explain against real packets', () => {
+  let lab: Lab
+  const driver = new EngineDriver({ holdings: async () => [] })
+  // Where the proxy listens on loopback itself, the lab must not.
+  const listening = new EngineDriver({ holdings: async () => [], listens: true })
+
+  beforeAll(async () => {
+    lab = await Lab.create([...new Set(scenarios.flatMap((scenario) => arrangementOf(scenario).localPods))])
+  })
+
+  afterAll(async () => {
+    driver.close()
+    listening.close()
+    await lab.close()
+  })
+
+  for (const scenario of scenarios) {
+    it(`${scenario.name}: ${scenario.title}`, async (context) => {
+      if (scenario.needs.some((need) => !driver.provides.includes(need))) context.skip()
+      const { complaints, shots } = await playScenario({
+        lab,
+        driver: scenario.name.startsWith('S4h') ? listening : driver,
+        scenario: await withExplanations(scenario),
+        mode,
+        deviations: [],
+      })
+      expect(complaints).toEqual([])
+      expect(shots).toBeGreaterThan(0)
+    })
+  }
+
+  it('would notice a wrong explanation', async () => {
+    const scenario = await withExplanations(scenarios.find(({ name }) => name === 'S1') as Scenario)
+    const lie = (probe: Probe): Probe => ({
+      ...probe,
+      expect: { ...probe.expect, [mode]: { outcome: 'drop', snat: undefined } },
+    })
+    const { complaints } = await playScenario({
+      lab,
+      driver,
+      scenario: {
+        ...scenario,
+        steps: scenario.steps.map((step) => ({ ...step, probes: step.probes.slice(0, 1).map(lie) })),
+      },
+      mode,
+      deviations: [],
+    })
+    expect(complaints).toHaveLength(1)
+  })
+})
