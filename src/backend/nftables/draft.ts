@@ -24,8 +24,15 @@ export type Operation = { readonly entry: string } & (
   | { readonly op: 'flush-chain'; readonly name: string }
   | { readonly op: 'add-rule'; readonly chain: string; readonly rule: Rule; readonly tag: RuleTag }
   | { readonly op: 'delete-chain'; readonly name: string }
-  | { readonly op: 'add-element'; readonly set: string; readonly key: string; readonly value: string }
-  | { readonly op: 'delete-element'; readonly set: string; readonly key: string }
+  | {
+      readonly op: 'add-element'
+      readonly set: string
+      readonly key: string
+      /** Of an endpoint, behind the key of its frontend. */
+      readonly slot?: number
+      readonly value: string
+    }
+  | { readonly op: 'delete-element'; readonly set: string; readonly key: string; readonly slot?: number }
 )
 
 /** What every rule of ours carries: the digest of its chain, its place and their number. A chain is ours if all agree. */
@@ -44,7 +51,10 @@ export class Draft {
   readonly #node: NodeView
   readonly #structure: Operation[] = []
   readonly #rules: Operation[] = []
-  readonly #elements: Operation[] = []
+  /** By set, so that many fit into one message; what goes before what comes, as a key may be in both. */
+  readonly #deletions = new Map<string, Operation[]>()
+  readonly #additions = new Map<string, Operation[]>()
+  #members = 0
   readonly #removal: Operation[] = []
   readonly #commits: (() => void)[] = []
   /** Elements and chains as this transaction leaves them, where that differs from the mirror. */
@@ -56,12 +66,13 @@ export class Draft {
   }
 
   get size(): number {
-    return this.#structure.length + this.#rules.length + this.#elements.length + this.#removal.length
+    return this.#structure.length + this.#rules.length + this.#members + this.#removal.length
   }
 
   /** Sets, then chains, then rules that refer to both, then elements that refer to chains; removal the other way round. */
   operations(): readonly Operation[] {
-    return [...this.#structure, ...this.#rules, ...this.#elements, ...this.#removal]
+    const members = [...this.#deletions.values(), ...this.#additions.values()].flat()
+    return [...this.#structure, ...this.#rules, ...members, ...this.#removal]
   }
 
   /** The kernel has taken it. */
@@ -82,9 +93,9 @@ export class Draft {
   /** The chains that a frontend will lead into, one transaction before it does. */
   prepare(entry: NftEntry): void {
     if (entry.kind !== 'frontend') return
-    for (const chain of balanceChains(balanceOf(entry.frontend), this.#node)) {
+    for (const { chain, digest } of balanceChains(balanceOf(entry.frontend), this.#node)) {
       const present = this.#present(`chain ${chain.name}`, this.#mirror.chains.get(chain.name))
-      if (present !== chainDigest(chain)) this.putChain(entry.id, chain)
+      if (present !== digest) this.putChain(entry.id, chain)
     }
   }
 
@@ -128,7 +139,7 @@ export class Draft {
       if (operation.op !== 'add-set') continue
       const { entry } = operation
       for (const key of clients.get(operation.set.name) ?? []) {
-        this.#elements.push({ op: 'add-element', set: operation.set.name, key, value: '', entry })
+        this.#add(entry, operation.set.name, key, '')
       }
     }
   }
@@ -137,8 +148,7 @@ export class Draft {
   sweep({ slots, chains }: Retired): void {
     for (const [prefix, table] of slots) {
       for (let i = table.count; i < table.present.length; i++) {
-        const key = `${prefix} ${table.offset + i}`
-        this.#elements.push({ op: 'delete-element', set: slotSet(prefix), key, entry: `slots ${prefix}` })
+        this.#delete(`slots ${prefix}`, slotSet(prefix), prefix, table.offset + i)
       }
       this.#commits.push(() => table.present.splice(table.count))
     }
@@ -161,8 +171,8 @@ export class Draft {
     const space = id.indexOf(' ')
     const set = id.slice(0, space)
     const key = id.slice(space + 1)
-    if (before !== undefined) this.#elements.push({ op: 'delete-element', set, key, entry })
-    if (digest !== undefined) this.#elements.push({ op: 'add-element', set, key, value: digest, entry })
+    if (before !== undefined) this.#delete(entry, set, key)
+    if (digest !== undefined) this.#add(entry, set, key, digest)
     this.#touched.set(id, digest)
     this.#commits.push(() => this.#mirror.setElement(id, digest))
   }
@@ -205,18 +215,46 @@ export class Draft {
       const value = slots[index] as string
       // Left over from before, and not yet swept.
       if (present[index] === value) continue
-      const slot = `${key} ${offset + index}`
-      // A stray: the kernel has it, but after a hole, where we do not count slots.
-      const stray = this.#mirror.elements.has(`${set} ${slot}`)
-      if (stray) {
-        this.#touched.set(`${set} ${slot}`, undefined)
-        this.#commits.push(() => this.#mirror.setElement(`${set} ${slot}`, undefined))
-      }
-      if (stray || index < present.length) this.#elements.push({ op: 'delete-element', set, key: slot, entry })
-      this.#elements.push({ op: 'add-element', set, key: slot, value, entry })
+      const slot = offset + index
+      const stray = this.#mirror.strays > 0 && this.#takeStray(`${set} ${key} ${slot}`)
+      if (stray || index < present.length) this.#delete(entry, set, key, slot)
+      this.#add(entry, set, key, value, slot)
     }
     this.#touched.set(id, '')
     this.#commits.push(() => this.#mirror.setSlots(id, offset, slots))
+  }
+
+  /** A stray: the kernel has it, but after a hole, where we do not count slots. */
+  #takeStray(id: string): boolean {
+    if (!this.#mirror.elements.has(id)) return false
+    this.#touched.set(id, undefined)
+    this.#commits.push(() => this.#mirror.setElement(id, undefined))
+    return true
+  }
+
+  #delete(entry: string, set: string, key: string, slot?: number): void {
+    this.#list(this.#deletions, set).push({
+      op: 'delete-element',
+      set,
+      key,
+      ...(slot === undefined ? {} : { slot }),
+      entry,
+    })
+  }
+
+  #add(entry: string, set: string, key: string, value: string, slot?: number): void {
+    const at = slot === undefined ? {} : { slot }
+    this.#list(this.#additions, set).push({ op: 'add-element', set, key, ...at, value, entry })
+  }
+
+  #list(lists: Map<string, Operation[]>, set: string): Operation[] {
+    this.#members++
+    let list = lists.get(set)
+    if (list === undefined) {
+      list = []
+      lists.set(set, list)
+    }
+    return list
   }
 
   #present(id: string, held: string | undefined): string | undefined {

@@ -2,7 +2,7 @@
 
 import { describeError, ProxyError } from '../../lib/errors.ts'
 import type { Family } from '../../lib/ip.ts'
-import { writeElements } from '../../sys/netlink/nft/elements.ts'
+import { beginElements, endElements, hasRoom, writeElement, writeElements } from '../../sys/netlink/nft/elements.ts'
 import type { Verdict } from '../../sys/netlink/nft/expressions.ts'
 import {
   beginBatch,
@@ -19,12 +19,12 @@ import { tableName } from './base.ts'
 import { anonymousMapName, compile, hostBytes } from './compile.ts'
 import type { Operation } from './draft.ts'
 import type { ChainSpec, Rule, SetShape } from './entries.ts'
-import { declare, encodeEndpoint, encodeKey, shapeOf } from './shapes.ts'
+import { declare, endpointLength, type Shape, shapeOf, writeEndpoint, writeKey, writeSlot } from './shapes.ts'
 
 export interface Encoded {
   /** Sequence number whose acknowledgement means that everything went in. */
   readonly last: number
-  /** The entry a refused message was for. */
+  /** The entry a refused message was for; of several elements in one message, the first one's. */
   entryOf(sequence: number): string | undefined
 }
 
@@ -32,6 +32,8 @@ export interface TableOptions {
   readonly family: Family
   /** OWNER and PERSIST where the kernel has them. */
   readonly flags: number
+  /** One message per element: the kernel then names the very element it refuses. Otherwise as many as fit, for half the cost. */
+  readonly single?: boolean
   /** In the same transaction, the table that is there goes first: whatever it was, nothing of it stays and no packet sees a gap. */
   readonly replace: boolean
 }
@@ -46,12 +48,13 @@ export function encode(
   table: TableOptions,
 ): Encoded {
   writer.clear()
-  const encoder = new Encoder(writer, shapes, table.family)
+  const encoder = new Encoder(writer, shapes, table)
   beginBatch(writer)
   const name = { family: table.family, name: tableName }
   if (table.replace) writeTable(writer, name, 'delete')
   writeTable(writer, { ...name, flags: table.flags, comment: 'rules for kube-proxy' })
   for (const operation of operations) encoder.write(operation)
+  encoder.finish()
   const last = endBatch(writer)
   return { last, entryOf: (sequence) => encoder.entries.get(sequence) }
 }
@@ -61,12 +64,22 @@ class Encoder {
   readonly #writer: MessageWriter
   readonly #shapes: ShapeLookup
   readonly #family: Family
+  readonly #single: boolean
+  readonly #molds = new Map<string, Mold>()
+  /** The list of elements that is being written. */
+  #list: { readonly set: string; readonly op: Operation['op']; readonly at: number } | undefined
   #setId = 0
 
-  constructor(writer: MessageWriter, shapes: ShapeLookup, family: Family) {
+  constructor(writer: MessageWriter, shapes: ShapeLookup, { family, single = false }: TableOptions) {
     this.#writer = writer
     this.#shapes = shapes
     this.#family = family
+    this.#single = single
+  }
+
+  finish(): void {
+    if (this.#list !== undefined) endElements(this.#writer, this.#list.at)
+    this.#list = undefined
   }
 
   write(operation: Operation): void {
@@ -80,6 +93,11 @@ class Encoder {
   }
 
   #write(operation: Operation): void {
+    if (operation.op === 'add-element' || operation.op === 'delete-element') {
+      this.#element(operation)
+      return
+    }
+    this.finish()
     const names = { family: this.#family, table: tableName }
     const w = this.#writer
     const first = w.sequence
@@ -102,9 +120,6 @@ class Encoder {
       case 'add-rule':
         this.#rule(operation.chain, operation.rule, Object.values(operation.tag).join(' '))
         break
-      default:
-        // One message per element: the kernel then names the very element it refuses.
-        this.#element(operation)
     }
     for (let sequence = first; sequence < w.sequence; sequence++) this.entries.set(sequence, operation.entry)
   }
@@ -142,27 +157,65 @@ class Encoder {
     return id
   }
 
-  #element(operation: Operation & { op: 'add-element' | 'delete-element' }): void {
-    const shapeName = this.#shapes(operation.set)
-    if (shapeName === undefined) throw new Error(`no set ${operation.set} in our table`)
-    const shape = shapeOf(shapeName, this.#family)
-    const key = encodeKey(shape, this.#family, operation.key)
-    const end = shape.key.includes('range') ? { keyEnd: encodeKey(shape, this.#family, operation.key, true) } : {}
-    const list = { family: this.#family, table: tableName, set: operation.set }
-    if (operation.op === 'delete-element') {
-      writeElements(this.#writer, { ...list, elements: [{ key, ...end }] }, 'delete')
-      return
+  #element(operation: ElementOperation): void {
+    const { set, op } = operation
+    const mold = this.#molds.get(set) ?? this.#mold(set)
+    const adds = op === 'add-element'
+    fill(mold, operation, this.#family)
+    const w = this.#writer
+    const list = this.#list
+    if (list === undefined || this.#single || list.set !== set || list.op !== op || !hasRoom(w, list.at)) {
+      this.finish()
+      this.entries.set(w.sequence, operation.entry)
+      const at = beginElements(w, { family: this.#family, table: tableName, set }, adds ? 'add' : 'delete')
+      this.#list = { set, op, at }
     }
-    const { value, comment } = splitDigest(operation.value)
-    const data =
-      shape.value === 'endpoint'
-        ? { data: encodeEndpoint(this.#family, value) }
-        : shape.value === 'verdict'
-          ? { data: parseVerdict(value) }
-          : {}
-    const note = comment === '' ? {} : { comment }
-    writeElements(this.#writer, { ...list, elements: [{ key, ...end, ...data, ...note }] })
+    writeElement(w, mold.element, !adds)
   }
+
+  #mold(set: string): Mold {
+    const shapeName = this.#shapes(set)
+    if (shapeName === undefined) throw new Error(`no set ${set} in our table`)
+    const shape = shapeOf(shapeName, this.#family)
+    const key = Buffer.alloc(shape.keyLength)
+    const keyEnd = shape.key.includes('range') ? Buffer.alloc(shape.keyLength) : undefined
+    const data = shape.value === 'endpoint' ? Buffer.alloc(endpointLength(this.#family)) : undefined
+    const mold = { shape, element: { key, ...(keyEnd && { keyEnd }), ...(data && { data }) }, bytes: data, last: '' }
+    this.#molds.set(set, mold)
+    return mold
+  }
+}
+
+type ElementOperation = Operation & { op: 'add-element' | 'delete-element' }
+
+/** One element per set that is filled anew for each that is written: tens of thousands must not be made. */
+interface Mold {
+  readonly shape: Shape
+  readonly element: { -readonly [K in keyof Element]: Element[K] }
+  readonly bytes: Buffer | undefined
+  /** The key's text that its bytes are of, but for the slot. */
+  last: string
+}
+
+function fill(mold: Mold, operation: ElementOperation, family: Family): void {
+  const { shape, element } = mold
+  const { key, slot } = operation
+  if (key !== mold.last) {
+    mold.last = ''
+    writeKey(shape, family, key, element.key as Buffer)
+    if (element.keyEnd !== undefined) writeKey(shape, family, key, element.keyEnd as Buffer, true)
+    mold.last = key
+  }
+  if (slot !== undefined) writeSlot(slot, element.key as Buffer, shape.keyLength - 4)
+  if (operation.op === 'delete-element') return
+  if (mold.bytes !== undefined) {
+    writeEndpoint(family, operation.value, mold.bytes)
+    return
+  }
+  const { value, comment } = splitDigest(operation.value)
+  if (shape.value === 'verdict') element.data = parseVerdict(value)
+  if (comment === '') delete element.comment
+  else element.comment = comment
 }
 
 /** Byte order of key and data, as nft itself tells it for `numgen … vmap`. */

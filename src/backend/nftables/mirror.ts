@@ -24,6 +24,8 @@ export class Mirror {
   /** Value and comment by `set key`; the members of every set and map but the slots. */
   readonly elements = new Map<string, string>()
   readonly slots = new Map<string, SlotTable>()
+  /** How many slots were found behind a hole; they are among the elements. */
+  strays = 0
   /** Chains of frontends that are not as they should be: written by another version, or damaged. */
   readonly stale = new Map<string, ChainSpec>()
   /** How many elements lead into a chain. */
@@ -117,6 +119,7 @@ export class Mirror {
     for (const map of [this.sets, this.chains, this.elements, this.slots, this.stale, this.#entrances]) map.clear()
     this.#retiredSlots.clear()
     this.#retiredChains.clear()
+    this.strays = 0
   }
 
   /** Chains of frontends have no owner: they go when no element leads to them. */

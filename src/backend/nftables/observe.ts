@@ -1,4 +1,4 @@
-// What a dump of our table says: fills the mirror and names what is held. Rules are recognised by their tags, never read. Pure.
+// What a dump of our table says: fills the mirror and names what is held. Rules are recognised by their tags, never read.
 
 import type { Family } from '../../lib/ip.ts'
 import type { NodeView } from '../../model/types.ts'
@@ -7,7 +7,7 @@ import { type Chain, type Element, type NftSet, SET_ANONYMOUS } from '../../sys/
 import { readSetComment } from '../../sys/netlink/nft/userdata.ts'
 import type { Held } from '../backend.ts'
 import { otherHook } from './draft.ts'
-import { type ChainSpec, chainDigest, frontendDigest, frontendId, type SetSpec, setDigest } from './entries.ts'
+import { type ChainSpec, frontendDigest, frontendId, type SetSpec, setDigest } from './entries.ts'
 import { type Mirror, slotKey } from './mirror.ts'
 import { balanceChains, localSlots, parseBalanceName } from './rules.ts'
 import { declare, decodeEndpoint, decodeKey, shapeOf } from './shapes.ts'
@@ -32,7 +32,11 @@ export const isOurs = (dump: Pick<Dump, 'rules' | 'sets'>): boolean =>
   dump.sets.some((set) => set.name === 'endpoints') && dump.rules.some((rule) => rule.tag !== undefined)
 
 /** Undefined if something is in our way that the kernel cannot change in place: the table must be exchanged. */
-export function observeTable(dump: Dump, expected: Expected, mirror: Mirror): readonly Held[] | undefined {
+export async function observeTable(
+  dump: Dump,
+  expected: Expected,
+  mirror: Mirror,
+): Promise<readonly Held[] | undefined> {
   mirror.clear()
   const held: Held[] = []
   for (const set of dump.sets) observeSet(set, expected, mirror, held)
@@ -40,17 +44,21 @@ export function observeTable(dump: Dump, expected: Expected, mirror: Mirror): re
   const slots = new Map<string, Map<number, string>>()
   let readable = true
   for (const [set, elements] of dump.elements) {
-    readable &&= observeElements(set, elements, expected, { mirror, held, slots })
+    readable &&= await observeElements(set, elements, expected, { mirror, held, slots })
   }
   const stuck = (chain: string) => expected.chains.has(chain) || parseBalanceName(chain) !== undefined
   if (!readable || held.some(({ id, digest }) => digest === otherShape && expected.sets.has(id.slice(4))))
     return undefined
   if ([...mirror.chains].some(([name, digest]) => digest === otherHook && stuck(name))) return undefined
-  observeFrontends(expected.node.family, mirror, slots, held)
+  await observeFrontends(expected.node.family, mirror, slots, held)
   return held
 }
 
 const otherShape = 'another shape'
+
+/** As much as takes a few milliseconds; then the event loop has its turn. */
+const slice = 2_000
+const turn = (): Promise<void> => new Promise((resolve) => setImmediate(resolve))
 
 function observeSet(set: NftSet, { node, sets }: Expected, mirror: Mirror, held: Held[]): void {
   if ((set.flags & SET_ANONYMOUS) !== 0) return
@@ -83,8 +91,8 @@ function observeChains(dump: Dump, { node, chains }: Expected, mirror: Mirror, h
     const balance = parseBalanceName(chain.name)
     if (balance === undefined) held.push({ id: `chain ${chain.name}`, kind: 'chain', digest })
     else {
-      const wanted = balanceChains(balance, node).find((spec) => spec.name === chain.name)
-      if (wanted !== undefined && chainDigest(wanted) !== digest) mirror.stale.set(chain.name, wanted)
+      const wanted = balanceChains(balance, node).find((spec) => spec.chain.name === chain.name)
+      if (wanted !== undefined && wanted.digest !== digest) mirror.stale.set(chain.name, wanted.chain)
       mirror.adoptChain(chain.name)
     }
   }
@@ -111,16 +119,22 @@ interface Found {
 }
 
 /** False if there is a key that we would never write, such as a range that is no CIDR. */
-function observeElements(set: string, elements: readonly Element[], { node, sets }: Expected, found: Found): boolean {
+async function observeElements(
+  set: string,
+  elements: readonly Element[],
+  { node, sets }: Expected,
+  found: Found,
+): Promise<boolean> {
   const spec = sets.get(set)
   if (spec === undefined) return true
   const shape = shapeOf(spec.shape, node.family)
-  for (const { key, keyEnd, data, comment } of elements) {
-    const text = decodeKey(shape, node.family, Buffer.from(key), keyEnd === undefined ? undefined : Buffer.from(keyEnd))
+  for (const [i, { key, keyEnd, data, comment }] of elements.entries()) {
+    if (i % slice === slice - 1) await turn()
+    const text = decodeKey(shape, node.family, bufferOf(key), keyEnd === undefined ? undefined : bufferOf(keyEnd))
     if (text === undefined) return false
     const note = comment === undefined ? '' : ` # ${comment}`
     if (shape.value === 'endpoint' && data instanceof Uint8Array) {
-      addSlot(found.slots, `${set} ${text}`, decodeEndpoint(node.family, Buffer.from(data)) ?? '')
+      addSlot(found.slots, `${set} ${text}`, decodeEndpoint(node.family, bufferOf(data)) ?? '')
     } else {
       const value =
         data === undefined || data instanceof Uint8Array ? '' : 'chain' in data ? `goto ${data.chain}` : data.verdict
@@ -132,6 +146,9 @@ function observeElements(set: string, elements: readonly Element[], { node, sets
   return true
 }
 
+/** The same bytes under another type. */
+const bufferOf = (bytes: Uint8Array): Buffer => Buffer.from(bytes.buffer, bytes.byteOffset, bytes.length)
+
 const isBalanced = (digest: string): boolean => /^goto (lb|np)-/.test(digest)
 
 function addSlot(slots: Map<string, Map<number, string>>, id: string, endpoint: string): void {
@@ -142,14 +159,16 @@ function addSlot(slots: Map<string, Map<number, string>>, id: string, endpoint: 
   else list.set(Number(id.slice(space + 1)), endpoint)
 }
 
-function observeFrontends(
+async function observeFrontends(
   family: Family,
   mirror: Mirror,
   slots: ReadonlyMap<string, Map<number, string>>,
   held: Held[],
-): void {
+): Promise<void> {
   const counts = new Map<string, { cluster: number; local: number }>()
+  let seen = 0
   for (const [id, digest] of mirror.elements) {
+    if (++seen % slice === 0) await turn()
     const match = /^(service-ips|service-nodeports) (.+)$/.exec(id)
     const balance = match === null || !isBalanced(digest) ? undefined : parseBalanceName(digest.split(' ')[1] as string)
     if (match === null || balance === undefined) continue
@@ -170,7 +189,10 @@ function observeFrontends(
         : `damaged ${family}`,
     })
   }
-  for (const [owner, have] of slots) adoptSlots(owner, have, counts.get(owner), mirror, held)
+  for (const [owner, have] of slots) {
+    if (++seen % slice === 0) await turn()
+    adoptSlots(owner, have, counts.get(owner), mirror, held)
+  }
 }
 
 /** Endpoints of the slots from `offset` on, up to the first hole. */
@@ -203,6 +225,7 @@ function adoptSlots(
     if (adopted.has(slot)) continue
     const id = `${owner} ${slot}`
     mirror.setElement(id, have.get(slot) as string)
+    mirror.strays++
     held.push({ id, kind: 'element', digest: have.get(slot) as string })
   }
 }

@@ -1,7 +1,7 @@
 // Rules that several chains share, and the chains that frontends with the same number of endpoints share.
 
 import type { NodeView } from '../../model/types.ts'
-import type { ChainSpec, KeyField, Rule, Statement } from './entries.ts'
+import { type ChainSpec, chainDigest, type KeyField, type Rule, type Statement } from './entries.ts'
 
 /** Matches traffic of this node's pods, or all other traffic; undefined where pods cannot be told apart. */
 export function fromLocalPods(node: NodeView, yes: boolean): Statement | undefined {
@@ -44,8 +44,31 @@ export function parseBalanceName(name: string): Balance | undefined {
   return { nodePort, policy: 'local', cluster: Number(match[5]), local: Number(match[4]) }
 }
 
+export interface BalanceChain {
+  readonly chain: ChainSpec
+  readonly digest: string
+}
+
+/** There are few kinds, and all frontends ask for theirs at every change. */
+const known = new WeakMap<NodeView, Map<string, readonly BalanceChain[]>>()
+
 /** The chains a frontend of this kind needs, the one it enters last. */
-export function balanceChains(balance: Balance, node: NodeView): readonly ChainSpec[] {
+export function balanceChains(balance: Balance, node: NodeView): readonly BalanceChain[] {
+  let ofNode = known.get(node)
+  if (ofNode === undefined) {
+    ofNode = new Map()
+    known.set(node, ofNode)
+  }
+  const name = balanceName(balance)
+  let chains = ofNode.get(name)
+  if (chains === undefined) {
+    chains = makeChains(balance, node).map((chain) => ({ chain, digest: chainDigest(chain) }))
+    ofNode.set(name, chains)
+  }
+  return chains
+}
+
+function makeChains(balance: Balance, node: NodeView): readonly ChainSpec[] {
   const name = balanceName(balance)
   const plain = balanceName({ ...balance, policy: 'plain' })
   const chains: ChainSpec[] = []

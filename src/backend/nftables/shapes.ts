@@ -1,6 +1,6 @@
 // The sets and maps we use as the kernel and nft see them: types, lengths, and the text of keys and values as bytes and back. Pure.
 
-import { type Family, formatIp, hostPort, maskBytes, parseIp, splitHostPort } from '../../lib/ip.ts'
+import { type Family, formatIp, hostPort, maskBytes, parseIp } from '../../lib/ip.ts'
 import { littleEndian } from '../../sys/netlink/message.ts'
 import { SET_CONCATENATION, SET_DYNAMIC, SET_INTERVAL, SET_MAP, SET_TIMEOUT } from '../../sys/netlink/nft/types.ts'
 import { describeSet, type Field } from '../../sys/netlink/nft/userdata.ts'
@@ -77,26 +77,61 @@ const protocolNames = new Map<number, string>(Object.entries(protocolNumbers).ma
 /** `10.96.0.1 tcp 443 3` to the bytes of a key; for a range its first key, or with `end` its last. */
 export function encodeKey(shape: Shape, family: Family, text: string, end = false): Buffer {
   const bytes = Buffer.alloc(shape.keyLength)
-  const words = text.split(' ')
-  let at = 0
-  for (const [i, part] of shape.key.entries()) {
-    const word = words[i] as string
-    if (part === 'address') {
-      bytes.set(parseIp(word) as Uint8Array, at)
-    } else if (part === 'range') {
-      bytes.set(rangeEdge(word, end), at)
-    } else if (part === 'protocol') {
-      bytes[at] = protocolNumbers[word as keyof typeof protocolNumbers]
-    } else if (part === 'port') {
-      bytes.writeUInt16BE(Number(word), at)
-    } else if (littleEndian) {
-      bytes.writeUInt32LE(Number(word), at)
-    } else {
-      bytes.writeUInt32BE(Number(word), at)
-    }
-    at += (part === 'address' || part === 'range') && family === 6 ? 16 : 4
-  }
+  writeKey(shape, family, text, bytes, end)
   return bytes
+}
+
+/** The same into bytes that are there. A slot that the text does not name is left out. */
+export function writeKey(shape: Shape, family: Family, text: string, into: Buffer, end = false): void {
+  let at = 0
+  let start = 0
+  for (const part of shape.key) {
+    const space = text.indexOf(' ', start)
+    const stop = space < 0 ? text.length : space
+    if (part === 'address') at += writeAddress(family, text, start, stop, into, at)
+    else if (part === 'range') {
+      into.set(rangeEdge(text.slice(start, stop), end), at)
+      at += family === 4 ? 4 : 16
+    } else {
+      if (start >= text.length) return
+      if (part === 'protocol') into[at] = protocolNumbers[text.slice(start, stop) as keyof typeof protocolNumbers]
+      else if (part === 'port') writePort(Number(text.slice(start, stop)), into, at)
+      else writeSlot(Number(text.slice(start, stop)), into, at)
+      at += 4
+    }
+    start = stop + 1
+  }
+}
+
+export function writeSlot(slot: number, into: Buffer, at: number): void {
+  if (littleEndian) into.writeUInt32LE(slot, at)
+  else into.writeUInt32BE(slot, at)
+}
+
+function writePort(port: number, into: Buffer, at: number): void {
+  if (!(port > 0 && port < 0x10000)) throw new RangeError(`${port} is no port`)
+  into[at] = port >> 8
+  into[at + 1] = port
+}
+
+/** Digit by digit: half of all that is sent are IPv4 addresses. Returns their length. */
+function writeAddress(family: Family, text: string, start: number, stop: number, into: Buffer, at: number): number {
+  if (family === 6) {
+    into.set(parseIp(text.slice(start, stop)) as Uint8Array, at)
+    return 16
+  }
+  let byte = 0
+  let next = at
+  for (let i = start; i < stop; i++) {
+    const code = text.charCodeAt(i)
+    if (code === 46) {
+      into[next++] = byte
+      byte = 0
+    } else byte = byte * 10 + code - 48
+  }
+  into[next] = byte
+  if (next !== at + 3) throw new RangeError(`${text.slice(start, stop)} is no IPv4 address`)
+  return 4
 }
 
 /** The inverse; undefined if the bytes are not a key of ours. */
@@ -106,7 +141,7 @@ export function decodeKey(shape: Shape, family: Family, bytes: Buffer, last: Buf
   const width = family === 4 ? 4 : 16
   let at = 0
   for (const part of shape.key) {
-    if (part === 'address') words.push(formatIp(bytes.subarray(at, at + width)))
+    if (part === 'address') words.push(addressText(bytes, at, width))
     else if (part === 'range') {
       const range = rangeText(bytes.subarray(at, at + width), (last ?? bytes).subarray(at, at + width))
       if (range === undefined) return undefined
@@ -121,18 +156,29 @@ export function decodeKey(shape: Shape, family: Family, bytes: Buffer, last: Buf
 
 /** `ip:port` as map data. */
 export function encodeEndpoint(family: Family, text: string): Buffer {
-  const { host, port } = splitHostPort(text) as { host: string; port: number }
-  const width = family === 4 ? 4 : 16
-  const bytes = Buffer.alloc(width + 4)
-  bytes.set(parseIp(host) as Uint8Array, 0)
-  bytes.writeUInt16BE(port, width)
+  const bytes = Buffer.alloc(endpointLength(family))
+  writeEndpoint(family, text, bytes)
   return bytes
+}
+
+export const endpointLength = (family: Family): number => (family === 4 ? 8 : 20)
+
+export function writeEndpoint(family: Family, text: string, into: Buffer): void {
+  const colon = text.lastIndexOf(':')
+  const [start, stop] = family === 4 ? [0, colon] : [1, colon - 1]
+  const at = writeAddress(family, text, start, stop, into, 0)
+  writePort(Number(text.slice(colon + 1)), into, at)
 }
 
 export function decodeEndpoint(family: Family, bytes: Buffer): string | undefined {
   const width = family === 4 ? 4 : 16
-  return bytes.length < width + 2 ? undefined : hostPort(formatIp(bytes.subarray(0, width)), bytes.readUInt16BE(width))
+  return bytes.length < width + 2 ? undefined : hostPort(addressText(bytes, 0, width), bytes.readUInt16BE(width))
 }
+
+const addressText = (bytes: Buffer, at: number, width: number): string =>
+  width === 4
+    ? `${bytes[at]}.${bytes[at + 1]}.${bytes[at + 2]}.${bytes[at + 3]}`
+    : formatIp(bytes.subarray(at, at + width))
 
 function rangeEdge(cidr: string, end: boolean): Uint8Array {
   const slash = cidr.indexOf('/')

@@ -102,7 +102,7 @@ export class NftTarget implements Target<NftEntry> {
       }
       const dump = await this.#dump(signal)
       const usable = isOurs(dump) && this.#ownable(table)
-      const held = usable ? observeTable(dump, this.#expected, this.#mirror) : undefined
+      const held = usable ? await observeTable(dump, this.#expected, this.#mirror) : undefined
       if (held === undefined) {
         this.#mirror.clear()
         this.#exchange = true
@@ -261,10 +261,11 @@ export class NftTarget implements Target<NftEntry> {
     const { family } = this.#context
     const { replace, flags = this.#flags } = how
     const shapeOf = (set: string) => (set.startsWith('affinity-') ? 'affinity' : this.#expected.sets.get(set)?.shape)
+    let single = false
     for (let attempt = 1; ; attempt++) {
       let encoded: Encoded
       try {
-        encoded = encode(this.#writer, draft.operations(), shapeOf, { family, flags, replace })
+        encoded = encode(this.#writer, draft.operations(), shapeOf, { family, flags, replace, single })
       } catch (error) {
         if (!(error instanceof ProxyError)) throw error
         return new Map([[String(error.fields.entry), error]])
@@ -280,7 +281,12 @@ export class NftTarget implements Target<NftEntry> {
       }
       if (first === undefined || overflow)
         throw new ProxyError('nftables', 'too many errors to tell which entries failed')
-      if (!failures.some((failure) => transient.has(failure.errno))) return this.#failures(failures, encoded, how)
+      if (!failures.some((failure) => transient.has(failure.errno))) {
+        if (single) return this.#failures(failures, encoded, how)
+        // Once more, with a message for each element, to learn whose fault it is.
+        single = true
+        continue
+      }
       if (attempt === attempts) throw this.#nft.failure('commit', first)
       await new Promise<void>((resolve) => this.#context.clock.after(2 ** attempt, resolve))
     }

@@ -101,9 +101,18 @@ export class Nftables {
     const op = `list elements of ${set}`
     const body = header(familyNumber(family), table, set)
     for (let attempt = 1; attempt <= attempts; attempt++) {
-      const lists = await this.#list(op, message.elements.get, body, decodeElements, wait)
-      const elements = lists.flatMap(({ elements }) => elements)
-      if (new Set(elements.map(identity)).size === elements.length) return elements
+      const elements: Element[] = []
+      const seen = new Set<string>()
+      const collect: Decode<Element> = (answer, reader) => {
+        for (const element of decodeElements(answer, reader)?.elements ?? []) {
+          elements.push(element)
+          seen.add(identity(element))
+        }
+        return undefined
+      }
+      if ((await this.#dump(op, message.elements.get, body, collect, wait)) && seen.size === elements.length) {
+        return elements
+      }
       await sleep(this.#clock, resizeMs * attempt, wait?.signal)
     }
     throw this.#restless(op)
@@ -122,15 +131,30 @@ export class Nftables {
   ): Promise<readonly T[]> {
     for (let attempt = 1; attempt <= attempts; attempt++) {
       const found: T[] = []
-      const visit = (answer: MessageReader) => {
-        const one = decode(answer, this.#reader)
-        if (this.#reader.error !== undefined) throw malformed(purpose, op, this.#reader.error)
+      const collect: Decode<T> = (answer, reader) => {
+        const one = decode(answer, reader)
         if (one !== undefined) found.push(one)
+        return undefined
       }
-      const { interrupted } = await this.#socket.dump({ op, type, body }, visit, wait)
-      if (!interrupted) return found
+      if (await this.#dump(op, type, body, collect, wait)) return found
     }
     throw this.#restless(op)
+  }
+
+  /** False if somebody's commit came in between. */
+  async #dump<T>(
+    op: string,
+    type: number,
+    body: (writer: MessageWriter) => void,
+    collect: Decode<T>,
+    wait?: Wait,
+  ): Promise<boolean> {
+    const visit = (answer: MessageReader) => {
+      collect(answer, this.#reader)
+      if (this.#reader.error !== undefined) throw malformed(purpose, op, this.#reader.error)
+    }
+    const { interrupted } = await this.#socket.dump({ op, type, body }, visit, wait)
+    return !interrupted
   }
 
   #restless(op: string): ProxyError {

@@ -118,9 +118,11 @@ describe('chains that frontends share', () => {
   ] as const)('are named so that the name says all: $policy of $cluster', (balance) => {
     expect(parseBalanceName(balanceName(balance))).toEqual(balance)
     const chains = balanceChains(balance, view())
-    expect(chains.at(-1)?.name).toBe(balanceName(balance))
+    expect(chains.at(-1)?.chain.name).toBe(balanceName(balance))
     // A packet that finds no slot must not leave untranslated.
-    for (const { rules } of chains) expect(['drop', 'goto']).toContain(rules.at(-1)?.statements.at(-1)?.kind)
+    for (const { chain } of chains) {
+      expect(['drop', 'goto']).toContain(chain.rules.at(-1)?.statements.at(-1)?.kind)
+    }
   })
 
   it('are not mistaken for others', () => {

@@ -26,16 +26,27 @@ export function writeElements(
   const { elements } = list
   let last = first
   for (let next = 0; next < elements.length; ) {
-    last = beginChange(writer, 'elements', verb, list.family)
-    writeNames(writer, list)
-    const at = writer.open(LIST.elements)
-    while (next < elements.length && writer.length - at < listBytes) {
-      writeElement(writer, elements[next++] as Element, keysOnly)
-    }
-    writer.close(at)
-    writer.end()
+    last = writer.sequence
+    const at = beginElements(writer, list, verb)
+    while (next < elements.length && hasRoom(writer, at)) writeElement(writer, elements[next++] as Element, keysOnly)
+    endElements(writer, at)
   }
   return { first, last }
+}
+
+/** Starts a message to be filled by `writeElement`; give what it returns to `endElements`. */
+export function beginElements(writer: MessageWriter, list: Omit<Elements, 'kind' | 'elements'>, verb: Verb): number {
+  beginChange(writer, 'elements', verb, list.family)
+  writeNames(writer, list)
+  return writer.open(LIST.elements)
+}
+
+/** There is room for one more element of any size we write. */
+export const hasRoom = (writer: MessageWriter, at: number): boolean => writer.length - at < listBytes
+
+export function endElements(writer: MessageWriter, at: number): void {
+  writer.close(at)
+  writer.end()
 }
 
 /** Deletes all elements of a set. */
@@ -52,7 +63,7 @@ function writeNames(writer: MessageWriter, { table, set, setId }: Pick<Elements,
   if (setId !== undefined) writer.u32(LIST.setId, setId)
 }
 
-function writeElement(writer: MessageWriter, element: Element, keysOnly: boolean): void {
+export function writeElement(writer: MessageWriter, element: Element, keysOnly: boolean): void {
   const at = writer.open(1)
   if (element.intervalEnd === true) writer.u32(ELEMENT.flags, INTERVAL_END)
   if (!keysOnly && element.timeoutMs !== undefined) writer.u64(ELEMENT.timeout, element.timeoutMs)
@@ -62,9 +73,31 @@ function writeElement(writer: MessageWriter, element: Element, keysOnly: boolean
     const { data } = element
     if (data instanceof Uint8Array) writeBytes(writer, ELEMENT.data, data)
     else if (data !== undefined) writeVerdict(writer, ELEMENT.data, data)
-    if (element.comment !== undefined) writer.raw(ELEMENT.userdata, commentBytes(element.comment))
+    if (element.comment !== undefined) writeComment(writer, element.comment)
   }
   writer.close(at)
+}
+
+/** `commentBytes` without bytes of its own, for what is nearly every comment. */
+function writeComment(writer: MessageWriter, comment: string): void {
+  const { length } = comment
+  const whole = 4 + align4(length + 3)
+  writer.reserve(whole)
+  const { bytes, length: at } = writer
+  for (let i = 0; i < length; i++) {
+    const code = comment.charCodeAt(i)
+    if (code > 0x7f || length > 128) {
+      writer.raw(ELEMENT.userdata, commentBytes(comment))
+      return
+    }
+    bytes[at + 6 + i] = code
+  }
+  store16(bytes, at, 4 + length + 3)
+  store16(bytes, at + 2, ELEMENT.userdata)
+  bytes[at + 4] = 0
+  bytes[at + 5] = length + 1
+  for (let i = at + 6 + length; i < at + whole; i++) bytes[i] = 0
+  writer.length = at + whole
 }
 
 /** Data attribute with raw bytes: `writer.open; writer.raw; writer.close` in one. */
