@@ -2,19 +2,20 @@
 
 import { once } from 'node:events'
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
-import { privateLock } from './iptables-lab.ts'
+import { type Flavour, privateLock } from './iptables-lab.ts'
 import { clusterIp, delay, nodeIp, ProxyProcess, podIps, until, World, web } from './iptables-world.ts'
 
 privateLock()
 
 const start = (world: World) => ProxyProcess.start(world, web().put, {}, 'userspace')
 
-describe('life of userspace mode', () => {
+describe.each<Flavour>(['nft', 'legacy'])('life of userspace mode, %s', (flavour) => {
   let world: World
+  const ipt = `iptables-${flavour}`
 
   beforeAll(async () => {
     world = await World.create()
-    await world.useFlavour('nft')
+    await world.useFlavour(flavour)
   })
 
   afterEach(async () => {
@@ -27,7 +28,7 @@ describe('life of userspace mode', () => {
 
   /** Ports that rules lead to. */
   const ports = async (): Promise<readonly number[]> => {
-    const saved = await world.run('iptables-nft-save -t nat')
+    const saved = await world.run(`${ipt}-save -t nat`)
     return [...new Set([...saved.matchAll(/--to-destination \S+:(\d+)/g)].map((match) => Number(match[1])))]
   }
 
@@ -56,7 +57,7 @@ describe('life of userspace mode', () => {
     const proxy = await start(world)
     await proxy.settle()
     for (let i = 0; i < 4; i++) expect(podIps).toContain(await world.ask())
-    const saved = await world.run('iptables-nft-save')
+    const saved = await world.run(`${ipt}-save`)
     const hooks = saved.split('\n').filter((line) => /^-A (?!KUBE-).*-j KUBE-(?:PORTALS|NODEPORT)-/.test(line))
     expect(hooks).toHaveLength(8)
     expect(new Set(hooks).size).toBe(8)
@@ -66,11 +67,11 @@ describe('life of userspace mode', () => {
   it('hides dead endpoints from clients', async () => {
     const proxy = await start(world)
     // Nobody has the first two addresses; nothing comes back from there, not even an error.
-    await world.run('ip route add blackhole 10.180.0.8 || true; iptables-nft -I OUTPUT -d 10.180.0.9 -j DROP')
+    await world.run(`ip route add blackhole 10.180.0.8; ${ipt} -I OUTPUT -d 10.180.0.9 -j DROP`)
     await proxy.apply(web(['10.180.0.8', '10.180.0.9', podIps[0]]))
     await proxy.settle()
     const answers = await Promise.all(Array.from({ length: 12 }, () => world.ask(clusterIp, 80, 10_000)))
-    await world.run('iptables-nft -D OUTPUT -d 10.180.0.9 -j DROP; ip route del blackhole 10.180.0.8')
+    await world.run(`${ipt} -D OUTPUT -d 10.180.0.9 -j DROP; ip route del blackhole 10.180.0.8`)
     expect(new Set(answers)).toEqual(new Set([podIps[0]]))
   })
 
@@ -103,9 +104,9 @@ describe('life of userspace mode', () => {
   it('comes through a firewall that lets nothing in by default', async () => {
     const proxy = await start(world)
     await proxy.settle()
-    await world.run('iptables-nft -A INPUT -m conntrack --ctstate ESTABLISHED -j ACCEPT; iptables-nft -A INPUT -j DROP')
+    await world.run(`${ipt} -A INPUT -m conntrack --ctstate ESTABLISHED -j ACCEPT; ${ipt} -A INPUT -j DROP`)
     const answer = await world.ask(nodeIp, 30_080)
-    await world.run('iptables-nft -D INPUT -j DROP; iptables-nft -D INPUT -m conntrack --ctstate ESTABLISHED -j ACCEPT')
+    await world.run(`${ipt} -D INPUT -j DROP; ${ipt} -D INPUT -m conntrack --ctstate ESTABLISHED -j ACCEPT`)
     expect(podIps).toContain(answer)
   })
 
@@ -117,9 +118,9 @@ describe('life of userspace mode', () => {
   })
 
   it.each([
-    ['flushed', 'iptables-nft -t nat -F KUBE-PORTALS-CONTAINER'],
-    ['unhooked', 'iptables-nft -t nat -D PREROUTING 1'],
-    ['all gone', 'iptables-nft -t nat -F && iptables-nft -t nat -X'],
+    ['flushed', `${ipt} -t nat -F KUBE-PORTALS-CONTAINER`],
+    ['unhooked', `${ipt} -t nat -D PREROUTING 1`],
+    ['all gone', `${ipt} -t nat -F && ${ipt} -t nat -X`],
   ])('repairs its chains: %s', async (_, command) => {
     const proxy = await start(world)
     await proxy.settle()
