@@ -1,6 +1,5 @@
 // Both executables start here: which command, with which words.
 
-import { help, runCommand } from './cli/commands.ts'
 import { proxy } from './cli/proxy.ts'
 
 /** Never returns before the command has ended; sets the exit status. */
@@ -10,6 +9,8 @@ export async function main(program: 'kube-proxy' | 'sluice', argv: readonly stri
     process.exitCode = await proxy(program === 'kube-proxy' ? argv : rest)
     return
   }
+  // Only now: the proxy, which runs on every node, is not to pay for what people ask of it.
+  const { help, runCommand } = await import('./cli/commands.ts')
   if (['help', '--help', '-h'].includes(name)) {
     process.stdout.write(help())
     return

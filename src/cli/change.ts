@@ -1,11 +1,28 @@
 // What the objects of now become when those of a file are applied or deleted. What a server would fill in is taken from what is there.
 
 import type { Inputs } from '../http/admin.ts'
+import { decodeEndpointSlice, decodeService } from '../kube/objects.ts'
 import { ProxyError } from '../lib/errors.ts'
 import { contains, formatIp, parseCidr, parseIp } from '../lib/ip.ts'
 import type { ServiceRecord } from '../model/types.ts'
-import { decoders, type Wish } from './plan.ts'
 import type { Objects } from './twin.ts'
+
+const decoders = { Service: decodeService, EndpointSlice: decodeEndpointSlice } as const
+
+export interface Wish {
+  readonly kind: keyof typeof decoders
+  readonly json: unknown
+}
+
+/** Throws a ProxyError 'manifests' for what is no matter of a proxy. */
+export function wishOf(json: unknown): Wish {
+  const kind = (json as { kind?: unknown }).kind
+  if (kind === 'Service' || kind === 'EndpointSlice') return { kind, json }
+  throw new ProxyError(
+    'manifests',
+    `${String(kind)}: only Services and EndpointSlices change what a proxy programs; pods do so through their slices`,
+  )
+}
 
 interface Settled {
   readonly after: Objects

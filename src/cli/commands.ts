@@ -43,6 +43,32 @@ export function help(): string {
   ].join('\n')
 }
 
+/** Markdown; a test keeps docs/commands.md equal to it. */
+export function commandDocs(): string {
+  const shown = commands.filter(({ hidden }) => hidden !== true)
+  const exits = [
+    '| status | means |',
+    '| --- | --- |',
+    '| 0 | done; for `plan`: nothing would change; for `cleanup --dry-run`: nothing is there |',
+    '| 1 | an error, told in one line on standard error |',
+    '| 2 | `plan`: something would change; `cleanup --dry-run`: something is there |',
+    '| 3 | `status`, `doctor`: something is wrong, told in the answer |',
+  ]
+  return [
+    '# Commands',
+    '',
+    'Made from the command table: run `npx vitest run test/cli/commands.test.ts -u` after a change.',
+    '',
+    '`sluice proxy` takes kube-proxy’s flags, see [flags.md](flags.md). The other commands ask a running proxy through its admin socket',
+    '(`/run/sluice/NODE.sock`, for its owner only; `SLUICE_ADMIN_SOCKET` names another place, or `off`), or, with `--kubeconfig` or',
+    '`--manifests`, know by themselves what a proxy would do. `-o json` and `-o yaml` are for programs; `NO_COLOR` is respected.',
+    '',
+    ...exits,
+    '',
+    ...shown.flatMap((command) => [`## sluice ${command.name}`, '', '```', helpOf(command).trimEnd(), '```', '']),
+  ].join('\n')
+}
+
 /** Resolves with the exit status; undefined if there is no such command. */
 export async function runCommand(
   name: string,

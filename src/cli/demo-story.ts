@@ -33,7 +33,7 @@ export function introduction(demo: Demo, terminal: Terminal): string {
     bold('Try, in another terminal:'),
     ...rows.map(([command, what]) => `  ${terminal.paint('dim', `# ${what}`)}\n  ${command}`),
     '',
-    'Ctrl-C ends it and removes all of it.',
+    `${terminal.interactive ? 'Here: 2 scales work/saythx-redis to two pods, 1 back to one. ' : ''}Ctrl-C ends it and removes all of it.`,
     '',
   ].join('\n')
 }

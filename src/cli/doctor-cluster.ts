@@ -6,7 +6,7 @@ import { describeError, ProxyError } from '../lib/errors.ts'
 import { silentLogger } from '../lib/log.ts'
 import { systemClock } from '../lib/time.ts'
 import { AdminClient, findSocket } from './admin-client.ts'
-import { type Finding, ok } from './doctor.ts'
+import { type Finding, ok } from './findings.ts'
 import { age, count } from './table.ts'
 
 export async function clusterFindings(flags: ReadonlyMap<string, string>): Promise<readonly Finding[]> {

@@ -5,24 +5,10 @@ import type { Command, Invocation } from './command.ts'
 import { outputFlag } from './command.ts'
 import { clusterFindings } from './doctor-cluster.ts'
 import { machineFindings } from './doctor-machine.ts'
+import type { Finding, Level } from './findings.ts'
 import { migrate } from './migrate.ts'
 import { modeFlag, sourceFlags } from './source.ts'
 import { type Colour, count, printed, type Terminal, table } from './table.ts'
-
-/** `ok` is told, so that one sees what was looked at. */
-export type Level = 'ok' | 'note' | 'warning' | 'problem'
-
-export interface Finding {
-  readonly level: Level
-  /** What was looked at: `kernel`, `sysctl net.ipv4.ip_forward`. */
-  readonly about: string
-  readonly found: string
-  /** '' if it is ok. */
-  readonly meaning: string
-  readonly todo: string
-}
-
-export const ok = (about: string, found: string): Finding => ({ level: 'ok', about, found, meaning: '', todo: '' })
 
 export const doctorCommand: Command = {
   name: 'doctor',

@@ -4,16 +4,15 @@ import { readFileSync } from 'node:fs'
 import { parseAllDocuments } from 'yaml'
 import type { Held, Mode } from '../backend/backend.ts'
 import type { Inputs } from '../http/admin.ts'
-import { decodeEndpointSlice, decodeService } from '../kube/objects.ts'
 import { describeError, ProxyError } from '../lib/errors.ts'
 import { type Family, familyName } from '../lib/ip.ts'
-import { settle } from './change.ts'
+import { settle, wishOf } from './change.ts'
 import { checkInKernel, type Verdict } from './check.ts'
 import type { Command, Invocation } from './command.ts'
 import { outputFlag } from './command.ts'
 import { inputsOf, modeFlag, plannerOf, sourceFlags } from './source.ts'
 import { count, printed, type Terminal } from './table.ts'
-import { type Noted, type Objects, Twin } from './twin.ts'
+import { type Noted, Twin } from './twin.ts'
 
 export const planCommand: Command = {
   name: 'plan',
@@ -81,7 +80,7 @@ export async function makePlan(
   options: { readonly remove: boolean; readonly check: boolean },
 ): Promise<Plan> {
   const { mode, node } = inputs.identity
-  const { after, remarks } = settle(inputs, objects.map(decode), options.remove)
+  const { after, remarks } = settle(inputs, objects.map(wishOf), options.remove)
   const twin = await Twin.open({ backend: plannerOf(mode, inputs.settings), views: inputs.views })
   try {
     const before = await twin.become(inputs)
@@ -147,23 +146,6 @@ function readObjects(file: string): readonly unknown[] {
     return value.kind?.endsWith('List') && Array.isArray(value.items) ? value.items : [value]
   })
 }
-
-export interface Wish {
-  readonly kind: 'Service' | 'EndpointSlice'
-  readonly json: unknown
-}
-
-function decode(json: unknown): Wish {
-  const kind = (json as { kind?: unknown }).kind
-  if (kind === 'Service' || kind === 'EndpointSlice') return { kind, json }
-  throw new ProxyError(
-    'manifests',
-    `${String(kind)}: only Services and EndpointSlices change what a proxy programs; pods do so through their slices`,
-  )
-}
-
-export const decoders = { Service: decodeService, EndpointSlice: decodeEndpointSlice } as const
-export type { Objects }
 
 function describe(plan: Plan, terminal: Terminal): string {
   const lines: string[] = []

@@ -1,6 +1,5 @@
 // `sluice up`: an API server and the proxy in one command, for this machine; or a demo of both in a world of its own.
 
-import { hostname } from 'node:os'
 import type { Mode } from '../backend/backend.ts'
 import { ProxyError } from '../lib/errors.ts'
 import type { Command, Invocation } from './command.ts'
@@ -47,7 +46,7 @@ nothing of this machine's network is touched. Ctrl-C removes all that was made. 
       value: 'CIDR[,CIDR]',
       help: 'addresses of containers on this machine: their source is kept',
     },
-    { name: 'node', value: 'NAME', help: `name of this node (default ${hostname().toLowerCase()})` },
+    { name: 'node', value: 'NAME', help: 'name of this node (default: the host name)' },
     { name: 'node-address', value: 'IP', help: 'address of this node (default: the one it uses towards the world)' },
     {
       name: 'keep-rules',
@@ -98,7 +97,8 @@ async function runDemo(invocation: Invocation, mode: Mode): Promise<number> {
       terminal.write(introduction(demo, terminal))
       const over = new AbortController()
       const view = watchProxy(demo.proxy, terminal, over.signal)
-      const why = await Promise.race([interrupted, demo.proxyEnded])
+      const pressed = terminal.interactive ? keys(demo, over.signal) : new Promise<undefined>(() => {})
+      const why = await Promise.race([interrupted, pressed, demo.proxyEnded])
       over.abort()
       await view
       if (why !== undefined) throw new ProxyError('demo', why)
@@ -107,6 +107,26 @@ async function runDemo(invocation: Invocation, mode: Mode): Promise<number> {
     await step(terminal, 'Removing everything', () => demo.close())
   }
   return good ? 0 : 1
+}
+
+/** 1 and 2 scale, for those without kubectl; q and Ctrl-C, which raw mode makes a mere letter, end it. */
+function keys(demo: Demo, signal: AbortSignal): Promise<undefined> {
+  const { stdin } = process
+  if (!stdin.isTTY) return new Promise(() => {})
+  stdin.setRawMode(true)
+  stdin.resume()
+  signal.addEventListener('abort', () => {
+    stdin.setRawMode(false)
+    stdin.pause()
+  })
+  return new Promise((resolve) => {
+    stdin.on('data', (chunk: Buffer) => {
+      const key = chunk.toString()
+      if (key === 'q' || key === '\x03') resolve(undefined)
+      // The next picture shows whether it worked.
+      else if (key === '1' || key === '2') demo.scale(Number(key) as 1 | 2).catch(() => {})
+    })
+  })
 }
 
 async function runHere(invocation: Invocation, mode: Mode): Promise<number> {

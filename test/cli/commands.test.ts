@@ -1,6 +1,6 @@
 import { spawnSync } from 'node:child_process'
 import { describe, expect, it } from 'vitest'
-import { help } from '../../src/cli/commands.ts'
+import { commandDocs, help } from '../../src/cli/commands.ts'
 import { processTerminal, table } from '../../src/cli/table.ts'
 import { sluice } from './support.ts'
 
@@ -38,6 +38,10 @@ describe('the command table', () => {
       expect(stderr.trimEnd().split('\n')).toHaveLength(1)
       expect(stdout).toBe('')
     }
+  })
+
+  it('is what docs/commands.md says', async () => {
+    await expect(commandDocs()).toMatchFileSnapshot('../../docs/commands.md')
   })
 
   it('knows no command that is not there', async () => {
