@@ -1,7 +1,7 @@
 // iptables at scale: a full sync, a sync that finds all in place, and one changed endpoint; how much of it is ours and how much iptables-restore's.
 //
-// Runs in a network namespace of its own (`npm run bench:iptables`, as root). The nft flavour takes minutes for large tables;
-// what does not end in the limit is said to be so. CPU of the programs is that of our children, in ticks of 10 ms.
+// Runs in a network namespace of its own (`npm run bench:iptables`, as root). What does not end in the limit
+// is said to be so. CPU of the programs is that of our children, in ticks of 10 ms.
 
 import { spawnSync } from 'node:child_process'
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs'

@@ -54,7 +54,10 @@ it('nf_tables counts uses as we do, and one generation per table with changes', 
   const saved = new Map<string, number>()
   countUses(space.exec('iptables-nft-save', []), { uses: saved, jumps: new Set(), own: true })
   const listed = await chains.list(4)
-  for (const [chain, use] of saved) expect([chain, listed.get(chain)]).toEqual([chain, use])
+  // Built-in chains are shown whether they exist or not.
+  const made = [...saved].filter(([chain]) => /-/.test(chain))
+  expect(made.length).toBeGreaterThan(8)
+  for (const [chain, use] of made) expect([chain, listed.get(chain)]).toEqual([chain, use])
   expect(saved.get('nat KUBE-SEP-A')).toBe(4)
   chains.close()
 })
