@@ -9,6 +9,8 @@ const emulated = process.env.SLUICE_IN_VM === '1'
 const full = !emulated || process.env.SLUICE_FULL === '1'
 const shortConnections = full ? 10_000 : 400
 const kills = full ? 50 : 4
+/** Of the two tests above: half an hour in an emulated CPU at full strength. */
+const timeout = emulated && full ? 1_800_000 : 300_000
 /** Drift is repaired within two seconds; an emulated, busy machine is given more before it fails. */
 const repairLimitMs = emulated ? 30_000 : 2000
 
@@ -64,7 +66,7 @@ describe('endpoints that go', () => {
     for (const talk of talks) talk.reset()
   })
 
-  it(`loses none of ${shortConnections} short connections while all endpoints are replaced`, async () => {
+  it(`loses none of ${shortConnections} short connections while all endpoints are replaced`, { timeout }, async () => {
     await stage.put(service, slice(1, 2, 3, 4))
     let done = 0
     const failures: string[] = []
@@ -146,7 +148,7 @@ describe('other people’s hands', () => {
 })
 
 describe('crashes', () => {
-  it(`finds its way after ${kills} kills at random moments`, async () => {
+  it(`finds its way after ${kills} kills at random moments`, { timeout }, async () => {
     await stage.put(service, slice(1, 2))
     const talks = await Promise.all([stage.connect(), stage.connect()])
     for (let i = 0; i < kills; i++) {

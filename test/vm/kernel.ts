@@ -57,6 +57,8 @@ function fetchKernel(spec: string, directory: string): void {
   const image = find('-name', 'vmlinuz*', '-type', 'f')
   const modules = find('-type', 'd', '-path', '*lib/modules/*/kernel')
   if (image === '' || modules === '') throw new Error(`the packages of ${spec} hold no kernel and modules`)
+  // Before the modules move: newer suites keep the kernel among them.
+  writeFileSync(join(work, 'vmlinux'), elfOf(readFileSync(image)))
   const release = basename(join(modules, '..'))
   unpackModules(modules)
   // The packages come without modules.dep; depmod wants the usual place above the modules.
@@ -65,7 +67,6 @@ function fetchKernel(spec: string, directory: string): void {
   renameSync(join(modules, '../..'), join(root, 'modules'))
   symlinkSync('root/lib/modules', join(work, 'modules'))
   run('depmod', ['-b', join(work, 'root'), release])
-  writeFileSync(join(work, 'vmlinux'), elfOf(readFileSync(image)))
   for (const name of ['tree', 'apt', ...readdirSync(work).filter((file) => file.endsWith('.deb'))]) {
     rmSync(join(work, name), { recursive: true, force: true })
   }
