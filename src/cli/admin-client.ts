@@ -2,6 +2,7 @@
 
 import { readdirSync } from 'node:fs'
 import { request } from 'node:http'
+import { connect } from 'node:net'
 import { join } from 'node:path'
 import type { AdminEvent, Connections, Explanation, Inputs, Question, ServiceSummary, Summary } from '../http/admin.ts'
 import { ProxyError } from '../lib/errors.ts'
@@ -15,18 +16,34 @@ export function socketPath(node: string, env: NodeJS.ProcessEnv): string {
   return told === '' ? join(directory, `${node}.sock`) : told
 }
 
-/** The one named, the one of the environment, or the only one there is. */
-export function findSocket(given: string, env: NodeJS.ProcessEnv, folder = directory): string {
+/** The one named, that of the environment, or the only one that somebody listens on. */
+export async function findSocket(given: string, env: NodeJS.ProcessEnv, folder = directory): Promise<string> {
   if (given !== '') return given
   const told = env.SLUICE_ADMIN_SOCKET ?? ''
   if (told !== '' && told !== 'off') return told
-  const sockets = listSockets(folder)
+  // A proxy that was killed leaves its socket behind.
+  const live = await Promise.all(
+    listSockets(folder).map(async (name) => ((await listening(join(folder, name))) ? [name] : [])),
+  )
+  const sockets = live.flat()
   if (sockets.length === 1) return join(folder, sockets[0] as string)
   const other = 'or name a source: --kubeconfig FILE, or --manifests DIR'
   if (sockets.length === 0) {
-    throw new ProxyError('admin', `no proxy runs here (no socket in ${folder}): start one, ${other}`)
+    throw new ProxyError('admin', `no proxy runs here (none listens in ${folder}): start one, ${other}`)
   }
   throw new ProxyError('admin', `several proxies run here (${sockets.join(', ')}): choose with --socket, ${other}`)
+}
+
+/** Not being permitted is an answer, too: somebody is there. */
+function listening(path: string): Promise<boolean> {
+  return new Promise((resolve) => {
+    const socket = connect(path)
+    socket.on('connect', () => {
+      socket.destroy()
+      resolve(true)
+    })
+    socket.on('error', (error: NodeJS.ErrnoException) => resolve(error.code === 'EACCES'))
+  })
 }
 
 function listSockets(folder: string): readonly string[] {

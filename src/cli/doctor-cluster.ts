@@ -28,7 +28,7 @@ export async function clusterFindings(flags: ReadonlyMap<string, string>): Promi
 async function proxyFindings(socket: string): Promise<readonly Finding[]> {
   let path: string
   try {
-    path = findSocket(socket, process.env)
+    path = await findSocket(socket, process.env)
   } catch {
     return [ok('running proxy', 'none answers on this machine')]
   }

@@ -5,12 +5,10 @@ import { release } from 'node:os'
 import type { Mode } from '../backend/backend.ts'
 import { findBackend } from '../backend/backends.ts'
 import { listPrograms } from '../backend/iptables/tools.ts'
-import { tableName } from '../backend/nftables/base.ts'
 import { describeError } from '../lib/errors.ts'
 import { familyName } from '../lib/ip.ts'
 import { run } from '../sys/exec.ts'
 import { atLeast, ipv6Available, kernelVersion } from '../sys/families.ts'
-import { Nftables } from '../sys/netlink/nftables.ts'
 import { readSysctl } from '../sys/sysctl.ts'
 import { type Finding, ok } from './findings.ts'
 import { findLeftovers, type Leftover, saved } from './leftovers.ts'
@@ -279,40 +277,26 @@ async function firewalls(): Promise<readonly Finding[]> {
     })
   }
   for (const name of await foreignTables()) {
-    if (!/^(firewalld|ufw|filter|inet_filter|fw)/.test(name)) continue
     found.push({
       level: 'note',
       about: `firewall: table ${name}`,
       found: 'another program’s nftables table',
       meaning: 'A packet must be accepted by every table: what it drops, no proxy can accept.',
-      todo: `nft list table inet ${name}: allow forwarding to and from pods, node ports, and the health check ports.`,
+      todo: `nft list table ${name}: allow forwarding to and from pods, node ports, and the health check ports.`,
     })
   }
   return found.length > 0 ? found : [ok('firewalls', 'none in the way')]
 }
 
+/** `family name` of tables that are neither ours nor those that iptables keeps there. */
 async function foreignTables(): Promise<readonly string[]> {
   try {
     const { stdout } = await run('nft', ['list', 'tables'], { deadlineMs: 10_000 })
-    return stdout
-      .split('\n')
-      .flatMap((line) => line.split(' ')[2] ?? [])
-      .filter((name) => name !== tableName)
+    const tables = [...stdout.matchAll(/^table (\S+) (\S+)/gm)].map(([, family, name]) => `${family} ${name}`)
+    return tables.filter((table) => !/^(ip|ip6|arp|bridge) (filter|nat|mangle|raw|security|kube-proxy)$/.test(table))
   } catch {
-    // Without the program: at least those of IPv4 and IPv6.
-    let nft: Nftables
-    try {
-      nft = new Nftables()
-    } catch {
-      return []
-    }
-    try {
-      return (await nft.tables()).map(({ name }) => name).filter((name) => name !== tableName)
-    } catch {
-      return []
-    } finally {
-      nft.close()
-    }
+    // Without the program, or the right to ask, nothing is said about others.
+    return []
   }
 }
 

@@ -50,7 +50,7 @@ async function run(invocation: Invocation): Promise<number> {
 }
 
 async function ask(invocation: Invocation, target: string, from: string): Promise<readonly Explanation[]> {
-  const proxy = invocation.flags.has('mode') ? undefined : proxyOf(invocation)
+  const proxy = invocation.flags.has('mode') ? undefined : await proxyOf(invocation)
   if (proxy !== undefined) return proxy.explain({ target, from })
   const inputs = await inputsOf(invocation)
   const mode = invocation.flags.get('mode') as typeof inputs.identity.mode | undefined

@@ -9,6 +9,7 @@ import { tableName } from '../backend/nftables/base.ts'
 import { type Family, familyName } from '../lib/ip.ts'
 import { run } from '../sys/exec.ts'
 import { Nftables } from '../sys/netlink/nftables.ts'
+import { count } from './table.ts'
 
 export interface Leftover {
   readonly mode: Mode
@@ -52,7 +53,7 @@ async function iptablesChains(): Promise<readonly Leftover[]> {
         if (chains.length + jumps.length === 0) continue
         found.push({
           mode: 'iptables',
-          what: `${chains.length} chains, ${jumps.length} jumps`,
+          what: `${count(chains.length, 'chain')}, ${count(jumps.length, 'jump')}`,
           where: `${programName(family)} (${programs.flavour}), table ${table}`,
         })
       }

@@ -50,14 +50,14 @@ export const sourceFlags: readonly Flag[] = [
 ]
 
 /** A client of the proxy's own socket, unless other knowledge is asked for. */
-export function proxyOf({ flags }: Pick<Invocation, 'flags'>): AdminClient | undefined {
+export async function proxyOf({ flags }: Pick<Invocation, 'flags'>): Promise<AdminClient | undefined> {
   if (flags.has('kubeconfig') || flags.has('manifests')) return undefined
-  return new AdminClient(findSocket(flags.get('socket') ?? '', process.env))
+  return new AdminClient(await findSocket(flags.get('socket') ?? '', process.env))
 }
 
 /** All that plans and explanations are made of, from wherever it was asked for. */
 export async function inputsOf(invocation: Pick<Invocation, 'flags'>): Promise<Inputs> {
-  const proxy = proxyOf(invocation)
+  const proxy = await proxyOf(invocation)
   if (proxy !== undefined) return proxy.inputs()
   return collect(invocation.flags, readerOf(invocation.flags))
 }

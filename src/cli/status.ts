@@ -52,7 +52,7 @@ async function run(invocation: Invocation): Promise<number> {
 
 async function ask(invocation: Invocation, one: string): Promise<Answer> {
   const kernel = !invocation.flags.has('no-kernel')
-  const client = proxyOf(invocation)
+  const client = await proxyOf(invocation)
   if (client !== undefined) {
     const proxy = await client.summary()
     return { proxy, hashes: proxy.families, services: await client.services(one, kernel) }

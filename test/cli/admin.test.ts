@@ -234,15 +234,21 @@ describe('the admin socket', () => {
 })
 
 describe('which socket', () => {
-  it('is the one named, that of the environment, or the only one', () => {
+  it('is the one named, that of the environment, or the only one that somebody listens on', async () => {
     const folder = directory()
-    expect(findSocket('/x.sock', {}, folder)).toBe('/x.sock')
-    expect(findSocket('', { SLUICE_ADMIN_SOCKET: '/y.sock' }, folder)).toBe('/y.sock')
-    expect(() => findSocket('', {}, folder)).toThrow('no proxy runs here')
-    writeFileSync(join(folder, 'a.sock'), '')
-    expect(findSocket('', {}, folder)).toBe(join(folder, 'a.sock'))
-    writeFileSync(join(folder, 'b.sock'), '')
-    expect(() => findSocket('', {}, folder)).toThrow('several proxies run here (a.sock, b.sock)')
+    const listen = async (name: string) => {
+      const server = createServer()
+      await new Promise<void>((resolve) => server.listen(join(folder, name), resolve))
+      onTestFinished(() => void server.close())
+    }
+    expect(await findSocket('/x.sock', {}, folder)).toBe('/x.sock')
+    expect(await findSocket('', { SLUICE_ADMIN_SOCKET: '/y.sock' }, folder)).toBe('/y.sock')
+    writeFileSync(join(folder, 'dead.sock'), '')
+    await expect(findSocket('', {}, folder)).rejects.toThrow('no proxy runs here')
+    await listen('a.sock')
+    expect(await findSocket('', {}, folder)).toBe(join(folder, 'a.sock'))
+    await listen('b.sock')
+    await expect(findSocket('', {}, folder)).rejects.toThrow('several proxies run here (a.sock, b.sock)')
     expect(socketPath('a', {})).toBe('/run/sluice/a.sock')
     expect(socketPath('a', { SLUICE_ADMIN_SOCKET: 'off' })).toBe('')
   })
