@@ -1,5 +1,6 @@
 // What can be seen of the running proxy from outside: the health server, the metrics server and what feeds them.
 
+import type { Mode } from '../backend/backend.ts'
 import { featureEnabled, featureStates } from '../config/gates.ts'
 import { toV1alpha1 } from '../config/schema.ts'
 import { kubernetesVersion } from '../config/version.ts'
@@ -13,18 +14,20 @@ import type { EventRecorder } from '../kube/events.ts'
 import { describeError, ProxyError } from '../lib/errors.ts'
 import type { RootLogger } from '../lib/log.ts'
 import type { Clock } from '../lib/time.ts'
+import { PacketCounters } from '../sys/netlink/nfacct.ts'
 import type { Options } from './flags.ts'
 import { sluiceVersion } from './version.ts'
 
 export interface ObserveOptions {
   readonly options: Options
+  readonly packetCounters: PacketReader | undefined
   readonly log: RootLogger
   readonly journal: Journal
   readonly clock: Clock
   readonly fatal: (error: ProxyError) => void
 }
 
-export function observability({ options, log, journal, clock, fatal }: ObserveOptions) {
+export function observability({ options, packetCounters, log, journal, clock, fatal }: ObserveOptions) {
   const { config } = options
   const startedAt = clock.now()
   // `--version=vX.Y.Z` changes what is reported, as upstream's flag does.
@@ -37,6 +40,7 @@ export function observability({ options, log, journal, clock, fatal }: ObserveOp
     features: featureStates(config),
     conflicts: () => engine?.conflicts().length ?? 0,
     quarantined: () => engine?.quarantined().length ?? 0,
+    ...(packetCounters === undefined ? {} : { packetCounters }),
     log,
     clock,
   })
@@ -95,5 +99,20 @@ export function observability({ options, log, journal, clock, fatal }: ObserveOp
     async close(): Promise<void> {
       await Promise.all(servers.map((server) => server.close()))
     },
+  }
+}
+
+type PacketReader = () => Promise<Readonly<Record<string, number>>>
+
+/** Of the iptables mode, where this kernel counts for it. */
+export async function findPacketCounters(mode: Mode): Promise<PacketReader | undefined> {
+  const counters = new PacketCounters()
+  if (mode !== 'iptables' || !(await counters.supported())) return undefined
+  return async () => {
+    const found: Record<string, number> = {}
+    for (const name of ['ct_state_invalid_dropped_pkts', 'localhost_nps_accepted_pkts']) {
+      found[name] = (await counters.read(name)) ?? 0
+    }
+    return found
   }
 }

@@ -82,9 +82,9 @@ async function runUntilStopped(options: Options, log: ReturnType<typeof createLo
 
 /** As upstream: nothing distinguishes iptables from ipvs leftovers, so those two leave each other alone. */
 async function cleanOtherModes(config: Config, log: Logger): Promise<void> {
-  const related: readonly string[] = config.mode === 'nftables' ? ['nftables'] : ['iptables', 'ipvs', 'userspace']
+  const shared = ['iptables', 'ipvs']
   for (const [mode, cleanup] of cleanups) {
-    if (related.includes(mode)) continue
+    if (mode === config.mode || (shared.includes(mode) && shared.includes(config.mode))) continue
     try {
       await cleanup(log)
     } catch (error) {

@@ -24,7 +24,7 @@ import { nodeFacts } from './facts.ts'
 import type { Options } from './flags.ts'
 import { followUps } from './followups.ts'
 import { NodeWatch } from './node.ts'
-import { observability } from './observe.ts'
+import { findPacketCounters, observability } from './observe.ts'
 import { settingsOf } from './settings.ts'
 import { sluiceVersion } from './version.ts'
 import { ServiceCidrs, Views } from './views.ts'
@@ -47,7 +47,8 @@ export async function run({ options, backend, log, signal }: RunOptions): Promis
 
   const journal = new Journal({ log })
   const name = nodeName(config)
-  const observe = observability({ options, log, journal, clock, fatal })
+  const packetCounters = await findPacketCounters(config.mode)
+  const observe = observability({ options, packetCounters, log, journal, clock, fatal })
   const client = new Client(
     loadConnection({ kubeconfig: config.clientConnection.kubeconfig, master: options.master }),
     {

@@ -1,7 +1,7 @@
 // `sluice up` without a demo: the API server and the proxy in this process, for the machine it runs on.
 
 import { createSocket } from 'node:dgram'
-import { existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { homedir, hostname } from 'node:os'
 import { join } from 'node:path'
 import { type ApiServer, startApiServer } from '../apiserver/start.ts'
@@ -268,8 +268,14 @@ function sourceAddress(family: 4 | 6): Promise<string | undefined> {
 
 const list = (text: string | undefined): readonly string[] => (text ?? '').split(',').filter((part) => part !== '')
 
+/** Ours until we end; those of processes that were killed are removed on the way. */
 function runFolder(): string {
-  if (process.getuid?.() === 0) return `/run/sluice/up-${process.pid}`
-  const base = process.env.XDG_RUNTIME_DIR ?? join(homedir(), '.cache')
-  return join(base, `sluice-up-${process.pid}`)
+  const root = process.getuid?.() === 0
+  const base = root ? '/run/sluice' : (process.env.XDG_RUNTIME_DIR ?? join(homedir(), '.cache'))
+  const prefix = root ? 'up-' : 'sluice-up-'
+  for (const name of existsSync(base) ? readdirSync(base) : []) {
+    const pid = name.startsWith(prefix) ? name.slice(prefix.length) : ''
+    if (/^\d+$/.test(pid) && !existsSync(`/proc/${pid}`)) rmSync(join(base, name), { recursive: true, force: true })
+  }
+  return join(base, `${prefix}${process.pid}`)
 }
