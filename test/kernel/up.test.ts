@@ -43,7 +43,7 @@ function start(argv: readonly string[], wrapper: readonly string[] = [], env: No
 }
 
 describe('sluice up --demo', () => {
-  it.each(['nftables', 'iptables'])(
+  it.each(['nftables', 'iptables', 'userspace'])(
     'shows real load balancing by itself and leaves nothing behind: %s',
     async (mode) => {
       const before = demos()
