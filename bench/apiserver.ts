@@ -2,9 +2,10 @@
 
 import { createServer, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
-import { bookmark, nth, service, slice } from './objects.ts'
+import { bookmark, node, nth, probeSlice, service, slice } from './objects.ts'
 
-const [services, endpoints] = process.argv.slice(2).map(Number) as [number, number]
+/** With a third word, the last service is for measuring: it has one endpoint. */
+const [services, endpoints, probe = 0] = process.argv.slice(2).map(Number) as [number, number, number?]
 let slices: ServerResponse | undefined
 let sent = 0
 
@@ -18,11 +19,32 @@ const server = createServer((request, response) => {
     void stream(response, 'Service', (i) => service(i))
   } else if (url.pathname.endsWith('/endpointslices')) {
     slices = response
-    void stream(response, 'EndpointSlice', (i) => slice(i, endpoints, 0))
-  } else response.writeHead(404).end()
+    const last = probe === 0 ? -1 : services - 1
+    void stream(response, 'EndpointSlice', (i) => (i === last ? probeSlice(i, 0) : slice(i, endpoints, 0)))
+  } else if (url.pathname === '/probe') {
+    const object = probeSlice(services - 1, Number(url.searchParams.get('turn')))
+    slices?.write(`${JSON.stringify({ type: 'MODIFIED', object })}\n`)
+    response.end('{}')
+  } else other(request.method === 'GET', url, response)
 })
 server.listen(0, '127.0.0.1', () => process.stdout.write(`${(server.address() as AddressInfo).port}\n`))
 process.on('disconnect', () => process.exit())
+
+/** What else a proxy asks for: its node, the service CIDRs, and somebody who takes its events. */
+function other(reads: boolean, url: URL, response: ServerResponse): void {
+  const kind = url.pathname.endsWith('/nodes') ? 'Node' : url.pathname.endsWith('/servicecidrs') ? 'ServiceCIDR' : ''
+  if (!reads) response.writeHead(201).end('{}')
+  else if (url.pathname.endsWith('/nodes/node-7')) response.end(JSON.stringify(node()))
+  else if (kind === '') response.writeHead(404).end()
+  else if (url.searchParams.get('watch') === null) {
+    const items = kind === 'Node' ? [node()] : []
+    const apiVersion = kind === 'Node' ? 'v1' : 'networking.k8s.io/v1'
+    response.end(JSON.stringify({ kind: `${kind}List`, apiVersion, metadata: { resourceVersion: '1' }, items }))
+  } else {
+    if (kind === 'Node') response.write(`${JSON.stringify({ type: 'ADDED', object: node() })}\n`)
+    response.write(bookmark(kind))
+  }
+}
 
 /** As fast as it is read. */
 async function stream(response: ServerResponse, kind: string, object: (i: number) => object): Promise<void> {

@@ -2,10 +2,16 @@
 
 let version = 1_000_000
 
+const apiVersions: Readonly<Record<string, string>> = {
+  EndpointSlice: 'discovery.k8s.io/v1',
+  ServiceCIDR: 'networking.k8s.io/v1',
+}
+
 /** The end of a snapshot. */
 export function bookmark(kind: string): string {
   const metadata = { resourceVersion: String(version), annotations: { 'k8s.io/initial-events-end': 'true' } }
-  return `${JSON.stringify({ type: 'BOOKMARK', object: { kind, metadata } })}\n`
+  const apiVersion = apiVersions[kind] ?? 'v1'
+  return `${JSON.stringify({ type: 'BOOKMARK', object: { kind, apiVersion, metadata } })}\n`
 }
 
 /** Which service the n-th change is about: spread over all of them, none twice in a round. */
@@ -115,5 +121,27 @@ function endpoint(i: number, at: number, turn: number): object {
     },
     nodeName: `node-${at % 1000}`,
     zone: `zone-${at % 3}`,
+  }
+}
+
+/** The service that is measured has one endpoint, so that the first packet at a new one can be told. */
+export function probeSlice(i: number, turn: number): object {
+  const plain = slice(i, 1, 0) as { endpoints: { addresses: string[] }[] }
+  const [only] = plain.endpoints
+  return { ...plain, endpoints: [{ ...only, addresses: [probeAddress(turn)] }] }
+}
+
+export const probeAddress = (turn: number): string => `10.250.${(turn >> 8) & 255}.${turn & 255}`
+
+export const serviceIp = (i: number): string => `10.${96 + (i >> 16)}.${(i >> 8) & 255}.${i & 255}`
+
+/** The node that proxies run on. */
+export function node(): object {
+  return {
+    kind: 'Node',
+    apiVersion: 'v1',
+    metadata: { name: 'node-7', uid: 'node-7', resourceVersion: String(version) },
+    spec: {},
+    status: { addresses: [{ type: 'InternalIP', address: '192.0.2.1' }] },
   }
 }

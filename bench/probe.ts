@@ -1,0 +1,123 @@
+// The client and server of the benchmark, with blocking calls: they must cost less than what they measure.
+//
+//   probe server PORT
+//   probe latency IP PORT                     median µs of connect and first byte
+//   probe until IP PORT ANSWER LIMIT SINCE    ms from SINCE (Unix ms) to the first answer from that address; -1: not in time
+//   probe changes IP PORT API COUNT PAUSE     asks the API server for one new endpoint after the other; ms to each one's first answer
+
+import { createRequire } from 'node:module'
+import { probeAddress } from './objects.ts'
+
+interface Libc {
+  func(prototype: string): (...args: unknown[]) => number
+}
+const koffi = createRequire(import.meta.url)('koffi') as { load(path: null): Libc }
+const libc = koffi.load(null)
+const socket = libc.func('int socket(int domain, int type, int protocol)')
+const bind = libc.func('int bind(int fd, const uint8_t *address, uint32_t length)')
+const listen = libc.func('int listen(int fd, int backlog)')
+const accept = libc.func('int accept(int fd, void *address, void *length)')
+const connect = libc.func('int connect(int fd, const uint8_t *address, uint32_t length)')
+const getsockname = libc.func('int getsockname(int fd, _Out_ uint8_t *address, _Inout_ uint32_t *length)')
+const send = libc.func('int send(int fd, const uint8_t *bytes, size_t length, int flags)')
+const recv = libc.func('int recv(int fd, _Out_ uint8_t *bytes, size_t length, int flags)')
+const close = libc.func('int close(int fd)')
+const setsockopt = libc.func('int setsockopt(int fd, int level, int option, const uint8_t *value, uint32_t length)')
+
+const [AF_INET, SOCK_STREAM, SOL_SOCKET, SO_REUSEADDR, SO_LINGER, SO_RCVTIMEO, SO_SNDTIMEO] = [2, 1, 1, 2, 13, 20, 21]
+
+function address(ip: string, port: number): Buffer {
+  const bytes = Buffer.alloc(16)
+  bytes.writeUInt16LE(AF_INET, 0)
+  bytes.writeUInt16BE(port, 2)
+  for (const [i, part] of ip.split('.').entries()) bytes[4 + i] = Number(part)
+  return bytes
+}
+
+const ints = (...values: readonly number[]): Buffer => Buffer.from(Int32Array.from(values).buffer)
+
+/** 50 ms: a connection that nobody answers is soon tried again. */
+const patience = ints(0, 0, 50_000, 0)
+const answer = Buffer.alloc(4)
+
+/** Whose answer came; '' if none did. */
+function ask(to: Buffer): string {
+  const fd = socket(AF_INET, SOCK_STREAM, 0)
+  setsockopt(fd, SOL_SOCKET, SO_LINGER, ints(1, 0), 8)
+  setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, patience, 16)
+  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, patience, 16)
+  const heard = connect(fd, to, 16) === 0 && recv(fd, answer, 4, 0) === 4 ? answer.join('.') : ''
+  close(fd)
+  return heard
+}
+
+function serve(port: number): void {
+  const fd = socket(AF_INET, SOCK_STREAM, 0)
+  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, ints(1), 4)
+  if (bind(fd, address('0.0.0.0', port), 16) < 0 || listen(fd, 4096) < 0) throw new Error(`cannot listen on ${port}`)
+  process.stdout.write('listening\n')
+  const name = Buffer.alloc(16)
+  for (;;) {
+    const client = accept(fd, null, null)
+    if (client < 0) continue
+    getsockname(client, name, [16])
+    send(client, name.subarray(4, 8), 4, 0x4000)
+    close(client)
+  }
+}
+
+/** One request, sent and not waited for. */
+function write(api: Buffer, turn: number): number {
+  const fd = socket(AF_INET, SOCK_STREAM, 0)
+  connect(fd, api, 16)
+  const text = Buffer.from(`GET /probe?turn=${turn} HTTP/1.0\r\n\r\n`)
+  send(fd, text, text.length, 0x4000)
+  return fd
+}
+
+const pause = new Int32Array(new SharedArrayBuffer(4))
+const rest = (ms: number): void => void Atomics.wait(pause, 0, 0, ms)
+
+function median(to: Buffer): number {
+  const micros: number[] = []
+  for (let i = 0; i < 6_000; i++) {
+    const began = process.hrtime.bigint()
+    ask(to)
+    if (i >= 1_000) micros.push(Number(process.hrtime.bigint() - began) / 1000)
+  }
+  return micros.sort((a, b) => a - b)[micros.length >> 1] as number
+}
+
+function until(to: Buffer, expected: string, limit: number, since: number): number {
+  const end = Date.now() + limit
+  while (Date.now() < end) {
+    if (ask(to) === expected) return performance.timeOrigin + performance.now() - since
+    // What is measured must have the machine.
+    rest(10)
+  }
+  return -1
+}
+
+function changes(to: Buffer, api: Buffer, count: number, pauseMs: number): readonly number[] {
+  const found: number[] = []
+  for (let turn = 1; turn <= count; turn++) {
+    const began = performance.now()
+    const fd = write(api, turn)
+    const wanted = probeAddress(turn)
+    while (ask(to) !== wanted) {
+      if (performance.now() - began > 60_000) return found
+    }
+    found.push(performance.now() - began)
+    close(fd)
+    rest(pauseMs)
+  }
+  return found
+}
+
+const [role, ip = '', port = '', third = '', fourth = '0', fifth = '0'] = process.argv.slice(2)
+const target = role === 'server' ? Buffer.alloc(0) : address(ip, Number(port))
+const say = (value: unknown) => process.stdout.write(`${JSON.stringify(value)}\n`)
+if (role === 'server') serve(Number(ip))
+else if (role === 'latency') say(median(target))
+else if (role === 'until') say(until(target, third, Number(fourth), Number(fifth)))
+else say(changes(target, address('127.0.0.1', Number(third)), Number(fourth), Number(fifth)))
