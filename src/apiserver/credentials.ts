@@ -2,7 +2,7 @@
 
 import { createHash, randomBytes, timingSafeEqual } from 'node:crypto'
 import { mkdir, readFile, rename, writeFile } from 'node:fs/promises'
-import { dirname, join } from 'node:path'
+import { join } from 'node:path'
 import { stringify } from 'yaml'
 import { covers, type KeyPair, selfSigned } from './certificate.ts'
 
@@ -64,10 +64,4 @@ export function renderKubeconfig({ server, certificate, token }: KubeconfigOptio
     contexts: [{ name: 'sluice', context: { cluster: 'sluice', user: 'sluice' } }],
     'current-context': 'sluice',
   })
-}
-
-/** Readable by its owner only: there is a token in it. */
-export async function writeKubeconfig(path: string, options: KubeconfigOptions): Promise<void> {
-  await mkdir(dirname(path), { recursive: true })
-  await writePrivate(path, renderKubeconfig(options))
 }
