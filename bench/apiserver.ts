@@ -60,7 +60,7 @@ async function stream(response: ServerResponse, kind: string, object: (i: number
 function change(count: number, everyMs: number): void {
   const until = sent + count
   const timer = setInterval(() => {
-    const i = nth(sent, services)
+    const i = nth(sent, services - probe)
     slices?.write(`${JSON.stringify({ type: 'MODIFIED', object: slice(i, endpoints, ++sent) })}\n`)
     if (sent === until) clearInterval(timer)
   }, everyMs)

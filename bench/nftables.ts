@@ -108,11 +108,10 @@ async function measure(contender: Contender, services: number): Promise<Figures>
     const answering = spawn(process.execPath, [parts.probe, 'server', '8080'], { stdio: ['ignore', 'pipe', 'inherit'] })
     children.push(answering)
     await firstLine(answering)
-    const directMicros = await probe<number>('latency', probeAddress(0), 8080)
     const kernelBefore = kernelMb()
     const proxy = startProxy(contender, port)
     children.push(proxy)
-    return await observe(contender, { services, proxy, port, kernelBefore, directMicros })
+    return await observe(contender, { services, proxy, port, kernelBefore })
   } finally {
     for (const child of children) child.kill('SIGKILL')
     await new Promise((resolve) => setTimeout(resolve, 200))
@@ -125,25 +124,27 @@ interface Scene {
   readonly proxy: ChildProcess
   readonly port: number
   readonly kernelBefore: number
-  readonly directMicros: number
 }
 
 async function observe(contender: Contender, scene: Scene): Promise<Figures> {
-  const { services, proxy, port, kernelBefore, directMicros } = scene
+  const { services, proxy, port, kernelBefore } = scene
   const vip = serviceIp(services - 1)
   const pid = proxy.pid as number
   const took = await probe<number>('until', vip, 80, probeAddress(0), limitMs, Date.now())
   const coldMs = took < 0 ? undefined : took
   process.stderr.write(`  traffic after ${took.toFixed(0)} ms\n`)
   await settled(pid)
-  const none = { changeMs: [], changeCpuMicros: Number.NaN, serviceMicros: Number.NaN }
-  const held = () => ({ coldMs, coldCpuMs, rssMb: rssMb(pid), kernelMb: kernelMb() - kernelBefore, directMicros })
+  const none = { changeMs: [], changeCpuMicros: Number.NaN, serviceMicros: Number.NaN, directMicros: Number.NaN }
+  const held = () => ({ coldMs, coldCpuMs, rssMb: rssMb(pid), kernelMb: kernelMb() - kernelBefore })
   const coldCpuMs = cpuMs(pid)
   if (coldMs === undefined) return { ...held(), ...none }
   const state = held()
   process.stderr.write(`  ${state.rssMb.toFixed(0)} MB; changing endpoints\n`)
   const quick = contender.changes > 100
   const changeMs = await probe<number[]>('changes', vip, 80, port, contender.changes, quick ? 10 : 200)
+  // The same endpoint, through the service and past it.
+  const last = probeAddress(contender.changes)
+  const first = await probe<{ service: number; direct: number }>('latency', vip, 80, last, 8080)
   await settled(pid)
   const before = cpuMs(pid)
   const count = quick ? 4000 : 20
@@ -151,7 +152,7 @@ async function observe(contender: Contender, scene: Scene): Promise<Figures> {
   await new Promise((resolve) => setTimeout(resolve, quick ? count * 3 : count * 500 + 2_000))
   await settled(pid)
   const changeCpuMicros = ((cpuMs(pid) - before) * 1000) / count
-  return { ...state, changeMs, changeCpuMicros, serviceMicros: await probe<number>('latency', vip, 80) }
+  return { ...state, changeMs, changeCpuMicros, serviceMicros: first.service, directMicros: first.direct }
 }
 
 function startProxy({ program, mode }: Contender, port: number): ChildProcess {
@@ -192,7 +193,6 @@ function startProxy({ program, mode }: Contender, port: number): ChildProcess {
 /** Connections by blocking calls in a process of its own; see probe.ts for the words. */
 async function probe<T>(...words: readonly (string | number)[]): Promise<T> {
   const child = spawn(process.execPath, [parts.probe, ...words.map(String)], { stdio: ['ignore', 'pipe', 'inherit'] })
-  process.once('exit', () => child.kill('SIGKILL'))
   return JSON.parse(await firstLine(child)) as T
 }
 

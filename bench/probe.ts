@@ -1,7 +1,7 @@
 // The client and server of the benchmark, with blocking calls: they must cost less than what they measure.
 //
 //   probe server PORT
-//   probe latency IP PORT                     median µs of connect and first byte
+//   probe latency IP PORT DIRECT PORT          median µs of connect and first byte, there and directly, in turns
 //   probe until IP PORT ANSWER LIMIT SINCE    ms from SINCE (Unix ms) to the first answer from that address; -1: not in time
 //   probe changes IP PORT API COUNT PAUSE     asks the API server for one new endpoint after the other; ms to each one's first answer
 
@@ -78,14 +78,21 @@ function write(api: Buffer, turn: number): number {
 const pause = new Int32Array(new SharedArrayBuffer(4))
 const rest = (ms: number): void => void Atomics.wait(pause, 0, 0, ms)
 
-function median(to: Buffer): number {
-  const micros: number[] = []
-  for (let i = 0; i < 6_000; i++) {
+function latency(service: Buffer, direct: Buffer): { readonly service: number; readonly direct: number } {
+  const took = (to: Buffer): number => {
     const began = process.hrtime.bigint()
     ask(to)
-    if (i >= 1_000) micros.push(Number(process.hrtime.bigint() - began) / 1000)
+    return Number(process.hrtime.bigint() - began) / 1000
   }
-  return micros.sort((a, b) => a - b)[micros.length >> 1] as number
+  const middle = (list: number[]) => list.sort((a, b) => a - b)[list.length >> 1] as number
+  const [through, past]: [number[], number[]] = [[], []]
+  for (let i = 0; i < 6_000; i++) {
+    const both = [took(service), took(direct)] as const
+    if (i < 1_000) continue
+    through.push(both[0])
+    past.push(both[1])
+  }
+  return { service: middle(through), direct: middle(past) }
 }
 
 function until(to: Buffer, expected: string, limit: number, since: number): number {
@@ -118,6 +125,6 @@ const [role, ip = '', port = '', third = '', fourth = '0', fifth = '0'] = proces
 const target = role === 'server' ? Buffer.alloc(0) : address(ip, Number(port))
 const say = (value: unknown) => process.stdout.write(`${JSON.stringify(value)}\n`)
 if (role === 'server') serve(Number(ip))
-else if (role === 'latency') say(median(target))
+else if (role === 'latency') say(latency(target, address(third, Number(fourth))))
 else if (role === 'until') say(until(target, third, Number(fourth), Number(fifth)))
 else say(changes(target, address('127.0.0.1', Number(third)), Number(fourth), Number(fifth)))

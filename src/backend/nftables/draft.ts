@@ -233,18 +233,15 @@ export class Draft {
   }
 
   #delete(entry: string, set: string, key: string, slot?: number): void {
-    this.#list(this.#deletions, set).push({
-      op: 'delete-element',
-      set,
-      key,
-      ...(slot === undefined ? {} : { slot }),
-      entry,
-    })
+    const list = this.#list(this.#deletions, set)
+    if (slot === undefined) list.push({ op: 'delete-element', set, key, entry })
+    else list.push({ op: 'delete-element', set, key, slot, entry })
   }
 
   #add(entry: string, set: string, key: string, value: string, slot?: number): void {
-    const at = slot === undefined ? {} : { slot }
-    this.#list(this.#additions, set).push({ op: 'add-element', set, key, ...at, value, entry })
+    const list = this.#list(this.#additions, set)
+    if (slot === undefined) list.push({ op: 'add-element', set, key, value, entry })
+    else list.push({ op: 'add-element', set, key, slot, value, entry })
   }
 
   #list(lists: Map<string, Operation[]>, set: string): Operation[] {

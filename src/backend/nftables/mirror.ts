@@ -124,9 +124,9 @@ export class Mirror {
 
   /** Chains of frontends have no owner: they go when no element leads to them. */
   #count(digest: string | undefined, step: number): void {
-    const match = digest === undefined ? null : /^goto ((?:lb|np)-\S+)/.exec(digest)
-    if (match === null) return
-    const name = match[1] as string
+    if (digest === undefined || !(digest.startsWith('goto lb-') || digest.startsWith('goto np-'))) return
+    const space = digest.indexOf(' ', 5)
+    const name = space < 0 ? digest.slice(5) : digest.slice(5, space)
     for (const chain of withPlain(name)) {
       const count = (this.#entrances.get(chain) ?? 0) + step
       this.#entrances.set(chain, count)

@@ -15,6 +15,7 @@ export interface Placement {
  */
 export function place(current: readonly string[], wanted: readonly string[]): Placement {
   const size = wanted.length
+  if (current.length === 0) return { slots: wanted, written: wanted.map((_, i) => i), orphaned: [] }
   const slots = new Array<string | undefined>(size)
   const unplaced = new Set(wanted)
   for (let i = 0; i < Math.min(size, current.length); i++) {
