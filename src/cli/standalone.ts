@@ -7,7 +7,7 @@ import { join } from 'node:path'
 import { type ApiServer, startApiServer } from '../apiserver/start.ts'
 import type { Mode } from '../backend/backend.ts'
 import { cleanups } from '../backend/backends.ts'
-import { firstFreePort, loopback } from '../backend/loopback/backend.ts'
+import { firstFreePort, userspaceUnprivileged } from '../backend/userspace/unprivileged.ts'
 import { describeError, ProxyError } from '../lib/errors.ts'
 import { canonicalIp } from '../lib/ip.ts'
 import { createLogger, type RootLogger } from '../lib/log.ts'
@@ -190,7 +190,9 @@ export class Standalone {
       readFileSync(path, 'utf8'),
     )
     const settings = settingsOf(options.config)
-    const backend = this.#unprivileged ? loopback(settings) : backendFor({ mode: this.#options.mode, settings })
+    const backend = this.#unprivileged
+      ? userspaceUnprivileged(settings)
+      : backendFor({ mode: this.#options.mode, settings })
     process.env.SLUICE_ADMIN_SOCKET = this.#socket
     this.#running = run({ options, backend, log: this.#log, signal: this.#stop.signal }).then(
       () => (this.#stop.signal.aborted ? undefined : new ProxyError('proxy', 'the proxy ended')),

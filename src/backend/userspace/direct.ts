@@ -43,20 +43,6 @@ export const everywhere: Where = ({ kind, ip, port }, family) => ({
   ports: [port],
 })
 
-/**
- * Loopback only, which needs no rights: node ports as they are, loopback addresses as they are (a service CIDR inside 127.0.0.0/8
- * makes every cluster IP one, on Linux), and any other cluster IP as a port of 127.0.0.1: its own number if it is free.
- */
-export const onLoopback: Where = ({ kind, ip, port }, family) => {
-  const host = family === 4 ? '127.0.0.1' : '::1'
-  if (kind === 'node-port') return { host, ports: [port] }
-  if (isLoopback(ip)) return { host: ip, ports: [port] }
-  return kind === 'cluster-ip' ? { host, ports: port < firstFreePort ? [0] : [port, 0] } : undefined
-}
-
-/** Below, listening needs rights. */
-const firstFreePort = 1024
-
 export const planDirect =
   (where: Where) =>
   (port: ServicePort, node: NodeView): readonly DirectEntry[] => {

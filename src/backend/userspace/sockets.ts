@@ -22,8 +22,6 @@ export interface SocketsOptions {
   readonly budget: Budget
   /** Undefined: only addresses that are there. */
   readonly addresses?: Addresses
-  /** A service port can be reached here from now on. */
-  readonly onListening?: (name: string, address: string) => void
 }
 
 interface Open {
@@ -89,7 +87,7 @@ export class SocketsTarget implements Target<DirectEntry> {
   }
 
   async #listen(id: string, socket: DirectSocket, signal: AbortSignal): Promise<Open> {
-    const { context, addresses, onListening } = this.#options
+    const { context, addresses } = this.#options
     if (socket.protocol === 'sctp') {
       throw new ProxyError('sctp', 'SCTP cannot be relayed in userspace mode: use another mode')
     }
@@ -101,7 +99,6 @@ export class SocketsTarget implements Target<DirectEntry> {
       this.#open.set(id, open)
       const address = hostPort(socket.host, open.relay.port)
       context.log.info('listening', { service: socket.name, address, protocol: socket.protocol })
-      onListening?.(socket.name, address)
       return open
     } catch (error) {
       await this.#release(socket.host)

@@ -5,13 +5,13 @@ import { type AddressInfo, createConnection, createServer } from 'node:net'
 import type { NetworkInterfaceInfo } from 'node:os'
 import { afterEach, describe, expect, it } from 'vitest'
 import type { Backend, Held, Settings } from '../../../src/backend/backend.ts'
-import { userspaceUnprivileged } from '../../../src/backend/userspace/unprivileged.ts'
+import { onLoopback, userspaceUnprivileged } from '../../../src/backend/userspace/unprivileged.ts'
 import { winuserspace } from '../../../src/backend/userspace/winuserspace.ts'
 import { Engine } from '../../../src/engine/engine.ts'
 import { Journal, type SyncReport } from '../../../src/engine/journal.ts'
 import { silentLogger } from '../../../src/lib/log.ts'
 import { systemClock } from '../../../src/lib/time.ts'
-import type { ServiceRecord, SliceRecord } from '../../../src/model/types.ts'
+import type { Frontend, ServiceRecord, SliceRecord } from '../../../src/model/types.ts'
 import { endpoint, everyAddress, service, slice, tcp, view } from '../../model/builders.ts'
 
 const settings: Pick<Settings, 'userspace'> = {
@@ -102,24 +102,24 @@ async function freePort(): Promise<number> {
 }
 
 describe('without rights', () => {
-  it('serves a node port, a cluster IP on loopback, and any other cluster IP at a port of its own', async () => {
-    const listening = new Map<string, string[]>()
-    const onListening = (name: string, address: string) => {
-      listening.set(name, [...(listening.get(name) ?? []), address])
-    }
-    const bench = new Bench(userspaceUnprivileged(settings, { onListening }))
+  it('serves a node port on 127.0.0.1, and a cluster IP on the loopback address with the same last numbers', async () => {
+    const bench = new Bench(userspaceUnprivileged(settings))
     await bench.start()
     const port = await pod('a')
     const nodePort = await freePort()
     const pods = slice([endpoint('127.0.0.2', 'here')], { port })
-    await bench.put(service({ type: 'NodePort', ports: [tcp(80, 'p80', nodePort)] }), pods)
+    await bench.put(service({ type: 'NodePort', clusterIps: ['10.3.0.9'], ports: [tcp(8080, 'p80', nodePort)] }), pods)
     expect(await ask(`127.0.0.1:${nodePort}`)).toBe('a')
-    const chosen = listening.get('ns1/svc1:p80')?.find((address) => !address.endsWith(`:${nodePort}`)) as string
-    expect(await ask(chosen)).toBe('a')
+    expect(await ask('127.3.0.9:8080')).toBe('a')
+  })
 
-    const own = service({ key: 'ns1/own', clusterIps: ['127.3.0.1'], ports: [tcp(8080)] })
-    await bench.put(own, slice([endpoint('127.0.0.2', 'here')], { key: 'ns1/own-a', service: 'ns1/own', port }))
-    expect(await ask('127.3.0.1:8080')).toBe('a')
+  it('moves ports that only root may bind, and leaves out what loopback has no place for', () => {
+    const frontend = (kind: Frontend['kind'], ip: string, port: number): Frontend => ({ kind, ip, port, allow: [] })
+    const at = (place: Frontend, firstFree: number) => onLoopback(firstFree)(place, 4)
+    expect(at(frontend('cluster-ip', '10.96.0.80', 80), 1024)).toEqual({ host: '127.96.0.80', ports: [10_080] })
+    expect(at(frontend('cluster-ip', '10.96.0.80', 80), 0)).toEqual({ host: '127.96.0.80', ports: [80] })
+    expect(at(frontend('external-ip', '1.2.3.4', 80), 1024)).toBeUndefined()
+    expect(at(frontend('cluster-ip', 'fd00::1', 80), 1024)).toBeUndefined()
   })
 
   it('refuses without endpoints, serves again with them, and closes with the service', async () => {
