@@ -42,7 +42,7 @@ export class Mirror {
     else this.elements.set(id, digest)
   }
 
-  /** Found in the kernel. One that no element leads into is swept. */
+  /** It is in the kernel. One that no element leads into is swept. */
   adoptChain(name: string): void {
     if ((this.#entrances.get(name) ?? 0) === 0) this.#retiredChains.set(name, this.#turn)
   }
@@ -73,6 +73,8 @@ export class Mirror {
   setChain(name: string, digest: string): void {
     this.chains.set(name, digest)
     this.#retiredChains.delete(name)
+    // Made or mended ahead of the elements that lead into it; if none comes, it goes.
+    if (/^(lb|np)-/.test(name)) this.adoptChain(name)
   }
 
   /** Its rules are gone already; the kernel before 6.2 counts a removed element's reference for a moment longer. */
