@@ -9,7 +9,10 @@ import { arrangementOf, playScenario } from '../lab/play.ts'
 import { loadScenarios } from '../scenarios/load.ts'
 import { ReferenceDriver } from './reference.ts'
 
-runCorpus(() => new ReferenceDriver(), { mode: 'nftables' })
+runCorpus(() => new ReferenceDriver(), {
+  mode: 'nftables',
+  deviations: [{ reason: 'sockets on loopback are ours; rules alone cannot serve it', scenarios: ['S4h'] }],
+})
 
 /** Rules without the lines that match. */
 const without = (pattern: RegExp) => (rules: string) =>
