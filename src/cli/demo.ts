@@ -1,7 +1,7 @@
 // `sluice up --demo`: the world, an API server for it, the proxy inside its node; and taking all of it away again.
 
 import { type ChildProcess, spawn } from 'node:child_process'
-import { appendFileSync, existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { appendFileSync, existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { type ApiServer, startApiServer } from '../apiserver/start.ts'
 import type { Mode } from '../backend/backend.ts'
@@ -212,16 +212,16 @@ async function endChild(child: ChildProcess | undefined): Promise<void> {
   clearTimeout(timer)
 }
 
-/** A directory and a prefix of our own; what a demo that was killed has left is removed on the way. */
+/** A directory and a prefix of our own; what demos that were killed have left is removed first. */
 async function claim(folder: string): Promise<{ prefix: string; directory: string }> {
+  mkdirSync(folder, { recursive: true })
+  for (const [, number] of readdirSync(folder).flatMap((name) => [...name.matchAll(/^demo(\d*)$/g)])) {
+    const directory = join(folder, `demo${number}`)
+    if (!alive(readNumber(join(directory, 'pid')))) await sweep(`sluice${number}-`, directory)
+  }
   for (let i = 1; i < 100; i++) {
     const prefix = i === 1 ? 'sluice-' : `sluice${i}-`
     const directory = join(folder, i === 1 ? 'demo' : `demo${i}`)
-    if (existsSync(directory)) {
-      if (alive(readNumber(join(directory, 'pid')))) continue
-      await sweep(prefix, directory)
-    }
-    mkdirSync(folder, { recursive: true })
     try {
       mkdirSync(directory, { mode: 0o700 })
     } catch {
