@@ -85,7 +85,7 @@ export interface Settings {
   }
 }
 
-/** What went through one service port since its virtual servers were made; only grows until they are made anew. */
+/** What went through one service port; only ever grows. */
 export interface PortCounters {
   readonly family: Family
   /** `ns/name:port`. */

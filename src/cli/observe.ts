@@ -1,6 +1,6 @@
 // What can be seen of the running proxy from outside: the health server, the metrics server and what feeds them.
 
-import type { Mode } from '../backend/backend.ts'
+import type { Backend, Held, Mode } from '../backend/backend.ts'
 import { featureEnabled, featureStates } from '../config/gates.ts'
 import { toV1alpha1 } from '../config/schema.ts'
 import { kubernetesVersion } from '../config/version.ts'
@@ -21,13 +21,14 @@ import { sluiceVersion } from './version.ts'
 export interface ObserveOptions {
   readonly options: Options
   readonly packetCounters: PacketReader | undefined
+  readonly backend: Pick<Backend<Held>, 'counters'>
   readonly log: RootLogger
   readonly journal: Journal
   readonly clock: Clock
   readonly fatal: (error: ProxyError) => void
 }
 
-export function observability({ options, packetCounters, log, journal, clock, fatal }: ObserveOptions) {
+export function observability({ options, packetCounters, backend, log, journal, clock, fatal }: ObserveOptions) {
   const { config } = options
   const startedAt = clock.now()
   // `--version=vX.Y.Z` changes what is reported, as upstream's flag does.
@@ -41,6 +42,7 @@ export function observability({ options, packetCounters, log, journal, clock, fa
     conflicts: () => engine?.conflicts().length ?? 0,
     quarantined: () => engine?.quarantined().length ?? 0,
     ...(packetCounters === undefined ? {} : { packetCounters }),
+    ...(backend.counters === undefined ? {} : { portCounters: backend.counters }),
     log,
     clock,
   })

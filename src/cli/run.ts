@@ -48,7 +48,7 @@ export async function run({ options, backend, log, signal }: RunOptions): Promis
   const journal = new Journal({ log })
   const name = nodeName(config)
   const packetCounters = await findPacketCounters(config.mode)
-  const observe = observability({ options, packetCounters, log, journal, clock, fatal })
+  const observe = observability({ options, packetCounters, backend, log, journal, clock, fatal })
   const client = new Client(
     loadConnection({ kubeconfig: config.clientConnection.kubeconfig, master: options.master }),
     {

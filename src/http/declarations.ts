@@ -34,6 +34,9 @@ export const bucketSets = {
 } as const satisfies Record<string, readonly number[]>
 
 const family = ['ip_family'] as const
+const servicePort = ['namespace', 'service', 'port', 'ip_family'] as const
+/** Series of each of them are bounded: one scrape of a large cluster's node must stay small. */
+const counted = 'those of the 200 busiest service ports; the rest together is service="others"'
 const kernelModes: readonly Mode[] = ['iptables', 'ipvs', 'nftables']
 const ruleModes: readonly Mode[] = ['iptables', 'nftables']
 
@@ -191,6 +194,20 @@ const own: readonly Declaration[] = [
   counter('entries_refused_total', family, 'Entries the kernel refused.'),
   counter('ledger_put_total', family, 'Entries written.'),
   counter('ledger_drop_total', family, 'Entries removed.'),
+  counter('service_connections_total', servicePort, `Connections to service ports: ${counted}.`, {
+    modes: ['ipvs'],
+  }),
+  counter(
+    'service_packets_total',
+    [...servicePort, 'direction'],
+    `Packets from (in) and to (out) clients: ${counted}.`,
+    {
+      modes: ['ipvs'],
+    },
+  ),
+  counter('service_bytes_total', [...servicePort, 'direction'], `Bytes from (in) and to (out) clients: ${counted}.`, {
+    modes: ['ipvs'],
+  }),
   gauge(
     'backend_figure',
     ['figure', 'ip_family'],

@@ -1,7 +1,7 @@
 // What feeds the metrics: sync reports, API requests, health answers, kernel counters; and the text of /metrics.
 
 import { collectDefaultMetrics } from 'prom-client'
-import type { Mode } from '../backend/backend.ts'
+import type { Mode, PortCounters } from '../backend/backend.ts'
 import type { ChangeKind, Listener, SyncReport } from '../engine/journal.ts'
 import { describeError } from '../lib/errors.ts'
 import { type Family, familyName } from '../lib/ip.ts'
@@ -46,6 +46,8 @@ export interface MetricsOptions {
   readonly quarantined?: () => number
   /** nfacct object name to packets, read at each scrape; absent where nfacct does not work. */
   readonly packetCounters?: () => Promise<Readonly<Record<string, number>>>
+  /** Traffic by service port, of at most so many of them, read at each scrape. */
+  readonly portCounters?: (limit: number) => Promise<readonly PortCounters[]>
   readonly log: Logger
   readonly clock?: Clock
   /** prom-client's process_* and nodejs_*; off only where many proxies share one process. */
@@ -238,21 +240,57 @@ function recordFigures(live: Instruments, { family, figures }: SyncReport): void
 }
 
 const counterDeadlineMs = 2_000
+/** Service ports that have series of their own; each has five. */
+const countedPorts = 200
 
 async function refresh(live: Instruments, options: MetricsOptions, clock: Clock): Promise<void> {
   if (options.conflicts !== undefined) live.set('sluice_conflicts', {}, options.conflicts())
   if (options.quarantined !== undefined) live.set('sluice_quarantined_services', {}, options.quarantined())
-  if (options.packetCounters === undefined) return
-  try {
-    const packets = await withDeadline(options.packetCounters(), clock)
-    for (const { name, nfacct } of declarationsFor(options.mode, true)) {
-      const value = nfacct === undefined ? undefined : packets[nfacct]
-      if (value !== undefined) live.set(name, {}, value)
+  const { packetCounters, portCounters } = options
+  // The other metrics matter more than these; the last values stay.
+  const attempt = async (read: () => Promise<void>) => {
+    try {
+      await read()
+    } catch (error) {
+      options.log.error('cannot read packet counters', { error: describeError(error) })
     }
-  } catch (error) {
-    // The other metrics matter more than these two; the last values stay.
-    options.log.error('cannot read packet counters', { error: describeError(error) })
   }
+  if (packetCounters !== undefined) {
+    await attempt(async () => {
+      const packets = await withDeadline(packetCounters(), clock)
+      for (const { name, nfacct } of declarationsFor(options.mode, true)) {
+        const value = nfacct === undefined ? undefined : packets[nfacct]
+        if (value !== undefined) live.set(name, {}, value)
+      }
+    })
+  }
+  if (portCounters !== undefined) {
+    await attempt(async () => recordPorts(live, await withDeadline(portCounters(countedPorts), clock)))
+  }
+}
+
+function recordPorts(live: Instruments, ports: readonly PortCounters[]): void {
+  const labelled = ports.map((one) => [portLabels(one), one] as const)
+  const both = (name: string, of: (one: PortCounters) => readonly [number, number]) =>
+    live.replace(
+      name,
+      labelled.flatMap(([labels, one]) => {
+        const [received, sent] = of(one)
+        return [[{ ...labels, direction: 'in' }, received] as const, [{ ...labels, direction: 'out' }, sent] as const]
+      }),
+    )
+  live.replace(
+    'sluice_service_connections_total',
+    labelled.map(([labels, { connections }]) => [labels, connections] as const),
+  )
+  both('sluice_service_packets_total', ({ packetsIn, packetsOut }) => [packetsIn, packetsOut])
+  both('sluice_service_bytes_total', ({ bytesIn, bytesOut }) => [bytesIn, bytesOut])
+}
+
+/** Of `ns/name:port`; `ns/name` if the port has no name; the rest has a name only. */
+function portLabels({ family, port: text }: PortCounters) {
+  const [, namespace = '', service = text, port = ''] = /^([^/]*)\/([^:]*):?(.*)$/.exec(text) ?? []
+  return { namespace, service, port, ip_family: familyName(family) }
 }
 
 function withDeadline<T>(work: Promise<T>, clock: Clock): Promise<T> {

@@ -37,6 +37,14 @@ export class Instruments {
     }
   }
 
+  /** All series of a counter that somebody else keeps: those not given are gone. */
+  replace(name: string, series: Iterable<readonly [labels: Labels, value: number]>): void {
+    const metric = this.#live.get(name)
+    if (!(metric instanceof Counter)) return
+    metric.reset()
+    for (const [labels, value] of series) metric.inc(labels, value)
+  }
+
   observe(name: string, labels: Labels, value: number): void {
     const metric = this.#live.get(name)
     if (metric instanceof Histogram) metric.observe(labels, value)

@@ -360,6 +360,29 @@ describe('nfacct counters', () => {
     expect(lines.lines.join()).toContain('no nfacct today')
   })
 
+  it('tell the traffic of service ports in ipvs mode, and forget those that went', async () => {
+    const counted = (port: string) =>
+      ({ family: 4, port, connections: 3, packetsIn: 20, packetsOut: 30, bytesIn: 4000, bytesOut: 5000 }) as const
+    let ports = [counted('ns/web:http'), counted('ns/plain'), counted('others')]
+    const limits: number[] = []
+    const portCounters = async (limit: number) => {
+      limits.push(limit)
+      return ports
+    }
+    const metrics = make('ipvs', { portCounters })
+    const text = await metrics.text()
+    const web = 'namespace="ns",service="web",port="http",ip_family="IPv4"'
+    expect(text).toContain(`sluice_service_connections_total{${web}} 3\n`)
+    expect(text).toContain(`sluice_service_packets_total{${web},direction="in"} 20\n`)
+    expect(text).toContain(`sluice_service_bytes_total{${web},direction="out"} 5000\n`)
+    expect(text).toContain('{namespace="ns",service="plain",port="",ip_family="IPv4"} 3\n')
+    expect(text).toContain('{namespace="",service="others",port="",ip_family="IPv4"} 3\n')
+    expect(limits).toEqual([200])
+    ports = ports.slice(1)
+    expect(await metrics.text()).not.toContain('service="web"')
+    expect(await make('nftables', { portCounters }).text()).not.toContain('sluice_service_')
+  })
+
   it('do not hold up a scrape for ever', async () => {
     const clock = new ManualClock()
     const metrics = make('iptables', { clock, packetCounters: () => new Promise(() => {}) })

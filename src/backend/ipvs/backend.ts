@@ -11,7 +11,7 @@ import { ensureSysctl } from '../../sys/sysctl.ts'
 import type { Backend, Settings } from '../backend.ts'
 import { findPrograms, type Programs, programName, Tools } from '../iptables/tools.ts'
 import { base } from './base.ts'
-import { limitCounters } from './counters.ts'
+import { PortTotals } from './counters.ts'
 import type { IpvsEntry } from './entries.ts'
 import { noIpvs, VirtualServers } from './kernel.ts'
 import { plan } from './plan.ts'
@@ -29,6 +29,7 @@ let found: Promise<Programs> | undefined
 export function ipvs(settings: IpvsSettings): Backend<IpvsEntry> {
   const scheduler = settings.ipvs.scheduler || defaultScheduler
   const targets = new Set<IpvsTarget>()
+  const totals = new PortTotals()
   return {
     name: 'ipvs',
     periodic: true,
@@ -58,8 +59,8 @@ export function ipvs(settings: IpvsSettings): Backend<IpvsEntry> {
       return target
     },
     async counters(limit) {
-      const ports = await Promise.all([...targets].map((target) => target.counters()))
-      return limitCounters(ports.flat(), limit)
+      const readings = await Promise.all([...targets].map((target) => target.counters()))
+      return totals.tell(readings.flat(), limit)
     },
   }
 }

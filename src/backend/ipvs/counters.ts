@@ -1,43 +1,93 @@
-// IPVS's own statistics, summed up by service port, with a limit to how many are told. Pure.
+// IPVS's own statistics by service port, with a limit to how many are told.
 
-import type { ServiceSeen } from '../../sys/netlink/ipvs.ts'
+import type { Family } from '../../lib/ip.ts'
+import type { Statistics } from '../../sys/netlink/ipvs.ts'
 import type { PortCounters } from '../backend.ts'
-import { serverKey } from './entries.ts'
 
 /** Stands for all service ports beyond the limit. */
-export const others = 'others'
+const others = 'others'
 
-/** `nameOf`: the service port of a server; servers that are not ours have none. */
-export function countPorts(
-  services: readonly ServiceSeen[],
-  nameOf: (key: string) => string | undefined,
-): readonly PortCounters[] {
-  const ports = new Map<string, PortCounters>()
-  for (const service of services) {
-    const port = nameOf(serverKey(service))
-    if (port === undefined) continue
-    const { family, statistics } = service
-    const before = ports.get(port)
-    ports.set(port, before === undefined ? { family, port, ...statistics } : add(before, statistics))
-  }
-  return [...ports.values()]
+/** One virtual server of a service port, as the kernel counts it: from zero when it is made anew. */
+export interface Reading {
+  readonly family: Family
+  /** `tcp 10.0.0.1:80`. */
+  readonly server: string
+  /** `ns/name:port`. */
+  readonly port: string
+  readonly statistics: Statistics
 }
 
-/** The busiest by connections; the rest as one, so that no sum gets lost and the number of series stays bounded. */
-export function limitCounters(ports: readonly PortCounters[], limit: number): readonly PortCounters[] {
-  if (ports.length <= limit) return ports
-  const sorted = [...ports].sort((a, b) => b.connections - a.connections || (a.port < b.port ? -1 : 1))
-  const rest = new Map<number, PortCounters>()
-  for (const one of sorted.slice(limit)) {
-    const before = rest.get(one.family)
-    rest.set(one.family, before === undefined ? { ...one, port: others } : add(before, one))
-  }
-  return [...sorted.slice(0, limit), ...rest.values()]
+interface Tally {
+  /** Everything so far, by which it ranks. */
+  readonly all: PortCounters
+  /** What was told under its own name. */
+  readonly told: PortCounters
 }
 
-type Sums = Omit<PortCounters, 'family' | 'port'>
+/**
+ * Tells the busiest by name and the rest as one. Everything told only grows, although servers are made anew, services go, and who is
+ * busiest changes: what was counted since the last time is added to the name it is told under now, so no sum gets lost either.
+ */
+export class PortTotals {
+  #seen = new Map<string, Statistics>()
+  #tallies = new Map<string, Tally>()
+  readonly #rest = new Map<Family, PortCounters>()
 
-const add = (one: PortCounters, more: Sums): PortCounters => ({
+  tell(readings: readonly Reading[], limit: number): readonly PortCounters[] {
+    const ports = [...this.#news(readings)].map(([key, more]) => {
+      const before = this.#tallies.get(key) ?? { all: none(more), told: none(more) }
+      return { key, more, all: add(before.all, more), told: before.told }
+    })
+    if (ports.length > limit) ports.sort((a, b) => b.all.connections - a.all.connections || (a.key < b.key ? -1 : 1))
+    const named = ports.slice(0, limit).map((one) => ({ ...one, told: add(one.told, one.more) }))
+    const unnamed = ports.slice(limit)
+    for (const { more } of unnamed) {
+      const rest = this.#rest.get(more.family) ?? { ...none(more), port: others }
+      this.#rest.set(more.family, add(rest, more))
+    }
+    this.#tallies = new Map([...named, ...unnamed].map(({ key, all, told }) => [key, { all, told }]))
+    return [...named.map(({ told }) => told), ...this.#rest.values()]
+  }
+
+  /** By service port: what its servers counted since the last time. */
+  #news(readings: readonly Reading[]): ReadonlyMap<string, PortCounters> {
+    const seen = new Map<string, Statistics>()
+    const ports = new Map<string, PortCounters>()
+    for (const { family, server, port, statistics } of readings) {
+      seen.set(server, statistics)
+      const more = { family, port, ...since(statistics, this.#seen.get(server)) }
+      const key = `${family} ${port}`
+      const before = ports.get(key)
+      ports.set(key, before === undefined ? more : add(before, more))
+    }
+    this.#seen = seen
+    return ports
+  }
+}
+
+/** A server that counts less than before was made anew in between. */
+function since(now: Statistics, before: Statistics | undefined): Statistics {
+  if (before === undefined || now.connections < before.connections || now.packetsIn < before.packetsIn) return now
+  return {
+    connections: now.connections - before.connections,
+    packetsIn: now.packetsIn - before.packetsIn,
+    packetsOut: Math.max(0, now.packetsOut - before.packetsOut),
+    bytesIn: Math.max(0, now.bytesIn - before.bytesIn),
+    bytesOut: Math.max(0, now.bytesOut - before.bytesOut),
+  }
+}
+
+const none = ({ family, port }: PortCounters): PortCounters => ({
+  family,
+  port,
+  connections: 0,
+  packetsIn: 0,
+  packetsOut: 0,
+  bytesIn: 0,
+  bytesOut: 0,
+})
+
+const add = (one: PortCounters, more: Statistics): PortCounters => ({
   family: one.family,
   port: one.port,
   connections: one.connections + more.connections,

@@ -7,10 +7,10 @@ import { describeError } from '../../lib/errors.ts'
 import { contains, parseCidr } from '../../lib/ip.ts'
 import type { Timer } from '../../lib/time.ts'
 import type { Wait } from '../../sys/netlink/socket.ts'
-import type { Applied, Changes, Held, OpenContext, PortCounters, Refusal, Target, Wanted } from '../backend.ts'
+import type { Applied, Changes, Held, OpenContext, Refusal, Target, Wanted } from '../backend.ts'
 import { type Programs, Tools } from '../iptables/tools.ts'
 import { Addresses } from './addresses.ts'
-import { countPorts } from './counters.ts'
+import type { Reading } from './counters.ts'
 import {
   addressEntry,
   deviceEntry,
@@ -20,6 +20,7 @@ import {
   memberEntry,
   nodePortId,
   type RulesEntry,
+  serverKey,
 } from './entries.ts'
 import type { VirtualServers } from './kernel.ts'
 import { Members } from './members.ts'
@@ -170,11 +171,16 @@ export class IpvsTarget implements Target<IpvsEntry> {
     this.#tables.close()
   }
 
-  async counters(): Promise<readonly PortCounters[]> {
+  /** Servers that are not ours have no name and are left out. */
+  async counters(): Promise<readonly Reading[]> {
     const { kernel, context } = this.#options
+    const { family } = context
     const services = await kernel.services({ signal: this.#stop.signal })
-    const own = services.filter((service) => service.family === context.family)
-    return countPorts(own, (key) => this.#names.get(key))
+    return services.flatMap((service) => {
+      const server = serverKey(service)
+      const port = service.family === family ? this.#names.get(server) : undefined
+      return port === undefined ? [] : [{ family, server, port, statistics: service.statistics }]
+    })
   }
 
   /** An exact address goes before a node port of the same number, whoever asks for it. */

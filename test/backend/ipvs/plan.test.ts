@@ -2,7 +2,7 @@
 
 import { describe, expect, it } from 'vitest'
 import { base } from '../../../src/backend/ipvs/base.ts'
-import { countPorts, limitCounters } from '../../../src/backend/ipvs/counters.ts'
+import { PortTotals, type Reading } from '../../../src/backend/ipvs/counters.ts'
 import type { IpvsEntry, ServerEntry } from '../../../src/backend/ipvs/entries.ts'
 import { isOurs } from '../../../src/backend/ipvs/ours.ts'
 import { plan } from '../../../src/backend/ipvs/plan.ts'
@@ -160,40 +160,41 @@ describe('ownership', () => {
 })
 
 describe('counters', () => {
-  const one = (ip: string, connections: number) => ({
-    family: 4 as const,
-    protocol: 'tcp' as const,
-    ip,
-    port: 80,
-    scheduler: 'rr',
-    flags: 0,
-    timeout: 0,
+  const one = (port: string, server: string, connections: number): Reading => ({
+    family: 4,
+    server,
+    port,
     statistics: { connections, packetsIn: 2, packetsOut: 3, bytesIn: 4, bytesOut: 5 },
   })
-  const names = new Map([
-    ['tcp 1.1.1.1:80', 'ns/a'],
-    ['tcp 1.1.1.2:80', 'ns/a'],
-    ['tcp 1.1.1.3:80', 'ns/b'],
-    ['tcp 1.1.1.4:80', 'ns/c'],
-  ])
-  const ports = countPorts(
-    [one('1.1.1.1', 1), one('1.1.1.2', 2), one('1.1.1.3', 9), one('1.1.1.4', 0), one('9.9.9.9', 5)],
-    (key) => names.get(key),
-  )
+  const shown = (totals: PortTotals, limit: number, ...readings: Reading[]) =>
+    totals.tell(readings, limit).map(({ port, connections }) => `${port} ${connections}`)
 
-  it('sums the servers of a service port, and leaves out those of others', () => {
-    expect(ports.map(({ port, connections, bytesOut }) => [port, connections, bytesOut])).toEqual([
-      ['ns/a', 3, 10],
-      ['ns/b', 9, 5],
-      ['ns/c', 0, 5],
-    ])
+  it('sums the servers of a service port', () => {
+    const [a, b] = new PortTotals().tell([one('ns/a', 'x', 1), one('ns/a', 'y', 2), one('ns/b', 'z', 9)], 5)
+    expect(a).toEqual({
+      family: 4,
+      port: 'ns/a',
+      connections: 3,
+      packetsIn: 4,
+      packetsOut: 6,
+      bytesIn: 8,
+      bytesOut: 10,
+    })
+    expect(b?.connections).toBe(9)
   })
 
-  it('tells of the busiest and sums up the rest', () => {
-    expect(limitCounters(ports, 1).map(({ port, connections }) => [port, connections])).toEqual([
-      ['ns/b', 9],
-      ['others', 3],
-    ])
-    expect(limitCounters(ports, 3)).toBe(ports)
+  it('goes on counting when a server is made anew', () => {
+    const totals = new PortTotals()
+    expect(shown(totals, 5, one('ns/a', 'x', 7), one('ns/a', 'y', 100))).toEqual(['ns/a 107'])
+    expect(shown(totals, 5, one('ns/a', 'x', 2), one('ns/a', 'y', 101))).toEqual(['ns/a 110'])
+  })
+
+  it('tells the busiest by name and the rest as one, and neither ever shrinks', () => {
+    const totals = new PortTotals()
+    const [a, b, c] = ['ns/a', 'ns/b', 'ns/c'] as const
+    expect(shown(totals, 1, one(a, 'x', 3), one(b, 'y', 9), one(c, 'z', 1))).toEqual(['ns/b 9', 'others 4'])
+    // ns/a is the busiest now: what it counts from here on is its own.
+    expect(shown(totals, 1, one(a, 'x', 13), one(b, 'y', 9), one(c, 'z', 2))).toEqual(['ns/a 10', 'others 5'])
+    expect(shown(totals, 1, one(a, 'x', 14))).toEqual(['ns/a 11', 'others 5'])
   })
 })
