@@ -10,6 +10,19 @@ function addReport(report) {
   total.passed += report.numPassedTests
   total.failed += report.numFailedTests + unloaded.length
   total.skipped += report.numPendingTests + report.numTodoTests
+  for (const file of report.testResults) {
+    if (file.assertionResults.length === 0 && file.status === 'failed') tell(file.name, file.message)
+    for (const test of file.assertionResults) {
+      if (test.status === 'failed') tell(test.fullName, test.failureMessages.join('\n'))
+    }
+  }
+}
+
+/** Once more at the end, where it is looked for first. */
+function tell(name, message) {
+  const lines = stripVTControlCharacters(message).trim().split('\n')
+  const shown = lines.length > 40 ? [...lines.slice(0, 10), '…', ...lines.slice(-30)] : lines
+  console.log(`FAILED ${name}\n${shown.map((line) => `  ${line}`).join('\n')}`)
 }
 
 /** vitest's last words, or the one line of a tier that was skipped. */

@@ -27,7 +27,7 @@ function start(argv: readonly string[], wrapper: readonly string[] = [], env: No
   undo.push(() => child.kill('SIGKILL'))
   let text = ''
   for (const stream of [child.stdout, child.stderr]) stream?.on('data', (chunk) => (text += chunk))
-  const ended = new Promise<number | null>((resolve) => child.on('exit', (code) => resolve(code)))
+  const ended = new Promise<number | null>((resolve) => child.on('close', (code) => resolve(code)))
   return {
     child,
     text: () => text,
