@@ -104,7 +104,7 @@ export class AdminClient {
     return new Promise((resolve, reject) => {
       const fail = (cause: Error) =>
         signal.aborted && signal.reason?.name !== 'TimeoutError' ? resolve(0) : reject(unreachable(this.path, cause))
-      const sent = request({ socketPath: this.path, path, signal }, (response) => {
+      const sent = request({ socketPath: this.path, path, signal, agent: false }, (response) => {
         response.setEncoding('utf8')
         response.on('data', onText)
         response.on('end', () => resolve(response.statusCode ?? 0))

@@ -43,7 +43,7 @@ export interface ServiceStatus {
 
 interface FamilyStatus {
   readonly family: Family
-  /** Changes wait for a sync. */
+  /** Changes wait for a sync, or for its end. */
   readonly pending: boolean
   readonly ports: readonly ServicePort[]
   /** Addresses that an older service holds. */
@@ -133,7 +133,7 @@ export class Engine {
   status(service: string): ServiceStatus {
     const families = [...this.#tracks].map(([family, { lane }]) => ({
       family,
-      pending: this.store.dirty(service, family),
+      pending: this.store.dirty(service, family) || lane.unfinished(service),
       ports: lane.planner.portsOf(service),
       lost: lane.planner.contest.conflicts().filter((conflict) => conflict.loser === service),
       quarantine: lane.quarantine.one(service),

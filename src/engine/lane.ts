@@ -94,6 +94,11 @@ export class Lane {
     this.#drifts++
   }
 
+  /** Taken up by a sync that has not succeeded yet: planned, but not surely in the kernel. */
+  unfinished(service: string): boolean {
+    return this.#changed.has(service)
+  }
+
   setView(view: NodeView): void {
     const { store, family } = this.#options
     const affects = impactOf(this.planner.view, view)

@@ -523,6 +523,22 @@ describe('Engine: questions', () => {
     expect(() => new World({ families: [4] }).engine.ports(6 as Family)).toThrow(/IPv6/)
   })
 
+  it('calls a service pending until the sync that takes up its change has ended', async () => {
+    const world = await new World().synced(service('ns/a'), slice('ns/a', ['10.0.0.1']))
+    let open = () => {}
+    world.kernel.gate = new Promise((resolve) => {
+      open = resolve
+    })
+    world.put(slice('ns/a', ['10.0.0.2']))
+    await world.clock.advance(2000)
+    const one = () => world.engine.status('ns/a').families[0]
+    expect(one()?.ports[0]?.cluster.map(({ ip }) => ip)).toEqual(['10.0.0.2'])
+    expect(one()?.pending).toBe(true)
+    open()
+    await world.clock.advance(0)
+    expect(one()?.pending).toBe(false)
+  })
+
   it('keeps UDP ports and the counts of services without local endpoints at hand', async () => {
     const world = await new World().synced(
       service('ns/dns', { ports: [{ name: 'dns', protocol: 'udp', port: 53, nodePort: 0 }] }),
