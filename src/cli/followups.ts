@@ -37,8 +37,10 @@ export function followUps(options: FollowOptions): { close(): Promise<void> } {
       tell.service(service, 'FailedToStartServiceHealthcheck', 'Listen', `port ${port}: ${describeError(error)}`),
     log,
   })
+  const table = new ConntrackTable()
+  describeConntrack(table, log)
   const cleaner = new ConntrackCleaner({
-    table: new ConntrackTable(),
+    table,
     ports: (family) => engine.udpPorts(family),
     nodeAddresses: (family) => views.addresses.filter((ip) => familyOf(ip) === family),
     clock,
@@ -84,6 +86,17 @@ export function followUps(options: FollowOptions): { close(): Promise<void> } {
       await checks.close()
     },
   }
+}
+
+function describeConntrack(table: ConntrackTable, log: Logger): void {
+  table.features().then(
+    ({ filteredList, filteredDelete }) => {
+      const word = (has: boolean) => (has ? 'yes' : 'no')
+      const found = `filtered-list=${word(filteredList)} filtered-delete=${word(filteredDelete)}`
+      log.info('conntrack features of this kernel', { found })
+    },
+    (error) => log.v(2, 'conntrack cannot be asked here', { error }),
+  )
 }
 
 /** Events as §9 of kube-proxy's has them, on the object they are about. */

@@ -233,11 +233,11 @@ describe('cleaning', () => {
   })
 
   it('counts what was deleted before an error', async () => {
-    const flows = Array.from({ length: 1500 }, () => flow('172.30.1.1 8000', '10.240.1.5 9090'))
+    const flows = Array.from({ length: 15_000 }, () => flow('172.30.1.1 8000', '10.240.1.5 9090'))
     const failing = table(flows)
     const remove = failing.remove
-    failing.remove = (gone, wait) => (gone.length === 1000 ? remove(gone, wait) : Promise.reject(new Error('EPERM')))
-    expect(await cleaner(failing).clean(4)).toMatchObject({ deleted: 1000, error: new Error('EPERM') })
+    failing.remove = (gone, wait) => (gone.length === 10_000 ? remove(gone, wait) : Promise.reject(new Error('EPERM')))
+    expect(await cleaner(failing).clean(4)).toMatchObject({ deleted: 10_000, error: new Error('EPERM') })
   })
 
   it('runs once at a time and joins requests that wait', async () => {

@@ -10,10 +10,14 @@ import { MessageWriter } from './writer.ts'
 
 const CT_GET = 0x101
 const CT_DELETE = 0x102
+/** No flow has this IP protocol. */
+const unassigned = 255
 
 const chunkFlows = 512
 /** Deletes per send: all their answers must fit the receive buffer, and the event loop waits for a send. */
 const chunkDeletes = 1000
+/** From here on, one message for all flows that go the same way is cheaper than one for each: it walks the whole table. */
+const manyFlows = 2000
 /** Attempts, as kube-proxy makes them, when the kernel says EINTR. */
 const attempts = 5
 
@@ -53,22 +57,45 @@ export class ConntrackTable {
     return outcome
   }
 
+  /** What this kernel can do for us; nothing depends on it but speed. Matches no flow, so it changes nothing. */
+  async features(wait: Wait = {}): Promise<{ readonly filteredList: boolean; readonly filteredDelete: boolean }> {
+    let unasked = false
+    await this.#dump({ family: 4, protocol: unassigned }, wait, () => {
+      unasked = true
+    })
+    const nowhere = { family: 4, protocol: unassigned, destination: '255.255.255.255', destinationPort: 0 } as const
+    return { filteredList: this.#filters && !unasked, filteredDelete: await this.#removeMatching(nowhere, wait) }
+  }
+
   /** Deletes these flows; returns how many were still there. */
   async remove(flows: readonly Flow[], wait: Wait = {}): Promise<number> {
     let removed = 0
-    for (let start = 0; start < flows.length; start += chunkDeletes) {
+    let single = flows
+    if (flows.length >= manyFlows) {
+      const left: Flow[] = []
+      for (const alike of grouped(flows).values()) {
+        if (alike.length >= manyFlows && (await this.#removeMatching(alike[0] as Flow, wait))) removed += alike.length
+        else left.push(...alike)
+      }
+      single = left
+    }
+    for (let start = 0; start < single.length; start += chunkDeletes) {
       wait.signal?.throwIfAborted()
-      removed += await this.#removeChunk(flows.slice(start, start + chunkDeletes), wait)
+      removed += await this.#removeChunk(single.slice(start, start + chunkDeletes), wait)
       await new Promise((resolve) => setImmediate(resolve))
     }
     return removed
   }
 
+  close(): void {
+    this.#opened?.close()
+  }
+
   /**
-   * One message for all flows that match. False if this kernel cannot: then list and remove.
+   * One message for all flows that match. False if this kernel cannot: then each must be named.
    * Never in IPv6: there the kernel compares addresses the wrong way round and deletes all flows but those named (seen on 6.18).
    */
-  async removeMatching(match: FlowMatch, wait: Wait = {}): Promise<boolean> {
+  async #removeMatching(match: FlowMatch, wait: Wait): Promise<boolean> {
     if (match.family === 6) return false
     const body = (writer: MessageWriter) => writeMatch(writer, match)
     try {
@@ -79,10 +106,6 @@ export class ConntrackTable {
       if (['EOPNOTSUPP', 'EINVAL', 'ENOENT'].includes(errnoOf(error))) return false
       throw error
     }
-  }
-
-  close(): void {
-    this.#opened?.close()
   }
 
   #socket(): NetlinkSocket {
@@ -129,4 +152,16 @@ export class ConntrackTable {
     }
     return removed
   }
+}
+
+/** By where they were sent and who answers. */
+function grouped(flows: readonly Flow[]): Map<string, Flow[]> {
+  const groups = new Map<string, Flow[]>()
+  for (const flow of flows) {
+    const key = `${flow.destination} ${flow.destinationPort} ${flow.replySource} ${flow.replySourcePort}`
+    const group = groups.get(key)
+    if (group === undefined) groups.set(key, [flow])
+    else group.push(flow)
+  }
+  return groups
 }
