@@ -190,6 +190,11 @@ const own: readonly Declaration[] = [
   gauge('conflicts', [], 'Addresses and node ports that more than one service claims now.'),
   gauge('quarantined_services', [], 'Services left out now because the kernel refused something of theirs.'),
   counter('drift_repairs_total', family, 'Times somebody else changed what is ours and it was put right.'),
+  gauge(
+    'drift_last_timestamp_seconds',
+    [...family, 'culprit'],
+    'When somebody else last changed what is ours, and who: only the last one of a family is kept.',
+  ),
   gauge('entries_held', family, 'Entries the data plane holds.'),
   counter('entries_refused_total', family, 'Entries the kernel refused.'),
   counter('ledger_put_total', family, 'Entries written.'),

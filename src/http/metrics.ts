@@ -106,12 +106,13 @@ export function createMetrics(options: MetricsOptions) {
   }
 }
 
-function journalListener(live: Instruments, { mode }: MetricsOptions) {
+function journalListener(live: Instruments, { mode, clock = systemClock }: MetricsOptions) {
   const prefix = 'kubeproxy_sync_proxy_rules_'
   const changes = (kind: ChangeKind) => `${prefix}${kind === 'service' ? 'service' : 'endpoint'}_changes`
   const queued = (family: Family, at: number): void =>
     live.set(`${prefix}last_queued_timestamp_seconds`, { ip_family: familyName(family) }, at / 1000)
   const pending = (kind: ChangeKind, count: number): void => live.set(`${changes(kind)}_pending`, {}, count)
+  const culprits = new Map<Family, string>()
 
   return {
     queued,
@@ -121,8 +122,14 @@ function journalListener(live: Instruments, { mode }: MetricsOptions) {
       live.add(`${changes(kind)}_total`, {})
       pending(kind, count)
     },
-    drift(family: Family): void {
-      live.add('sluice_drift_repairs_total', { ip_family: familyName(family) })
+    drift(family: Family, culprit: string): void {
+      const ip_family = familyName(family)
+      live.add('sluice_drift_repairs_total', { ip_family })
+      // Processes come and go: one series per family, or their numbers would fill the scraper.
+      const before = culprits.get(family)
+      if (before !== undefined) live.remove('sluice_drift_last_timestamp_seconds', { ip_family, culprit: before })
+      culprits.set(family, culprit)
+      live.set('sluice_drift_last_timestamp_seconds', { ip_family, culprit }, clock.now() / 1000)
     },
     problem({ kind }: { readonly kind: string }): void {
       live.add('sluice_object_problems_total', { kind })

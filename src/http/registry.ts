@@ -45,6 +45,10 @@ export class Instruments {
     for (const [labels, value] of series) metric.inc(labels, value)
   }
 
+  remove(name: string, labels: Labels): void {
+    this.#live.get(name)?.remove(labels)
+  }
+
   observe(name: string, labels: Labels, value: number): void {
     const metric = this.#live.get(name)
     if (metric instanceof Histogram) metric.observe(labels, value)

@@ -73,6 +73,7 @@ const upstream: readonly Row[] = [
   ['sluice_conflicts', 'gauge', '', 'all'],
   ['sluice_quarantined_services', 'gauge', '', 'all'],
   ['sluice_drift_repairs_total', 'counter', 'ip_family', 'all'],
+  ['sluice_drift_last_timestamp_seconds', 'gauge', 'culprit ip_family', 'all'],
   ['sluice_entries_held', 'gauge', 'ip_family', 'all'],
   ['sluice_entries_refused_total', 'counter', 'ip_family', 'all'],
   ['sluice_ledger_put_total', 'counter', 'ip_family', 'all'],
@@ -120,7 +121,7 @@ function feedAll(metrics: Metrics, mode: Mode): void {
   journal.queued(4, at)
   journal.change('service', 1)
   journal.change('slice', 1)
-  journal.drift(4)
+  journal.drift(4, 'nft (pid 7)')
   journal.problem({ kind: 'Service' })
   const figures = { 'iptables_total{nat}': 9, 'iptables_last{nat}': 3, nftables_cleanup_failures: 1, mystery: 5 }
   journal.report(report(mode, { full: true, triggers: [at], figures }))
@@ -290,13 +291,16 @@ describe('what feeds them', () => {
     const journal = new Journal({ log })
     const leave = journal.subscribe(metrics.journal)
     journal.report(report('nftables', { put: 1 }))
-    journal.drift(6, 'somebody')
+    journal.drift(6, 'nft (pid 7)')
+    journal.drift(6, 'firewalld (pid 8)')
     journal.problem({ kind: 'EndpointSlice', object: 'a/b', uid: '', field: 'x', message: 'y' })
     leave()
     journal.drift(6, 'somebody')
     const families = await read(metrics)
     expect(find(families, 'sluice_ledger_put_total', IPv4)).toBe(1)
-    expect(find(families, 'sluice_drift_repairs_total', { ip_family: 'IPv6' })).toBe(1)
+    expect(find(families, 'sluice_drift_repairs_total', { ip_family: 'IPv6' })).toBe(2)
+    const last = families.get('sluice_drift_last_timestamp_seconds')
+    expect(last?.samples.map(({ labels }) => labels)).toEqual([{ ip_family: 'IPv6', culprit: 'firewalld (pid 8)' }])
     expect(find(families, 'sluice_object_problems_total', { kind: 'EndpointSlice' })).toBe(1)
   })
 
