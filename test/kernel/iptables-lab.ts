@@ -3,6 +3,7 @@
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { afterAll } from 'vitest'
 import type { Start } from '../lab/driver.ts'
 
 export type Flavour = 'nft' | 'legacy'
@@ -10,7 +11,7 @@ export type Flavour = 'nft' | 'legacy'
 /** The lock is the machine's, not the namespace's: without one of our own we would wait for whoever else uses iptables. */
 export function privateLock(): string {
   const directory = mkdtempSync(join(tmpdir(), 'sluice-xtables-'))
-  process.once('exit', () => rmSync(directory, { recursive: true, force: true }))
+  afterAll(() => rmSync(directory, { recursive: true, force: true }))
   const file = join(directory, 'lock')
   process.env.XTABLES_LOCKFILE = file
   return file

@@ -23,9 +23,10 @@ spec:
   ports: [{name: http, port: 80, targetPort: 8080, nodePort: 30080}]
 status: {loadBalancer: {ingress: [{ip: 203.0.113.80}]}}
 `
-const file = join(mkdtempSync(join(tmpdir(), 'sluice-change-')), 'change.yaml')
+const directory = mkdtempSync(join(tmpdir(), 'sluice-change-'))
+const file = join(directory, 'change.yaml')
 writeFileSync(file, change)
-afterAll(() => rmSync(file, { force: true }))
+afterAll(() => rmSync(directory, { recursive: true, force: true }))
 
 const plan = (...argv: string[]) =>
   spawnSync(

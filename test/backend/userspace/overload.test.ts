@@ -2,11 +2,11 @@
 
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { writeFileSync } from 'node:fs'
+import { rmSync, writeFileSync } from 'node:fs'
 import { type AddressInfo, createConnection, createServer, type Socket } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { afterEach, describe, expect, it } from 'vitest'
+import { afterEach, describe, expect, it, onTestFinished } from 'vitest'
 import { listenerEntry } from '../../../src/backend/userspace/entries.ts'
 import { FileBudget, openFileLimit } from '../../../src/backend/userspace/files.ts'
 import { Listeners } from '../../../src/backend/userspace/listeners.ts'
@@ -81,6 +81,7 @@ describe('too many open files', () => {
 
   it('knows the limit, and learns of a raised one', () => {
     const file = join(tmpdir(), `sluice-limits-${process.pid}`)
+    onTestFinished(() => rmSync(file, { force: true }))
     writeFileSync(
       file,
       'Limit   Soft Limit   Hard Limit   Units\nMax open files            300        4096         files\n',

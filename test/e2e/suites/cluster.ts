@@ -17,7 +17,10 @@ const BUILDER = fileURLToPath(new URL('../build-cluster', import.meta.url))
 
 export function clusterSuite(binaries: string | undefined): void {
   describe('build-cluster', () => {
-    const cache = mkdtempSync(join(tmpdir(), 'sluice-cache-'))
+    let cache: string
+    beforeAll(() => {
+      cache = mkdtempSync(join(tmpdir(), 'sluice-cache-'))
+    })
     afterAll(() => rmSync(cache, { recursive: true, force: true }))
     const run = (...args: string[]) =>
       new Promise<{ code: number; stderr: string }>((resolve) => {
