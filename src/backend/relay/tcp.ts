@@ -5,6 +5,7 @@ import { ProxyError } from '../../lib/errors.ts'
 import { hostPort, splitHostPort } from '../../lib/ip.ts'
 import type { Logger } from '../../lib/log.ts'
 import type { Balancer } from './balance.ts'
+import { release } from './memory.ts'
 
 /** How long each attempt may take; each goes to the next endpoint. */
 export const dialTimeoutsMs: readonly number[] = [250, 500, 1000, 2000]
@@ -183,11 +184,19 @@ function join(client: Socket, endpoint: Socket): void {
     endpoint.destroy()
     return
   }
+  const unwritten: Buffer[] = []
   client.on('data', (chunk) => {
+    const took = endpoint.write(chunk)
     // What went out at once needs no pause, whatever the high-water mark says.
-    if (!endpoint.write(chunk) && endpoint.writableLength > 0) client.pause()
+    if (endpoint.writableLength === 0) return release(chunk)
+    if (took) return
+    unwritten.push(chunk)
+    client.pause()
   })
-  endpoint.on('drain', () => client.resume())
+  endpoint.on('drain', () => {
+    for (const chunk of unwritten.splice(0)) release(chunk)
+    client.resume()
+  })
   client.on('drain', () => endpoint.resume())
   client.on('end', () => endpoint.end())
   endpoint.on('end', () => client.end())

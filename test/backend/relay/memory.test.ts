@@ -1,0 +1,41 @@
+import { once } from 'node:events'
+import { createConnection, createServer } from 'node:net'
+import { describe, expect, it } from 'vitest'
+import { release } from '../../../src/backend/relay/memory.ts'
+
+describe('release', () => {
+  it('frees what is large and alone in its memory', () => {
+    const large = Buffer.allocUnsafeSlow(64 * 1024)
+    const { buffer } = large
+    release(large)
+    expect(buffer.byteLength).toBe(0)
+  })
+
+  it('leaves alone what is small, a part of something, or shared', () => {
+    const small = Buffer.allocUnsafeSlow(1024)
+    const whole = Buffer.allocUnsafeSlow(64 * 1024)
+    const shared = new Uint8Array(new SharedArrayBuffer(64 * 1024))
+    for (const chunk of [small, whole.subarray(1), shared]) release(chunk)
+    expect([small.length, whole.length, shared.length]).toEqual([1024, 64 * 1024, 64 * 1024])
+  })
+
+  it('has something to free in what Node reads from accepted sockets', async () => {
+    const server = createServer().listen(0, '127.0.0.1')
+    await once(server, 'listening')
+    const address = server.address()
+    const sender = createConnection(typeof address === 'object' && address !== null ? address.port : 0, '127.0.0.1')
+    sender.write(Buffer.alloc(8 << 20))
+    const [receiver] = await once(server, 'connection')
+    let freed = 0
+    for (let got = 0; got < 8 << 20; ) {
+      const [chunk] = (await once(receiver, 'data')) as [Buffer]
+      got += chunk.length
+      const { buffer } = chunk
+      release(chunk)
+      if (buffer.byteLength === 0) freed++
+    }
+    sender.destroy()
+    server.close()
+    expect(freed).toBeGreaterThan(8)
+  })
+})
