@@ -30,8 +30,6 @@ export default defineConfig({
           fileParallelism: false,
           pool: 'forks',
           isolate: false,
-          execArgv: process.env.SLUICE_IN_VM === '1' ? ['--no-opt', '--max-lazy', '--no-sparkplug'] : [],
-          // In an emulated CPU everything takes twenty times as long.
           testTimeout: 300_000,
           hookTimeout: 300_000,
         },

@@ -2,7 +2,7 @@
 
 import { once } from 'node:events'
 import { createServer, type Server, Socket } from 'node:net'
-import { EngineDriver } from '../lab/engine-driver.ts'
+import { EngineDriver, vmNodeArgs } from '../lab/engine-driver.ts'
 import { Namespace, runIp } from '../lab/namespace.ts'
 import { applySysctls } from '../lab/sysctls.ts'
 import { expandObject, nodeName } from '../scenarios/expand.ts'
@@ -10,8 +10,8 @@ import type { Manifest, NodeSettings } from '../scenarios/format.ts'
 import type { Json } from '../scenarios/twins.ts'
 import { holdings } from './witness.ts'
 
-/** In an emulated CPU compiled code is dearer than interpreted: it is translated once more. */
-export const interpreted = process.env.SLUICE_IN_VM === '1' ? ['--no-opt', '--max-lazy', '--no-sparkplug'] : []
+/** For programs that a test starts beside the proxy. */
+export const interpreted = vmNodeArgs
 
 const clientIp = '203.0.113.2'
 const nodeIp = '192.168.0.2'
@@ -38,7 +38,7 @@ export class Stage {
   readonly #servers = new Map<string, { server: Server; sockets: Set<Socket> }>()
   /** Connections that each pod has got so far. */
   readonly accepted = new Map<string, number>()
-  driver = new EngineDriver({ holdings, keepBase: true, nodeArgs: interpreted })
+  driver = new EngineDriver({ holdings, keepBase: true })
   #serial = 0
   #port = 20_000
 
@@ -84,7 +84,7 @@ export class Stage {
   /** A new proxy process after the old one was killed. */
   async restart(...objects: Json[]): Promise<void> {
     this.driver.close()
-    this.driver = new EngineDriver({ holdings, keepBase: true, nodeArgs: interpreted })
+    this.driver = new EngineDriver({ holdings, keepBase: true })
     await this.start(...objects)
   }
 

@@ -2,18 +2,18 @@
 
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process'
 import { once } from 'node:events'
-import { mkdirSync } from 'node:fs'
 import { createServer, type Server, Socket } from 'node:net'
 import { join } from 'node:path'
-import { rolldown } from 'rolldown'
 import type { Change } from '../lab/driver.ts'
 import type { Ask } from '../lab/engine.worker.ts'
 import { Namespace, runIp } from '../lab/namespace.ts'
 import { applySysctls } from '../lab/sysctls.ts'
+import { patience } from '../lab/vm.ts'
 import { expandObject } from '../scenarios/expand.ts'
 import type { Manifest } from '../scenarios/format.ts'
 import { nodeSettings } from '../scenarios/node.ts'
 import type { Json } from '../scenarios/twins.ts'
+import { bundleProgram } from './bundle.ts'
 import type { Flavour } from './iptables-lab.ts'
 
 export const clusterIp = '172.30.0.41'
@@ -106,7 +106,7 @@ export class World {
     await this.run(`iptables-${flavour} -t mangle -N KUBE-KUBELET-CANARY`)
   }
 
-  dial(ip: string, port: number, limitMs = 3000): Promise<Dialled> {
+  dial(ip: string, port: number, limitMs = patience(3000)): Promise<Dialled> {
     const begun = performance.now()
     const socket = new Socket({ fd: this.client.openSocket('tcp', clientIp, 0) })
     this.#open.add(socket)
@@ -201,7 +201,11 @@ export interface Load {
 export const delay = (ms: number): Promise<void> => new Promise((resolve) => setTimeout(resolve, ms))
 
 /** Waits for what a test is about; the limit is only there to end a test that fails. */
-export async function until(what: string, test: () => Promise<boolean> | boolean, limitMs = 15_000): Promise<number> {
+export async function until(
+  what: string,
+  test: () => Promise<boolean> | boolean,
+  limitMs = patience(15_000),
+): Promise<number> {
   const begun = performance.now()
   while (!(await test())) {
     if (performance.now() - begun > limitMs) throw new Error(`not in ${limitMs} ms: ${what}`)
@@ -236,23 +240,14 @@ export const expand = (value: Json, serial: number): Manifest => expandObject(va
 
 // ---- The proxy. ----
 
-const folder = join(import.meta.dirname, '../../node_modules/.cache/sluice-test')
 let bundled: Promise<string> | undefined
 
 /** As one file: it starts in a tenth of the time that compiling at each start takes. */
 function bundle(): Promise<string> {
-  bundled ??= (async () => {
-    mkdirSync(folder, { recursive: true })
-    const file = join(folder, `engine-${process.pid}.mjs`)
-    const build = await rolldown({
-      input: join(import.meta.dirname, '../lab/engine.worker.ts'),
-      platform: 'node',
-      external: ['koffi'],
-      logLevel: 'silent',
-    })
-    await build.write({ file, format: 'esm', codeSplitting: false })
+  bundled ??= bundleProgram(join(import.meta.dirname, '../lab/engine.worker.ts')).then(({ file, remove }) => {
+    process.once('exit', remove)
     return file
-  })()
+  })
   return bundled
 }
 

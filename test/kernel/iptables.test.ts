@@ -4,6 +4,7 @@ import { afterAll } from 'vitest'
 import { runCorpus } from '../lab/corpus.ts'
 import type { Deviation } from '../lab/driver.ts'
 import { EngineDriver } from '../lab/engine-driver.ts'
+import { isRoutine } from '../lab/routine.ts'
 import { holdings, privateLock } from './iptables-lab.ts'
 
 privateLock()
@@ -27,4 +28,4 @@ const makeDriver = (): EngineDriver => {
   return driver
 }
 
-runCorpus(makeDriver, { mode: 'iptables', deviations, only: (process.env.ONLY ?? '*').split(',') })
+runCorpus(makeDriver, { mode: 'iptables', deviations, wanted: isRoutine, only: (process.env.ONLY ?? '*').split(',') })

@@ -28,6 +28,7 @@ import {
 import { describeSet, readSetComment, type SetDeclaration } from '../../src/sys/netlink/nft/userdata.ts'
 import { Nftables, watchRuleset } from '../../src/sys/netlink/nftables.ts'
 import { MessageWriter } from '../../src/sys/netlink/writer.ts'
+import { patience } from '../lab/vm.ts'
 import { enterNamespace, type Namespace } from './support-netns.ts'
 
 const table = 'kube-proxy'
@@ -368,7 +369,7 @@ describe.each([4, 6] as const)('a whole ruleset in IPv%i', (family) => {
         reached.add(
           await new Promise<string>((resolve, reject) => {
             const client = connect({ host, port: number }).on('error', reject)
-            client.setTimeout(5000, () => client.destroy(new Error('timeout')))
+            client.setTimeout(patience(5000), () => client.destroy(new Error('timeout')))
             client.once('data', (answer) => {
               client.destroy()
               resolve(answer.toString())

@@ -2,6 +2,7 @@
 
 import { execFile } from 'node:child_process'
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
+import { canOwn, inVm, patience } from '../lab/vm.ts'
 import type { Manifest } from '../scenarios/format.ts'
 import { LiveProxy, objectsOf, scenario } from './live.ts'
 import { enterNamespace, type Namespace } from './support-netns.ts'
@@ -79,14 +80,14 @@ async function start(features?: string): Promise<LiveProxy> {
 }
 
 async function until(what: string, probe: () => Promise<boolean> | boolean): Promise<void> {
-  const end = performance.now() + 15_000
+  const end = performance.now() + patience(15_000)
   while (!(await probe())) {
     if (performance.now() > end) throw new Error(`never: ${what}`)
     await new Promise((resolve) => setTimeout(resolve, 50))
   }
 }
 
-describe('an owned table', () => {
+describe.skipIf(!canOwn)('an owned table', () => {
   it('is not touched by anything that others do', async () => {
     const { drifts } = await start()
     const before = await contents()
@@ -124,7 +125,9 @@ describe('a table that cannot be owned', () => {
     console.log(
       `repaired ${times.length} ways of tampering, notice to commit: p50 ${times[times.length >> 1]?.toFixed(1)} ms, worst ${times.at(-1)?.toFixed(1)} ms`,
     )
-    expect(times.at(-1)).toBeLessThan(2_000)
+    // Within 100 ms; a busy machine gets time for single ones, an emulated CPU twenty times as much.
+    expect(times[times.length >> 1]).toBeLessThan(inVm ? 2_000 : 100)
+    expect(times.at(-1)).toBeLessThan(patience(2_000))
   })
 
   it('is looked at again when news was lost', async () => {
@@ -151,12 +154,12 @@ describe('a table that cannot be owned', () => {
     await running.settled(syncs)
     await nft(['-f', '-'], 'table ip other { chain c { type filter hook input priority 0 ; } }')
     await nft(['-f', '-'], 'table ip6 kube-proxy { }')
-    await new Promise((resolve) => setTimeout(resolve, 100))
+    await new Promise((resolve) => setTimeout(resolve, patience(100)))
     expect(running.drifts).toEqual([])
   })
 })
 
-describe('two proxies at once', () => {
+describe.skipIf(!canOwn)('two proxies at once', () => {
   it('leave the table to the first; the second says so, and takes over when the first ends', async () => {
     const first = await start()
     const { node } = scenario('S11')

@@ -4,6 +4,7 @@ import { afterAll, describe } from 'vitest'
 import { runCorpus } from '../lab/corpus.ts'
 import type { Start } from '../lab/driver.ts'
 import { EngineDriver } from '../lab/engine-driver.ts'
+import { isRoutine } from '../lab/routine.ts'
 
 const containers = ['cluster-ips', 'service-ips', 'service-nodeports', 'no-endpoint-services', 'no-endpoint-nodeports']
 
@@ -43,6 +44,7 @@ const loopback = ['S4h*']
 runCorpus(() => makeDriver(false), {
   mode: 'nftables',
   only: only ?? ['*'],
+  wanted: isRoutine,
   deviations: only === undefined ? [{ reason: 'see below', scenarios: loopback }] : [],
 })
 

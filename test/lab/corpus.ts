@@ -8,6 +8,7 @@ import { loadScenarios } from '../scenarios/load.ts'
 import { type Deviation, type Driver, findDeviation } from './driver.ts'
 import { Lab } from './lab.ts'
 import { arrangementOf, playScenario } from './play.ts'
+import { inVm } from './vm.ts'
 
 export interface CorpusOptions {
   readonly mode: Mode
@@ -20,7 +21,7 @@ export interface CorpusOptions {
   readonly only?: readonly string[]
   /** Which of those; twins are told by their own names. Default: every one. */
   readonly wanted?: (name: string) => boolean
-  /** Scenarios at a time, each in a lab and with a driver of its own. Default 3: most of the time is waiting. */
+  /** Scenarios at a time, each in a lab and with a driver of its own. Default 3: most of the time is waiting; 2 in a VM. */
   readonly lanes?: number
 }
 
@@ -37,7 +38,7 @@ export function runCorpus(makeDriver: () => Driver | Promise<Driver>, options: C
     protocols = ['tcp', 'udp', 'sctp'],
     deviations = [],
     only = ['*'],
-    lanes = 3,
+    lanes = inVm ? 2 : 3,
     wanted = () => true,
   } = options
   const scenarios = loadScenarios().filter(

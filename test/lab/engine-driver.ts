@@ -11,14 +11,15 @@ const worker = join(import.meta.dirname, 'engine.worker.ts')
 /** The same as one plain file, where somebody made one: starts without a TypeScript loader. */
 const bundled = process.env.SLUICE_ENGINE_WORKER
 
+/** For Node in a VM: whether to leave out the compiler, which does not always pay there. */
+export const vmNodeArgs: readonly string[] = (process.env.SLUICE_VM_NODE ?? '').split(' ').filter((word) => word !== '')
+
 export interface EngineDriverOptions {
   /** What the kernel still holds for services, in words, by the backend's own witness. */
   readonly holdings: (start: Start) => Promise<readonly string[]>
   readonly listens?: boolean
   /** What does not depend on services stays for the next scenario, which must adopt it; quicker where programs are slow to start. */
   readonly keepBase?: boolean
-  /** For Node, e.g. to leave out the compiler where it does not pay. */
-  readonly nodeArgs?: readonly string[]
 }
 
 export class EngineDriver implements Driver {
@@ -70,7 +71,7 @@ export class EngineDriver implements Driver {
   #spawn(namespace: string): ChildProcess {
     this.#namespace = namespace
     const program = bundled === undefined ? ['--import', 'tsx', worker] : [bundled]
-    const args = ['netns', 'exec', namespace, process.execPath, ...(this.#options.nodeArgs ?? []), ...program]
+    const args = ['netns', 'exec', namespace, process.execPath, ...vmNodeArgs, ...program]
     const child = spawn('ip', args, { stdio: ['ignore', 'inherit', 'inherit', 'ipc'] })
     // The lab's end is the test process's end: a proxy must not outlive it.
     process.once('exit', () => child.kill('SIGKILL'))

@@ -4,6 +4,8 @@ import { spawnSync } from 'node:child_process'
 import { existsSync, readdirSync } from 'node:fs'
 import { familyOf, isLoopback } from '../../src/lib/ip.ts'
 import type { Protocol } from '../../src/model/types.ts'
+import { NetlinkSocket } from '../../src/sys/netlink/socket.ts'
+import type { MessageWriter } from '../../src/sys/netlink/writer.ts'
 import type { Place } from '../scenarios/format.ts'
 import { ipv4Twin, ipv6Twin } from '../scenarios/twins.ts'
 import { type Address, type Arrivals, type Server, serve } from './echo.ts'
@@ -50,6 +52,9 @@ export interface Aim {
   readonly protocol: Protocol
 }
 
+/** IPCTNL_MSG_CT_DELETE; without a flow it means all. */
+const deleteFlows = 0x102
+
 // Source ports are used in turn, so that no flow meets what connection tracking remembers of another.
 // The range leaves out the ports of the scenarios' node ports, health checks and fixed source ports.
 const sourcePorts = { first: 33_000, last: 60_900 }
@@ -63,6 +68,9 @@ export class Lab {
   readonly #servers: Server[] = []
   readonly #answerTimes: number[] = []
   #sinks: Server[] = []
+  /** Where each pod is reached: what need not be told again. */
+  readonly #routes = new Map<string, string>()
+  #conntrack: NetlinkSocket | undefined
   #arranged: Arrangement = { localPods: [], remotePods: [], nodeExtras: [], bridged: false }
   #nextPort = sourcePorts.first
   #closed = false
@@ -127,9 +135,9 @@ export class Lab {
     for (const ip of wanted.localPods) {
       const own = podInterfaces.get(ip)
       if (own === undefined) throw new Error(`the lab was built without local pod ${ip}`)
-      commands.push(...hostRoute(ip, wanted.bridged ? podBridge : own))
+      commands.push(...this.#route(ip, wanted.bridged ? podBridge : own))
     }
-    for (const ip of wanted.remotePods) commands.push(...farRoute(ip))
+    for (const ip of wanted.remotePods) commands.push(...this.#route(ip, ''))
     const gone = was.nodeExtras.filter((ip) => !wanted.nodeExtras.includes(ip))
     const fresh = wanted.nodeExtras.filter((ip) => !was.nodeExtras.includes(ip))
     commands.push(...gone.flatMap(nodeExtraAddress).map((command) => command.replace('addr add', 'addr del')))
@@ -151,8 +159,16 @@ export class Lab {
 
   /** Empties the node's connection tracking table. */
   async forgetConnections(): Promise<void> {
-    const { code, stderr } = await this.node.exec('conntrack', ['-F'])
-    if (code !== 0) throw new Error(`conntrack -F: ${stderr}`)
+    this.#conntrack ??= this.node.inside(() => new NetlinkSocket({ protocol: 'netfilter', purpose: 'conntrack' }))
+    const body = (writer: MessageWriter) => writer.netfilter(0)
+    await this.#conntrack.request({ op: 'forget all flows', type: deleteFlows, body })
+  }
+
+  /** Commands that send packets for a pod to this device, or to the other node; none if that is where they go. */
+  #route(ip: string, device: string): readonly string[] {
+    if (this.#routes.get(ip) === device) return []
+    this.#routes.set(ip, device)
+    return device === '' ? farRoute(ip) : hostRoute(ip, device)
   }
 
   /** Servers for these addresses, until `unserve`. */
@@ -190,6 +206,7 @@ export class Lab {
     this.#closed = true
     await this.unserve()
     await Promise.all(this.#sinks.map((sink) => sink.close()))
+    this.#conntrack?.close()
     const { pods, podInterfaces: _, ...rest } = this.#topology
     for (const namespace of [...Object.values(rest), ...pods.values()]) namespace.close()
     process.removeListener('exit', this.#onExit)

@@ -4,6 +4,7 @@ import { spawn, spawnSync } from 'node:child_process'
 import { closeSync, openSync } from 'node:fs'
 import { familyOf, parseIp } from '../../src/lib/ip.ts'
 import * as libc from '../../src/sys/libc.ts'
+import { Shell } from './shell.ts'
 
 const AF_INET = 2
 const AF_INET6 = 10
@@ -27,6 +28,7 @@ export class Namespace {
   readonly path: string
   readonly #fd: number
   readonly #home: number
+  #shell: Shell | undefined
 
   constructor(name: string) {
     this.name = name
@@ -66,8 +68,12 @@ export class Namespace {
     return fd
   }
 
-  /** Runs a program inside, to its end. */
+  /** Runs a program inside, to its end. Without input one shell runs one after the other, since to get inside costs more than the program. */
   exec(program: string, args: readonly string[], options: { input?: string } = {}): Promise<Command> {
+    if (options.input === undefined) {
+      this.#shell ??= new Shell(this.name)
+      return this.#shell.run(program, args)
+    }
     return new Promise((resolve, reject) => {
       const child = spawn('ip', ['netns', 'exec', this.name, program, ...args], { stdio: ['pipe', 'pipe', 'pipe'] })
       const out: Buffer[] = []
@@ -90,6 +96,7 @@ export class Namespace {
   }
 
   close(): void {
+    this.#shell?.close()
     closeSync(this.#fd)
     closeSync(this.#home)
   }

@@ -56,8 +56,16 @@ interface RawScenario {
 
 const fields = new Set(['name', 'title', 'modes', 'needs', 'families', 'twins', 'node', 'objects', 'packets', 'steps'])
 
-/** The whole corpus with all twins, in the order of the files. */
-export function loadScenarios(folder = import.meta.dirname): readonly Scenario[] {
+let loaded: readonly Scenario[] | undefined
+
+/** The whole corpus with all twins, in the order of the files. Read once; as JSON where somebody made that, since YAML takes long in a VM. */
+export function loadScenarios(): readonly Scenario[] {
+  const ready = process.env.SLUICE_SCENARIOS
+  loaded ??= ready === undefined ? readFolder() : (JSON.parse(readFileSync(ready, 'utf8')) as readonly Scenario[])
+  return loaded
+}
+
+function readFolder(folder = import.meta.dirname): readonly Scenario[] {
   const files = readdirSync(folder)
     .filter((name) => name.endsWith('.yaml'))
     .sort()

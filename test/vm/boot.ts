@@ -26,6 +26,10 @@ export interface Boot {
   /** Where output goes; default: our own. */
   readonly out?: (chunk: Buffer) => void
   readonly err?: (chunk: Buffer) => void
+  /** What the command writes to the file that $SLUICE_RESULTS names. */
+  readonly results?: (chunk: Buffer) => void
+  /** Variables on top of our own. */
+  readonly environment?: Readonly<Record<string, string>>
 }
 
 export const timeLimit = 124
@@ -43,7 +47,7 @@ export async function boot(options: Boot): Promise<number> {
   const { kernel, memoryMb = 1536 } = options
   const control = mkdtempSync(join(tmpdir(), 'sluice-vm-'))
   try {
-    prepare(control, options.command)
+    prepare(control, options)
     const share = (tag: string, path: string, mode: string) => [
       ...['-fsdev', `local,id=${tag},path=${path},security_model=none,multidevs=remap${mode}`],
       ...['-device', `virtio-9p-pci,fsdev=${tag},mount_tag=${tag}`],
@@ -84,22 +88,25 @@ function hasKvm(): boolean {
   return /^flags\s.*\b(vmx|svm)\b/m.test(readFileSync('/proc/cpuinfo', 'utf8'))
 }
 
-function prepare(control: string, command: readonly string[]): void {
+function prepare(control: string, { command, environment = {} }: Boot): void {
   // Every start of Node parses this bundle: 0.6 s in an emulated CPU, and there is no network anyway.
-  const { NODE_EXTRA_CA_CERTS: _, ...env } = process.env
+  const { NODE_EXTRA_CA_CERTS: _, ...inherited } = process.env
+  const env = { ...inherited, SLUICE_RESULTS: '/run/vm/results', ...environment }
   const list = (texts: readonly string[]) => texts.map((text) => `${text}\0`).join('')
   copyFileSync(join(import.meta.dirname, 'guest'), join(control, 'guest'))
   writeFileSync(join(control, 'command'), list(command))
   writeFileSync(join(control, 'environment'), list(Object.entries(env).map(([name, value]) => `${name}=${value}`)))
   writeFileSync(join(control, 'directory'), process.cwd())
-  for (const name of ['stdout', 'stderr']) writeFileSync(join(control, name), '')
+  for (const name of ['stdout', 'stderr', 'results']) writeFileSync(join(control, name), '')
 }
 
 /** Output comes through files, since what waits in an emulated serial port is lost at power-off. */
 function runQemu(args: readonly string[], control: string, options: Boot): Promise<string> {
   const { out = (chunk) => process.stdout.write(chunk), err = (chunk) => process.stderr.write(chunk) } = options
+  const { results = () => undefined } = options
   const qemu = spawn('qemu-system-x86_64', args, { stdio: ['ignore', 'inherit', 'inherit'] })
-  const follow = [new Follower(join(control, 'stdout'), out), new Follower(join(control, 'stderr'), err)]
+  const outputs = { stdout: out, stderr: err, results }
+  const follow = Object.entries(outputs).map(([name, write]) => new Follower(join(control, name), write))
   const look = setInterval(() => {
     for (const one of follow) one.read()
   }, 100)

@@ -1,96 +1,130 @@
-// `npm run test:kernels [-- --kernels bullseye,trixie --tiers ipvs]`: runs kernel tiers on Debian's kernels and writes docs/kernels.md.
-//
-// Takes hours without KVM. What a kernel lacks shows as failed tests, by name, below the table.
+// `npm run test:kernels [-- --kernels 5.10,6.12 --tiers ipvs --whole]`: runs kernel tiers on Debian's kernels, one boot each, and writes
+// docs/kernels.md after every test file. Rows and cells of what is not run this time stay as they are.
 
 import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { parseArgs } from 'node:util'
 import { provideKernel } from './kernel.ts'
 import { providePackages } from './packages.ts'
-import { bootTier, tierCommand } from './tier.ts'
+import type { Outcome } from './runner.worker.ts'
+import { kernelNames, runFiles, suiteOf, tiers } from './tiers.ts'
+import type { Traits } from './traits.worker.ts'
 
-/** 5.10, 6.1, 6.12 and the newest that a suite for users has. */
-const suites = ['bullseye', 'bookworm', 'trixie', 'trixie-backports']
-const tiers: Readonly<Record<string, readonly string[]>> = {
-  nftables: ['kernel', 'test/kernel/nftables.test.ts'],
-  iptables: ['kernel', 'test/kernel/iptables.test.ts'],
-  ipvs: ['ipvs', 'test/ipvs'],
-}
 const file = join(import.meta.dirname, '../../docs/kernels.md')
+const mark = '<!-- results -->'
+const columns = ['suite', 'kernel', 'lacks', ...Object.keys(tiers)]
 const hourMs = 3_600_000
 
-interface Result {
-  readonly kernel: string
-  readonly tier: string
-  readonly passed: number
-  readonly failed: readonly string[]
-  readonly minutes: number
+/** A row of the table by column, and below the table what failed and what was skipped, by tier. */
+interface Row {
+  readonly cells: Record<string, string>
+  readonly notes: Record<string, string>
 }
 
-async function runTier(spec: string, tier: string): Promise<Result> {
-  const kernel = provideKernel(spec)
-  const [project = '', ...files] = tiers[tier] ?? []
-  const chunks: Buffer[] = []
-  const begun = performance.now()
-  await bootTier(kernel, {
-    command: tierCommand(project, [...files, '--reporter=json']),
-    timeoutMs: 4 * hourMs,
-    out: (chunk) => chunks.push(chunk),
-  })
-  const minutes = Math.ceil((performance.now() - begun) / 60_000)
-  const text = Buffer.concat(chunks).toString()
-  const json = /^\{.*"testResults".*$/m.exec(text)?.[0]
-  if (json === undefined) return { kernel: kernel.release, tier, passed: 0, failed: ['the tier did not end'], minutes }
-  const report = JSON.parse(json) as { testResults: { assertionResults: { status: string; fullName: string }[] }[] }
-  const tests = report.testResults.flatMap(({ assertionResults }) => assertionResults)
-  return {
-    kernel: kernel.release,
-    tier,
-    passed: tests.filter(({ status }) => status === 'passed').length,
-    failed: tests.filter(({ status }) => status === 'failed').map(({ fullName }) => fullName),
-    minutes,
+/** What the file says already, by suite. */
+function readRows(): Map<string, Row> {
+  const text = readFileSync(file, 'utf8').split(mark)[1] ?? ''
+  const rows = new Map<string, Row>()
+  for (const line of text
+    .split('\n')
+    .filter((one) => one.startsWith('|'))
+    .slice(2)) {
+    const values = line
+      .split('|')
+      .slice(1, -1)
+      .map((cell) => cell.trim())
+    const cells = Object.fromEntries(columns.map((name, i) => [name, values[i] ?? '']))
+    rows.set(values[0] ?? '', { cells, notes: {} })
   }
+  for (const part of text.split('\n### ').slice(1)) {
+    const [title = '', ...lines] = part.split('\n')
+    const [suite = '', tier = ''] = title.split(', ')
+    const row = rows.get(suite)
+    if (row !== undefined) row.notes[tier] = lines.join('\n').trim()
+  }
+  return rows
 }
 
-function write(results: readonly Result[]): void {
-  const names = Object.keys(tiers)
-  const kernels = [...new Set(results.map(({ kernel }) => kernel))]
-  const cell = (kernel: string, tier: string) => {
-    const result = results.find((one) => one.kernel === kernel && one.tier === tier)
-    if (result === undefined) return 'not run'
-    return `${result.passed} passed${result.failed.length > 0 ? `, **${result.failed.length} failed**` : ''}`
-  }
-  const rows = kernels.map((kernel) => `| ${kernel} | ${names.map((tier) => cell(kernel, tier)).join(' | ')} |`)
-  const failures = results.filter(({ failed }) => failed.length > 0)
-  const lists = failures.map(
-    ({ kernel, tier, failed }) => `### ${kernel}, ${tier}\n\n${failed.map((name) => `* ${name}`).join('\n')}\n`,
+function writeRows(rows: ReadonlyMap<string, Row>): void {
+  const known = kernelNames.map(suiteOf)
+  const order = [...rows].sort(([a], [b]) => known.indexOf(a) - known.indexOf(b))
+  const lines = order.map(([, { cells }]) => `| ${columns.map((name) => cells[name] || 'not run').join(' | ')} |`)
+  const table = [`| ${columns.join(' | ')} |`, `|${columns.map(() => '---').join('|')}|`, ...lines].join('\n')
+  const notes = order.flatMap(([suite, row]) =>
+    Object.entries(row.notes).map(([tier, note]) => (note === '' ? '' : `\n### ${suite}, ${tier}\n\n${note}\n`)),
   )
-  const mark = '<!-- results -->'
   const head = readFileSync(file, 'utf8').split(mark)[0] as string
-  const table = [`| kernel | ${names.join(' | ')} |`, `|---|${names.map(() => '---').join('|')}|`, ...rows].join('\n')
-  writeFileSync(
-    file,
-    `${head}${mark}\n\n${table}\n${lists.length > 0 ? `\n## What failed\n\n${lists.join('\n')}` : ''}`,
-  )
+  writeFileSync(file, `${head}${mark}\n\n${table}\n${notes.join('')}`)
+}
+
+function cellOf(outcomes: readonly Outcome[], whole: boolean, ended: boolean): string {
+  const count = (state: Outcome['state']) => outcomes.filter((one) => one.state === state).length
+  const failed = count('failed')
+  const words = [`${count('passed')} passed`]
+  if (failed > 0) words.push(`**${failed} failed**`)
+  if (count('skipped') > 0) words.push(`${count('skipped')} skipped`)
+  const how = [...(whole ? ['whole'] : []), ...(ended ? [] : ['did not end'])]
+  return words.join(', ') + (how.length > 0 ? ` (${how.join(', ')})` : '')
+}
+
+/** The same skips everywhere say nothing about a kernel; those with a reason do. */
+function noteOf(outcomes: readonly Outcome[]): string {
+  const first = (text: string) => text.split('\n')[0]?.slice(0, 200)
+  return outcomes
+    .filter(({ state, words }) => state === 'failed' || (state === 'skipped' && words !== ''))
+    .map(({ name, state, words }) => `* ${state}: ${name}: ${first(words)}`)
+    .join('\n')
+}
+
+function lacksOf({ has }: Traits): string {
+  const lacks = Object.entries(has).filter(([, there]) => !there)
+  return lacks.length === 0 ? 'nothing' : lacks.map(([name]) => name).join(', ')
+}
+
+async function runKernel(name: string, wanted: readonly string[], whole: boolean): Promise<boolean> {
+  const suite = suiteOf(name)
+  const kernel = provideKernel(suite)
+  const rows = readRows()
+  const row = rows.get(suite) ?? { cells: {}, notes: {} }
+  rows.set(suite, row)
+  Object.assign(row.cells, { suite, kernel: kernel.release })
+  const outcomes: Outcome[] = []
+  const write = (ended: boolean) => {
+    for (const tier of wanted) {
+      const own = outcomes.filter((one) => tiers[tier]?.includes(one.file))
+      if (own.length === 0) continue
+      row.cells[tier] = cellOf(own, whole, ended || outcomes.at(-1)?.file !== tiers[tier]?.at(-1))
+      row.notes[tier] = noteOf(own)
+    }
+    writeRows(rows)
+  }
+  const { code } = await runFiles({
+    kernel,
+    files: wanted.flatMap((tier) => tiers[tier] ?? []),
+    whole,
+    timeoutMs: 4 * hourMs,
+    traits: (traits) => Object.assign(row.cells, { lacks: lacksOf(traits) }),
+    outcome(outcome) {
+      const next = outcomes.at(-1)?.file !== outcome.file
+      if (next) write(false)
+      outcomes.push(outcome)
+    },
+  })
+  write(code === 0 || code === 1)
+  return code === 0
 }
 
 const { values } = parseArgs({
   options: {
-    kernels: { type: 'string', default: suites.join(',') },
+    kernels: { type: 'string', default: kernelNames.join(',') },
     tiers: { type: 'string', default: Object.keys(tiers).join(',') },
+    whole: { type: 'boolean', default: false },
   },
 })
 const why = providePackages()
 if (why !== undefined) process.stdout.write(`SKIPPED tier kernels: ${why}\n`)
 else {
-  const results: Result[] = []
-  for (const spec of values.kernels.split(',')) {
-    for (const tier of values.tiers.split(',')) {
-      const result = await runTier(spec, tier)
-      results.push(result)
-      const { kernel, passed, failed, minutes } = result
-      process.stdout.write(`${kernel} ${tier}: ${passed} passed, ${failed.length} failed, ${minutes} min\n`)
-      write(results)
-    }
+  for (const name of values.kernels.split(',')) {
+    if (!(await runKernel(name, values.tiers.split(','), values.whole))) process.exitCode = 1
   }
 }

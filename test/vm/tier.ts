@@ -1,40 +1,15 @@
-// `tsx test/vm/tier.ts ipvs [arguments of vitest]`, or a program in place of a tier: runs it here if this kernel has IPVS, else in a VM, else
-// says in one line why not.
+// `tsx test/vm/tier.ts TIER|FILE… [--kernel 6.1] [--test pattern] [--whole] [--minutes 45]`, or `tier.ts PROGRAM.ts [arguments]`: tests, or a program,
+// under another kernel. The ipvs tier runs here if this kernel has IPVS. Where nothing can be run, one line says why.
 
 import { spawnSync } from 'node:child_process'
 import { existsSync } from 'node:fs'
-import { join } from 'node:path'
-import { bundleProgram } from '../kernel/bundle.ts'
-import { type Boot, boot } from './boot.ts'
-import { type Kernel, provideKernel } from './kernel.ts'
+import { parseArgs } from 'node:util'
+import { boot } from './boot.ts'
+import { provideKernel } from './kernel.ts'
 import { capture, providePackages } from './packages.ts'
+import { loadModules, runFiles, suiteOf, summary, tiers } from './tiers.ts'
 
-/** Loads what the tier needs; a machine that lacks it fails the tests, not this. */
-const modules = 'ip_vs nf_conntrack ip_set xt_set dummy'
-/** In an emulated CPU compiled code is translated once more: interpreting is quicker. */
-const interpreted = ['--no-opt', '--max-lazy', '--no-sparkplug']
-
-export function tierCommand(project: string, args: readonly string[]): readonly string[] {
-  const script = `modprobe -aq ${modules}; exec node ${interpreted.join(' ')} "$@"`
-  return ['bash', '-c', script, 'tier', 'node_modules/vitest/vitest.mjs', 'run', '--project', project, ...args]
-}
-
-/** A program that runs for long is better compiled after all. */
-const programCommand = (file: string, args: readonly string[]): readonly string[] => {
-  const script = `modprobe -aq ${modules}; exec node --import tsx "$@"`
-  return ['bash', '-c', script, 'program', file, ...args]
-}
-
-/** With the programs of the tests ready to run: to make them of TypeScript takes long in there. */
-export async function bootTier(kernel: Kernel, options: Omit<Boot, 'kernel'>): Promise<number> {
-  const bundle = await bundleProgram(join(import.meta.dirname, '../lab/engine.worker.ts'))
-  process.env.SLUICE_ENGINE_WORKER = bundle.file
-  try {
-    return await boot({ kernel, ...options })
-  } finally {
-    bundle.remove()
-  }
-}
+const usualKernel = process.env.SLUICE_VM_KERNEL ?? '6.1'
 
 function hasIpvs(): boolean {
   if (process.getuid?.() !== 0) return false
@@ -42,29 +17,60 @@ function hasIpvs(): boolean {
   return loaded('ip_vs') && loaded('dummy')
 }
 
-async function runTier(project: string, args: readonly string[]): Promise<number> {
-  const program = project.endsWith('.ts')
-  if (hasIpvs()) {
-    const tier = ['node_modules/vitest/vitest.mjs', 'run', '--project', project, ...args]
-    const here = program ? ['--import', 'tsx', project, ...args] : tier
-    return spawnSync(process.execPath, here, { stdio: 'inherit' }).status ?? 1
-  }
-  const skip = (why: string) => {
-    process.stdout.write(`SKIPPED tier ${project}: ${why}\n`)
-    return 0
-  }
-  const why = providePackages()
-  if (why !== undefined) return skip(why)
+const here = (...args: string[]): number => spawnSync(process.execPath, args, { stdio: 'inherit' }).status ?? 1
+
+/** Says why it cannot be run, or gives what `work` gives. */
+async function unlessImpossible(name: string, work: () => Promise<number>): Promise<number> {
+  let why = providePackages()
   try {
-    const kernel = provideKernel(process.env.SLUICE_VM_KERNEL ?? 'bookworm')
-    const command = program ? programCommand(project, args) : tierCommand(project, args)
-    return await bootTier(kernel, { command, timeoutMs: 45 * 60_000 })
+    if (why === undefined) return await work()
   } catch (error) {
-    return skip((error as Error).message)
+    why = (error as Error).message
   }
+  process.stdout.write(`SKIPPED tier ${name}: ${why}\n`)
+  return 0
 }
 
-if (import.meta.filename === process.argv[1]) {
-  const [project = 'ipvs', ...args] = process.argv.slice(2)
-  process.exitCode = await runTier(project, args)
+function runProgram(file: string, args: readonly string[]): Promise<number> | number {
+  if (hasIpvs()) return here('--import', 'tsx', file, ...args)
+  // It runs for long: better compiled after all.
+  const command = ['bash', '-c', `${loadModules}; exec node --import tsx "$@"`, 'program', file, ...args]
+  return unlessImpossible(file, () =>
+    boot({ kernel: provideKernel(suiteOf(usualKernel)), command, timeoutMs: 45 * 60_000 }),
+  )
 }
+
+function runTier(args: readonly string[]): Promise<number> | number {
+  const { values, positionals } = parseArgs({
+    args: [...args],
+    allowPositionals: true,
+    options: {
+      kernel: { type: 'string' },
+      test: { type: 'string', short: 't' },
+      whole: { type: 'boolean', default: process.env.SLUICE_FULL === '1' },
+      minutes: { type: 'string', default: '45' },
+    },
+  })
+  const { kernel, test: pattern, whole, minutes } = values
+  const names = positionals.length === 0 ? ['ipvs'] : positionals
+  const files = names.flatMap((name) => tiers[name] ?? [name])
+  if (kernel === undefined && names.every((name) => name.includes('ipvs')) && hasIpvs()) {
+    const only = pattern === undefined ? [] : ['-t', pattern]
+    return here('node_modules/vitest/vitest.mjs', 'run', '--project', 'ipvs', ...files, ...only)
+  }
+  return unlessImpossible(names.join(' '), async () => {
+    const chosen = provideKernel(suiteOf(kernel ?? usualKernel))
+    process.stdout.write(`${files.length} test files under Linux ${chosen.release}\n`)
+    const timeoutMs = Number(minutes) * 60_000
+    const { code, outcomes } = await runFiles({ kernel: chosen, files, pattern, whole, timeoutMs })
+    for (const { file, name, words } of outcomes.filter(({ state }) => state === 'failed')) {
+      process.stdout.write(`FAILED ${file} ${name}: ${words}\n`)
+    }
+    process.stdout.write(`${summary(outcomes)}\n`)
+    return code
+  })
+}
+
+const [first = 'ipvs', ...rest] = process.argv.slice(2)
+const program = first.endsWith('.ts') && !first.endsWith('.test.ts')
+process.exitCode = await (program ? runProgram(first, rest) : runTier(process.argv.slice(2)))

@@ -1,0 +1,16 @@
+// What differs where tests run: in a VM whose CPU is emulated, and by the version of the kernel.
+
+import { release } from 'node:os'
+
+export const inVm = process.env.SLUICE_IN_VM === '1'
+
+/** A limit on time, as it is meant on a real machine. */
+export const patience = (ms: number): number => (inVm ? 12 * ms : ms)
+
+export function kernelAtLeast(major: number, minor: number): boolean {
+  const [ours = 0, oursMinor = 0] = release().split(/[.-]/).map(Number)
+  return ours > major || (ours === major && oursMinor >= minor)
+}
+
+/** Tables can have an owner and still outlive it: only then does nftables mode own its table. */
+export const canOwn = kernelAtLeast(6, 9)

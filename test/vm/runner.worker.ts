@@ -1,0 +1,90 @@
+// Runs one bundled test file in a VM: `node runner.worker.mjs label file.mjs [pattern]`. A line per test as it ends; the same as JSON for the host.
+
+import { appendFileSync } from 'node:fs'
+import { type File, startTests, type Task, type TaskResult, type Test, type VitestRunner } from '@vitest/runner'
+import { getFullName, getTests } from '@vitest/runner/utils'
+import { expect } from './vitest.ts'
+
+/** In an emulated CPU everything takes twenty times as long. */
+const timeout = 600_000
+
+export interface Outcome {
+  readonly file: string
+  readonly name: string
+  readonly state: 'passed' | 'failed' | 'skipped'
+  readonly seconds: number
+  /** Why it failed or was skipped. */
+  readonly words: string
+}
+
+const [label = '', file = '', pattern] = process.argv.slice(2)
+const reported = new Set<Task>()
+
+function outcomeOf(test: Test): Outcome {
+  const { state, duration = 0, errors = [], note = '' } = (test.result ?? {}) as Partial<TaskResult> & { note?: string }
+  return {
+    file: label,
+    name: getFullName(test, ' > ').replace(/^\S+ > /, ''),
+    state: state === 'pass' ? 'passed' : state === 'fail' ? 'failed' : 'skipped',
+    seconds: Math.round(duration / 100) / 10,
+    words: state === 'fail' ? errors.map(({ message, diff = '' }) => `${message}\n${diff}`.trim()).join('\n') : note,
+  }
+}
+
+function report(test: Test): void {
+  if (reported.has(test)) return
+  reported.add(test)
+  const outcome = outcomeOf(test)
+  const { name, state, seconds, words } = outcome
+  const sign = { passed: '✓', failed: '✗', skipped: '↓' }[state]
+  process.stdout.write(
+    `${sign} ${label} ${name} ${seconds} s\n${words === '' ? '' : `    ${words.replaceAll('\n', '\n    ')}\n`}`,
+  )
+  const results = process.env.SLUICE_RESULTS
+  if (results !== undefined) appendFileSync(results, `${JSON.stringify(outcome)}\n`)
+}
+
+const runner: VitestRunner = {
+  config: {
+    root: process.cwd(),
+    setupFiles: [],
+    name: undefined,
+    passWithNoTests: true,
+    testNamePattern: pattern === undefined ? undefined : new RegExp(pattern),
+    allowOnly: false,
+    sequence: { seed: 0, hooks: 'stack', setupFiles: 'list' },
+    chaiConfig: undefined,
+    maxConcurrency: 8,
+    testTimeout: timeout,
+    hookTimeout: timeout,
+    retry: 0,
+    includeTaskLocation: false,
+    tags: [],
+    tagsFilter: undefined,
+    strictTags: false,
+  } as unknown as VitestRunner['config'],
+  importFile: (path) => import(path),
+  extendTaskContext: (context) => Object.assign(context, { expect }),
+  onAfterRunTask: report,
+}
+
+const begun = performance.now()
+const files = await startTests([{ filepath: file, fileTags: [], testLocations: undefined }], runner)
+const tests = getTests(files)
+for (const test of tests) report(test)
+/** A file that cannot be loaded, or a hook that fails, is a failure of its own. */
+const broken = [...files, ...files.flatMap(suites)].flatMap((task) => task.result?.errors ?? [])
+for (const { message, stack } of broken) process.stdout.write(`✗ ${label}: ${stack ?? message}\n`)
+if (broken.length > 0 && process.env.SLUICE_RESULTS !== undefined) {
+  const words = broken.map(({ message }) => message).join('\n')
+  const outcome: Outcome = { file: label, name: 'as a whole', state: 'failed', seconds: 0, words }
+  appendFileSync(process.env.SLUICE_RESULTS, `${JSON.stringify(outcome)}\n`)
+}
+const seconds = Math.round((performance.now() - begun) / 1000)
+process.stdout.write(`${label}: ${seconds} s\n`)
+process.exit(broken.length > 0 || tests.some((test) => test.result?.state === 'fail') ? 1 : 0)
+
+function suites(file: File): Task[] {
+  const below = (task: Task): Task[] => (task.type === 'suite' ? [task, ...task.tasks.flatMap(below)] : [])
+  return file.tasks.flatMap(below)
+}

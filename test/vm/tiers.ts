@@ -1,0 +1,104 @@
+// Which test files run under other kernels, by tier, and how one VM runs several of them.
+
+import { readdirSync } from 'node:fs'
+import { join } from 'node:path'
+import { boot } from './boot.ts'
+import { bundleTests } from './bundle.ts'
+import type { Kernel } from './kernel.ts'
+import type { Outcome } from './runner.worker.ts'
+import type { Traits } from './traits.worker.ts'
+
+const inKernel = (...names: string[]) => names.map((name) => `test/kernel/${name}.test.ts`)
+
+/** The corpus comes last: it takes longest. */
+export const tiers: Readonly<Record<string, readonly string[]>> = {
+  nftables: inKernel(
+    ...[
+      'netlink',
+      'netlink-nftables',
+      'conntrack',
+      'nftables-readable',
+      'nftables-tamper',
+      'nftables-limits',
+      'nftables-crash',
+    ],
+    'nftables',
+  ),
+  iptables: inKernel(...['iptables-sys', 'iptables-drift', 'iptables-life', 'iptables-legacy'], 'iptables'),
+  ipvs: readdirSync(join(import.meta.dirname, '../ipvs'))
+    .filter((name) => name.endsWith('.test.ts'))
+    .sort((a, b) => Number(a === 'corpus.test.ts') - Number(b === 'corpus.test.ts'))
+    .map((name) => `test/ipvs/${name}`),
+}
+
+/** The versions people speak of; otherwise a suite, or suite:package. */
+const versions: Readonly<Record<string, string>> = {
+  '5.10': 'bullseye',
+  '6.1': 'bookworm',
+  '6.12': 'trixie',
+  newest: 'trixie-backports',
+}
+export const kernelNames = Object.keys(versions)
+export const suiteOf = (name: string): string => versions[name] ?? name
+
+/** Loads what tests need; a machine that lacks it fails the tests, not this. */
+export const loadModules = 'modprobe -aq ip_vs nf_conntrack nf_conntrack_netlink ip_set xt_set dummy nf_tables'
+/** In an emulated CPU compiled code is translated once more: interpreting is quicker, but for what runs long. */
+const nodeArgs = process.env.SLUICE_VM_NODE ?? '--no-opt --max-lazy --no-sparkplug'
+
+export interface Run {
+  readonly kernel: Kernel
+  /** Test files, from the root of the repo. */
+  readonly files: readonly string[]
+  readonly pattern?: string | undefined
+  readonly timeoutMs: number
+  /** Every scenario and twin, all connections and kills. */
+  readonly whole: boolean
+  readonly outcome?: (outcome: Outcome) => void
+  /** To be told, before the tests, what the kernel has. */
+  readonly traits?: (traits: Traits) => void
+}
+
+/** One boot, one process per file. Resolves with the exit code and all outcomes. */
+export async function runFiles(run: Run): Promise<{ readonly code: number; readonly outcomes: readonly Outcome[] }> {
+  const bundles = await bundleTests(run.files)
+  const outcomes: Outcome[] = []
+  let rest = ''
+  const results = (chunk: Buffer) => {
+    const lines = (rest + chunk.toString()).split('\n')
+    rest = lines.pop() ?? ''
+    for (const line of lines) {
+      const outcome = JSON.parse(line) as Outcome | { readonly traits: Traits }
+      if ('traits' in outcome) run.traits?.(outcome.traits)
+      else {
+        outcomes.push(outcome)
+        run.outcome?.(outcome)
+      }
+    }
+  }
+  const pattern = run.pattern === undefined ? [] : [run.pattern]
+  const quoted = (words: readonly string[]) => words.map((word) => `'${word.replaceAll("'", "'\\''")}'`).join(' ')
+  const each = run.files.map(
+    (file) => `node ${nodeArgs} ${quoted([bundles.runner, file, bundles.of(file), ...pattern])} || code=1`,
+  )
+  if (run.traits !== undefined) each.unshift(`node ${bundles.of('test/vm/traits.worker.ts')}`)
+  try {
+    const code = await boot({
+      kernel: run.kernel,
+      command: ['bash', '-c', [loadModules, 'code=0', ...each, 'exit $code'].join('\n')],
+      timeoutMs: run.timeoutMs,
+      environment: { ...bundles.environment, SLUICE_VM_NODE: nodeArgs, ...(run.whole ? { SLUICE_FULL: '1' } : {}) },
+      results,
+    })
+    return { code, outcomes }
+  } finally {
+    bundles.remove()
+  }
+}
+
+/** The same words as vitest's at its end. */
+export function summary(outcomes: readonly Outcome[]): string {
+  const count = (state: Outcome['state']) => outcomes.filter((one) => one.state === state).length
+  const words = (['failed', 'passed', 'skipped'] as const).filter((state) => count(state) > 0)
+  return `Tests  ${words.map((state) => `${count(state)} ${state}`).join(' | ')} (${outcomes.length})`
+}
