@@ -5,10 +5,12 @@ import { chmodSync, cpSync, existsSync, mkdtempSync, readdirSync, rmSync, writeF
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, describe, expect, it } from 'vitest'
+import { bundleProgram } from './bundle.ts'
 
-const worker = join(import.meta.dirname, '../cli/sluice.worker.ts')
-const examples = join(import.meta.dirname, '../../examples/standalone')
-const program = [process.execPath, '--import', 'tsx', worker]
+const root = join(import.meta.dirname, '../..')
+const worker = join(root, 'test/cli/sluice.worker.ts')
+const examples = join(root, 'examples/standalone')
+const program: readonly string[] = [process.execPath, '--import', 'tsx', worker]
 
 const undo: (() => void)[] = []
 afterEach(() => {
@@ -18,8 +20,8 @@ afterEach(() => {
 const demos = () =>
   readdirSync('/run/netns').filter((name) => /^sluice\d*-(client|node1|node2|shell|hello|saythx)/.test(name))
 
-function start(argv: readonly string[], wrapper: readonly string[] = [], env: NodeJS.ProcessEnv = {}) {
-  const [command, ...args] = [...wrapper, ...program, ...argv] as [string, ...string[]]
+function start(argv: readonly string[], wrapper: readonly string[] = [], env: NodeJS.ProcessEnv = {}, ours = program) {
+  const [command, ...args] = [...wrapper, ...ours, ...argv] as [string, ...string[]]
   const child: ChildProcess = spawn(command, args, {
     stdio: ['ignore', 'pipe', 'pipe'],
     env: { ...process.env, ...env },
@@ -112,6 +114,21 @@ async function answers(space: string, url: string): Promise<readonly string[]> {
   return [...seen].sort()
 }
 
+/** For users who may not read this checkout, root's home for one: the program and the examples, copied. */
+async function published(): Promise<{ program: readonly string[]; examples: string }> {
+  const folder = mkdtempSync(join(tmpdir(), 'sluice-public-'))
+  undo.push(() => rmSync(folder, { recursive: true, force: true }))
+  chmodSync(folder, 0o755)
+  const { file, remove } = await bundleProgram(worker)
+  cpSync(file, join(folder, 'sluice.mjs'))
+  remove()
+  for (const name of ['koffi', '@koromix']) {
+    cpSync(join(root, 'node_modules', name), join(folder, 'node_modules', name), { recursive: true })
+  }
+  cpSync(examples, join(folder, 'examples'), { recursive: true })
+  return { program: [process.execPath, join(folder, 'sluice.mjs')], examples: join(folder, 'examples') }
+}
+
 describe('sluice up, on a machine of its own', () => {
   it('balances from a directory of YAML, follows its files, and takes its rules along at the end', async () => {
     const space = await machine()
@@ -174,10 +191,12 @@ describe('sluice up, on a machine of its own', () => {
       '--no-new-privs',
     ]
     const env = { HOME: home, XDG_RUNTIME_DIR: home, TMPDIR: home }
-    const refused = start(['up', '--demo'], nobody, env)
+    const open = await published()
+    const refused = start(['up', '--demo'], nobody, env, open.program)
     expect(await refused.ended).toBe(1)
     expect(refused.text()).toMatch(/^sluice up: this makes network namespaces, which needs root: .*--mode userspace/)
-    const run = start(['up', '--mode', 'userspace', '--manifests', examples, '--node', 'alone'], nobody, env)
+    const argv = ['up', '--mode', 'userspace', '--manifests', open.examples, '--node', 'alone']
+    const run = start(argv, nobody, env, open.program)
     await run.until('Ctrl-C ends it')
     expect(run.text()).toContain('cluster IP 10.a.b.c on 127.a.b.c')
     expect(await answers(space, 'http://127.0.0.1:30080/')).toEqual(['10.9.0.11', '10.9.0.12'])
