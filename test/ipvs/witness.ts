@@ -11,8 +11,11 @@ export async function ask(node: Namespace, program: string, ...args: string[]): 
 
 /** Virtual servers and destinations, members of sets, service addresses. */
 export async function holdings({ node }: Pick<Start, 'node'>): Promise<readonly string[]> {
-  const said = await ask(node, 'sh', '-c', 'ipvsadm -Sn; ipset save; ip -br addr show kube-ipvs0 2>&1 || true')
-  return said.split('\n').flatMap((line) => {
+  const servers = await ask(node, 'ipvsadm', '-Sn')
+  const sets = await ask(node, 'ipset', 'save')
+  // It fails if there is no such device.
+  const { stdout: addresses } = await node.exec('ip', ['-br', 'addr', 'show', 'kube-ipvs0'])
+  return `${servers}\n${sets}\n${addresses}`.split('\n').flatMap((line) => {
     if (line.startsWith('-')) return [line]
     if (/^add (KUBE|SLUICE)-/.test(line)) return [line]
     return line.startsWith('kube-ipvs0 ') ? line.trim().split(/\s+/).slice(2) : []

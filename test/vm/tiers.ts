@@ -59,6 +59,13 @@ export interface Run {
   readonly traits?: (traits: Traits) => void
 }
 
+/** 1 means that tests failed, which they have told themselves; otherwise the process had no chance to. */
+const ended = `code=0
+ended() {
+  code=1
+  [ "$2" -le 1 ] || printf '{"file":"%s","name":"as a whole","state":"failed","seconds":0,"words":"ended with code %s"}\\n' "$@" >>"$SLUICE_RESULTS"
+}`
+
 /** One boot, one process per file. Resolves with the exit code and all outcomes. */
 export async function runFiles(run: Run): Promise<{ readonly code: number; readonly outcomes: readonly Outcome[] }> {
   const bundles = await bundleTests(run.files)
@@ -79,16 +86,18 @@ export async function runFiles(run: Run): Promise<{ readonly code: number; reado
   const pattern = run.pattern === undefined ? [] : [run.pattern]
   const quoted = (words: readonly string[]) => words.map((word) => `'${word.replaceAll("'", "'\\''")}'`).join(' ')
   const each = run.files.map(
-    (file) => `node ${nodeArgs} ${quoted([bundles.runner, file, bundles.of(file), ...pattern])} || code=1`,
+    (file) =>
+      `node ${nodeArgs} ${quoted([bundles.runner, file, bundles.of(file), ...pattern])} || ended ${quoted([file])} $?`,
   )
   if (run.traits !== undefined) each.unshift(`node ${bundles.of('test/vm/traits.worker.ts')}`)
   try {
     const code = await boot({
       kernel: run.kernel,
-      command: ['bash', '-c', [loadModules, 'code=0', ...each, 'exit $code'].join('\n')],
+      command: ['bash', '-c', [loadModules, ended, ...each, 'exit $code'].join('\n')],
       timeoutMs: run.timeoutMs,
       environment: { ...bundles.environment, SLUICE_VM_NODE: nodeArgs, ...(run.whole ? { SLUICE_FULL: '1' } : {}) },
       results,
+      memoryMb: 3072,
     })
     return { code, outcomes }
   } finally {
