@@ -78,8 +78,9 @@ export function nodeSuite(binaries: string | undefined): void {
       )
     })
 
-    it('I18: serves a health check node port while there are local endpoints, and only under the Local policy', async () => {
-      const spec = { type: 'LoadBalancer', externalTrafficPolicy: 'Local', healthCheckNodePort: 30999 }
+    it('I18 I19: serves a health check node port while there are local endpoints, and only under the Local policy', async () => {
+      const ports = [{ name: 'http', port: 80, targetPort: 8080, nodePort: 30998 }]
+      const spec = { type: 'LoadBalancer', externalTrafficPolicy: 'Local', healthCheckNodePort: 30999, ports }
       const local = { endpoints: [{ addresses: [ONE], nodeName: NODE, conditions: { ready: true } }] }
       await stage.cluster.apply(list(service('lb', spec), slice('lb-4', 'lb', [ONE], local)))
       await start()
@@ -94,6 +95,13 @@ export function nodeSuite(binaries: string | undefined): void {
       const elsewhere = { endpoints: [{ addresses: [ONE], nodeName: 'other', conditions: { ready: true } }] }
       await stage.cluster.apply(slice('lb-4', 'lb', [ONE], elsewhere))
       await until('503', async () => (await answer()) === 503)
+      // I19: an endpoint that is ending is no reason to send more traffic here, but serves what comes.
+      const ending = [
+        { addresses: [ONE], nodeName: NODE, conditions: { ready: false, serving: true, terminating: true } },
+      ]
+      await stage.cluster.apply(slice('lb-4', 'lb', [ONE], { endpoints: ending }))
+      await until('traffic to it', async () => (await stage.space.dial('198.18.0.10', 30998)) === ONE)
+      expect(await answer()).toBe(503)
       await stage.cluster.kubectl(['delete', 'service/lb', 'endpointslice/lb-4'])
       await until('nobody listening', () =>
         answer().then(
