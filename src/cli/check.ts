@@ -81,14 +81,26 @@ async function tryHere(trial: Trial): Promise<Verdict> {
     }
     const known = new Set(before.flatMap(({ report }) => report.refused.map(({ id }) => id)))
     const after = await twin.become(trial.after)
-    const refusals = after.flatMap(({ report }) => [
-      ...(report.ok ? [] : [describeError(report.error)]),
-      ...report.refused
-        .filter(({ id }) => !known.has(id))
-        .map(({ service, id, error }) => `${service} ${id}: ${error.message}`),
-    ])
+    const refusals = after.flatMap(({ report }) => {
+      const fresh = report.refused.filter(({ id }) => !known.has(id))
+      return [...(report.ok ? [] : [describeError(report.error)]), ...byReason(fresh)]
+    })
     return { verdict: refusals.length === 0 ? 'accepted' : 'refused', why: '', refusals }
   } finally {
     await twin.close()
   }
+}
+
+/** A service whose rules go in together is refused together: said once, with the first of them. */
+function byReason(refused: readonly { service: string; id: string; error: Error }[]): readonly string[] {
+  const reasons = new Map<string, string[]>()
+  for (const { service, id, error } of refused) {
+    const reason = `${service}: ${error.message}`
+    const ids = reasons.get(reason)
+    if (ids === undefined) reasons.set(reason, [id])
+    else ids.push(id)
+  }
+  return [...reasons].map(
+    ([reason, [id, ...more]]) => `${reason} (${id}${more.length === 0 ? '' : ` and ${more.length} more`})`,
+  )
 }

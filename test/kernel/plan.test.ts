@@ -28,12 +28,13 @@ const file = join(directory, 'change.yaml')
 writeFileSync(file, change)
 afterAll(() => rmSync(directory, { recursive: true, force: true }))
 
-const plan = (...argv: string[]) =>
+const planWith = (env: NodeJS.ProcessEnv, ...argv: string[]) =>
   spawnSync(
     process.execPath,
     ['--import', 'tsx', worker, 'plan', '-f', file, '--manifests', folder, '--node', 'a', ...argv],
-    { encoding: 'utf8' },
+    { encoding: 'utf8', env: { ...process.env, ...env } },
   )
+const plan = (...argv: string[]) => planWith({}, ...argv)
 
 describe.each(['nftables', 'iptables'])('plan, %s', (mode) => {
   it('is accepted by the kernel and leaves nothing behind', () => {
@@ -47,4 +48,21 @@ describe.each(['nftables', 'iptables'])('plan, %s', (mode) => {
     expect(rules()).toBe(before)
     expect(readdirSync('/run/netns').filter((name) => name.startsWith('sluice-plan-'))).toEqual([])
   })
+})
+
+it('exits with 1 and says what the kernel refuses, and of which service', () => {
+  // As the tool does when the kernel refuses what is new.
+  const program = (name: string) => spawnSync('sh', ['-c', `command -v ${name}`], { encoding: 'utf8' }).stdout.trim()
+  for (const name of ['iptables-restore', 'iptables-nft-restore', 'iptables-legacy-restore']) {
+    const script = `#!/bin/sh
+text=$(cat; echo .)
+case "$text" in *203.0.113.80*) echo "${name}: line $(printf %s "$text" | grep -n COMMIT | tail -1 | cut -d: -f1) failed" >&2; exit 1;; esac
+printf %s "\${text%.}" | exec ${program(name)} "$@"
+`
+    writeFileSync(join(directory, name), script, { mode: 0o755 })
+  }
+  const { status, stdout, stderr } = planWith({ PATH: `${directory}:${process.env.PATH}` }, '--mode', 'iptables')
+  expect(status).toBe(1)
+  expect(stdout).toContain('The kernel refuses')
+  expect(stderr).toMatch(/^sluice plan: the kernel refuses this: shop\/web: .*failed/m)
 })
