@@ -12,8 +12,13 @@
 // 5. A refused entry is set aside: not offered again, nor part of `wanted`, until it is retried or its content changes.
 //    What was held under its id stays held.
 // 6. Small: one slot per id, and a settled slot shares the entry it wants, so 200,000 entries cost tens of MB.
+// 7. Whatever walks over all entries pauses after every `stride` of them, and is right also if wants change in a pause.
 
+import { finish, type Walk } from '../lib/walk.ts'
 import type { Changes, Held, Wanted } from './backend.ts'
+
+/** Entries between two pauses: a few milliseconds. */
+export const stride = 1_000
 
 interface Claim<E> {
   readonly owner: string
@@ -37,65 +42,97 @@ export class Ledger<E extends Held> {
   readonly #due = new Set<string>()
   readonly #refused = new Set<string>()
   #size = 0
+  /** How often wants have changed. */
+  #wants = 0
 
   /** Replaces all claims of an owner; none: the owner is forgotten. */
   want(owner: string, entries: readonly E[]): void {
+    this.#wants++
     const before = this.#owned.get(owner)
-    if (entries.length === 0) this.#owned.delete(owner)
-    else this.#owned.set(owner, entries)
-    const kept = before === undefined ? undefined : new Set<string>()
+    // What is there already stays the very same object: its equal is soon forgotten, and old objects are dear to forget.
+    const own: E[] = []
+    const ids = before === undefined ? undefined : new Set<string>()
     for (const entry of entries) {
-      if (kept?.has(entry.id)) continue
-      kept?.add(entry.id)
-      this.#claim(owner, entry, kept !== undefined)
+      if (ids?.has(entry.id)) continue
+      ids?.add(entry.id)
+      own.push(this.#claim(owner, entry, ids !== undefined))
     }
+    if (own.length === 0) this.#owned.delete(owner)
+    else this.#owned.set(owner, own)
     if (before === undefined) return
-    for (const entry of before) if (!kept?.has(entry.id)) this.#release(owner, entry.id)
+    for (const entry of before) if (!ids?.has(entry.id)) this.#release(owner, entry.id)
   }
 
   /** What the target must do for the data plane to hold the winners. Changes nothing: ask again, get the same. */
   diff(): Changes<E> {
+    return finish(this.diffing())
+  }
+
+  *diffing(): Walk<Changes<E>> {
     const put: E[] = []
     const drop: Held[] = []
+    const wants = this.#wants
+    let seen = 0
     for (const id of this.#due) {
+      if (++seen % stride === 0) yield
       const slot = this.#slots.get(id)
       if (slot === undefined || !differs(slot)) this.#due.delete(id)
       else if (slot.entry !== undefined) put.push(slot.entry)
       else drop.push(slot.held as Held)
     }
-    return { put, drop }
+    // Something was wanted in a pause: what was seen before it may no longer be so.
+    return wants === this.#wants ? { put, drop } : yield* this.diffing()
   }
 
   /** The target did all of these changes but the refused ones. */
   settle(changes: Changes<E>, refused: Iterable<string> = []): void {
+    finish(this.settling(changes, refused))
+  }
+
+  *settling(changes: Changes<E>, refused: Iterable<string> = []): Walk<void> {
     const failed = new Set(refused)
+    let seen = 0
     for (const entry of changes.put) {
-      if (failed.has(entry.id)) continue
+      if (++seen % stride === 0) yield
+      if (failed.has(entry.id)) {
+        this.#setAside(entry.id, entry.digest)
+        continue
+      }
       const slot = this.#slot(entry.id)
       slot.held = slot.entry?.digest === entry.digest ? slot.entry : entry
       this.#tidy(entry.id, slot)
     }
     for (const { id } of changes.drop) {
-      if (failed.has(id)) continue
+      if (++seen % stride === 0) yield
       const slot = this.#slots.get(id)
-      if (slot === undefined) continue
-      slot.held = undefined
-      this.#tidy(id, slot)
+      if (failed.has(id)) this.#setAside(id, undefined)
+      else if (slot !== undefined) {
+        slot.held = undefined
+        this.#tidy(id, slot)
+      }
     }
-    if (failed.size === 0) return
-    for (const entry of changes.put) if (failed.has(entry.id)) this.#setAside(entry.id, entry.digest)
-    for (const { id } of changes.drop) if (failed.has(id)) this.#setAside(id, undefined)
   }
 
   /** This, and nothing else, is what the data plane holds. Everything is compared by the next diff. */
   reset(held: Iterable<Held>): void {
-    for (const slot of this.#slots.values()) slot.held = undefined
+    finish(this.resetting(held))
+  }
+
+  *resetting(held: Iterable<Held>): Walk<void> {
+    let seen = 0
+    for (const slot of this.#slots.values()) {
+      if (++seen % stride === 0) yield
+      slot.held = undefined
+    }
     for (const one of held) {
+      if (++seen % stride === 0) yield
       const slot = this.#slot(one.id)
       slot.held = slot.entry?.digest === one.digest ? slot.entry : one
     }
-    this.#due.clear()
-    for (const [id, slot] of this.#slots) this.#tidy(id, slot)
+    for (const [id, slot] of this.#slots) {
+      if (++seen % stride === 0) yield
+      this.#tidy(id, slot)
+    }
   }
 
   /** Offers a refused entry again. */
@@ -138,23 +175,23 @@ export class Ledger<E extends Held> {
     for (const { owner, entry } of this.#slots.values()) if (entry !== undefined) yield { owner, entry }
   }
 
-  #claim(owner: string, entry: E, claimedBefore: boolean): void {
+  /** Returns the entry that stands for the claim: one that was there already, if it says the same. */
+  #claim(owner: string, entry: E, claimedBefore: boolean): E {
     flatten(entry.digest)
     const slot = this.#slot(entry.id)
-    if (slot.entry === undefined) {
-      this.#win(slot, owner, entry)
-    } else if (slot.owner === owner) {
-      // Without earlier claims this is a second entry with one id from one owner: the first counts.
-      if (claimedBefore) this.#win(slot, owner, entry)
-    } else if (owner < slot.owner) {
+    if (slot.entry === undefined) return this.#win(slot, owner, entry)
+    // Without earlier claims a second one of one owner is a second entry with one id: the first counts.
+    if (slot.owner === owner) return claimedBefore ? this.#win(slot, owner, entry) : entry
+    if (owner < slot.owner) {
       const loser = { owner: slot.owner, entry: slot.entry }
       slot.others = [loser, ...(slot.others ?? []).filter((claim) => claim.owner !== owner)]
-      this.#win(slot, owner, entry)
-    } else {
-      const rest = slot.others ?? []
-      if (!claimedBefore && rest.some((claim) => claim.owner === owner)) return
+      return this.#win(slot, owner, entry)
+    }
+    const rest = slot.others ?? []
+    if (claimedBefore || !rest.some((claim) => claim.owner === owner)) {
       slot.others = [...rest.filter((claim) => claim.owner !== owner), { owner, entry }].sort(byOwner)
     }
+    return entry
   }
 
   #release(owner: string, id: string): void {
@@ -179,17 +216,15 @@ export class Ledger<E extends Held> {
     this.#tidy(id, slot)
   }
 
-  #win(slot: Slot<E>, owner: string, entry: E): void {
+  #win(slot: Slot<E>, owner: string, entry: E): E {
     const before = slot.entry
     slot.owner = owner
+    if (before?.digest === entry.digest) return before
     slot.entry = entry
     if (before === undefined) this.#size++
-    else if (before.digest === entry.digest) {
-      if (slot.held === before) slot.held = entry
-      return
-    }
     this.#refused.delete(entry.id)
     this.#due.add(entry.id)
+    return entry
   }
 
   /** Unless something else is wanted by now: then the refusal says nothing about what would be offered next. */

@@ -3,7 +3,7 @@
 import type { Backend, Held } from '../backend/backend.ts'
 import { type Family, familyName } from '../lib/ip.ts'
 import type { Logger } from '../lib/log.ts'
-import type { Clock } from '../lib/time.ts'
+import { type Clock, nextTurn } from '../lib/time.ts'
 import { resolve } from '../model/resolve.ts'
 import type { NodeView, ServicePort } from '../model/types.ts'
 import { stateHash } from './hash.ts'
@@ -206,5 +206,3 @@ export class Engine {
     return track
   }
 }
-
-const nextTurn = (): Promise<void> => new Promise((resolve) => setImmediate(resolve))

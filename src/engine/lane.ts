@@ -6,6 +6,7 @@ import { describeError, ProxyError } from '../lib/errors.ts'
 import { type Family, familyName } from '../lib/ip.ts'
 import type { Logger } from '../lib/log.ts'
 import type { Clock, Timer } from '../lib/time.ts'
+import { stroll, type Walk } from '../lib/walk.ts'
 import { critical } from '../model/critical.ts'
 import type { NodeView } from '../model/types.ts'
 import type { Journal, Refused, SyncReport } from './journal.ts'
@@ -29,8 +30,9 @@ export interface LaneOptions {
   readonly onDue: () => void
 }
 
-/** How long planning may hold the event loop: health probes are answered in between. */
-const sliceMs = 10
+/** How long planning may hold the event loop, and for how many services: health probes are answered in between. */
+const sliceMs = 5
+export const sliceServices = 200
 
 /** The owner of the base in the ledger, smaller than any service. */
 const base = ''
@@ -160,13 +162,13 @@ export class Lane {
     if (!this.#everSynced) {
       await this.#plan(round, (service) => this.#critical(service), signal)
       const held = await target.observe(signal)
-      this.ledger.reset(held)
+      await this.#stroll(this.ledger.resetting(held), signal)
       observed = true
       // Only when nothing but the base is there: what a predecessor left must stay until all of its successor is known.
       if (held.every(({ id }) => this.ledger.owners(id)[0] === base)) await this.#apply(round, signal)
     }
     await this.#plan(round, () => true, signal)
-    if (round.full && !observed) this.ledger.reset(await target.observe(signal))
+    if (round.full && !observed) await this.#stroll(this.ledger.resetting(await target.observe(signal)), signal)
     await this.#apply(round, signal)
     for (const service of round.tried) {
       if (!round.refused.some((one) => one.service === service)) this.quarantine.clear(service)
@@ -198,13 +200,14 @@ export class Lane {
   async #plan(round: Round, which: (service: string) => boolean, signal: AbortSignal): Promise<void> {
     const { clock, breathe, journal } = this.#options
     let sliceEnd = clock.monotonic() + sliceMs
+    let left = sliceServices
     for (const service of this.#queue) {
-      if (!which(service)) continue
-      this.#planOne(service, round)
-      if (clock.monotonic() < sliceEnd) continue
+      if (which(service)) this.#planOne(service, round)
+      if (--left > 0 && clock.monotonic() < sliceEnd) continue
       await breathe()
       signal.throwIfAborted()
       sliceEnd = clock.monotonic() + sliceMs
+      left = sliceServices
     }
     const { began, ended } = this.planner.contest.changes()
     for (const conflict of ended) journal.resolved(conflict)
@@ -228,17 +231,22 @@ export class Lane {
   }
 
   async #apply(round: Round, signal: AbortSignal): Promise<void> {
-    const changes = this.ledger.diff()
+    const changes = await this.#stroll(this.ledger.diffing(), signal)
     const applied = await (this.#target as Target<Held>).apply(changes, this.ledger.wanted(), signal)
     const refused = this.#blame(applied, changes)
-    this.ledger.settle(
-      changes,
-      applied.refused.map((refusal) => refusal.id),
-    )
+    const out = applied.refused.map((refusal) => refusal.id)
+    await this.#stroll(this.ledger.settling(changes, out), signal)
     this.#refuse(round, refused)
     round.put += changes.put.length
     round.dropped += changes.drop.length
     if (applied.figures !== undefined) round.figures = applied.figures
+  }
+
+  #stroll<T>(walk: Walk<T>, signal: AbortSignal): Promise<T> {
+    return stroll(walk, async () => {
+      await this.#options.breathe()
+      signal.throwIfAborted()
+    })
   }
 
   /** Whose the refused entries are. Without the base nothing works, so its refusal fails the whole sync. */

@@ -1,13 +1,18 @@
 // Lines out of a byte stream, with back-pressure: the next chunk is read when the lines of the last one are dealt with.
 
 import { ProxyError } from '../lib/errors.ts'
+import { nextTurn } from '../lib/time.ts'
 
 const newline = 10
+
+/** As much as its reader deals with in a few milliseconds; then everybody else of the process has a turn. */
+export const turnBytes = 64 << 10
 
 /** Yields the complete lines of each chunk. What follows the last newline when the stream ends is half a line, and dropped. */
 export async function* readLines(chunks: AsyncIterable<Buffer>, maxBytes: number): AsyncGenerator<readonly string[]> {
   let held: Buffer[] = []
   let heldBytes = 0
+  let sinceTurn = 0
   for await (const chunk of chunks) {
     const lines: string[] = []
     let start = 0
@@ -26,5 +31,10 @@ export async function* readLines(chunks: AsyncIterable<Buffer>, maxBytes: number
       if (heldBytes > maxBytes)
         throw new ProxyError('line-too-long', `a line of the stream is longer than ${maxBytes} bytes`)
     }
+    // A stream that has more is read on in the same turn of the event loop, megabytes of it.
+    sinceTurn += chunk.length
+    if (sinceTurn < turnBytes) continue
+    sinceTurn = 0
+    await nextTurn()
   }
 }

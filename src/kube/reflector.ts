@@ -15,7 +15,7 @@
 
 import { describeError, ProxyError } from '../lib/errors.ts'
 import type { Logger } from '../lib/log.ts'
-import { type Clock, sleep } from '../lib/time.ts'
+import { type Clock, nextTurn, sleep } from '../lib/time.ts'
 import type { Client } from './client.ts'
 import { Deadline } from './deadline.ts'
 import { Deliveries, type Sink } from './deliveries.ts'
@@ -44,6 +44,8 @@ export interface ReflectorStatus {
 }
 
 const pageSize = '500'
+/** Objects of a page between two turns of the event loop: a few milliseconds. */
+export const turnObjects = 50
 /** A server that accepts sendInitialEvents but does not know it would leave us waiting for the end of the snapshot. */
 const initialSilenceMs = 10_000
 const stallSlackMs = 30_000
@@ -246,10 +248,10 @@ export class Reflector<R> {
     }
   }
 
-  /** Lets others run between pages' worth of objects. */
+  /** Lets others run in between; reading the page has taken long enough already. */
   async #deliverAll(items: readonly unknown[], signal: AbortSignal): Promise<void> {
     for (const [i, item] of items.entries()) {
-      if (i % 500 === 499) await new Promise((resolve) => setImmediate(resolve))
+      if (i % turnObjects === 0) await nextTurn()
       if (signal.aborted) throw signal.reason
       this.#deliveries.put(item)
     }

@@ -28,6 +28,9 @@ export const systemClock: Clock = {
   },
 }
 
+/** Lets the event loop do what is due: input, timers, everybody else's turn. */
+export const nextTurn = (): Promise<void> => new Promise((resolve) => setImmediate(resolve))
+
 /** Resolves after `ms`, or rejects with the signal's reason. */
 export function sleep(clock: Clock, ms: number, signal?: AbortSignal): Promise<void> {
   return new Promise((resolve, reject) => {

@@ -1,7 +1,8 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import type { Held } from '../../src/backend/backend.ts'
-import { Ledger } from '../../src/backend/ledger.ts'
+import { Ledger, stride } from '../../src/backend/ledger.ts'
+import type { Walk } from '../../src/lib/walk.ts'
 
 interface Entry extends Held {
   readonly content: string
@@ -142,6 +143,75 @@ describe('Ledger', () => {
     ledger.want('a', [entry('1')])
     ledger.settle(ledger.diff(), ['2'])
     expect(ids(ledger.wanted().entries())).toEqual(['1'])
+  })
+})
+
+// ---- Many entries: walks pause, so that the event loop is never held for long. ----
+
+/** To the end; `pause` runs at every pause. Returns what the walk returns, and how often it paused. */
+function drive<T>(walk: Walk<T>, pause: () => void = () => {}): { readonly value: T; readonly pauses: number } {
+  for (let pauses = 0; ; pauses++) {
+    const step = walk.next()
+    if (step.done === true) return { value: step.value, pauses }
+    pause()
+  }
+}
+
+describe('Ledger, with many entries', () => {
+  const many = Array.from({ length: 3 * stride }, (_, i) => entry(String(i)))
+
+  it('pauses after every so many entries, whatever walks over them', () => {
+    const ledger = new Ledger<Entry>()
+    ledger.want('a', many)
+    const { value: changes, pauses } = drive(ledger.diffing())
+    expect(changes.put).toHaveLength(many.length)
+    expect(pauses).toBe(3)
+    expect(drive(ledger.settling(changes)).pauses).toBe(3)
+    expect(drive(ledger.resetting(many)).pauses).toBe(9)
+    ledger.want('a', [])
+    expect(drive(ledger.settling(drive(ledger.diffing()).value)).pauses).toBe(3)
+    expect(ledger.wanted().size).toBe(0)
+  })
+
+  it('loses nothing that is wanted, changed or given up in a pause', () => {
+    for (const walk of ['diffing', 'settling', 'resetting'] as const) {
+      const ledger = new Ledger<Entry>()
+      const kernel = new Map<string, Entry>([['alien', entry('alien')]])
+      ledger.want('a', many)
+      ledger.want('b', [entry('early')])
+      let turn = 0
+      const meddle = () => {
+        turn++
+        if (turn > 6) return
+        ledger.want('b', turn % 2 === 0 ? [entry('early'), entry('5', 'b')] : [])
+        ledger.want('c', [entry('2999', `c${turn}`), entry(`new${turn}`)])
+        ledger.want('a', many.slice(turn * 100))
+      }
+      const run = <T>(name: string, steps: Walk<T>): T => drive(steps, name === walk ? meddle : undefined).value
+      for (let round = 0; round < 2; round++) {
+        if (round === 0) run('resetting', ledger.resetting(kernel.values()))
+        const changes = run('diffing', ledger.diffing())
+        expect(new Set(changes.put.map(({ id }) => id)).size).toBe(changes.put.length)
+        for (const one of changes.put) kernel.set(one.id, one)
+        for (const one of changes.drop) kernel.delete(one.id)
+        run('settling', ledger.settling(changes))
+      }
+      expect(turn).toBeGreaterThan(2)
+      expect(ledger.diff()).toEqual({ put: [], drop: [] })
+      const wanted = [...ledger.wanted().entries()].map(({ id, digest }) => `${id}${digest}`).sort()
+      expect([...kernel.values()].map(({ id, digest }) => `${id}${digest}`).sort()).toEqual(wanted)
+    }
+  })
+
+  it('keeps the very same entry while it says the same', () => {
+    const ledger = new Ledger<Entry>()
+    const first = entry('1')
+    ledger.want('a', [first, entry('2')])
+    sync(ledger)
+    ledger.want('a', [entry('1'), entry('2', 'y')])
+    expect(ledger.claims('a')[0]).toBe(first)
+    expect(ledger.wanted().entry('1')).toBe(first)
+    expect(sync(ledger)).toEqual({ put: ['2'], drop: [] })
   })
 })
 

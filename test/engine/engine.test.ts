@@ -1,5 +1,7 @@
 import { describe, expect, it } from 'vitest'
+import { stride } from '../../src/backend/ledger.ts'
 import type { Conflict } from '../../src/engine/journal.ts'
+import { sliceServices } from '../../src/engine/lane.ts'
 import type { Family } from '../../src/lib/ip.ts'
 import { resolve } from '../../src/model/resolve.ts'
 import type { MemoryKernel } from '../support/memory-backend.ts'
@@ -233,8 +235,35 @@ describe('Engine: syncing', () => {
     world.clock.monotonic = () => elapsed
     const records = Array.from({ length: 40 }, (_, i) => service(`ns/${i}`, { clusterIps: [`10.96.0.${i}`] }))
     await world.synced(...records)
-    expect(breaths).toBe(10)
+    expect(breaths).toBe(20)
     expect(ids(world.kernel)).toHaveLength(40)
+  })
+
+  it('an event that comes in any pause of a large sync is not lost', async () => {
+    const many = (from: number, count: number) =>
+      Array.from({ length: count }, (_, i) => {
+        const n = from + i
+        return service(`ns/${n}`, { clusterIps: [`10.${96 + (n >> 16)}.${(n >> 8) & 255}.${n & 255}`] })
+      })
+    let breaths = 0
+    const world = new World({
+      breathe: async () => {
+        breaths++
+        world.put(...many(20_000 + breaths, 1))
+        world.services.drop(`ns/${breaths}`)
+      },
+    })
+    await world.synced(...many(0, 3_500))
+    // Planning, the reset, the diff and the settling of everything each have some.
+    const first = breaths
+    expect(first).toBeGreaterThan(Math.floor(3_500 / sliceServices) + 3 * Math.floor(3_500 / stride) - 1)
+    for (let i = 0; i < 3; i++) await world.clock.advance(1000)
+    const expected = 3_500
+    expect(ids(world.kernel)).toHaveLength(expected)
+    expect(ids(world.kernel)).toContain(
+      `frontend 10.96.${((20_000 + first) >> 8) & 255}.${(20_000 + first) & 255}:80/tcp`,
+    )
+    expect(ids(world.kernel)).not.toContain('frontend 10.96.0.1:80/tcp')
   })
 
   it('an event that comes while it plans is not lost, even if it is taken back', async () => {

@@ -5,7 +5,7 @@ import { gzipSync } from 'node:zlib'
 import { afterEach, describe, expect, it } from 'vitest'
 import { type Client, defaultUserAgent, type RequestObserver } from '../../src/kube/client.ts'
 import { TokenBucket } from '../../src/kube/limiter.ts'
-import { readLines } from '../../src/kube/lines.ts'
+import { readLines, turnBytes } from '../../src/kube/lines.ts'
 import { ProxyError } from '../../src/lib/errors.ts'
 import { hurriedClock } from './clock.ts'
 import {
@@ -245,6 +245,30 @@ describe('requests', () => {
 })
 
 describe('streams', () => {
+  it('lets others have a turn after so many bytes, even if more is there', async () => {
+    let turns = 0
+    let running = true
+    const count = () => {
+      turns++
+      if (running) setImmediate(count)
+    }
+    setImmediate(count)
+    const chunk = Buffer.from(`${'x'.repeat(1023)}\n`.repeat(8))
+    async function* plenty() {
+      for (let i = 0; i < 400; i++) yield chunk
+    }
+    let [bytes, most, seen] = [0, 0, 0]
+    for await (const batch of readLines(plenty(), 10_000)) {
+      if (turns !== seen) bytes = 0
+      seen = turns
+      bytes += batch.length * 1024
+      most = Math.max(most, bytes)
+    }
+    running = false
+    expect(most).toBeLessThanOrEqual(turnBytes + chunk.length)
+    expect(turns).toBeGreaterThanOrEqual((400 * chunk.length) / turnBytes - 1)
+  })
+
   it('gives whole lines only, and drops the half line at the end', async () => {
     const server = await serve((response) => {
       response.writeHead(200)

@@ -1,5 +1,6 @@
 // From wanted entries to the fewest kernel operations, given what the kernel holds. Pure: nothing is believed until it is committed.
 
+import type { Walk } from '../../lib/walk.ts'
 import type { NodeView } from '../../model/types.ts'
 import type { Held } from '../backend.ts'
 import {
@@ -45,6 +46,9 @@ export interface RuleTag {
 /** In place of a digest: the kernel cannot move a chain to another hook. */
 export const otherHook = 'another hook'
 
+/** Elements between two pauses of a long walk: some milliseconds. */
+export const stride = 2_000
+
 /** Collects the operations of one transaction, in the order in which the kernel must see them. */
 export class Draft {
   readonly #mirror: Mirror
@@ -56,9 +60,12 @@ export class Draft {
   readonly #additions = new Map<string, Operation[]>()
   #members = 0
   readonly #removal: Operation[] = []
+  /** Elements as this transaction leaves them; undefined: gone. */
+  readonly #elements = new Map<string, string | undefined>()
+  readonly #slots = new Map<string, { readonly offset: number; readonly slots: readonly string[] }>()
+  readonly #chains = new Map<string, string>()
+  /** What else the mirror learns when it is committed: rare things, in order, before the others. */
   readonly #commits: (() => void)[] = []
-  /** Elements and chains as this transaction leaves them, where that differs from the mirror. */
-  readonly #touched = new Map<string, string | undefined>()
 
   constructor(mirror: Mirror, node: NodeView) {
     this.#mirror = mirror
@@ -70,14 +77,26 @@ export class Draft {
   }
 
   /** Sets, then chains, then rules that refer to both, then elements that refer to chains; removal the other way round. */
-  operations(): readonly Operation[] {
-    const members = [...this.#deletions.values(), ...this.#additions.values()].flat()
-    return [...this.#structure, ...this.#rules, ...members, ...this.#removal]
+  *operations(): Generator<readonly Operation[]> {
+    yield this.#structure
+    yield this.#rules
+    yield* this.#deletions.values()
+    yield* this.#additions.values()
+    yield this.#removal
   }
 
-  /** The kernel has taken it. */
-  commit(): void {
+  /** The kernel has taken it: so does the mirror. */
+  *committing(): Walk<void> {
     for (const run of this.#commits) run()
+    let seen = 0
+    for (const [id, { offset, slots }] of this.#slots) {
+      if (++seen % stride === 0) yield
+      this.#mirror.setSlots(id, offset, slots)
+    }
+    for (const [id, digest] of this.#elements) {
+      if (++seen % stride === 0) yield
+      this.#mirror.setElement(id, digest)
+    }
   }
 
   put(entry: NftEntry): void {
@@ -94,8 +113,7 @@ export class Draft {
   prepare(entry: NftEntry): void {
     if (entry.kind !== 'frontend') return
     for (const { chain, digest } of balanceChains(balanceOf(entry.frontend), this.#node)) {
-      const present = this.#present(`chain ${chain.name}`, this.#mirror.chains.get(chain.name))
-      if (present !== digest) this.putChain(entry.id, chain)
+      if (this.#chain(chain.name) !== digest) this.putChain(entry.id, chain)
     }
   }
 
@@ -103,7 +121,7 @@ export class Draft {
   drop({ id, kind, digest }: Held): void {
     const name = id.slice(id.indexOf(' ') + 1)
     if (kind === 'element') {
-      if (this.#present(id, this.#mirror.elements.get(id)) === digest) this.#setElement(id, id, undefined)
+      if (this.#element(id) === digest) this.#setElement(id, id, undefined)
     } else if (kind === 'frontend') this.#dropFrontend(id, name)
     else if (kind === 'chain') {
       const emptied: Operation[] = [{ op: 'flush-chain', name, entry: id }]
@@ -120,8 +138,7 @@ export class Draft {
   putChain(entry: string, chain: ChainSpec): void {
     const { name } = chain
     const digest = chainDigest(chain)
-    const present = this.#present(`chain ${name}`, this.#mirror.chains.get(name))
-    if (present === undefined) {
+    if (this.#chain(name) === undefined) {
       this.#structure.push({ op: 'add-chain', chain, entry })
     } else {
       this.#rules.push({ op: 'flush-chain', name, entry })
@@ -129,7 +146,7 @@ export class Draft {
     for (const [index, rule] of chain.rules.entries()) {
       this.#rules.push({ op: 'add-rule', chain: name, rule, tag: { digest, index, count: chain.rules.length }, entry })
     }
-    this.#touched.set(`chain ${name}`, digest)
+    this.#chains.set(name, digest)
     this.#commits.push(() => this.#mirror.setChain(name, digest))
   }
 
@@ -145,19 +162,17 @@ export class Draft {
   }
 
   /** Removes slots that nothing chooses any more, and chains that nothing enters. */
-  sweep({ slots, chains }: Retired): void {
-    for (const [prefix, table] of slots) {
+  sweep(retired: Retired): void {
+    for (const [id, table] of retired.slots) {
+      const key = id.replace(/ local$/, '')
       for (let i = table.count; i < table.present.length; i++) {
-        this.#delete(`slots ${prefix}`, slotSet(prefix), prefix, table.offset + i)
+        this.#delete(`slots ${key}`, slotSet(key), key, table.offset + i)
       }
-      this.#commits.push(() => table.present.splice(table.count))
     }
     // Some of them lead into others: emptied first, they can go in any order.
-    for (const name of chains) this.#removal.push({ op: 'flush-chain', name, entry: `chain ${name}` })
-    for (const name of chains) {
-      this.#removal.push({ op: 'delete-chain', name, entry: `chain ${name}` })
-      this.#commits.push(() => this.#mirror.forgetChain(name))
-    }
+    for (const name of retired.chains) this.#removal.push({ op: 'flush-chain', name, entry: `chain ${name}` })
+    for (const name of retired.chains) this.#removal.push({ op: 'delete-chain', name, entry: `chain ${name}` })
+    this.#commits.push(() => this.#mirror.swept(retired))
   }
 
   #putSet(entry: string, set: SetSpec): void {
@@ -166,15 +181,14 @@ export class Draft {
   }
 
   #setElement(entry: string, id: string, digest: string | undefined): void {
-    const before = this.#present(id, this.#mirror.elements.get(id))
+    const before = this.#element(id)
     if (before === digest) return
     const space = id.indexOf(' ')
     const set = id.slice(0, space)
     const key = id.slice(space + 1)
     if (before !== undefined) this.#delete(entry, set, key)
     if (digest !== undefined) this.#add(entry, set, key, digest)
-    this.#touched.set(id, digest)
-    this.#commits.push(() => this.#mirror.setElement(id, digest))
+    this.#elements.set(id, digest)
   }
 
   #putFrontend(entry: string, spec: FrontendSpec): void {
@@ -193,13 +207,13 @@ export class Draft {
   #dropFrontend(entry: string, key: string): void {
     const nodePort = /^(tcp|udp|sctp) /.test(key)
     const id = `${verdictSet(nodePort)} ${key}`
-    const leads = this.#present(id, this.#mirror.elements.get(id))
-    if (leads !== undefined && /^goto (lb|np)-/.test(leads) && !this.#touched.has(slotKey(key, 0))) {
+    const leads = this.#element(id)
+    if (leads !== undefined && /^goto (lb|np)-/.test(leads) && !this.#slots.has(slotKey(key, 0))) {
       this.#setElement(entry, id, undefined)
     }
     for (const offset of [0, localSlots]) {
       const table = this.#mirror.slots.get(slotKey(key, offset))
-      if (table !== undefined && !this.#touched.has(slotKey(key, offset))) {
+      if (table !== undefined && !this.#slots.has(slotKey(key, offset))) {
         this.#commits.push(() => this.#mirror.retireSlots(slotKey(key, offset), table, 0))
       }
     }
@@ -220,15 +234,13 @@ export class Draft {
       if (stray || index < present.length) this.#delete(entry, set, key, slot)
       this.#add(entry, set, key, value, slot)
     }
-    this.#touched.set(id, '')
-    this.#commits.push(() => this.#mirror.setSlots(id, offset, slots))
+    this.#slots.set(id, { offset, slots })
   }
 
   /** A stray: the kernel has it, but after a hole, where we do not count slots. */
   #takeStray(id: string): boolean {
     if (!this.#mirror.elements.has(id)) return false
-    this.#touched.set(id, undefined)
-    this.#commits.push(() => this.#mirror.setElement(id, undefined))
+    this.#elements.set(id, undefined)
     return true
   }
 
@@ -254,8 +266,14 @@ export class Draft {
     return list
   }
 
-  #present(id: string, held: string | undefined): string | undefined {
-    return this.#touched.has(id) ? this.#touched.get(id) : held
+  /** As the operations so far leave it. */
+  #element(id: string): string | undefined {
+    const own = this.#elements.get(id)
+    return own !== undefined || this.#elements.has(id) ? own : this.#mirror.elements.get(id)
+  }
+
+  #chain(name: string): string | undefined {
+    return this.#chains.get(name) ?? this.#mirror.chains.get(name)
   }
 }
 

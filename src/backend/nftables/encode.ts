@@ -2,7 +2,8 @@
 
 import { describeError, ProxyError } from '../../lib/errors.ts'
 import type { Family } from '../../lib/ip.ts'
-import { beginElements, endElements, hasRoom, writeElement, writeElements } from '../../sys/netlink/nft/elements.ts'
+import type { Walk } from '../../lib/walk.ts'
+import { beginElements, endElements, hasRoom, writeElements, writeMember } from '../../sys/netlink/nft/elements.ts'
 import type { Verdict } from '../../sys/netlink/nft/expressions.ts'
 import {
   beginBatch,
@@ -17,7 +18,7 @@ import { type Element, SET_ANONYMOUS, SET_CONSTANT, SET_MAP, VERDICT_TYPE } from
 import type { MessageWriter } from '../../sys/netlink/writer.ts'
 import { tableName } from './base.ts'
 import { anonymousMapName, compile, hostBytes } from './compile.ts'
-import type { Operation } from './draft.ts'
+import { type Operation, stride } from './draft.ts'
 import type { ChainSpec, Rule, SetShape } from './entries.ts'
 import { declare, endpointLength, type Shape, shapeOf, writeEndpoint, writeKey, writeSlot } from './shapes.ts'
 
@@ -41,19 +42,30 @@ export interface TableOptions {
 /** The shape of each named container; affinity sets have names of their own. */
 export type ShapeLookup = (set: string) => SetShape | undefined
 
-export function encode(
+/** Pauses in long ones; the writer is not to be touched meanwhile. */
+export function* encoding(
   writer: MessageWriter,
-  operations: readonly Operation[],
+  operations: Iterable<readonly Operation[]>,
   shapes: ShapeLookup,
   table: TableOptions,
-): Encoded {
+): Walk<Encoded> {
   writer.clear()
   const encoder = new Encoder(writer, shapes, table)
   beginBatch(writer)
-  const name = { family: table.family, name: tableName }
-  if (table.replace) writeTable(writer, name, 'delete')
-  writeTable(writer, { ...name, flags: table.flags, comment: 'rules for kube-proxy' })
-  for (const operation of operations) encoder.write(operation)
+  if (table.replace) writeTable(writer, { family: table.family, name: tableName }, 'delete')
+  writeTable(writer, {
+    family: table.family,
+    name: tableName,
+    flags: table.flags,
+    comment: 'rules for kube-proxy',
+  })
+  let seen = 0
+  for (const list of operations) {
+    for (const operation of list) {
+      if (++seen % stride === 0) yield
+      encoder.write(operation)
+    }
+  }
   encoder.finish()
   const last = endBatch(writer)
   return { last, entryOf: (sequence) => encoder.entries.get(sequence) }
@@ -65,9 +77,8 @@ class Encoder {
   readonly #shapes: ShapeLookup
   readonly #family: Family
   readonly #single: boolean
-  readonly #molds = new Map<string, Mold>()
   /** The list of elements that is being written. */
-  #list: { readonly set: string; readonly op: Operation['op']; readonly at: number } | undefined
+  #list: { readonly set: string; readonly op: Operation['op']; readonly at: number; readonly mold: Mold } | undefined
   #setId = 0
 
   constructor(writer: MessageWriter, shapes: ShapeLookup, { family, single = false }: TableOptions) {
@@ -159,63 +170,94 @@ class Encoder {
 
   #element(operation: ElementOperation): void {
     const { set, op } = operation
-    const mold = this.#molds.get(set) ?? this.#mold(set)
+    const list = this.#list
+    const same = list !== undefined && list.set === set && list.op === op
+    const mold = same ? list.mold : this.#mold(set)
     const adds = op === 'add-element'
     fill(mold, operation, this.#family)
     const w = this.#writer
-    const list = this.#list
-    if (list === undefined || this.#single || list.set !== set || list.op !== op || !hasRoom(w, list.at)) {
+    if (!same || this.#single || !hasRoom(w, list.at)) {
       this.finish()
       this.entries.set(w.sequence, operation.entry)
       const at = beginElements(w, { family: this.#family, table: tableName, set }, adds ? 'add' : 'delete')
-      this.#list = { set, op, at }
+      this.#list = { set, op, at, mold }
     }
-    writeElement(w, mold.element, !adds)
+    if (adds) writeMember(w, mold.key, mold.keyEnd, mold.data, operation.value, mold.comment)
+    else writeMember(w, mold.key, mold.keyEnd, undefined, '', -1)
   }
 
   #mold(set: string): Mold {
+    const known = molds[this.#family].get(set)
+    if (known !== undefined) return known
     const shapeName = this.#shapes(set)
     if (shapeName === undefined) throw new Error(`no set ${set} in our table`)
     const shape = shapeOf(shapeName, this.#family)
-    const key = Buffer.alloc(shape.keyLength)
-    const keyEnd = shape.key.includes('range') ? Buffer.alloc(shape.keyLength) : undefined
-    const data = shape.value === 'endpoint' ? Buffer.alloc(endpointLength(this.#family)) : undefined
-    const mold = { shape, element: { key, ...(keyEnd && { keyEnd }), ...(data && { data }) }, bytes: data, last: '' }
-    this.#molds.set(set, mold)
+    const mold: Mold = {
+      shape,
+      key: Buffer.alloc(shape.keyLength),
+      keyEnd: shape.key.includes('range') ? Buffer.alloc(shape.keyLength) : undefined,
+      endpoint: shape.value === 'endpoint' ? Buffer.alloc(endpointLength(this.#family)) : undefined,
+      data: undefined,
+      comment: -1,
+      last: '',
+    }
+    // Those of affinity sets come and go.
+    if (shapeName !== 'affinity') molds[this.#family].set(set, mold)
     return mold
   }
 }
 
 type ElementOperation = Operation & { op: 'add-element' | 'delete-element' }
 
-/** One element per set that is filled anew for each that is written: tens of thousands must not be made. */
+/** What is written of one element, one per set and filled anew for each: tens of thousands must not be made. */
 interface Mold {
   readonly shape: Shape
-  readonly element: { -readonly [K in keyof Element]: Element[K] }
-  readonly bytes: Buffer | undefined
+  readonly key: Buffer
+  readonly keyEnd: Buffer | undefined
+  readonly endpoint: Buffer | undefined
+  data: Uint8Array | Verdict | undefined
+  /** Where in the value its comment starts; -1: it has none. */
+  comment: number
   /** The key's text that its bytes are of, but for the slot. */
   last: string
 }
 
+const molds: Readonly<Record<Family, Map<string, Mold>>> = { 4: new Map(), 6: new Map() }
+
 function fill(mold: Mold, operation: ElementOperation, family: Family): void {
-  const { shape, element } = mold
+  const { shape } = mold
   const { key, slot } = operation
   if (key !== mold.last) {
     mold.last = ''
-    writeKey(shape, family, key, element.key as Buffer)
-    if (element.keyEnd !== undefined) writeKey(shape, family, key, element.keyEnd as Buffer, true)
+    writeKey(shape, family, key, mold.key)
+    if (mold.keyEnd !== undefined) writeKey(shape, family, key, mold.keyEnd, true)
     mold.last = key
   }
-  if (slot !== undefined) writeSlot(slot, element.key as Buffer, shape.keyLength - 4)
+  if (slot !== undefined) writeSlot(slot, mold.key, shape.keyLength - 4)
   if (operation.op === 'delete-element') return
-  if (mold.bytes !== undefined) {
-    writeEndpoint(family, operation.value, mold.bytes)
+  const { value } = operation
+  if (mold.endpoint !== undefined) {
+    writeEndpoint(family, value, mold.endpoint)
+    mold.data = mold.endpoint
+    mold.comment = -1
     return
   }
-  const { value, comment } = splitDigest(operation.value)
-  if (shape.value === 'verdict') element.data = parseVerdict(value)
-  if (comment === '') delete element.comment
-  else element.comment = comment
+  const comment = value.indexOf(commentMark)
+  mold.comment = comment < 0 ? -1 : comment + commentMark.length
+  mold.data = shape.value === 'verdict' ? verdictOf(comment < 0 ? value : value.slice(0, comment)) : undefined
+}
+
+const verdicts = new Map<string, Verdict>()
+
+/** There are few different ones but for those of services with affinity. */
+function verdictOf(text: string): Verdict {
+  let verdict = verdicts.get(text)
+  if (verdict === undefined) {
+    verdict = text.startsWith('goto ') ? { verdict: 'goto', chain: text.slice(5) } : { verdict: 'drop' }
+    if (verdicts.size >= 1_000) verdicts.clear()
+    verdicts.set(text, verdict)
+  }
+  return verdict
 }
 
 /** Byte order of key and data, as nft itself tells it for `numgen … vmap`. */
@@ -235,11 +277,4 @@ const chainOf = ({ name, hook, comment }: ChainSpec) => ({
 })
 
 /** `value # comment`, the way elements say both in their digest. */
-export function splitDigest(digest: string): { readonly value: string; readonly comment: string } {
-  const at = digest.indexOf(' # ')
-  return at < 0 ? { value: digest, comment: '' } : { value: digest.slice(0, at), comment: digest.slice(at + 3) }
-}
-
-function parseVerdict(text: string): Verdict {
-  return text.startsWith('goto ') ? { verdict: 'goto', chain: text.slice(5) } : { verdict: 'drop' }
-}
+const commentMark = ' # '

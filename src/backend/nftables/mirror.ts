@@ -12,7 +12,7 @@ export interface SlotTable {
 }
 
 export interface Retired {
-  /** Slots by the key of their frontend. */
+  /** Slots, where they are kept. */
   readonly slots: readonly (readonly [string, SlotTable])[]
   readonly chains: readonly string[]
 }
@@ -83,38 +83,49 @@ export class Mirror {
     this.#retiredChains.set(name, this.#turn)
   }
 
-  forgetChain(name: string): void {
-    this.chains.delete(name)
-    this.#entrances.delete(name)
-  }
-
   /** From now on what was retired until now may be swept. */
   age(): void {
     this.#turn++
   }
 
-  /** What is to be swept: a packet that was about to read it has long done so. */
-  retired(): Retired {
-    const slots = [...this.#retiredSlots].flatMap(([id, since]): [string, SlotTable][] => {
+  /** What is to be swept, of about so many at most: a packet that was about to read it has long done so. */
+  retired(limit: number): Retired {
+    const slots: [string, SlotTable][] = []
+    let count = 0
+    for (const [id, since] of this.#retiredSlots) {
       const table = this.slots.get(id)
-      return since >= this.#turn || table === undefined ? [] : [[id.replace(/ local$/, ''), table]]
-    })
-    const chains = [...this.#retiredChains].filter(([name, since]) => since < this.#turn && this.chains.has(name))
-    return { slots, chains: chains.map(([name]) => name) }
+      if (table === undefined) this.#retiredSlots.delete(id)
+      if (since >= this.#turn || table === undefined) continue
+      slots.push([id, table])
+      count += table.present.length - table.count
+      if (count >= limit) break
+    }
+    const chains: string[] = []
+    for (const [name, since] of this.#retiredChains) {
+      if (count >= limit) break
+      if (!this.chains.has(name)) this.#retiredChains.delete(name)
+      else if (since < this.#turn) chains.push(name)
+      count++
+    }
+    return { slots, chains }
   }
 
   get anyRetired(): boolean {
     return this.#retiredSlots.size > 0 || this.#retiredChains.size > 0
   }
 
-  /** The kernel has removed what `retired` named. */
-  swept(): void {
-    for (const [id, since] of this.#retiredSlots) {
-      if (since >= this.#turn) continue
+  /** The kernel has removed it. */
+  swept({ slots, chains }: Retired): void {
+    for (const [id, table] of slots) {
+      table.present.splice(table.count)
       this.#retiredSlots.delete(id)
-      if (this.slots.get(id)?.present.length === 0) this.slots.delete(id)
+      if (table.present.length === 0) this.slots.delete(id)
     }
-    for (const [name, since] of this.#retiredChains) if (since < this.#turn) this.#retiredChains.delete(name)
+    for (const name of chains) {
+      this.chains.delete(name)
+      this.#entrances.delete(name)
+      this.#retiredChains.delete(name)
+    }
   }
 
   clear(): void {

@@ -1,6 +1,7 @@
 // What a dump of our table says: fills the mirror and names what is held. Rules are recognised by their tags, never read.
 
 import type { Family } from '../../lib/ip.ts'
+import { nextTurn } from '../../lib/time.ts'
 import type { NodeView } from '../../model/types.ts'
 import type { ListedRule } from '../../sys/netlink/nft/dump.ts'
 import { type Chain, type Element, type NftSet, SET_ANONYMOUS } from '../../sys/netlink/nft/types.ts'
@@ -57,8 +58,7 @@ export async function observeTable(
 const otherShape = 'another shape'
 
 /** As much as takes a few milliseconds; then the event loop has its turn. */
-const slice = 2_000
-const turn = (): Promise<void> => new Promise((resolve) => setImmediate(resolve))
+const slice = 1_000
 
 function observeSet(set: NftSet, { node, sets }: Expected, mirror: Mirror, held: Held[]): void {
   if ((set.flags & SET_ANONYMOUS) !== 0) return
@@ -129,7 +129,7 @@ async function observeElements(
   if (spec === undefined) return true
   const shape = shapeOf(spec.shape, node.family)
   for (const [i, { key, keyEnd, data, comment }] of elements.entries()) {
-    if (i % slice === slice - 1) await turn()
+    if (i % slice === slice - 1) await nextTurn()
     const text = decodeKey(shape, node.family, bufferOf(key), keyEnd === undefined ? undefined : bufferOf(keyEnd))
     if (text === undefined) return false
     const note = comment === undefined ? '' : ` # ${comment}`
@@ -168,7 +168,7 @@ async function observeFrontends(
   const counts = new Map<string, { cluster: number; local: number }>()
   let seen = 0
   for (const [id, digest] of mirror.elements) {
-    if (++seen % slice === 0) await turn()
+    if (++seen % slice === 0) await nextTurn()
     const match = /^(service-ips|service-nodeports) (.+)$/.exec(id)
     const balance = match === null || !isBalanced(digest) ? undefined : parseBalanceName(digest.split(' ')[1] as string)
     if (match === null || balance === undefined) continue
@@ -190,7 +190,7 @@ async function observeFrontends(
     })
   }
   for (const [owner, have] of slots) {
-    if (++seen % slice === 0) await turn()
+    if (++seen % slice === 0) await nextTurn()
     adoptSlots(owner, have, counts.get(owner), mirror, held)
   }
 }

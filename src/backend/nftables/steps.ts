@@ -18,31 +18,79 @@ export type Step =
 
 export interface Steps {
   /** Sets and chains, with a transaction of their own. */
-  readonly first: readonly Step[]
-  readonly then: readonly Step[]
+  readonly first: Iterable<Step>
+  readonly second: Iterable<Step>
 }
 
+/** Sorted out in one go, put into words only as far as they are read: there may be a hundred thousand. */
 export function stepsOf(put: readonly NftEntry[], drop: readonly Held[]): Steps {
-  const chains = put.filter((entry) => entry.kind === 'chain')
-  const members = put.filter((entry) => entry.kind === 'element')
-  const frontends = put.filter((entry) => entry.kind === 'frontend')
-  const first: Step[] = [
-    ...put.filter((entry) => entry.kind === 'set').map(putting),
-    ...chains.filter(({ chain }) => chain.hook === undefined).map(putting),
-    ...frontends.map((entry): Step => ({ step: 'prepare', entry })),
-  ]
-  const { exchanged, rest } = exchangesOf(members.filter(isRange), drop.filter(isRange))
-  const then: Step[] = [
-    ...exchanged,
-    ...rest.put.map(putting),
-    ...members.filter((entry) => !isRange(entry)).map(putting),
-    ...frontends.map(putting),
-    ...chains.filter(({ chain }) => chain.hook !== undefined).map(putting),
-    ...removalOrder.flatMap((wanted) => drop.filter((held) => wanted(held)).map(dropping)),
-    ...drop.filter(isFirewalled).map(dropping),
-    ...rest.drop.map(dropping),
-  ]
-  return { first, then }
+  const coming = sortComing(put)
+  const going = sortGoing(drop)
+  return { first: firstSteps(coming), second: secondSteps(coming, going) }
+}
+
+interface Coming {
+  readonly sets: readonly NftEntry[]
+  readonly chains: readonly NftEntry[]
+  readonly hooks: readonly NftEntry[]
+  readonly ranges: readonly NftEntry[]
+  readonly members: readonly NftEntry[]
+  readonly frontends: readonly NftEntry[]
+}
+
+function sortComing(put: readonly NftEntry[]): Coming {
+  const [sets, chains, hooks]: [NftEntry[], NftEntry[], NftEntry[]] = [[], [], []]
+  const [ranges, members, frontends]: [NftEntry[], NftEntry[], NftEntry[]] = [[], [], []]
+  for (const entry of put) {
+    if (entry.kind === 'frontend') frontends.push(entry)
+    else if (entry.kind === 'element') (isRange(entry) ? ranges : members).push(entry)
+    else if (entry.kind === 'chain') (entry.chain.hook === undefined ? chains : hooks).push(entry)
+    else if (entry.kind === 'set') sets.push(entry)
+  }
+  return { sets, chains, hooks, ranges, members, frontends }
+}
+
+interface Going {
+  readonly frontends: readonly Held[]
+  readonly members: readonly Held[]
+  readonly chains: readonly Held[]
+  readonly sets: readonly Held[]
+  readonly firewalled: readonly Held[]
+  readonly ranges: readonly Held[]
+}
+
+function sortGoing(drop: readonly Held[]): Going {
+  const [frontends, members, chains]: [Held[], Held[], Held[]] = [[], [], []]
+  const [sets, firewalled, ranges]: [Held[], Held[], Held[]] = [[], [], []]
+  for (const held of drop) {
+    if (held.kind === 'frontend') frontends.push(held)
+    else if (held.kind === 'element') (isRange(held) ? ranges : isFirewalled(held) ? firewalled : members).push(held)
+    else if (held.kind === 'chain') chains.push(held)
+    else if (held.kind === 'set') sets.push(held)
+  }
+  return { frontends, members, chains, sets, firewalled, ranges }
+}
+
+function* firstSteps({ sets, chains, frontends }: Coming): Generator<Step> {
+  yield* putting(sets)
+  yield* putting(chains)
+  for (const entry of frontends) yield { step: 'prepare', entry }
+}
+
+/** On the way out, what refers to another goes before it. */
+function* secondSteps(coming: Coming, going: Going): Generator<Step> {
+  const { exchanged, rest } = exchangesOf(coming.ranges, going.ranges)
+  yield* exchanged
+  yield* putting(rest.put)
+  yield* putting(coming.members)
+  yield* putting(coming.frontends)
+  yield* putting(coming.hooks)
+  yield* dropping(going.frontends)
+  yield* dropping(going.members)
+  yield* dropping(going.chains)
+  yield* dropping(going.sets)
+  yield* dropping(going.firewalled)
+  yield* dropping(rest.drop)
 }
 
 export function take(draft: Draft, step: Step): void {
@@ -63,22 +111,20 @@ export function without(step: Step, out: ReadonlySet<string>): Step | undefined 
   return { ...step, drop: keep(step.drop), put: keep(step.put) }
 }
 
-const putting = (entry: NftEntry): Step => ({ step: 'put', entry })
-const dropping = (entry: Held): Step => ({ step: 'drop', entry })
+function* putting(entries: readonly NftEntry[]): Generator<Step> {
+  for (const entry of entries) yield { step: 'put', entry }
+}
+
+function* dropping(list: readonly Held[]): Generator<Step> {
+  for (const entry of list) yield { step: 'drop', entry }
+}
 
 const isRange = ({ id }: Held): boolean => id.startsWith('firewall-allowed ')
 const isFirewalled = ({ id }: Held): boolean => id.startsWith('firewalled-ips ')
 
-/** What refers to another goes before it. */
-const removalOrder: readonly ((held: Held) => boolean)[] = [
-  ({ kind }) => kind === 'frontend',
-  (held) => held.kind === 'element' && !isRange(held) && !isFirewalled(held),
-  ({ kind }) => kind === 'chain',
-  ({ kind }) => kind === 'set',
-]
-
 /** Destinations of which ranges both come and go. */
 function exchangesOf(put: readonly NftEntry[], drop: readonly Held[]) {
+  if (put.length === 0 || drop.length === 0) return { exchanged: [], rest: { put, drop } }
   const exchanges = new Map<string, { step: 'exchange'; drop: Held[]; put: NftEntry[] }>()
   const coming = new Set(put.map(destination))
   const rest = { put: [] as NftEntry[], drop: [] as Held[] }

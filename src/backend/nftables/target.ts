@@ -8,28 +8,29 @@
 // 5. At the end ownership is given up in the same way, so that whoever comes next, be it kube-proxy, finds a table it can use.
 
 import { ProxyError } from '../../lib/errors.ts'
-import { formatIp } from '../../lib/ip.ts'
-import type { Timer } from '../../lib/time.ts'
-import type { NodeView } from '../../model/types.ts'
+import { nextTurn, type Timer } from '../../lib/time.ts'
+import { stroll } from '../../lib/walk.ts'
 import * as errno from '../../sys/errno.ts'
 import { TABLE_OWNER, TABLE_PERSIST, type Table } from '../../sys/netlink/nft/types.ts'
-import type { Nftables } from '../../sys/netlink/nftables.ts'
 import type { Failure } from '../../sys/netlink/socket.ts'
 import { MessageWriter } from '../../sys/netlink/writer.ts'
 import type { Applied, Changes, Held, OpenContext, Refusal, Target, Wanted } from '../backend.ts'
-import { base, tableName } from './base.ts'
+import { tableName } from './base.ts'
 import { Draft } from './draft.ts'
-import { type Encoded, encode } from './encode.ts'
-import type { ChainSpec, NftEntry, SetSpec } from './entries.ts'
+import { type Encoded, encoding } from './encode.ts'
+import type { NftEntry } from './entries.ts'
 import type { Features } from './features.ts'
 import { Guard } from './guard.ts'
 import { Listeners } from './listeners.ts'
+import { affinityClients, dumpTable, expectedOf, type Kernel } from './look.ts'
 import { Mirror } from './mirror.ts'
-import { type Dump, type Expected, isOurs, observeTable } from './observe.ts'
+import { type Expected, isOurs, observeTable } from './observe.ts'
 import { type Step, stepsOf, take, without } from './steps.ts'
 
-/** Some 10 ms of the kernel's time; the event loop has its turn in between. */
-const chunkOperations = 1500
+/** Some milliseconds of ours and of the kernel's time each; the event loop has its turn in between. */
+const chunkOperations = 1_000
+/** As many may need no operation at all. */
+const chunkSteps = 2_000
 const sweepMs = 1_100
 /** How soon we notice that the owner of our table is gone. */
 const ownerMs = 500
@@ -42,12 +43,6 @@ const transient: ReadonlySet<number> = new Set([
   errno.ENOBUFS,
 ])
 const attempts = 5
-
-/** What is asked of the kernel. */
-export type Kernel = Pick<
-  Nftables,
-  'port' | 'commit' | 'failure' | 'tables' | 'sets' | 'chains' | 'rules' | 'elements' | 'close'
->
 
 /** Held in place of everything when the table is not ours: it goes when ours comes, in one exchange. */
 const foreignTable: Held = { id: 'table foreign', kind: 'table', digest: '' }
@@ -100,13 +95,13 @@ export class NftTarget implements Target<NftEntry> {
         this.#mirror.clear()
         return this.#listeners.held()
       }
-      const dump = await this.#dump(signal)
+      const dump = await dumpTable(this.#nft, this.#expected, signal)
       const usable = isOurs(dump) && this.#ownable(table)
       const held = usable ? await observeTable(dump, this.#expected, this.#mirror) : undefined
       if (held === undefined) {
         this.#mirror.clear()
         this.#exchange = true
-        this.#formerClients = await this.#clients(signal)
+        this.#formerClients = await affinityClients(this.#nft, this.#context.family, signal)
         return [foreignTable, ...this.#listeners.held()]
       }
       return [...held, ...this.#listeners.held()]
@@ -150,33 +145,6 @@ export class NftTarget implements Target<NftEntry> {
     return (flags & TABLE_PERSIST) === (this.#flags & TABLE_PERSIST)
   }
 
-  async #dump(signal: AbortSignal): Promise<Dump> {
-    const { family } = this.#context
-    const sets = await this.#nft.sets(family, tableName, { signal })
-    const known = this.#expected.sets
-    const elements = new Map<string, Awaited<ReturnType<Nftables['elements']>>>()
-    for (const { name } of sets) {
-      if (known.has(name)) elements.set(name, await this.#nft.elements(family, tableName, name, { signal }))
-    }
-    const chains = await this.#nft.chains(family, tableName, { signal })
-    return { sets, elements, chains, rules: await this.#nft.rules(family, tableName, { signal }) }
-  }
-
-  /** Clients that affinity sets remember: they stay with their endpoints when the table is exchanged. */
-  async #clients(signal?: AbortSignal): Promise<ReadonlyMap<string, readonly string[]>> {
-    const { family } = this.#context
-    const clients = new Map<string, readonly string[]>()
-    for (const { name } of await this.#nft.sets(family, tableName, { signal })) {
-      if (!name.startsWith('affinity-')) continue
-      const members = await this.#nft.elements(family, tableName, name, { signal })
-      clients.set(
-        name,
-        members.map(({ key }) => formatIp(key)),
-      )
-    }
-    return clients
-  }
-
   // ---- Writing. ----
 
   async #applyInChunks(
@@ -185,21 +153,22 @@ export class NftTarget implements Target<NftEntry> {
     refused: Refusal[],
     signal: AbortSignal,
   ): Promise<void> {
-    const { first, then } = stepsOf(put, drop)
-    for (const steps of [first, then]) {
-      for (let next = 0; next < steps.length; ) {
+    const { first, second } = stepsOf(put, drop)
+    for (const steps of [first, second]) {
+      let chunk: Step[] = []
+      let draft: Draft | undefined
+      for (const step of steps) {
+        draft ??= this.#draft()
+        chunk.push(step)
+        take(draft, step)
+        if (draft.size < chunkOperations && chunk.length < chunkSteps) continue
+        if (draft.size > 0) await this.#transact(chunk, draft, refused)
+        chunk = []
+        draft = undefined
+        await nextTurn()
         signal.throwIfAborted()
-        const chunk: Step[] = []
-        const draft = this.#draft()
-        while (next < steps.length && draft.size < chunkOperations) {
-          const step = steps[next++] as Step
-          chunk.push(step)
-          take(draft, step)
-        }
-        if (draft.size === 0) continue
-        await this.#transact(chunk, draft, refused)
-        if (next < steps.length) await new Promise<void>((resolve) => setImmediate(resolve))
       }
+      if (draft !== undefined && draft.size > 0) await this.#transact(chunk, draft, refused)
     }
     // Even with nothing to write: what the last look found damaged, and the table of a predecessor that must become ours.
     const rest = this.#draft()
@@ -239,13 +208,21 @@ export class NftTarget implements Target<NftEntry> {
     for (;;) {
       this.#mirror.clear()
       const draft = this.#draft()
-      for (const entry of put) if (!out.has(entry.id)) draft.put(entry)
+      await this.#putAll(draft, put, out)
       draft.remember(this.#formerClients)
       const failed = await this.#commit(draft, { replace: true, refusals: refused.length > 0 })
       if (failed.size === 0) break
       this.#blame(failed, refused, out)
     }
     this.#exchange = false
+  }
+
+  async #putAll(draft: Draft, entries: Iterable<NftEntry>, out: ReadonlySet<string>): Promise<void> {
+    let seen = 0
+    for (const entry of entries) {
+      if (entry.kind !== 'listener' && !out.has(entry.id)) draft.put(entry)
+      if (++seen % chunkSteps === 0) await nextTurn()
+    }
   }
 
   #blame(failed: ReadonlyMap<string, ProxyError>, refused: Refusal[], out: Set<string>): void {
@@ -265,7 +242,8 @@ export class NftTarget implements Target<NftEntry> {
     for (let attempt = 1; ; attempt++) {
       let encoded: Encoded
       try {
-        encoded = encode(this.#writer, draft.operations(), shapeOf, { family, flags, replace, single })
+        const walk = encoding(this.#writer, draft.operations(), shapeOf, { family, flags, replace, single })
+        encoded = await stroll(walk, nextTurn)
       } catch (error) {
         if (!(error instanceof ProxyError)) throw error
         return new Map([[String(error.fields.entry), error]])
@@ -273,7 +251,7 @@ export class NftTarget implements Target<NftEntry> {
       const { failures, overflow } = await this.#nft.commit(this.#writer, encoded.last)
       const first = failures[0]
       if (first === undefined && !overflow) {
-        draft.commit()
+        await stroll(draft.committing(), nextTurn)
         this.#mirror.stale.clear()
         this.#fresh = false
         this.#taken = true
@@ -345,13 +323,18 @@ export class NftTarget implements Target<NftEntry> {
 
   async #sweep(): Promise<void> {
     if (this.#closed) return
-    const draft = new Draft(this.#mirror, this.#context.node)
-    draft.sweep(this.#mirror.retired())
-    if (draft.size > 0) {
+    for (;;) {
+      const draft = new Draft(this.#mirror, this.#context.node)
+      const retired = this.#mirror.retired(chunkOperations)
+      draft.sweep(retired)
+      if (draft.size === 0) {
+        this.#mirror.swept(retired)
+        break
+      }
       const failed = await this.#commit(draft, { replace: false })
       for (const error of failed.values()) throw error
+      await nextTurn()
     }
-    this.#mirror.swept()
     this.#mirror.age()
   }
 
@@ -359,8 +342,8 @@ export class NftTarget implements Target<NftEntry> {
   async #release(): Promise<void> {
     if (this.#flags === 0 || this.#wanted === undefined || !this.#taken) return
     const draft = new Draft(new Mirror(), this.#context.node)
-    for (const entry of this.#wanted.entries()) if (entry.kind !== 'listener') draft.put(entry)
-    draft.remember(await this.#clients())
+    await this.#putAll(draft, this.#wanted.entries(), new Set())
+    draft.remember(await affinityClients(this.#nft, this.#context.family))
     const failed = await this.#commit(draft, { replace: true, flags: 0 })
     for (const error of failed.values()) throw error
   }
@@ -380,14 +363,3 @@ interface Commit {
 }
 
 const confused: ReadonlySet<number> = new Set([errno.ENOENT, errno.EEXIST])
-
-/** The base with every set it may ever have. */
-function expectedOf(node: NodeView): Expected {
-  const sets = new Map<string, SetSpec>()
-  const chains = new Map<string, ChainSpec>()
-  for (const entry of base({ ...node, nodePorts: { ...node.nodePorts, all: false } })) {
-    if (entry.kind === 'set') sets.set(entry.set.name, entry.set)
-    else if (entry.kind === 'chain') chains.set(entry.chain.name, entry.chain)
-  }
-  return { node, sets, chains }
-}

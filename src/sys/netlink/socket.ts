@@ -6,7 +6,7 @@
 // 3. After a wait that was given up, its late answers are thrown away before the next operation.
 
 import { ProxyError } from '../../lib/errors.ts'
-import { type Clock, systemClock } from '../../lib/time.ts'
+import { type Clock, nextTurn, systemClock } from '../../lib/time.ts'
 import * as errno from '../errno.ts'
 import * as libc from '../libc.ts'
 import { callError, malformed, netlinkError } from './errors.ts'
@@ -218,7 +218,7 @@ export class NetlinkSocket {
       while (message.next()) if (message.sequence === sequence && take(message)) return
       if (message.error !== undefined) throw malformed(this.#purpose, op, message.error)
       if (this.#clock.monotonic() > sliceEnd) {
-        await turn()
+        await nextTurn()
         sliceEnd = this.#clock.monotonic() + sliceMs
       }
     }
@@ -249,7 +249,7 @@ export class NetlinkSocket {
     for (let count = 1; !this.#closed; count++) {
       const length = libc.recv(this.#fd, this.#buffer, libc.MSG_DONTWAIT)
       if (length < 0 && length !== -errno.ENOBUFS && length !== -errno.EINTR) break
-      if (count % 64 === 0) await turn()
+      if (count % 64 === 0) await nextTurn()
     }
     this.#stale = false
   }
@@ -285,6 +285,3 @@ export class NetlinkSocket {
     if (returned < 0) throw callError(this.#purpose, op, -returned)
   }
 }
-
-/** Lets the event loop do what is due. */
-const turn = (): Promise<void> => new Promise((resolve) => setImmediate(resolve))

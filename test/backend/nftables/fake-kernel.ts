@@ -40,6 +40,8 @@ export class FakeKernel {
   reads = 0
   /** Messages of the last batch that was taken, but the table's. */
   readonly batches: string[][] = []
+  /** Elements that each batch brought or took, refused ones included. */
+  readonly sizes: number[] = []
   /** Errnos for batches to come, in place of the kernel's own answer. */
   readonly script: number[] = []
   /** The errno for a message of this text, if it is to be refused. */
@@ -65,6 +67,7 @@ export class FakeKernel {
     const failures: Failure[] = []
     const texts: string[] = []
     const reader = new MessageReader(Buffer.from(writer.toBytes()))
+    this.sizes.push(0)
     while (reader.next()) {
       if (reader.type === 0x10 || reader.type === 0x11) continue
       if (this.state.exists && this.owner !== 0 && this.owner !== port) {
@@ -116,6 +119,7 @@ export class FakeKernel {
     if (list === undefined) throw new Error(`message ${type} of ${attributes.error}`)
     const name = state.numbered.get(list.setId ?? -1) ?? list.set
     let errno: number | undefined
+    this.sizes.push((this.sizes.pop() ?? 0) + list.elements.length)
     for (const element of list.elements) {
       errno ??= applyElement(state, name, copyElement(element), type === message.elements.add)
     }

@@ -82,10 +82,25 @@ describe('a change costs the change', () => {
     const batches = await bench.writes(() => loaded(2_000, bench))
     running = false
     expect(batches.length).toBeGreaterThan(5)
-    expect(Math.max(...batches.map((batch) => batch.length))).toBeLessThan(1_600)
+    expect(Math.max(...batches.map((batch) => batch.length))).toBeLessThan(1_100)
     expect(turns).toBeGreaterThanOrEqual(batches.length - 2)
     const hooked = batches.findIndex((batch) => batch.includes('add chain nat-prerouting'))
     expect(hooked).toBe(batches.length - 1)
+    expect(Math.max(...bench.kernel.sizes)).toBeLessThan(1_100)
+    // Cluster IP, verdict and slots of each, and the address of node ports.
+    expect(bench.kernel.sizes.reduce((sum, size) => sum + size)).toBe(2_000 * (1 + 1 + 3) + 1)
+  })
+
+  it('removes and sweeps in transactions of bounded size, too', async () => {
+    const bench = await loaded(2_000)
+    bench.kernel.sizes.length = 0
+    for (let i = 1; i <= 2_000; i++) bench.drop(`ns/svc${i}`)
+    await bench.sync()
+    await bench.clock.advance(3_000)
+    const swept = () => bench.kernel.sizes.reduce((sum, size) => sum + size) >= 2_000 * (1 + 1 + 3)
+    while (!swept()) await new Promise((resolve) => setImmediate(resolve))
+    expect(bench.kernel.state.elements.get('endpoints')?.size).toBe(0)
+    expect(Math.max(...bench.kernel.sizes)).toBeLessThan(1_100)
   })
 })
 

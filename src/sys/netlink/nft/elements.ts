@@ -73,21 +73,43 @@ export function writeElement(writer: MessageWriter, element: Element, keysOnly: 
     const { data } = element
     if (data instanceof Uint8Array) writeBytes(writer, ELEMENT.data, data)
     else if (data !== undefined) writeVerdict(writer, ELEMENT.data, data)
-    if (element.comment !== undefined) writeComment(writer, element.comment)
+    if (element.comment !== undefined) writeComment(writer, element.comment, 0)
   }
   writer.close(at)
 }
 
+/** An element in its parts; its comment is `text` from `comment` on, none if that is -1. */
+export function writeMember(
+  writer: MessageWriter,
+  key: Uint8Array,
+  keyEnd: Uint8Array | undefined,
+  data: Element['data'],
+  text: string,
+  comment: number,
+): void {
+  const at = writer.open(1)
+  writeBytes(writer, ELEMENT.key, key)
+  if (keyEnd !== undefined) writeBytes(writer, ELEMENT.keyEnd, keyEnd)
+  if (data instanceof Uint8Array) writeBytes(writer, ELEMENT.data, data)
+  else if (data !== undefined) writeVerdict(writer, ELEMENT.data, data)
+  if (comment >= 0) writeComment(writer, text, comment)
+  writer.close(at)
+}
+
 /** `commentBytes` without bytes of its own, for what is nearly every comment. */
-function writeComment(writer: MessageWriter, comment: string): void {
-  const { length } = comment
+function writeComment(writer: MessageWriter, text: string, from: number): void {
+  const length = text.length - from
+  if (length > 128) {
+    writer.raw(ELEMENT.userdata, commentBytes(text.slice(from)))
+    return
+  }
   const whole = 4 + align4(length + 3)
   writer.reserve(whole)
   const { bytes, length: at } = writer
   for (let i = 0; i < length; i++) {
-    const code = comment.charCodeAt(i)
-    if (code > 0x7f || length > 128) {
-      writer.raw(ELEMENT.userdata, commentBytes(comment))
+    const code = text.charCodeAt(from + i)
+    if (code > 0x7f) {
+      writer.raw(ELEMENT.userdata, commentBytes(text.slice(from)))
       return
     }
     bytes[at + 6 + i] = code

@@ -1,0 +1,55 @@
+// What is read of the kernel: our table as it is, for `observe` to make sense of, and the clients that affinity sets remember.
+
+import { type Family, formatIp } from '../../lib/ip.ts'
+import type { NodeView } from '../../model/types.ts'
+import type { Element } from '../../sys/netlink/nft/types.ts'
+import type { Nftables } from '../../sys/netlink/nftables.ts'
+import { base, tableName } from './base.ts'
+import type { ChainSpec, SetSpec } from './entries.ts'
+import type { Dump, Expected } from './observe.ts'
+
+/** What is asked of the kernel. */
+export type Kernel = Pick<
+  Nftables,
+  'port' | 'commit' | 'failure' | 'tables' | 'sets' | 'chains' | 'rules' | 'elements' | 'close'
+>
+
+export async function dumpTable(nft: Kernel, { node, sets: known }: Expected, signal: AbortSignal): Promise<Dump> {
+  const { family } = node
+  const sets = await nft.sets(family, tableName, { signal })
+  const elements = new Map<string, readonly Element[]>()
+  for (const { name } of sets) {
+    if (known.has(name)) elements.set(name, await nft.elements(family, tableName, name, { signal }))
+  }
+  const chains = await nft.chains(family, tableName, { signal })
+  return { sets, elements, chains, rules: await nft.rules(family, tableName, { signal }) }
+}
+
+/** Clients that affinity sets remember: they stay with their endpoints when the table is exchanged. */
+export async function affinityClients(
+  nft: Kernel,
+  family: Family,
+  signal?: AbortSignal,
+): Promise<ReadonlyMap<string, readonly string[]>> {
+  const clients = new Map<string, readonly string[]>()
+  for (const { name } of await nft.sets(family, tableName, { signal })) {
+    if (!name.startsWith('affinity-')) continue
+    const members = await nft.elements(family, tableName, name, { signal })
+    clients.set(
+      name,
+      members.map(({ key }) => formatIp(key)),
+    )
+  }
+  return clients
+}
+
+/** The base with every set it may ever have. */
+export function expectedOf(node: NodeView): Expected {
+  const sets = new Map<string, SetSpec>()
+  const chains = new Map<string, ChainSpec>()
+  for (const entry of base({ ...node, nodePorts: { ...node.nodePorts, all: false } })) {
+    if (entry.kind === 'set') sets.set(entry.set.name, entry.set)
+    else if (entry.kind === 'chain') chains.set(entry.chain.name, entry.chain)
+  }
+  return { node, sets, chains }
+}

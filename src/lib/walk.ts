@@ -1,0 +1,21 @@
+// Long work in short stretches: a walk pauses now and then, and whoever drives it lets others have a turn. Stretches are counted, not timed.
+
+/** Work that pauses by `yield`. What it works on must be whole again at every pause. */
+export type Walk<T> = Generator<void, T, void>
+
+/** To the end without a pause, for those who do not mind. */
+export function finish<T>(walk: Walk<T>): T {
+  for (;;) {
+    const step = walk.next()
+    if (step.done === true) return step.value
+  }
+}
+
+/** To the end, with `breathe` at every pause. */
+export async function stroll<T>(walk: Walk<T>, breathe: () => Promise<void>): Promise<T> {
+  for (;;) {
+    const step = walk.next()
+    if (step.done === true) return step.value
+    await breathe()
+  }
+}
