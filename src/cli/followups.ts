@@ -1,5 +1,6 @@
 // What follows a sync, in kube-proxy's order: health is told, health check ports follow, then stale UDP flows go; and Events for people.
 
+import type { Backend, Held } from '../backend/backend.ts'
 import { ConntrackCleaner } from '../engine/conntrack.ts'
 import type { Engine } from '../engine/engine.ts'
 import type { Journal, SyncReport } from '../engine/journal.ts'
@@ -21,6 +22,7 @@ export interface FollowOptions {
   readonly health: ProxyHealth
   readonly recorder: EventRecorder
   readonly metrics: Pick<Metrics, 'conntrack'>
+  readonly backend: Pick<Backend<Held>, 'answers'>
   /** Of this node. */
   readonly name: string
   readonly clock: Clock
@@ -28,7 +30,7 @@ export interface FollowOptions {
 }
 
 export function followUps(options: FollowOptions): { close(): Promise<void> } {
-  const { engine, journal, views, health, metrics, clock, log } = options
+  const { engine, journal, views, health, metrics, backend, clock, log } = options
   const tell = events(options)
   const checks = new ServiceHealth({
     addresses: (family) => views.of(family).nodePorts,
@@ -43,6 +45,7 @@ export function followUps(options: FollowOptions): { close(): Promise<void> } {
     table,
     ports: (family) => engine.udpPorts(family),
     nodeAddresses: (family) => views.addresses.filter((ip) => familyOf(ip) === family),
+    answers: backend.answers,
     clock,
     log,
   })

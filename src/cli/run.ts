@@ -99,7 +99,8 @@ export async function run({ options, backend, log, signal }: RunOptions): Promis
       journal,
     })
     const health = observe.serve(engine, recorder, name)
-    const follow = followUps({ engine, journal, views, health, recorder, metrics: observe.metrics, name, clock, log })
+    const { metrics } = observe
+    const follow = followUps({ engine, journal, views, health, recorder, backend, metrics, name, clock, log })
     node.subscribe((record) => {
       health.setNode(record)
       views.update({ zone: record.zone })

@@ -10,6 +10,7 @@
 // 4. Node ports: only flows to this node's own addresses. kube-proxy takes any destination with that port number, and so deletes
 //    flows to other machines.
 // 5. TCP and SCTP end by themselves: never touched.
+// 6. In userspace mode it is our own socket that answers, and it knows better when an endpoint is gone: such flows stay.
 
 import { type Family, isLoopback } from '../lib/ip.ts'
 import type { Logger } from '../lib/log.ts'
@@ -95,6 +96,8 @@ export interface CleanerOptions<F extends Flow> {
   /** Live service ports of a family, read when a run starts. */
   readonly ports: (family: Family) => Iterable<ServicePort>
   readonly nodeAddresses: (family: Family) => Iterable<string>
+  /** Where the data plane answers by itself, if it does: such flows are never stale. */
+  readonly answers?: ((family: Family, ip: string, port: number) => boolean) | undefined
   readonly clock: Clock
   readonly log: Logger
 }
@@ -163,11 +166,13 @@ export class ConntrackCleaner<F extends Flow> {
 
   /** What is found in a table that keeps changing is still stale: the last attempt counts, complete or not. */
   async #collect(family: Family, rule: StaleRule): Promise<readonly F[]> {
+    const { answers } = this.#options
     const filter = { family, protocol: UDP, destinationPorts: rule.ports }
+    const doomed = (flow: F) => rule.stale(flow) && answers?.(family, flow.replySource, flow.replySourcePort) !== true
     for (let attempt = 1; ; attempt++) {
       const stale: F[] = []
       const visit = (flows: readonly F[]) => {
-        for (const flow of flows) if (stale.length < maxStale && rule.stale(flow)) stale.push(flow)
+        for (const flow of flows) if (stale.length < maxStale && doomed(flow)) stale.push(flow)
       }
       const { interrupted } = await this.#options.table.list(filter, visit, { signal: this.#abort.signal })
       if (!interrupted || attempt === attempts) return stale

@@ -1,6 +1,12 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { ConntrackCleaner, type Flow, type FlowTable, staleFlows } from '../../src/engine/conntrack.ts'
+import {
+  type CleanerOptions,
+  ConntrackCleaner,
+  type Flow,
+  type FlowTable,
+  staleFlows,
+} from '../../src/engine/conntrack.ts'
 import type { Family } from '../../src/lib/ip.ts'
 import { silentLogger } from '../../src/lib/log.ts'
 import { systemClock } from '../../src/lib/time.ts'
@@ -171,11 +177,16 @@ function table(flows: Flow[], interruptions = 0) {
   return made
 }
 
-function cleaner(flows: FlowTable<Flow>, ports: readonly ServicePort[] = [servicePort()]) {
+function cleaner(
+  flows: FlowTable<Flow>,
+  ports: readonly ServicePort[] = [servicePort()],
+  answers?: CleanerOptions<Flow>['answers'],
+) {
   return new ConntrackCleaner({
     table: flows,
     ports: () => ports,
     nodeAddresses: () => own,
+    answers,
     clock: systemClock,
     log: silentLogger,
   })
@@ -210,6 +221,15 @@ describe('cleaning', () => {
     const idle = table([])
     await cleaner(idle, [servicePort({ protocol: 'tcp' })]).clean(4)
     expect(idle.calls).toEqual([])
+  })
+
+  it('keeps flows that the data plane itself answers, as in userspace mode, and no others', async () => {
+    const kept = flow('172.30.1.1 8000', '10.0.0.1 41000')
+    const stale = flow('172.30.1.1 8000', '10.0.0.1 41001')
+    const all = table([kept, stale])
+    const answers = (family: number, ip: string, port: number) => family === 4 && ip === '10.0.0.1' && port === 41_000
+    expect(await cleaner(all, [servicePort()], answers).clean(4)).toMatchObject({ deleted: 1 })
+    expect(all.flows).toEqual([kept])
   })
 
   it('H10: a listing interrupted five times is used as it is; once interrupted it is repeated', async () => {

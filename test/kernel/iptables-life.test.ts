@@ -2,12 +2,9 @@
 
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
-import { dirname, join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { type Flavour, privateLock } from './iptables-lab.ts'
-import { delay, expand, extras, ProxyProcess, podIps, until, World, web } from './iptables-world.ts'
+import { delay, extras, ProxyProcess, podIps, refusing, single, until, World, web } from './iptables-world.ts'
 
 const lockFile = privateLock()
 const initial = [...web().put, ...extras(40).put]
@@ -87,34 +84,17 @@ describe.each<Flavour>(['nft', 'legacy'])('life, %s', (flavour) => {
   })
 
   it('names and isolates a service whose rules are refused; all others go in', async () => {
-    // As the legacy flavour does when the kernel refuses: it only says that the table could not be committed.
-    const refusing = join(mkdtempSync(join(tmpdir(), 'sluice-refusing-')), `${ipt}-restore`)
-    const real = (await world.run(`command -v ${ipt}-restore`)).trim()
-    const script = `#!/bin/sh
-text=$(cat; echo .)
-case "$text" in *bad/one*) echo "${ipt}-restore: line $(printf %s "$text" | grep -n COMMIT | tail -1 | cut -d: -f1) failed" >&2; exit 1;; esac
-printf %s "\${text%.}" | exec ${real} "$@"
-`
-    writeFileSync(refusing, script, { mode: 0o755 })
-    const proxy = await ProxyProcess.start(world, initial, { PATH: `${dirname(refusing)}:${process.env.PATH}` })
+    const { path, end } = await refusing(world, flavour, 'bad/one')
+    const proxy = await ProxyProcess.start(world, initial, { PATH: path })
     await proxy.settle()
-    const bad = [
-      expand({ service: 'bad/one', clusterIP: '172.30.9.9', ports: ['http 80/tcp'] }, 900),
-      expand({ slice: 'bad/one', ports: ['http 8080/tcp'], endpoints: ['10.180.0.1 local'] }, 901),
-    ]
-    const good = [
-      expand({ service: 'good/one', clusterIP: '172.30.9.10', ports: ['http 80/tcp'] }, 902),
-      expand({ slice: 'good/one', ports: ['http 8080/tcp'], endpoints: ['10.180.0.1 local'] }, 903),
-    ]
-    await proxy.apply({ drop: [], put: [...bad, ...good] })
+    await proxy.apply({ drop: [], put: [...single('bad/one', '172.30.9.9'), ...single('good/one', '172.30.9.10')] })
     await proxy.settle()
     expect(await world.ask('172.30.9.10')).toBe(podIps[0])
     expect(proxy.log).toMatch(/a service cannot be programmed; all others go on.*bad\/one/)
     expect(proxy.log).not.toMatch(/cannot be programmed.*good\/one/)
     expect(await world.ask('172.30.9.9', 80, 600)).toBe('timeout')
-    rmSync(refusing)
+    end()
     await until('the service is tried again', async () => (await world.ask('172.30.9.9', 80, 600)) === podIps[0])
-    rmSync(dirname(refusing), { recursive: true })
     await proxy.kill()
   })
 

@@ -2,7 +2,9 @@
 
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process'
 import { once } from 'node:events'
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { createServer, type Server, Socket } from 'node:net'
+import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { Change } from '../lab/driver.ts'
 import type { Ask } from '../lab/engine.worker.ts'
@@ -70,7 +72,7 @@ export class World {
       `route add default via ${nodeIp}`,
     ])
     for (const [i, ip] of podIps.entries()) {
-      const pod = world.#spaces[2 + i] as Namespace
+      const pod = world.pod(i === 0 ? 0 : 1)
       pod.configure([
         'link set lo up',
         'link set eth0 up',
@@ -99,6 +101,10 @@ export class World {
     const { code, stdout, stderr } = await this.node.exec('sh', ['-c', command])
     if (code !== 0) throw new Error(`${command}: ${stderr}`)
     return stdout
+  }
+
+  pod(i: 0 | 1): Namespace {
+    return this.#spaces[2 + i] as Namespace
   }
 
   /** Kubelet's mark, by which the flavour is known. */
@@ -237,6 +243,29 @@ export function extras(count: number, turn = 0): Change {
 }
 
 export const expand = (value: Json, serial: number): Manifest => expandObject(value, serial, 4)
+
+/** A service with one endpoint, the first pod. */
+export const single = (service: string, clusterIP: string): readonly Manifest[] => [
+  expand({ service, clusterIP, ports: ['http 80/tcp'] }, 900),
+  expand({ slice: service, ports: ['http 8080/tcp'], endpoints: [`${podIps[0]} local`] }, 901),
+]
+
+/**
+ * A PATH with a restore that refuses what names `word`, as the legacy flavour does when the kernel refuses: it only says
+ * that the table could not be committed. What an API server lets pass is hardly ever refused for real.
+ */
+export async function refusing(world: World, flavour: Flavour, word: string): Promise<{ path: string; end(): void }> {
+  const folder = mkdtempSync(join(tmpdir(), 'sluice-refusing-'))
+  const program = `iptables-${flavour}-restore`
+  const real = (await world.run(`command -v ${program}`)).trim()
+  const script = `#!/bin/sh
+text=$(cat; echo .)
+case "$text" in *${word}*) echo "${program}: line $(printf %s "$text" | grep -n COMMIT | tail -1 | cut -d: -f1) failed" >&2; exit 1;; esac
+printf %s "\${text%.}" | exec ${real} "$@"
+`
+  writeFileSync(join(folder, program), script, { mode: 0o755 })
+  return { path: `${folder}:${process.env.PATH}`, end: () => rmSync(folder, { recursive: true }) }
+}
 
 // ---- The proxy. ----
 

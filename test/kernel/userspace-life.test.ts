@@ -1,9 +1,23 @@
 // Birth, death and bad days of userspace mode: killed and restarted, dead endpoints, services that go under live connections.
 
+import { createSocket } from 'node:dgram'
 import { once } from 'node:events'
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
+import type { Manifest } from '../scenarios/format.ts'
 import { type Flavour, privateLock } from './iptables-lab.ts'
-import { clusterIp, delay, nodeIp, ProxyProcess, podIps, until, World, web } from './iptables-world.ts'
+import {
+  clusterIp,
+  delay,
+  expand,
+  nodeIp,
+  ProxyProcess,
+  podIps,
+  refusing,
+  single,
+  until,
+  World,
+  web,
+} from './iptables-world.ts'
 
 privateLock()
 
@@ -115,6 +129,52 @@ describe.each<Flavour>(['nft', 'legacy'])('life of userspace mode, %s', (flavour
     await proxy.settle()
     const line = await world.run(`bash -c 'exec 3<>/dev/tcp/127.0.0.1/30080; echo hello >&3; head -1 <&3'`)
     expect(podIps).toContain(line.trim())
+  })
+
+  it('names and isolates a service whose rules are refused; all others go in', async () => {
+    const { path, end } = await refusing(world, flavour, 'bad/one')
+    const begin = (...more: readonly Manifest[]) =>
+      ProxyProcess.start(world, [...web().put, ...more], { PATH: path }, 'userspace')
+    const bad = single('bad/one', '172.30.9.9')
+    const proxy = await begin()
+    await proxy.settle()
+    await proxy.apply({ drop: [], put: [...bad, ...single('good/one', '172.30.9.10')] })
+    await proxy.settle()
+    expect(await world.ask('172.30.9.10')).toBe(podIps[0])
+    expect(podIps).toContain(await world.ask())
+    expect(proxy.log).toMatch(/a service cannot be programmed; all others go on.*bad\/one/)
+    expect(proxy.log).not.toMatch(/cannot be programmed.*(?:good\/one|ns1\/web)/)
+    expect(await world.ask('172.30.9.9', 80, 300)).toBe('timeout')
+    await proxy.kill()
+    // Everything anew, with the culprit among it.
+    const next = await begin(...bad)
+    await next.settle()
+    expect(podIps).toContain(await world.ask())
+    expect(next.log).toMatch(/a service cannot be programmed; all others go on.*bad\/one/)
+    end()
+    await until('the service is tried again', async () => (await world.ask('172.30.9.9', 80, 600)) === podIps[0])
+  })
+
+  it('answers UDP though other services change meanwhile', async () => {
+    const udp = (service: string, ip: string, endpoint: string) => [
+      expand({ service, clusterIP: ip, ports: ['dns 53/udp'] }, 700),
+      expand({ slice: service, ports: ['dns 5353/udp'], endpoints: [`${endpoint} local`] }, 701),
+    ]
+    const proxy = await ProxyProcess.start(world, udp('ns1/dns', '172.30.0.53', podIps[0]), {}, 'userspace')
+    await proxy.settle()
+    const pod = createSocket('udp4').bind({ fd: world.pod(0).openSocket('udp', podIps[0], 5353) })
+    const client = createSocket('udp4').bind({ fd: world.client.openSocket('udp', '192.168.0.100', 0) })
+    const asked = once(pod, 'message')
+    client.send('question', 53, '172.30.0.53')
+    const [, from] = await asked
+    await proxy.apply({ drop: [], put: udp('ns1/other', '172.30.0.54', podIps[1]) })
+    await proxy.settle()
+    const answered = Promise.race([once(client, 'message'), delay(3000).then(() => ['', { address: 'nobody' }])])
+    pod.send('answer', from.port, from.address)
+    const [answer, sender] = await answered
+    pod.close()
+    client.close()
+    expect([String(answer), sender.address, sender.port]).toEqual(['answer', '172.30.0.53', 53])
   })
 
   it.each([

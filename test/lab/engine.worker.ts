@@ -104,6 +104,7 @@ async function start(ask: Ask & { ask: 'start' }): Promise<Running> {
     table: new ConntrackTable(),
     ports: (family) => engine.udpPorts(family),
     nodeAddresses: (family) => interfaceAddresses.filter((ip) => familyOf(ip) === family),
+    answers: backend.answers,
     clock: systemClock,
     log,
   })

@@ -1,7 +1,7 @@
 // The userspace mode: its parts put together. We end the clients' connections ourselves; iptables only leads them to us.
 
 import { ProxyError } from '../../lib/errors.ts'
-import { isLoopback } from '../../lib/ip.ts'
+import { type Family, isLoopback } from '../../lib/ip.ts'
 import { silentLogger } from '../../lib/log.ts'
 import type { Backend, Settings } from '../backend.ts'
 import { usableFamilies } from '../iptables/backend.ts'
@@ -13,6 +13,7 @@ import { UserspaceTarget } from './target.ts'
 
 export function userspace(settings: Pick<Settings, 'syncPeriodMs' | 'userspace'>): Backend<UserspaceEntry> {
   const budget = new FileBudget()
+  const targets = new Map<Family, UserspaceTarget>()
   let found: Promise<Programs> | undefined
   return {
     name: 'userspace',
@@ -28,7 +29,10 @@ export function userspace(settings: Pick<Settings, 'syncPeriodMs' | 'userspace'>
         throw new ProxyError('config', `bindAddress ${bindAddress} is loopback: nobody can be redirected to it`)
       }
       found ??= findPrograms(context.log)
-      return new UserspaceTarget({ context, programs: await found, budget, settings })
+      const target = new UserspaceTarget({ context, programs: await found, budget, settings })
+      targets.set(context.family, target)
+      return target
     },
+    answers: (family, ip, port) => targets.get(family)?.answers(ip, port) === true,
   }
 }

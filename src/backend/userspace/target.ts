@@ -1,15 +1,17 @@
 // Opens listeners, then writes the chains that lead to them; closes what is no longer wanted only after nothing leads there.
 
 import { networkInterfaces } from 'node:os'
-import { describeError } from '../../lib/errors.ts'
+import { describeError, ProxyError } from '../../lib/errors.ts'
 import { canonicalIp, type Family, familyOf, isLinkLocal6, isLoopback, isUnspecified } from '../../lib/ip.ts'
 import type { Applied, Changes, Held, OpenContext, Refusal, Settings, Target, Wanted } from '../backend.ts'
 import { canary } from '../iptables/chains.ts'
+import { suspectLines } from '../iptables/restore.ts'
 import { openSight, type Seen, type Sight } from '../iptables/sight.ts'
 import { type Programs, Tools } from '../iptables/tools.ts'
 import { Watch } from '../iptables/watch.ts'
 import type { Budget } from '../relay/tcp.ts'
 import type { ListenerEntry, RulesEntry, UserspaceEntry } from './entries.ts'
+import { type Culprit, type Failure, isolate } from './isolate.ts'
 import { Listeners } from './listeners.ts'
 import { canaryTables, compose, type Draft, type Hook, hookArgs, hooks, type Missing, ownChains } from './portals.ts'
 
@@ -34,7 +36,9 @@ export class UserspaceTarget implements Target<UserspaceEntry> {
   #uses: ReadonlyMap<string, number> = new Map()
   /** What observe saw; set means that the next apply writes everything and makes sure of the hooks. */
   #seen: Seen | undefined
-  /** The text that the kernel has; undefined: unknown. */
+  /** Rules that the kernel has. Of a service whose new ones were refused these are the old ones. */
+  #rules: ReadonlyMap<string, RulesEntry> = new Map()
+  /** Their text; undefined: unknown. */
   #written: string | undefined
   /** Rules, or the ports that they lead to, changed since they were written. */
   #due = true
@@ -60,12 +64,17 @@ export class UserspaceTarget implements Target<UserspaceEntry> {
 
   async apply(changes: Changes<UserspaceEntry>, wanted: Wanted<UserspaceEntry>, signal: AbortSignal): Promise<Applied> {
     const version = this.#listeners.version
-    const refused = await this.#open(changes, wanted)
+    const refused = [...(await this.#open(changes, wanted))]
     // Endpoints that come and go change what listeners know, and no rule.
     this.#due ||= version !== this.#listeners.version || changes.drop.length > 0 || changes.put.some(isRule)
-    if (this.#due || this.#seen !== undefined) await this.#write(wanted, signal)
+    if (this.#due || this.#seen !== undefined) refused.push(...(await this.#write(changes, wanted, signal)))
     await this.#listeners.drop(changes.drop.filter(({ kind }) => kind === 'listener').map(({ id }) => id))
     return { refused, figures: this.#listeners.figures() }
+  }
+
+  /** Whether one of our sockets answers UDP there. */
+  answers(ip: string, port: number): boolean {
+    return this.#listeners.answers(ip, port) || this.#listeners.answers(anyAddress(this.#context.family), port)
   }
 
   drifted(): boolean {
@@ -91,40 +100,82 @@ export class UserspaceTarget implements Target<UserspaceEntry> {
     return await this.#listeners.put(entries.values(), { host, avoid })
   }
 
-  async #write(wanted: Wanted<UserspaceEntry>, signal: AbortSignal): Promise<void> {
-    const draft = this.#draft(wanted)
-    const text = compose(draft)
+  async #write(
+    changes: Changes<UserspaceEntry>,
+    wanted: Wanted<UserspaceEntry>,
+    signal: AbortSignal,
+  ): Promise<readonly Refusal[]> {
     const seen = this.#seen
-    if (seen === undefined && text === this.#written) {
+    const fresh = changes.put.filter((entry) => entry.kind === 'rules')
+    const kept = new Map(seen === undefined ? this.#rules : [])
+    for (const { id } of changes.drop) kept.delete(id)
+    if (seen === undefined && compose(this.#draft(joined(kept, fresh), wanted)) === this.#written) {
+      this.#rules = joined(kept, fresh)
       this.#due = false
-      return
+      return []
     }
     this.#written = undefined
     const before = await this.#watch.pause()
     const commits = this.#tools.commits
+    let culprits: readonly Culprit<RulesEntry>[] = []
     try {
-      const missing = seen === undefined ? undefined : await this.#missing(seen, signal)
-      await this.#tools.restore(missing === undefined ? text : compose(draft, missing), signal)
-      this.#written = text
+      let missing = seen === undefined ? undefined : await this.#missing(seen, signal)
+      this.#rules = kept
+      const attempt = async (some: readonly RulesEntry[]) => {
+        const failure = await this.#attempt(joined(this.#rules, some), wanted, missing, signal)
+        if (failure === undefined) missing = undefined
+        // Each table is written by itself, so some hooks may be there by now.
+        else if (missing !== undefined) missing = await this.#missing(await this.#sight.look(signal), signal)
+        return failure
+      }
+      culprits = await isolate(fresh, { attempt, mentions })
       this.#due = false
       this.#seen = undefined
-      this.#uses = usesOf(text)
     } catch (error) {
       this.#watch.abandon()
       throw error
     }
     try {
-      await this.#watch.resume(before, this.#tools.commits - commits, seen !== undefined, signal)
+      const certain = culprits.length > 0 ? undefined : before
+      await this.#watch.resume(certain, this.#tools.commits - commits, seen !== undefined, signal)
     } catch (error) {
       signal.throwIfAborted()
       this.#watch.abandon()
       this.#context.log.warn('cannot look after our rules', { error: describeError(error) })
     }
+    return culprits.map(({ one, error }) => ({ id: one.id, error }))
   }
 
-  #draft(wanted: Wanted<UserspaceEntry>): Draft {
+  /** Undefined if the kernel has these rules now. */
+  async #attempt(
+    rules: ReadonlyMap<string, RulesEntry>,
+    wanted: Wanted<UserspaceEntry>,
+    missing: Missing | undefined,
+    signal: AbortSignal,
+  ): Promise<Failure | undefined> {
+    const draft = this.#draft(rules, wanted)
+    const text = compose(draft, missing)
+    try {
+      signal.throwIfAborted()
+      await this.#tools.restore(text, signal)
+    } catch (error) {
+      if (!(error instanceof ProxyError) || error.code !== 'exec' || error.fields.exitCode === undefined) throw error
+      const lines = suspectLines(String(error.fields.stderr), text)
+      return {
+        error: new ProxyError('iptables-refused', `rules are refused: ${error.message}`, { cause: error }),
+        lines,
+      }
+    }
+    this.#rules = rules
+    this.#written = compose(draft)
+    this.#uses = usesOf(this.#written)
+    return undefined
+  }
+
+  #draft(rules: ReadonlyMap<string, RulesEntry>, wanted: Wanted<UserspaceEntry>): Draft {
+    const inOrder = [...rules.values()].sort((a, b) => (a.order < b.order ? -1 : 1))
     return {
-      texts: [...rulesOf(wanted)].sort((a, b) => (a.order < b.order ? -1 : 1)).map(({ digest }) => digest),
+      texts: inOrder.map(({ digest }) => digest),
       opened: (listener) => this.#listeners.opened(listener),
       // Those that are open and no longer wanted are closed as soon as nothing leads there.
       listeners: listenersOf(wanted).flatMap(({ id }) => this.#listeners.opened(id) ?? []),
@@ -171,6 +222,16 @@ function nodePortsOf(wanted: Wanted<UserspaceEntry>): ReadonlySet<string> {
   for (const entry of rulesOf(wanted)) for (const nodePort of entry.nodePorts) nodePorts.add(nodePort)
   return nodePorts
 }
+
+function joined(rules: ReadonlyMap<string, RulesEntry>, more: readonly RulesEntry[]): ReadonlyMap<string, RulesEntry> {
+  const all = new Map(rules)
+  for (const entry of more) all.set(entry.id, entry)
+  return all
+}
+
+/** A line of the text is one of the entry's up to where it leads to. */
+const mentions = ({ digest }: RulesEntry, line: string): boolean =>
+  digest.split('\n').some((own) => own !== '' && line.startsWith(own.split('<', 1)[0] as string))
 
 /** Every chain is used by the rules in it and by the hooks that lead to it. */
 function usesOf(text: string): ReadonlyMap<string, number> {
