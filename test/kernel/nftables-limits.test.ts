@@ -8,7 +8,7 @@ import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
 import type { Backend, Held } from '../../src/backend/backend.ts'
 import { nftables } from '../../src/backend/nftables/backend.ts'
 import { element, type NftEntry } from '../../src/backend/nftables/entries.ts'
-import { inVm, patience } from '../lab/vm.ts'
+import { full, inVm, patience } from '../lab/vm.ts'
 import type { Manifest } from '../scenarios/format.ts'
 import { type Bundle, bundleProgram } from './bundle.ts'
 import { LiveProxy, scenario } from './live.ts'
@@ -93,7 +93,7 @@ describe('what is missing', () => {
 })
 
 /** In an emulated CPU a tenth takes as long. */
-const many = inVm ? 1000 : 10_000
+const many = !inVm ? 10_000 : full ? 1000 : 200
 
 describe(`${many} services`, () => {
   it('are loaded, found again and given away; the event loop has its turns meanwhile', {

@@ -1,6 +1,6 @@
 // The proxy of an engine driver: the real engine and a real backend, in a process of its own inside the node's namespace.
 
-import type { Settings } from '../../src/backend/backend.ts'
+import type { Backend, Held, Settings } from '../../src/backend/backend.ts'
 import { cleanups, findBackend } from '../../src/backend/backends.ts'
 import { ConntrackCleaner } from '../../src/engine/conntrack.ts'
 import { Engine } from '../../src/engine/engine.ts'
@@ -14,6 +14,7 @@ import { ConntrackTable } from '../../src/sys/netlink/conntrack.ts'
 import { nodeView } from '../scenarios/facts.ts'
 import type { Manifest, Mode, NodeSettings } from '../scenarios/format.ts'
 import type { Change } from './driver.ts'
+import { patience } from './vm.ts'
 
 /** What the parent asks for, one at a time. */
 export type Ask =
@@ -86,8 +87,7 @@ async function answer(ask: Ask): Promise<unknown> {
 
 async function start(ask: Ask & { ask: 'start' }): Promise<Running> {
   const { mode, families, settings, interfaceAddresses } = ask
-  const backend = findBackend(mode)?.(backendSettings(settings))
-  if (backend === undefined) throw new Error(`no backend ${mode}`)
+  const backend = backendOf(mode, settings)
   const journal = new Journal({ log })
   const views = new Map(families.map((family) => [family, nodeView(settings, family, interfaceAddresses)]))
   for (const view of views.values()) await backend.prepare(view, log)
@@ -137,7 +137,7 @@ async function start(ask: Ask & { ask: 'start' }): Promise<Running> {
     families,
     addresses: interfaceAddresses,
     async settled() {
-      const end = Date.now() + 20_000
+      const end = Date.now() + patience(20_000)
       while ([...asked].some(([family, at]) => (done.get(family) ?? 0) < at)) {
         if (Date.now() > end) throw new Error(`not settled: ${failure ?? 'still busy'}`)
         await new Promise<void>((resolve) => {
@@ -151,6 +151,18 @@ async function start(ask: Ask & { ask: 'start' }): Promise<Running> {
     },
     held: () => families.map((family) => `${family} ${held.get(family)}`),
   }
+}
+
+const backends = new Map<string, Backend<Held>>()
+
+/** One for all scenarios with these settings: what it finds out about the machine takes a dozen programs in some modes. */
+function backendOf(mode: Mode, settings: NodeSettings): Backend<Held> {
+  const chosen = backendSettings(settings)
+  const key = `${mode} ${JSON.stringify(chosen)}`
+  const backend = backends.get(key) ?? findBackend(mode)?.(chosen)
+  if (backend === undefined) throw new Error(`no backend ${mode}`)
+  backends.set(key, backend)
+  return backend
 }
 
 function backendSettings(settings: NodeSettings): Settings {

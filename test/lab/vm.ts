@@ -4,6 +4,9 @@ import { release } from 'node:os'
 
 export const inVm = process.env.SLUICE_IN_VM === '1'
 
+/** All there is to test, and not only a part of it; SLUICE_FULL=1 asks for that in a VM. */
+export const full = !inVm || process.env.SLUICE_FULL === '1'
+
 /** A limit on time, as it is meant on a real machine. */
 export const patience = (ms: number): number => (inVm ? 12 * ms : ms)
 
