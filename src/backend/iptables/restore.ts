@@ -40,7 +40,7 @@ export interface Draft {
   readonly base: Readonly<Record<Table, { readonly head: string; readonly tail: string }>>
   /** Rules in the shared chains by service port, in order. */
   readonly shared: Readonly<Record<Table, Iterable<readonly [port: string, text: string]>>>
-  /** Chains to write, by service port, in order. */
+  /** Chains to write, by service port, in order; those of a port in kube-proxy's order. */
   readonly chains: ReadonlyMap<string, readonly IptEntry[]>
   /** Chains to delete. */
   readonly stale: readonly string[]
@@ -49,45 +49,42 @@ export interface Draft {
 }
 
 export function compose(draft: Draft): string {
-  const out: string[] = ['*filter\n']
-  declare(out, sharedChains.filter)
-  if (draft.base.filter.head !== '') declare(out, [kubeletFirewall])
-  out.push(draft.base.filter.head)
-  for (const [, text] of draft.shared.filter) out.push(text)
-  out.push(draft.base.filter.tail, 'COMMIT\n*nat\n')
-
-  declare(out, sharedChains.nat)
-  const written = new Map<string, readonly IptEntry[]>()
-  for (const [port, entries] of draft.chains) {
-    const inOrder = sorted(entries)
-    written.set(port, inOrder)
-    for (const { id } of inOrder) out.push(`:${chainOf(id)} - [0:0]\n`)
-  }
-  declare(out, draft.stale)
-  out.push(draft.base.nat.head)
-  const text = (entry: IptEntry) => textOf(entry, !draft.large)
-  for (const [port, rules] of draft.shared.nat) {
-    out.push(rules)
-    const own = written.get(port)
+  const { base, shared, chains, stale, large } = draft
+  let out = `*filter\n${declare(sharedChains.filter)}`
+  if (base.filter.head !== '') out += declare([kubeletFirewall])
+  out += base.filter.head
+  for (const [, text] of shared.filter) out += text
+  out += `${base.filter.tail}COMMIT\n*nat\n${declare(sharedChains.nat)}`
+  for (const entries of chains.values()) out += declarations(entries)
+  out += declare(stale) + base.nat.head
+  let written = 0
+  for (const [port, rules] of shared.nat) {
+    out += rules
+    const own = chains.get(port)
     if (own === undefined) continue
-    rulesOf(own, text, out)
-    written.delete(port)
+    written++
+    out += rulesOf(own, large)
   }
-  for (const own of written.values()) rulesOf(own, text, out)
-  for (const chain of draft.stale) out.push(`-X ${chain}\n`)
-  out.push(draft.base.nat.tail, 'COMMIT\n')
-  return out.join('')
+  // Of a port that nothing leads to.
+  if (written < chains.size) {
+    const led = new Set(ports(shared.nat))
+    for (const [port, own] of chains) if (!led.has(port)) out += rulesOf(own, large)
+  }
+  for (const chain of stale) out += `-X ${chain}\n`
+  return `${out}${base.nat.tail}COMMIT\n`
+}
+
+function* ports(texts: Iterable<readonly [port: string, text: string]>): Iterable<string> {
+  for (const [port] of texts) yield port
 }
 
 /** Chains of services alone, with the one shared chain that they jump to. */
 export function composeChains({ head, chains, large }: ChainsDraft): string {
-  const out: string[] = ['*nat\n', ':KUBE-MARK-MASQ - [0:0]\n']
-  const all = [...chains.values()].map(sorted)
-  for (const { id } of all.flat()) out.push(`:${chainOf(id)} - [0:0]\n`)
-  out.push(...(head.match(/^-A KUBE-MARK-MASQ .*\n/gm) ?? []))
-  for (const own of all) rulesOf(own, (entry) => textOf(entry, !large), out)
-  out.push('COMMIT\n')
-  return out.join('')
+  let out = '*nat\n:KUBE-MARK-MASQ - [0:0]\n'
+  for (const entries of chains.values()) out += declarations(entries)
+  for (const line of head.match(/^-A KUBE-MARK-MASQ .*\n/gm) ?? []) out += line
+  for (const entries of chains.values()) out += rulesOf(entries, large)
+  return `${out}COMMIT\n`
 }
 
 interface ChainsDraft extends Pick<Draft, 'chains' | 'large'> {
@@ -96,53 +93,49 @@ interface ChainsDraft extends Pick<Draft, 'chains' | 'large'> {
 }
 
 export function composeDeletions(chains: readonly string[]): string {
-  const out: string[] = ['*nat\n']
-  declare(out, chains)
-  for (const chain of chains) out.push(`-X ${chain}\n`)
-  out.push('COMMIT\n')
-  return out.join('')
+  return `*nat\n${declare(chains)}${chains.map((chain) => `-X ${chain}\n`).join('')}COMMIT\n`
 }
 
 /** The canaries, shared chains and jumps that are missing; '' if none is. A chain that exists must not be named: that would empty it. */
 export function composeJumps(missing: readonly Jump[], absent: (table: string, chain: string) => boolean): string {
-  const out: string[] = []
+  let out = ''
   for (const table of ['mangle', 'nat', 'filter']) {
     const own = missing.filter((jump) => jump.table === table)
     const chains = [canary, ...own.map(({ to }) => to)].filter((chain) => absent(table, chain))
     if (own.length + chains.length === 0) continue
-    out.push(`*${table}\n`)
-    declare(out, [...new Set(chains)])
-    for (const jump of own) out.push(`${savedJump(jump).replace('-A', '-I')}\n`)
-    out.push('COMMIT\n')
+    const jumps = own.map((jump) => `${savedJump(jump).replace('-A', '-I')}\n`)
+    out += `*${table}\n${declare([...new Set(chains)])}${jumps.join('')}COMMIT\n`
   }
-  return out.join('')
+  return out
 }
 
-function declare(out: string[], chains: readonly string[]): void {
-  for (const chain of chains) out.push(`:${chain} - [0:0]\n`)
-}
+const declare = (chains: readonly string[]): string => chains.map((chain) => `:${chain} - [0:0]\n`).join('')
 
-const order = ['EXT', 'FW-', 'SVC', 'SVL', 'SEP']
-
-const rank = ({ id }: IptEntry): number => order.indexOf(id.slice(9, 12))
-
-/** They mostly are. */
-function sorted(entries: readonly IptEntry[]): readonly IptEntry[] {
-  const ranks = entries.map(rank)
-  return ranks.every((one, i) => i === 0 || one >= (ranks[i - 1] as number))
-    ? entries
-    : entries.toSorted((a, b) => rank(a) - rank(b))
+function declarations(entries: readonly IptEntry[]): string {
+  let out = ''
+  for (const { id } of entries) out += `:${chainOf(id)} - [0:0]\n`
+  return out
 }
 
 /** kube-proxy writes the first rule for the cluster IP before it comes to the other chains of the port. */
-function rulesOf(entries: readonly IptEntry[], text: (entry: IptEntry) => string, out: string[]): void {
-  const internal = entries.find(({ id, digest }) => id.startsWith('KUBE-SV', 4) && clusterIpRule.test(digest))
-  const first = internal === undefined ? '' : internal.digest.slice(0, internal.digest.indexOf('\n') + 1)
-  out.push(first)
-  for (const entry of entries) out.push(entry === internal ? text(entry).slice(first.length) : text(entry))
+function rulesOf(entries: readonly IptEntry[], large: boolean): string {
+  let first = ''
+  let out = ''
+  for (const entry of entries) {
+    const text = textOf(entry, !large)
+    const end = first === '' && entry.id.startsWith('KUBE-SV', 4) ? clusterIpEnd(text) : 0
+    if (end > 0) first = text.slice(0, end)
+    out += end > 0 ? text.slice(end) : text
+  }
+  return first + out
 }
 
-const clusterIpRule = /^-A KUBE-SV[CL]-\S+ -m comment --comment "\S+ cluster IP" /
+/** Where the first line ends if it is about the cluster IP, else 0. */
+function clusterIpEnd(text: string): number {
+  const end = text.indexOf('\n') + 1
+  const at = text.indexOf(' cluster IP" ')
+  return at >= 0 && at < end ? end : 0
+}
 
 /**
  * Lines that a failed restore may mean; none if it does not say, or means a whole table. The nft flavour tells of a missing

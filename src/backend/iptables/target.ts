@@ -138,9 +138,17 @@ export class IptablesTarget implements Target<IptEntry> {
   /** Chains and jumps that are missing, all in one restore. A chain that does not exist or is not in use needs no question. */
   async #ensureJumps({ uses, jumps: found }: Seen, signal: AbortSignal): Promise<void> {
     const missing: Jump[] = []
+    const known = new Set(found)
+    const listed = new Set<string>()
     for (const one of jumps) {
-      if (found.has(`${one.table} ${savedJump(one)}`)) continue
+      const line = `${one.table} ${savedJump(one)}`
       const used = (uses.get(`${one.table} ${one.to}`) ?? 0) > 0
+      // One question about a chain spares one for each of its jumps.
+      if (used && !known.has(line) && !listed.has(`${one.table} ${one.from}`)) {
+        listed.add(`${one.table} ${one.from}`)
+        for (const rule of await this.#tools.list(one.table, one.from, signal)) known.add(`${one.table} ${rule}`)
+      }
+      if (known.has(line)) continue
       const rule = [one.from, '-t', one.table, ...jumpArgs(one)]
       if (!used || !(await this.#tools.ask(['-C', ...rule], signal))) missing.push(one)
     }

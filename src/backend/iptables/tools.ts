@@ -52,11 +52,19 @@ export class Tools {
     return code === 0
   }
 
+  /** Rules of one chain, as iptables-save prints them. */
+  async list(table: string, chain: string, signal?: AbortSignal): Promise<readonly string[]> {
+    const program = `${this.#name}${this.programs.suffix}`
+    const options = { deadlineMs: 5 * 60_000, ...(signal && { signal }) }
+    const args = [...this.#wait([1, 4, 22]), '-S', chain, '-t', table]
+    return (await this.#patiently(program, args, options)).stdout.split('\n').filter((line) => line.startsWith('-A '))
+  }
+
   async restore(text: string, signal?: AbortSignal, args: readonly string[] = []): Promise<void> {
     const program = `${this.#name}${this.programs.suffix}-restore`
     const options = { stdin: Buffer.from(text), deadlineMs: restoreDeadlineMs, ...(signal && { signal }) }
     await this.#patiently(program, [...this.#wait([1, 6, 2]), ...args, '--noflush', '--counters'], options)
-    this.commits += text.split('\nCOMMIT').length - 1
+    for (let at = text.indexOf('\nCOMMIT'); at >= 0; at = text.indexOf('\nCOMMIT', at + 1)) this.commits++
   }
 
   save(table: string, signal?: AbortSignal): Promise<string> {

@@ -166,7 +166,12 @@ export class Writer {
     const before: (readonly [string, IptEntry | undefined])[] = []
     for (const unit of units) {
       for (const { id } of unit.drop) before.push([id, book.drop(id)])
-      for (const entry of unit.put) before.push([entry.id, book.put(this.#adapted(entry))])
+      for (const entry of unit.put) {
+        const adapted = this.#adapted(entry)
+        const old = book.put(adapted)
+        // Most of a full write is what was there before.
+        if (old?.digest !== adapted.digest) before.push([entry.id, old])
+      }
     }
     return () => {
       for (const [id, entry] of before.reverse()) {
@@ -222,11 +227,32 @@ export class Writer {
     }
     const jumping = (chain: string) => (isEndpoint({ id: `nat ${chain}` }) ? 1 : 0)
     return {
-      chains: [...chains].sort(([a], [b]) => (a < b ? -1 : 1)),
+      chains: [...chains].sort(([a], [b]) => (a < b ? -1 : 1)).map(([port, own]) => [port, sorted(own)] as const),
       stale: [...stale].sort((a, b) => jumping(a) - jumping(b)),
     }
   }
 }
+
+/** EXT, FW, SVC, SVL, SEP. They mostly are. */
+function sorted(entries: readonly IptEntry[]): readonly IptEntry[] {
+  let last = 0
+  for (const entry of entries) {
+    const rank = rankOf(entry)
+    if (rank < last) return entries.toSorted((a, b) => rankOf(a) - rankOf(b))
+    last = rank
+  }
+  return entries
+}
+
+/** By what follows `nat KUBE-`. */
+function rankOf({ id }: IptEntry): number {
+  const first = id.charCodeAt(9)
+  if (first !== letters.S) return first === letters.E ? 0 : 1
+  if (id.charCodeAt(10) === letters.E) return 4
+  return id.charCodeAt(11) === letters.C ? 2 : 3
+}
+
+const letters = { C: 0x43, E: 0x45, S: 0x53 } as const
 
 /** As few runs of neighbours as go, each of at most `limit` in weight or of a single one. */
 function chunks<T>(all: readonly T[], weight: (one: T) => number, limit: number): readonly T[][] {
