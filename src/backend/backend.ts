@@ -117,4 +117,16 @@ export interface Backend<E extends Held> {
 }
 
 /** Removes all that a mode may have left on the node, by us or by kube-proxy; nothing of others. */
-export type Cleanup = (log: Logger) => Promise<void>
+export type Cleanup = (log: Logger, spared?: Spared) => Promise<void>
+
+/** What is not ours although it looks like it. */
+export interface Spared {
+  /** Virtual servers at these addresses. */
+  readonly cidrs: readonly string[]
+}
+
+/**
+ * As `Cleanup`, for a node on which another mode serves by now: what connections still need stays until they have ended. False if there
+ * is such: to be called again, then with `again`.
+ */
+export type Retire = (log: Logger, again: boolean, spared?: Spared) => Promise<boolean>

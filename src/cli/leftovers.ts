@@ -68,9 +68,11 @@ export async function saved({ suffix }: Programs, family: Family, table: string)
   return (await run(`${programName(family)}${suffix}-save`, ['-t', table], options)).stdout
 }
 
+export const hasIpvsDevice = (): boolean => readText('/proc/net/dev').includes('kube-ipvs0:')
+
 async function ipvsThings(): Promise<readonly Leftover[]> {
   const found: Leftover[] = []
-  if (readText('/proc/net/dev').includes('kube-ipvs0:')) {
+  if (hasIpvsDevice()) {
     found.push({ mode: 'ipvs', what: 'device kube-ipvs0', where: 'network interfaces' })
   }
   const servers = readText('/proc/net/ip_vs').match(/^(TCP|UDP|SCTP) /gm)?.length ?? 0

@@ -1,15 +1,18 @@
 // The command behind `bin/kube-proxy` and `sluice proxy`: flags to configuration, then run, write, clean up or print.
 
 import { readFileSync, writeFileSync } from 'node:fs'
-import { cleanups } from '../backend/backends.ts'
+import type { Mode } from '../backend/backend.ts'
+import { cleanups, retirements } from '../backend/backends.ts'
 import type { Config } from '../config/schema.ts'
 import { kubernetesVersion } from '../config/version.ts'
 import { watchConfigFile } from '../config/watch.ts'
 import { formatConfig } from '../config/write.ts'
 import { describeError, ProxyError } from '../lib/errors.ts'
 import { createLogger, type Logger } from '../lib/log.ts'
+import { sleep, systemClock } from '../lib/time.ts'
 import { usage } from './flag-help.ts'
 import { type Options, resolveOptions } from './flags.ts'
+import { hasIpvsDevice } from './leftovers.ts'
 import { run } from './run.ts'
 import { backendFor, settingsOf } from './settings.ts'
 import { sluiceVersion } from './version.ts'
@@ -64,12 +67,16 @@ async function runUntilStopped(options: Options, log: ReturnType<typeof createLo
   process.once('SIGTERM', onSignal)
   process.once('SIGINT', onSignal)
   try {
-    await cleanOtherModes(options.config, log)
+    const { signal } = stop
+    const retire = () => retireOtherModes(options.config, log, signal)
+    const seamless = options.config.mode === 'ipvs' || hasIpvsDevice()
+    if (!seamless) await retire()
     await run({
       options,
       backend: backendFor({ mode: options.config.mode, settings: settingsOf(options.config) }),
       log,
-      signal: stop.signal,
+      signal,
+      ...(seamless ? { onServing: retire } : {}),
     })
   } finally {
     watch?.close()
@@ -80,25 +87,49 @@ async function runUntilStopped(options: Options, log: ReturnType<typeof createLo
   if (received !== undefined) process.kill(process.pid, received)
 }
 
-/** As upstream: nothing distinguishes iptables from ipvs leftovers, so those two leave each other alone. */
-async function cleanOtherModes(config: Config, log: Logger): Promise<void> {
+const retirePauseMs = 5_000
+/** Connections through another mode's data plane that have not ended by then are cut. */
+const retireLimitMs = 3_600_000
+
+/**
+ * Before we start, as upstream does. From and to ipvs once we serve: what the other mode left carries connections until then, and virtual
+ * servers also afterwards. As upstream, nothing distinguishes iptables from ipvs leftovers, so those two leave each other alone.
+ */
+async function retireOtherModes(config: Config, log: Logger, signal: AbortSignal): Promise<void> {
   const shared = ['iptables', 'ipvs']
-  for (const [mode, cleanup] of cleanups) {
-    if (mode === config.mode || (shared.includes(mode) && shared.includes(config.mode))) continue
+  const spared = { cidrs: config.ipvs.excludeCIDRs }
+  const end = systemClock.monotonic() + retireLimitMs
+  const others = [...retirements].filter(
+    ([mode]) => mode !== config.mode && !(shared.includes(mode) && shared.includes(config.mode)),
+  )
+  const busy: Mode[] = []
+  const attempt = async (mode: Mode, work: () => Promise<boolean>): Promise<void> => {
     try {
-      await cleanup(log)
+      if (!(await work())) busy.push(mode)
     } catch (error) {
       log.warn('cannot remove what another mode left', { mode, error: describeError(error) })
     }
   }
+  for (const [mode, retire] of others) await attempt(mode, () => retire(log, false, spared))
+  while (busy.length > 0) {
+    await sleep(systemClock, retirePauseMs, signal)
+    const over = systemClock.monotonic() > end
+    for (const mode of busy.splice(0)) {
+      await attempt(mode, async () => {
+        if (!over) return retirements.get(mode)?.(log, true, spared) ?? true
+        await cleanups.get(mode)?.(log, spared)
+        return true
+      })
+    }
+  }
 }
 
-async function cleanEverything({ cleanupIpvs }: Options, log: Logger): Promise<number> {
+async function cleanEverything({ cleanupIpvs, config }: Options, log: Logger): Promise<number> {
   let failed = 0
   for (const [mode, cleanup] of cleanups) {
     if (mode === 'ipvs' && !cleanupIpvs) continue
     try {
-      await cleanup(log)
+      await cleanup(log, { cidrs: config.ipvs.excludeCIDRs })
     } catch (error) {
       failed++
       log.error('cleanup failed', { mode, error: describeError(error) })

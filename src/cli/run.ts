@@ -35,10 +35,12 @@ export interface RunOptions {
   readonly log: RootLogger
   /** Aborted to stop; everything programmed stays. */
   readonly signal: AbortSignal
+  /** Called once, after the first sync of every family has worked. */
+  readonly onServing?: () => Promise<void>
 }
 
 /** Resolves after `--init-only` or a stop; rejects with what made it impossible to go on. */
-export async function run({ options, backend, log, signal }: RunOptions): Promise<void> {
+export async function run({ options, backend, log, signal, onServing }: RunOptions): Promise<void> {
   const { config } = options
   const clock = systemClock
   const stop = new AbortController()
@@ -105,6 +107,7 @@ export async function run({ options, backend, log, signal }: RunOptions): Promis
       health.setNode(record)
       views.update({ zone: record.zone })
     })
+    if (onServing !== undefined) afterFirstSyncs(journal, families, onServing, log)
     views.watch((family, view) => engine.setView(family, view))
     const addresses = watchAddresses(() => void refreshAddresses(views, log))
     const admin = await startAdmin({
@@ -152,6 +155,17 @@ function nodeName(config: Config): string {
   const name = (config.hostnameOverride || hostname()).trim().toLowerCase()
   if (name === '') throw new ProxyError('config', 'the host name is empty: give --hostname-override')
   return name
+}
+
+function afterFirstSyncs(journal: Journal, families: readonly Family[], then: () => Promise<void>, log: Logger): void {
+  const waiting = new Set(families)
+  const unsubscribe = journal.subscribe({
+    report({ family, ok }) {
+      if (!ok || !waiting.delete(family) || waiting.size > 0) return
+      unsubscribe()
+      then().catch((error: unknown) => log.v(1, 'stopped looking after other modes', { error: describeError(error) }))
+    },
+  })
 }
 
 /** Both families wherever the machine and the mode can; the primary one must be among them. */

@@ -3,13 +3,12 @@
 import { describeError, ProxyError } from '../../lib/errors.ts'
 import { type Family, familyOf } from '../../lib/ip.ts'
 import { type Logger, silentLogger } from '../../lib/log.ts'
-import { systemClock } from '../../lib/time.ts'
 import { run } from '../../sys/exec.ts'
 import { atLeast, kernelVersion } from '../../sys/families.ts'
 import { command, type Service } from '../../sys/netlink/ipvs.ts'
 import { ensureSysctl } from '../../sys/sysctl.ts'
 import type { Backend, Settings } from '../backend.ts'
-import { findPrograms, type Programs, programName, Tools } from '../iptables/tools.ts'
+import { findPrograms, type Programs, usableFamilies } from '../iptables/tools.ts'
 import { base } from './base.ts'
 import { PortTotals } from './counters.ts'
 import type { IpvsEntry } from './entries.ts'
@@ -33,7 +32,8 @@ export function ipvs(settings: IpvsSettings): Backend<IpvsEntry> {
   return {
     name: 'ipvs',
     periodic: true,
-    families: () => usableFamilies(),
+    // Its rules masquerade and filter what IPVS balances.
+    families: () => usableFamilies('ipvs'),
     prepare: (_node, log) => prepare(settings, scheduler, log),
     base,
     plan: (port, node) => plan(port, node, { scheduler }),
@@ -52,39 +52,27 @@ export function ipvs(settings: IpvsSettings): Backend<IpvsEntry> {
         syncPeriodMs: settings.syncPeriodMs,
         excludeCidrs: settings.ipvs.excludeCidrs.filter((cidr) => familyOf(cidr) === context.family),
         drainLimitMs,
-        checkMs: 1000,
+        checkMs: 500,
         onClose: () => targets.delete(target),
       })
       targets.add(target)
       return target
     },
     async counters(limit) {
-      const readings = await Promise.all([...targets].map((target) => target.counters()))
-      return totals.tell(readings.flat(), limit)
+      // By a socket of its own: a change does not wait for ten thousand servers to be read.
+      const kernel = await VirtualServers.open()
+      if (kernel === undefined) return []
+      try {
+        const services = await kernel.services({})
+        return totals.tell(
+          [...targets].flatMap((target) => target.readings(services)),
+          limit,
+        )
+      } finally {
+        kernel.close()
+      }
     },
   }
-}
-
-/** Those in which iptables works; its rules masquerade and filter what IPVS balances. */
-async function usableFamilies(): Promise<readonly Family[]> {
-  const programs = await findPrograms(silentLogger)
-  const usable: Family[] = []
-  const problems: string[] = []
-  for (const family of [4, 6] as const) {
-    const tools = new Tools({ programs, family, log: silentLogger, clock: systemClock, patienceMs: 30_000 })
-    try {
-      if (await tools.ask(['-S', 'POSTROUTING', '-t', 'nat'])) usable.push(family)
-      else problems.push(`${programName(family)} cannot read the nat table`)
-    } catch (error) {
-      if (!(error instanceof ProxyError)) throw error
-      problems.push(error.message)
-    }
-  }
-  if (usable.length > 0) return usable
-  throw new ProxyError(
-    'iptables-unusable',
-    `mode ipvs needs iptables, which does not work here: ${problems.join('; ')}`,
-  )
 }
 
 async function prepare(settings: IpvsSettings, scheduler: string, log: Logger): Promise<void> {

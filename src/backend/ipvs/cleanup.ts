@@ -10,11 +10,11 @@ import { legacyTables, listPrograms, type Programs, Tools } from '../iptables/to
 import { Addresses } from './addresses.ts'
 import { VirtualServers } from './kernel.ts'
 import { Members } from './members.ts'
-import { isOurs } from './ours.ts'
+import { isOurs, outside } from './ours.ts'
 import { chains, type Table } from './rules.ts'
 import { jumpLines, ownLines } from './tables.ts'
 
-export const cleanupIpvs: Cleanup = async (log) => {
+export const cleanupIpvs: Cleanup = async (log, spared = { cidrs: [] }) => {
   const errors: string[] = []
   const attempt = async (what: string, work: () => Promise<void>) => {
     try {
@@ -24,16 +24,25 @@ export const cleanupIpvs: Cleanup = async (log) => {
     }
   }
   // Servers while sets and addresses still tell which are ours; rules before the sets that they use.
-  for (const family of [4, 6] as const) await attempt('virtual servers', () => removeServers(family, log))
+  for (const family of [4, 6] as const) await attempt('virtual servers', () => removeServers(family, log, spared.cidrs))
   await attempt('kube-ipvs0', removeDevice)
-  for (const programs of await listPrograms()) {
-    for (const family of [4, 6] as const) await attempt('rules', () => removeRules(programs, family, log))
-  }
+  await attempt('rules', () => removeAllRules(log))
   for (const family of [4, 6] as const) await attempt('sets', () => removeSets(family))
   if (errors.length > 0) throw new ProxyError('ipvs-cleanup', `ipvs leftovers remain: ${errors.join('; ')}`)
 }
 
-async function removeServers(family: Family, log: Logger): Promise<void> {
+/** In both families and flavours. */
+export async function removeAllRules(log: Logger): Promise<void> {
+  const errors: string[] = []
+  for (const programs of await listPrograms()) {
+    for (const family of [4, 6] as const) {
+      await removeRules(programs, family, log).catch((error: unknown) => errors.push(describeError(error)))
+    }
+  }
+  if (errors.length > 0) throw new ProxyError('ipvs-cleanup', errors.join('; '))
+}
+
+async function removeServers(family: Family, log: Logger, spared: readonly string[]): Promise<void> {
   const members = new Members(family)
   const addresses = new Addresses(family, () => undefined)
   try {
@@ -44,10 +53,11 @@ async function removeServers(family: Family, log: Logger): Promise<void> {
     const kernel = await VirtualServers.open()
     if (kernel === undefined) return
     try {
+      const included = outside(spared)
       const ids = new Set(held.map(({ id }) => id))
       const requests = kernel.requests<string>('delete virtual servers', {})
       const ours = (await kernel.services({})).filter(
-        (server) => server.family === family && isOurs(server, addresses.bound, ids),
+        (server) => server.family === family && included(server.ip) && isOurs(server, addresses.bound, ids),
       )
       for (const server of ours) requests.serviceKey(command.deleteService, server.ip, server)
       await requests.send()
@@ -82,16 +92,20 @@ async function removeRules(programs: Programs, family: Family, log: Logger): Pro
   }
 }
 
-/** Jumps first, then the chains: emptied by being named, then deleted. */
-function removal(table: Table, saved: string): string {
+/** Chains are emptied by being named, then deleted; one that rules of others use, such as those of the iptables mode, stays for them. */
+export function removal(table: Table, saved: string): string {
   const lines = ownLines(table, saved)
   if (lines.length === 0) return ''
   const jump = new Set(jumpLines(table))
   const there = chains[table].filter((chain) => lines.some((line) => line.startsWith(`:${chain} `)))
+  const foreign = saved.split('\n').flatMap((line) => {
+    const [, from = '', to = ''] = /^-A (\S+) (?:.* )?-[jg] (\S+)/.exec(line) ?? []
+    return from === '' || jump.has(line) || there.includes(from) ? [] : [to]
+  })
   const body = [
     ...there.map((chain) => `:${chain} - [0:0]`),
     ...lines.filter((line) => jump.has(line)).map((line) => line.replace(/^-A/, '-D')),
-    ...there.map((chain) => `-X ${chain}`),
+    ...there.filter((chain) => !foreign.includes(chain)).map((chain) => `-X ${chain}`),
   ]
   return `${[`*${table}`, ...body, 'COMMIT'].join('\n')}\n`
 }

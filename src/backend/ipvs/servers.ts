@@ -97,8 +97,8 @@ export class Servers {
     return refusals
   }
 
-  /** Removes drained destinations; to be called now and then while any drains. */
-  async sweep(wait: Wait): Promise<number> {
+  /** Removes drained destinations; to be called now and then while any drains. Goes on next time where it had `enough`. */
+  async sweep(wait: Wait, enough: () => boolean = () => false): Promise<number> {
     const { kernel, clock, drainLimitMs } = this.#options
     let removed = 0
     for (const key of [...this.#draining]) {
@@ -120,7 +120,10 @@ export class Servers {
       }
       // Gone already: just as well.
       await requests.send()
-      if (known.draining.size === 0) this.#draining.delete(key)
+      // To the end of the queue.
+      this.#draining.delete(key)
+      if (known.draining.size > 0) this.#draining.add(key)
+      if (enough()) break
     }
     return removed
   }

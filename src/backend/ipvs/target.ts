@@ -4,8 +4,8 @@
 // they go. Servers are therefore always named by our sets: that is how we know our own again, after a crash or a predecessor.
 
 import { describeError } from '../../lib/errors.ts'
-import { contains, parseCidr } from '../../lib/ip.ts'
 import type { Timer } from '../../lib/time.ts'
+import type { ServiceSeen } from '../../sys/netlink/ipvs.ts'
 import type { Wait } from '../../sys/netlink/socket.ts'
 import type { Applied, Changes, Held, OpenContext, Refusal, Target, Wanted } from '../backend.ts'
 import { type Programs, Tools } from '../iptables/tools.ts'
@@ -24,7 +24,7 @@ import {
 } from './entries.ts'
 import type { VirtualServers } from './kernel.ts'
 import { Members } from './members.ts'
-import { isOurs } from './ours.ts'
+import { isOurs, outside } from './ours.ts'
 import { Servers, type Wish } from './servers.ts'
 import { setName } from './sets.ts'
 import { Tables } from './tables.ts'
@@ -40,10 +40,11 @@ export interface TargetOptions {
   readonly onClose?: () => void
 }
 
-/** Everything is read again this often, as upstream does at every sync period; not more often, since it costs by the number of servers. */
+/** Everything is read again at every sync period, as upstream does; less often where that would take more than a hundredth of the time. */
 const leastFullMs = 10_000
-/** Servers that are compared with the kernel at each look; all of them in turn. */
-const verifiedAtOnce = 200
+const fullShare = 100
+/** At each look, servers are compared with the kernel for so long, and as long is looked for drained ones; all of them in turn. */
+const spellMs = 10
 
 export class IpvsTarget implements Target<IpvsEntry> {
   readonly #options: TargetOptions
@@ -52,11 +53,15 @@ export class IpvsTarget implements Target<IpvsEntry> {
   readonly #tables: Tables
   readonly #servers: Servers
   readonly #stop = new AbortController()
-  readonly #excluded: (ip: string) => boolean
+  readonly #included: (ip: string) => boolean
   #timer: Timer | undefined
   #lastRead = Number.NEGATIVE_INFINITY
+  /** How long it took. */
+  #readMs = 0
   #drifted = false
   #busy = false
+  /** Who waits for their turn. */
+  #waiting = 0
   #verified = 0
   /** Members of KUBE-IPVS-IPS, which belong to their addresses. */
   readonly #listed = new Set<string>()
@@ -71,19 +76,19 @@ export class IpvsTarget implements Target<IpvsEntry> {
     this.#addresses = new Addresses(family, (what) => this.#tell(what))
     this.#tables = new Tables(new Tools({ programs, family, log, clock, patienceMs: options.syncPeriodMs }), family)
     this.#servers = new Servers({ kernel, family, clock, drainLimitMs })
-    const cidrs = options.excludeCidrs.flatMap((text) => parseCidr(text) ?? [])
-    this.#excluded = (ip) => cidrs.some((cidr) => contains(cidr, ip))
+    this.#included = outside(options.excludeCidrs)
   }
 
   async observe(signal: AbortSignal): Promise<readonly Held[]> {
     return this.#exclusively(async () => {
       const wait: Wait = { signal }
       const held: Held[] = []
+      const { family, clock } = this.#options.context
+      const begun = clock.monotonic()
       const members = await this.#members.read(wait)
       await this.#addresses.read(wait)
       await this.#servers.read(wait)
       held.push(...(await this.#tables.read(signal)))
-      const { family, clock } = this.#options.context
       const ids = new Set(members.map(({ id }) => id))
       const { bound, elsewhere, present } = this.#addresses
       const ipSet = setName('KUBE-IPVS-IPS', family)
@@ -100,10 +105,11 @@ export class IpvsTarget implements Target<IpvsEntry> {
       for (const ip of elsewhere) if (!bound.has(ip) && !this.#listed.has(ip)) held.push(addressEntry(ip))
       for (const [key, { server }] of this.#servers.known) {
         const digest = this.#servers.digest(key) as string
-        if (!this.#excluded(server.ip) && isOurs(server, bound, ids))
+        if (this.#included(server.ip) && isOurs(server, bound, ids))
           held.push({ id: exactId(key), kind: 'server', digest })
       }
       this.#lastRead = clock.monotonic()
+      this.#readMs = this.#lastRead - begun
       this.#drifted = false
       return held
     })
@@ -157,7 +163,8 @@ export class IpvsTarget implements Target<IpvsEntry> {
   /** Also after every sync period, as far as that is affordable: not everything that others do shows by itself. */
   drifted(): boolean {
     const { context, syncPeriodMs } = this.#options
-    return this.#drifted || context.clock.monotonic() - this.#lastRead > Math.max(syncPeriodMs, leastFullMs)
+    const period = Math.max(syncPeriodMs, leastFullMs, fullShare * this.#readMs)
+    return this.#drifted || context.clock.monotonic() - this.#lastRead > period
   }
 
   async close(): Promise<void> {
@@ -171,11 +178,9 @@ export class IpvsTarget implements Target<IpvsEntry> {
     this.#tables.close()
   }
 
-  /** Servers that are not ours have no name and are left out. */
-  async counters(): Promise<readonly Reading[]> {
-    const { kernel, context } = this.#options
-    const { family } = context
-    const services = await kernel.services({ signal: this.#stop.signal })
+  /** Of all servers in the kernel: those that are not ours have no name and are left out. */
+  readings(services: readonly ServiceSeen[]): readonly Reading[] {
+    const { family } = this.#options.context
     return services.flatMap((service) => {
       const server = serverKey(service)
       const port = service.family === family ? this.#names.get(server) : undefined
@@ -228,7 +233,7 @@ export class IpvsTarget implements Target<IpvsEntry> {
     this.#options.context.onDrift(`another program (${what})`)
   }
 
-  // ---- A look every second: what others did, and what has drained. ----
+  // ---- A look twice a second: what others did, and what has drained. ----
 
   #arm(): void {
     if (this.#timer !== undefined || this.#stop.signal.aborted) return
@@ -249,21 +254,29 @@ export class IpvsTarget implements Target<IpvsEntry> {
     await this.#exclusively(async () => {
       const { signal } = this.#stop
       const wait: Wait = { signal, deadlineMs: 10_000 }
-      if (this.#servers.anyDraining) await this.#servers.sweep(wait)
+      if (this.#servers.anyDraining) await this.#servers.sweep(wait, this.#enough())
       const found =
         (await this.#verifySome(wait)) || (await this.#members.check(wait)) || (await this.#tables.check(signal))
       if (found !== '') this.#tell(found)
     })
   }
 
+  /** A flush shows at the first of them. Whoever waits to change something goes first. */
   async #verifySome(wait: Wait): Promise<string> {
+    const enough = this.#enough()
     const keys = [...this.#names.keys()]
-    const count = Math.min(verifiedAtOnce, keys.length)
-    for (let i = 0; i < count; i++) {
+    for (let left = keys.length; left > 0; left--) {
       const key = keys[this.#verified++ % keys.length] as string
       if (!(await this.#servers.verify(key, wait))) return `virtual server ${key} was changed`
+      if (enough()) break
     }
     return ''
+  }
+
+  #enough(): () => boolean {
+    const { clock } = this.#options.context
+    const end = clock.monotonic() + spellMs
+    return () => this.#waiting > 0 || clock.monotonic() > end
   }
 
   // ---- One thing at a time. ----
@@ -271,7 +284,9 @@ export class IpvsTarget implements Target<IpvsEntry> {
   #last: Promise<unknown> = Promise.resolve()
 
   #exclusively<T>(run: () => Promise<T>): Promise<T> {
+    this.#waiting++
     const next = this.#last.then(async () => {
+      this.#waiting--
       this.#busy = true
       try {
         return await run()
