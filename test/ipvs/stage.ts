@@ -1,14 +1,19 @@
 // A small network for what the corpus does not ask: one client, one node with the proxy, and pods that keep talking.
 
+import { createSocket } from 'node:dgram'
 import { once } from 'node:events'
 import { createServer, type Server, Socket } from 'node:net'
 import { EngineDriver, vmNodeArgs } from '../lab/engine-driver.ts'
 import { Namespace, runIp } from '../lab/namespace.ts'
 import { applySysctls } from '../lab/sysctls.ts'
+import { inVm } from '../lab/vm.ts'
 import { expandObject, nodeName } from '../scenarios/expand.ts'
 import type { Manifest, NodeSettings } from '../scenarios/format.ts'
 import type { Json } from '../scenarios/twins.ts'
 import { holdings } from './witness.ts'
+
+/** Minutes in an emulated CPU: there SLUICE_FULL=1, or `--whole`, asks for it; else it is counted as skipped. */
+export const full = !inVm || process.env.SLUICE_FULL === '1'
 
 /** For programs that a test starts beside the proxy. */
 export const interpreted = vmNodeArgs
@@ -36,6 +41,7 @@ export class Stage {
   readonly #client: Namespace
   readonly #pods: Namespace
   readonly #servers = new Map<string, { server: Server; sockets: Set<Socket> }>()
+  readonly #datagrams: ReturnType<typeof createSocket>[] = []
   /** Connections that each pod has got so far. */
   readonly accepted = new Map<string, number>()
   driver = new EngineDriver({ holdings, keepBase: true })
@@ -120,6 +126,31 @@ export class Stage {
     }
   }
 
+  /** Pods that answer every datagram with their address. */
+  serveUdp(...ips: string[]): void {
+    for (const ip of ips) {
+      const socket = createSocket('udp4')
+      socket.bind({ fd: this.#pods.openSocket('udp', ip, 53) })
+      socket.on('message', (_, { port, address }) => socket.send(ip, port, address))
+      this.#datagrams.push(socket)
+    }
+  }
+
+  /** A client that always sends from one port: `ask` resolves with who answers, or with nothing after a second. */
+  datagrams(sourcePort: number, to = vip): { ask(): Promise<string> } {
+    const socket = createSocket('udp4')
+    socket.bind({ fd: this.#client.openSocket('udp', clientIp, sourcePort) })
+    this.#datagrams.push(socket)
+    return {
+      ask: async () => {
+        const answer = once(socket, 'message', { signal: AbortSignal.timeout(1000) })
+        socket.send('who?', 53, to)
+        const [data] = (await answer.catch(() => [Buffer.alloc(0)])) as [Buffer]
+        return data.toString()
+      },
+    }
+  }
+
   /** A pod that ends: hangs up and refuses. */
   unserve(...ips: string[]): void {
     for (const ip of ips) {
@@ -165,6 +196,7 @@ export class Stage {
   close(): void {
     this.driver.close()
     this.unserve(...this.#servers.keys())
+    for (const socket of this.#datagrams.splice(0)) socket.close()
     this.#delete()
   }
 
@@ -222,6 +254,29 @@ export class Talk {
 
   reset(): void {
     this.#socket.resetAndDestroy()
+  }
+}
+
+/** Asks all of them now and then, until told to stop; every answer but that of the same server is a failure. */
+export function keepAsking(talks: readonly Pick<Talk, 'server' | 'ask'>[]): { failures(): Promise<readonly string[]> } {
+  const failures: string[] = []
+  let over = false
+  const asked = Promise.all(
+    talks.map(async (talk) => {
+      while (!over && failures.length < 10) {
+        const expected = talk.server
+        const who = await talk.ask().catch((error: Error) => error.message)
+        if (who !== expected) failures.push(`${who} instead of ${expected}`)
+        await new Promise((resolve) => setTimeout(resolve, 50))
+      }
+    }),
+  )
+  return {
+    async failures() {
+      over = true
+      await asked
+      return failures
+    },
   }
 }
 

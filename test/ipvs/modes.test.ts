@@ -1,0 +1,225 @@
+// The whole program in ipvs mode: what it tells about itself, and what happens to connections when the mode of a node is switched.
+
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { AdminClient, socketPath } from '../../src/cli/admin-client.ts'
+import { nodeName } from '../scenarios/expand.ts'
+import { metricsPort, Proxies, type RunningProxy } from './proxies.ts'
+import { full, keepAsking, Stage, type Talk, until, vip } from './stage.ts'
+
+const service = {
+  service: 'ns1/svc1',
+  type: 'NodePort',
+  clusterIP: vip,
+  ports: ['p80 80/tcp 30001', 'dns 53/udp 30053'],
+}
+const slice = {
+  slice: 'ns1/svc1',
+  ports: ['p80 80/tcp', 'dns 53/udp'],
+  endpoints: ['10.180.0.1 local', '10.180.0.2 local'],
+}
+const pods = ['10.180.0.1', '10.180.0.2']
+const exclude = '--ipvs-exclude-cidrs=198.51.100.0/24'
+/** As iptables mode would have left it. */
+const leftover = 'KUBE-SVC-ABCDEFGHIJKLMNOP'
+
+let stage: Stage
+let proxies: Proxies
+let proxy: RunningProxy
+let folder = ''
+beforeAll(async () => {
+  folder = mkdtempSync(join(tmpdir(), 'sluice-modes-'))
+  stage = new Stage()
+  await stage.serve(...pods)
+  stage.serveUdp(...pods)
+  proxies = await Proxies.open(stage, service, slice)
+  await stage.tool('iptables', '-t', 'nat', '-N', leftover)
+  // Somebody else's, although it has the number of a node port: only the excluded range tells.
+  await stage.tool('ipvsadm', '-A', '-t', '198.51.100.9:30001', '-s', 'rr')
+  proxy = proxies.ours('ipvs', exclude, '--ipvs-min-sync-period=0s')
+  await serves()
+})
+afterAll(() => {
+  proxies?.close()
+  stage?.close()
+  rmSync(folder, { recursive: true, force: true })
+})
+
+/** A proxy that begins anew where nothing is. */
+async function serves(): Promise<void> {
+  const bound = async () => (await stage.tool('ip', '-br', 'addr').catch(() => '')).includes(vip)
+  await until('ipvs mode serves', bound, 120_000).catch((error) => {
+    throw new Error(`${error.message}; it said:\n${proxy.said()}`)
+  })
+}
+
+const both = async (): Promise<Talk[]> => [
+  await stage.connect(),
+  await stage.connect(),
+  await stage.connect({ to: '192.168.0.2', port: 30_001 }),
+]
+const ipvs = () => stage.tool('ipvsadm', '-Ln')
+const chains = () => stage.tool('iptables-save')
+const tables = () => stage.tool('nft', 'list', 'tables')
+const metrics = () => stage.tool('curl', '-s', '--max-time', '30', `http://127.0.0.1:${metricsPort}/metrics`)
+
+describe('a proxy in ipvs mode', () => {
+  it('tells the traffic of service ports on /metrics', async () => {
+    const talks = await both()
+    const text = await metrics()
+    const labels = '{namespace="ns1",service="svc1",port="p80",ip_family="IPv4"'
+    // Of the cluster IP and of the node port together.
+    expect(text).toContain(`sluice_service_connections_total${labels}} 3\n`)
+    const bytes = (direction: string) =>
+      Number(
+        text.match(new RegExp(`^sluice_service_bytes_total\\{.*"p80".*direction="${direction}"\\} (\\d+)$`, 'm'))?.[1],
+      )
+    expect(bytes('in')).toBeGreaterThan(3 * 100)
+    expect(bytes('out')).toBeGreaterThan(3 * 100)
+    expect(text).toContain('service="svc1",port="dns"')
+    for (const talk of talks) talk.reset()
+  })
+
+  it('answers status and explain, the kernel included', async () => {
+    const client = new AdminClient(socketPath(nodeName, process.env))
+    expect((await client.summary()).families.map(({ lastSync }) => lastSync?.ok)).toContain(true)
+    const [one] = await client.services('ns1/svc1', true)
+    expect(one?.wrong).toEqual([])
+    for (const [target, from, frontend] of [
+      [`${vip}:80`, '', `cluster IP ${vip}:80`],
+      ['192.168.0.2:30001', '203.0.113.2', 'node port 30001'],
+    ] as const) {
+      const [answer] = await client.explain({ target, from })
+      expect(answer).toMatchObject({ mode: 'ipvs', verdict: 'forward', service: 'ns1/svc1:p80', frontend })
+      expect(answer?.endpoints.map(({ probability }) => probability)).toEqual([0.5, 0.5])
+      expect(new Set(answer?.entries.map(({ kind }) => kind))).toContain('server')
+      expect(new Set(answer?.entries.map(({ kernel }) => kernel))).toEqual(new Set(['held']))
+    }
+    await stage.tool('ipvsadm', '-D', '-t', '192.168.0.2:30001')
+    const [missing] = await client.explain({ target: '192.168.0.2:30001', from: '203.0.113.2' })
+    expect(missing?.entries.map(({ kernel }) => kernel)).toContain('missing')
+    await until('repaired', async () => (await ipvs()).includes('192.168.0.2:30001'), 60_000)
+  })
+
+  it.skipIf(!full)('plans a change, and has it tried by the kernel', async () => {
+    const file = join(folder, 'change.json')
+    const [manifest] = stage.manifests([{ ...service, annotations: { 'sluice/scheduler': 'sh' } }])
+    writeFileSync(file, JSON.stringify(manifest))
+    const { code, text } = await proxies.command('plan', '-f', file, '-o', 'json')
+    expect(code, text).toBe(2)
+    const plan = JSON.parse(text)
+    expect(plan.mode).toBe('ipvs')
+    expect(plan.changes.map(({ action, id }: { action: string; id: string }) => `${action} ${id}`).sort()).toEqual([
+      'change node-port tcp 192.168.0.2:30001',
+      'change node-port udp 192.168.0.2:30053',
+      `change server tcp ${vip}:80`,
+      `change server udp ${vip}:53`,
+    ])
+    expect(plan.kernel).toEqual({ verdict: 'accepted', why: '', refusals: [] })
+    expect(await ipvs()).not.toContain(' sh')
+  })
+
+  it('takes annotations at run time, and keeps a service as it was whose scheduler the kernel lacks', async () => {
+    proxies.put({ ...service, annotations: { 'sluice/scheduler': 'wlc' } })
+    await until('wlc', async () => (await ipvs()).includes(`${vip}:80 wlc`), 60_000)
+    proxies.put({ ...slice, annotations: { 'sluice/weight': '7' } })
+    await until('weights', async () => (await stage.destinations()).every((line) => line.includes(' 7 ')), 60_000)
+    proxies.put({ ...service, annotations: { 'sluice/scheduler': 'nosuch' } })
+    await until(
+      'told',
+      async () => /no IPVS scheduler .{1,2}nosuch.{1,2} \(module ip_vs_nosuch\)/.test(proxy.said()),
+      60_000,
+    )
+    expect(await ipvs()).toContain(`${vip}:80 wlc`)
+    proxies.put(service, slice)
+    await until('rr', async () => (await ipvs()).includes(`${vip}:80 rr`), 60_000)
+  })
+})
+
+describe('objects that are wrong', () => {
+  it('cost themselves and nothing else', async () => {
+    const [good] = stage.manifests([service]) as readonly unknown[] as readonly { metadata: object; spec: object }[]
+    const bad = (name: string, spec: object, annotations: object = {}) => ({
+      ...good,
+      metadata: { ...good?.metadata, name, uid: name, annotations },
+      spec: { ...good?.spec, ...spec },
+    })
+    proxies.putRaw(
+      bad('no-address', { clusterIP: 'nonsense', clusterIPs: ['nonsense'] }),
+      bad('no-port', { clusterIP: '172.30.0.50', clusterIPs: ['172.30.0.50'], ports: [{ name: 'x', port: 70_000 }] }),
+      bad('numbers', { clusterIP: 17, clusterIPs: 42, ports: 'many' }, { 'sluice/scheduler': '../etc' }),
+    )
+    proxies.put({ ...service, annotations: { 'sluice/scheduler': 'sed' } })
+    await until('others are programmed', async () => (await ipvs()).includes(`${vip}:80 sed`), 60_000)
+    proxies.put(service)
+    await until('rr', async () => (await ipvs()).includes(`${vip}:80 rr`), 60_000)
+    expect(await ipvs()).not.toContain('172.30.0.50:')
+    expect(await ipvs()).toContain('198.51.100.9:30001')
+    expect(pods).toContain(await stage.once())
+  })
+})
+
+describe.skipIf(!full)('switching the mode of a node', () => {
+  it('B23: ipvs to nftables: connections go on until they end, then nothing of ipvs is left', async () => {
+    // B23: iptables leftovers stay in ipvs mode.
+    expect(await chains()).toContain(leftover)
+    const talks = await both()
+    const flow = stage.datagrams(40_053)
+    expect(pods).toContain(await flow.ask())
+    const asking = keepAsking(talks)
+    await proxy.kill('SIGTERM')
+    proxy = proxies.ours('nftables', exclude)
+    const gone = async () => !/KUBE-(SVC|SERVICES|IPVS)/.test(await chains())
+    await until('nftables mode serves, and rules of other modes are gone', gone, 120_000).catch((error) => {
+      throw new Error(`${error.message}; it said:\n${proxy.said()}`)
+    })
+    expect(await tables()).toContain('table ip kube-proxy')
+    // IPVS has nothing but connections that were there: its counts do not grow by new ones, nor has it UDP any more.
+    const left = await ipvs()
+    expect(left).not.toContain('UDP')
+    expect(left.match(/-> .* Masq +0 /g)?.length).toBe(4)
+    const before = await stage.destinations().then(countOf)
+    for (let i = 0; i < 4; i++) expect(pods).toContain(await stage.once())
+    expect(await stage.destinations().then(countOf)).toBeLessThanOrEqual(before)
+    // A client that keeps its port is served by the new mode, too; one datagram may get lost.
+    await until('UDP goes on', async () => (await flow.ask()) !== '', 10_000)
+    expect(await asking.failures()).toEqual([])
+    for (const talk of talks) talk.reset()
+    await until(
+      'the device is gone',
+      async () => !(await stage.tool('ip', '-br', 'link')).includes('kube-ipvs0'),
+      120_000,
+    )
+    await until('the sets are gone', async () => (await stage.tool('ipset', 'list', '-n')) === '', 60_000)
+    expect((await ipvs()).match(/^(TCP|UDP) .*/gm)).toEqual(['TCP  198.51.100.9:30001 rr'])
+    expect(pods).toContain(await stage.once())
+  })
+
+  it('B23: nftables to ipvs: connections go on, as conntrack has them; nothing of nftables is left', async () => {
+    const talks = await both()
+    const flow = stage.datagrams(40_054)
+    const who = await flow.ask()
+    expect(pods).toContain(who)
+    // A datagram may get lost; that is how UDP is.
+    const asking = keepAsking([...talks, { server: who, ask: async () => (await flow.ask()) || who }])
+    await proxy.kill('SIGTERM')
+    proxy = proxies.ours('ipvs', exclude)
+    await serves()
+    await until('the table is gone', async () => !(await tables()).includes('table ip kube-proxy'), 60_000)
+    expect(pods).toContain(await stage.once())
+    expect(await stage.destinations().then(countOf)).toBeGreaterThan(0)
+    expect(await asking.failures()).toEqual([])
+    await until('UDP goes on', async () => (await flow.ask()) === who, 10_000)
+    for (const talk of talks) expect(pods).toContain(await talk.ask())
+    for (const talk of talks) talk.close()
+  })
+})
+
+/** Connections of all destinations, active or not. */
+const countOf = (lines: readonly string[]): number =>
+  lines.reduce((sum, line) => {
+    const [, , active, inactive] = line.split(' ')
+    return sum + Number(active) + Number(inactive)
+  }, 0)

@@ -1,0 +1,5 @@
+// The whole program, here so that it is bundled for the VM with the other programs of this tier.
+
+import { main } from '../../src/main.ts'
+
+await main('sluice', process.argv.slice(2))
