@@ -44,6 +44,7 @@ export function resolve(
       external: dispose(externalLocal && exposed),
       cluster,
       local,
+      endpoints: candidates.length,
       serving: protocol === 'udp' ? servingOf(candidates) : none,
       affinitySeconds: service.affinitySeconds,
       nodeAllowed: addresses.nodeAllowed,

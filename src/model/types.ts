@@ -153,6 +153,8 @@ export interface ServicePort {
   readonly local: readonly Endpoint[]
   /** Every endpoint that serves, whatever the policies: a UDP flow to any other is stale. Filled for UDP only. */
   readonly serving: readonly Endpoint[]
+  /** How many endpoints it has, usable or not. */
+  readonly endpoints: number
   /** 0: none. */
   readonly affinitySeconds: number
   /** One of the source ranges contains this node's address. */

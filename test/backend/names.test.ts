@@ -15,6 +15,7 @@ const port = (service: string, portName: string, protocol: ServicePort['protocol
   cluster: [],
   local: [],
   serving: [],
+  endpoints: 0,
   affinitySeconds: 0,
   nodeAllowed: false,
   health: undefined,

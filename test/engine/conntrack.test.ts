@@ -38,6 +38,7 @@ function servicePort(over: Partial<ServicePort> = {}): ServicePort {
     cluster: [],
     local: [],
     serving: [endpoint('10.240.0.4 9090')],
+    endpoints: 1,
     affinitySeconds: 0,
     nodeAllowed: false,
     health: undefined,

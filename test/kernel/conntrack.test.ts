@@ -111,6 +111,7 @@ function servicePort(family: Family, serving: readonly [string, number][]): Serv
     cluster: [],
     local: [],
     serving: serving.map(([ip, port]) => ({ ip, port, local: true })),
+    endpoints: serving.length,
     affinitySeconds: 0,
     nodeAllowed: false,
     health: undefined,

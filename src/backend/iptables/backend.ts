@@ -1,16 +1,12 @@
 // The iptables data plane as the engine sees it: kube-proxy's own rules, chain for chain.
 
-import { ProxyError } from '../../lib/errors.ts'
-import type { Family } from '../../lib/ip.ts'
-import { silentLogger } from '../../lib/log.ts'
-import { systemClock } from '../../lib/time.ts'
 import { ensureSysctl } from '../../sys/sysctl.ts'
 import type { Backend, Settings } from '../backend.ts'
 import { base, servesLocalhost } from './base.ts'
 import type { IptEntry } from './entries.ts'
 import { plan } from './plan.ts'
 import { IptablesTarget } from './target.ts'
-import { findPrograms, type Programs, programName, Tools } from './tools.ts'
+import { findPrograms, type Programs, usableFamilies } from './tools.ts'
 
 export type IptablesSettings = Pick<Settings, 'syncPeriodMs' | 'localhostNodePorts'>
 
@@ -20,7 +16,7 @@ export function iptables(settings: IptablesSettings): Backend<IptEntry> {
   return {
     name: 'iptables',
     periodic: false,
-    families: () => usableFamilies(findPrograms(silentLogger)),
+    families: () => usableFamilies('iptables'),
     async prepare(node, log) {
       if (!servesLocalhost(node, localhostNodePorts)) return
       if (ensureSysctl('net/ipv4/conf/all/route_localnet', 1)) {
@@ -37,23 +33,4 @@ export function iptables(settings: IptablesSettings): Backend<IptEntry> {
       return new IptablesTarget({ context, programs, syncPeriodMs })
     },
   }
-}
-
-/** Those in which the nat table can be read. */
-export async function usableFamilies(found: Promise<Programs>): Promise<readonly Family[]> {
-  const programs = await found
-  const problems: string[] = []
-  const usable: Family[] = []
-  for (const family of [4, 6] as const) {
-    const tools = new Tools({ programs, family, log: silentLogger, clock: systemClock, patienceMs: 30_000 })
-    try {
-      if (await tools.ask(['-S', 'POSTROUTING', '-t', 'nat'])) usable.push(family)
-      else problems.push(`${programName(family)} cannot read the nat table`)
-    } catch (error) {
-      if (!(error instanceof ProxyError)) throw error
-      problems.push(error.message)
-    }
-  }
-  if (usable.length > 0) return usable
-  throw new ProxyError('iptables-unusable', `iptables does not work here: ${problems.join('; ')}`)
 }

@@ -16,7 +16,7 @@ export class Book {
   readonly #lines: Record<Table, number> = { filter: 0, nat: 0 }
   #endpoints = 0
 
-  /** Chains of endpoints. */
+  /** Of all service ports, reached from here or not. */
   get endpoints(): number {
     return this.#endpoints
   }
@@ -53,6 +53,7 @@ export class Book {
     this.#lines[entry.table] += countLines(entry)
     if (this.#uses !== undefined) countUses(this.#uses, entry, 1)
     if (entry.kind === 'base') this.#base.set(entry.id, entry.digest)
+    else if (entry.kind === 'count') this.#endpoints += Number(entry.digest)
     else if (entry.kind === 'rules') this.shared[entry.table].put(entry.port, entry.digest)
     else if (isEndpoint(entry)) this.#endpoints++
     return before
@@ -65,6 +66,7 @@ export class Book {
     this.#lines[entry.table] -= countLines(entry)
     if (this.#uses !== undefined) countUses(this.#uses, entry, -1)
     if (entry.kind === 'base') this.#base.delete(id)
+    else if (entry.kind === 'count') this.#endpoints -= Number(entry.digest)
     else if (entry.kind === 'rules') this.shared[entry.table].drop(entry.port)
     else if (isEndpoint(entry)) this.#endpoints--
     return entry
@@ -81,6 +83,7 @@ function countLines(entry: IptEntry): number {
 
 function countUses(uses: Map<string, number>, entry: IptEntry, sign: 1 | -1): void {
   const { table, digest, id } = entry
+  if (entry.kind === 'count') return
   if (isEndpoint(entry)) {
     use(uses, id, 2 * sign)
     use(uses, 'nat KUBE-MARK-MASQ', sign)

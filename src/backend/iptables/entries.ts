@@ -8,10 +8,10 @@ export type Table = 'filter' | 'nat'
  * The digest is the text itself, whole `-A …` lines of iptables-restore: nothing is kept twice, and equal text is equal content.
  * Only chains of endpoints, which are most of all there is, say it shorter: address, and ` recent` with affinity.
  * `rules` are a service port's part of the shared chains, which are rewritten whole at every write; a `chain` is a service
- * port's own and is rewritten only when it changes.
+ * port's own and is rewritten only when it changes. `count` is no rule: how many endpoints a port has that are not reached from here.
  */
 export interface IptEntry extends Held {
-  readonly kind: 'base' | 'rules' | 'chain'
+  readonly kind: 'base' | 'rules' | 'chain' | 'count'
   readonly table: Table
   /** `ns/name`; '' for the base. */
   readonly service: string
@@ -53,6 +53,12 @@ export function chainEntry(chain: string, owner: Owner, lines: readonly string[]
 export function endpointEntry(chain: string, owner: Owner, address: string, affinity: boolean): IptEntry {
   const digest = affinity ? `${address} recent` : address
   return { kind: 'chain', id: chainId(chain), digest, table: 'nat', service: owner.service, port: owner.id }
+}
+
+/** They count when it comes to how large the cluster is, though they have no chain. */
+export function countEntry(owner: Owner, unreached: number): IptEntry {
+  const { id, service } = owner
+  return { kind: 'count', id: `count ${id}`, digest: String(unreached), table: 'nat', service, port: id }
 }
 
 export const isEndpoint = ({ id }: { readonly id: string }): boolean => id.startsWith('KUBE-SEP-', 4)

@@ -5,7 +5,7 @@ import { reachableOf } from '../../model/endpoints.ts'
 import type { Endpoint, Frontend, NodeView, ServicePort } from '../../model/types.ts'
 import { hash32, iptablesHash } from '../names.ts'
 import { counters } from './chains.ts'
-import { chainEntry, endpointEntry, type IptEntry, rulesEntry } from './entries.ts'
+import { chainEntry, countEntry, endpointEntry, type IptEntry, rulesEntry } from './entries.ts'
 
 export interface PlanOptions {
   /** Node ports are served on 127.0.0.1. */
@@ -30,6 +30,7 @@ export function plan(port: ServicePort, node: NodeView, options: PlanOptions): r
   for (const { chain, address } of seps.values()) {
     entries.push(endpointEntry(chain, port, address, port.affinitySeconds > 0))
   }
+  if (port.endpoints > seps.size) entries.push(countEntry(port, port.endpoints - seps.size))
   return entries
 }
 

@@ -67,6 +67,11 @@ export class IptablesTarget implements Target<IptEntry> {
     const seen = this.#seen
     const full = seen !== undefined
     if (!full && changes.put.length + changes.drop.length === 0) return { refused: [], figures: this.#figures(0, 0) }
+    if (!full && countsOnly(changes)) {
+      for (const { id } of changes.drop) this.#book.drop(id)
+      for (const entry of changes.put) this.#book.put(entry)
+      return { refused: [], figures: this.#figures(0, 0) }
+    }
     const before = await this.#watch.pause()
     const commits = this.#tools.commits
     try {
@@ -165,6 +170,10 @@ export class IptablesTarget implements Target<IptEntry> {
     }
   }
 }
+
+/** No rule changes. */
+const countsOnly = ({ put, drop }: Changes<IptEntry>): boolean =>
+  put.every(({ kind }) => kind === 'count') && drop.every(({ kind }) => kind === 'count')
 
 /** By service, the base first; chains that nobody known has left are a unit of their own. */
 export function unitsOf({ put, drop }: Changes<IptEntry>): readonly Unit[] {

@@ -3,9 +3,10 @@
 import { readFileSync, statSync } from 'node:fs'
 import { describeError, ProxyError } from '../../lib/errors.ts'
 import type { Family } from '../../lib/ip.ts'
-import type { Logger } from '../../lib/log.ts'
-import type { Clock } from '../../lib/time.ts'
+import { type Logger, silentLogger } from '../../lib/log.ts'
+import { type Clock, systemClock } from '../../lib/time.ts'
 import { type Output, type RunOptions, run } from '../../sys/exec.ts'
+import type { Mode } from '../backend.ts'
 
 export interface ToolsOptions {
   readonly programs: Programs
@@ -158,6 +159,26 @@ export async function findPrograms(log: Logger): Promise<Programs> {
   const chosen = marked.length === 1 ? (marked[0] as Programs) : await fuller(found, usual)
   await warnOfOther(found, chosen, log)
   return chosen
+}
+
+/** Families in which a mode has the iptables that it needs: those in which the nat table can be read. */
+export async function usableFamilies(mode: Mode): Promise<readonly Family[]> {
+  const programs = await findPrograms(silentLogger)
+  const problems: string[] = []
+  const usable: Family[] = []
+  for (const family of [4, 6] as const) {
+    const tools = new Tools({ programs, family, log: silentLogger, clock: systemClock, patienceMs: 30_000 })
+    try {
+      if (await tools.ask(['-S', 'POSTROUTING', '-t', 'nat'])) usable.push(family)
+      else problems.push(`${programName(family)} cannot read the nat table`)
+    } catch (error) {
+      if (!(error instanceof ProxyError)) throw error
+      problems.push(error.message)
+    }
+  }
+  if (usable.length > 0) return usable
+  const what = mode === 'iptables' ? 'iptables' : `mode ${mode} needs iptables, which`
+  throw new ProxyError('iptables-unusable', `${what} does not work here: ${problems.join('; ')}`)
 }
 
 /** Every flavour there is. */

@@ -1,15 +1,14 @@
 // The ipvs data plane as the engine sees it: virtual servers in the kernel, with the sets and rules they need.
 
 import { describeError, ProxyError } from '../../lib/errors.ts'
-import { type Family, familyOf } from '../../lib/ip.ts'
-import { type Logger, silentLogger } from '../../lib/log.ts'
-import { systemClock } from '../../lib/time.ts'
+import { familyOf } from '../../lib/ip.ts'
+import type { Logger } from '../../lib/log.ts'
 import { run } from '../../sys/exec.ts'
 import { atLeast, kernelVersion } from '../../sys/families.ts'
 import { command, type Service } from '../../sys/netlink/ipvs.ts'
 import { ensureSysctl } from '../../sys/sysctl.ts'
 import type { Backend, Settings } from '../backend.ts'
-import { findPrograms, type Programs, programName, Tools } from '../iptables/tools.ts'
+import { findPrograms, type Programs, usableFamilies } from '../iptables/tools.ts'
 import { base } from './base.ts'
 import { PortTotals } from './counters.ts'
 import type { IpvsEntry } from './entries.ts'
@@ -33,7 +32,8 @@ export function ipvs(settings: IpvsSettings): Backend<IpvsEntry> {
   return {
     name: 'ipvs',
     periodic: true,
-    families: () => usableFamilies(),
+    // Its rules masquerade and filter what IPVS balances.
+    families: () => usableFamilies('ipvs'),
     prepare: (_node, log) => prepare(settings, scheduler, log),
     base,
     plan: (port, node) => plan(port, node, { scheduler }),
@@ -73,28 +73,6 @@ export function ipvs(settings: IpvsSettings): Backend<IpvsEntry> {
       }
     },
   }
-}
-
-/** Those in which iptables works; its rules masquerade and filter what IPVS balances. */
-async function usableFamilies(): Promise<readonly Family[]> {
-  const programs = await findPrograms(silentLogger)
-  const usable: Family[] = []
-  const problems: string[] = []
-  for (const family of [4, 6] as const) {
-    const tools = new Tools({ programs, family, log: silentLogger, clock: systemClock, patienceMs: 30_000 })
-    try {
-      if (await tools.ask(['-S', 'POSTROUTING', '-t', 'nat'])) usable.push(family)
-      else problems.push(`${programName(family)} cannot read the nat table`)
-    } catch (error) {
-      if (!(error instanceof ProxyError)) throw error
-      problems.push(error.message)
-    }
-  }
-  if (usable.length > 0) return usable
-  throw new ProxyError(
-    'iptables-unusable',
-    `mode ipvs needs iptables, which does not work here: ${problems.join('; ')}`,
-  )
 }
 
 async function prepare(settings: IpvsSettings, scheduler: string, log: Logger): Promise<void> {

@@ -2,10 +2,8 @@
 
 import { ProxyError } from '../../lib/errors.ts'
 import { type Family, isLoopback } from '../../lib/ip.ts'
-import { silentLogger } from '../../lib/log.ts'
 import type { Backend, Settings } from '../backend.ts'
-import { usableFamilies } from '../iptables/backend.ts'
-import { findPrograms, type Programs } from '../iptables/tools.ts'
+import { findPrograms, type Programs, usableFamilies } from '../iptables/tools.ts'
 import type { UserspaceEntry } from './entries.ts'
 import { FileBudget, raiseOpenFileLimit } from './files.ts'
 import { base, plan } from './plan.ts'
@@ -19,7 +17,7 @@ export function userspace(settings: Pick<Settings, 'syncPeriodMs' | 'userspace'>
     name: 'userspace',
     // As it always was; it is also what keeps the figures of relays fresh.
     periodic: true,
-    families: () => usableFamilies(findPrograms(silentLogger)),
+    families: () => usableFamilies('userspace'),
     prepare: (_node, log) => raiseOpenFileLimit(log),
     base,
     plan,

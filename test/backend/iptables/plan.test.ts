@@ -235,6 +235,36 @@ describe('the way to node ports (A.8)', () => {
 })
 
 describe('large clusters (A.15)', () => {
+  it('counts every endpoint of every port, reached from here or not', async () => {
+    const bench = new Bench()
+    const many = (n: number) =>
+      slice(
+        Array.from({ length: n }, (_, i) => ({
+          ...endpoint(`10.1.${i >> 8}.${i & 255}`),
+          ready: i === 0,
+          serving: i === 0,
+        })),
+      )
+    bench.put(service(), many(1000))
+    await bench.sync()
+    expect(bench.text).toContain('"ns1/svc1:p80 -> 10.1.0.0:80"')
+    expect(bench.book.endpoints).toBe(1000)
+    // Nothing that is written changes, but what is written from now on does.
+    bench.put(service(), many(1001))
+    await bench.sync()
+    expect(bench.book.endpoints).toBe(1001)
+    bench.put(
+      service({ key: 'ns1/other', clusterIps: ['172.30.0.99'] }),
+      slice([endpoint('10.2.0.1')], { service: 'ns1/other' }),
+    )
+    await bench.sync()
+    expect(bench.text).toContain('"ns1/other:p80 cluster IP"')
+    expect(bench.text).not.toContain(' -> ')
+    bench.drop('ns1/svc1')
+    await bench.sync()
+    expect(bench.book.endpoints).toBe(1)
+  })
+
   it('leaves out the comments of endpoints above 1000, and no others', async () => {
     const bench = new Bench()
     const many = (n: number) => slice(Array.from({ length: n }, (_, i) => endpoint(`10.1.${i >> 8}.${i & 255}`)))
