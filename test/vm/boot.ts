@@ -54,9 +54,16 @@ export async function boot(options: Boot): Promise<number> {
     ]
     const args = [
       ...['-nodefaults', '-no-user-config', '-display', 'none', '-no-reboot'],
-      ...['-m', String(memoryMb), '-smp', '1', '-machine', 'pc,usb=off,vmport=off,hpet=off'],
+      ...[
+        '-m',
+        String(memoryMb),
+        '-smp',
+        process.env.SLUICE_VM_CPUS ?? '1',
+        '-machine',
+        'pc,usb=off,vmport=off,hpet=off',
+      ],
       ...['-serial', `file:${join(control, 'console')}`],
-      // More than one emulated CPU was slower and unsteady on a busy machine.
+      // More than one emulated CPU was slower and unsteady on a busy machine; SLUICE_VM_CPUS=2 is for a quiet one.
       ...(hasKvm() ? ['-accel', 'kvm', '-cpu', 'host'] : ['-accel', 'tcg,thread=multi,tb-size=512', '-cpu', 'max']),
       ...['-kernel', join(kernel.directory, 'vmlinux'), '-initrd', join(kernel.directory, 'initrd')],
       ...['-append', [...settings, `sluice.modules=${join(kernel.directory, 'modules')}`].join(' ')],

@@ -89,11 +89,13 @@ async function runKernel(name: string, wanted: readonly string[], whole: boolean
   rows.set(suite, row)
   Object.assign(row.cells, { suite, kernel: kernel.release })
   const outcomes: Outcome[] = []
-  const write = (ended: boolean) => {
+  /** Files that have been run to their end. */
+  const complete = new Set<string | undefined>()
+  const write = () => {
     for (const tier of wanted) {
       const own = outcomes.filter((one) => tiers[tier]?.includes(one.file))
       if (own.length === 0) continue
-      row.cells[tier] = cellOf(own, whole, ended || outcomes.at(-1)?.file !== tiers[tier]?.at(-1))
+      row.cells[tier] = cellOf(own, whole, complete.has(tiers[tier]?.at(-1)))
       row.notes[tier] = noteOf(own)
     }
     writeRows(rows)
@@ -106,11 +108,15 @@ async function runKernel(name: string, wanted: readonly string[], whole: boolean
     traits: (traits) => Object.assign(row.cells, { lacks: lacksOf(traits) }),
     outcome(outcome) {
       const next = outcomes.at(-1)?.file !== outcome.file
-      if (next) write(false)
+      if (next && outcomes.length > 0) {
+        complete.add(outcomes.at(-1)?.file)
+        write()
+      }
       outcomes.push(outcome)
     },
   })
-  write(code === 0 || code === 1)
+  if (code === 0 || code === 1) complete.add(outcomes.at(-1)?.file)
+  write()
   return code === 0
 }
 

@@ -54,7 +54,8 @@ const runner: VitestRunner = {
     allowOnly: false,
     sequence: { seed: 0, hooks: 'stack', setupFiles: 'list' },
     chaiConfig: undefined,
-    maxConcurrency: 8,
+    // As many as the corpus has lanes: then the times of tests are their own.
+    maxConcurrency: 2,
     testTimeout: timeout,
     hookTimeout: timeout,
     retry: 0,

@@ -47,7 +47,7 @@ function runTier(args: readonly string[]): Promise<number> | number {
     options: {
       kernel: { type: 'string' },
       test: { type: 'string', short: 't' },
-      whole: { type: 'boolean', default: process.env.SLUICE_FULL === '1' },
+      whole: { type: 'boolean', default: false },
       minutes: { type: 'string', default: '45' },
     },
   })

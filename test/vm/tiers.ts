@@ -52,7 +52,7 @@ export interface Run {
   readonly files: readonly string[]
   readonly pattern?: string | undefined
   readonly timeoutMs: number
-  /** Every scenario and twin, all connections and kills. */
+  /** Every scenario and twin. */
   readonly whole: boolean
   readonly outcome?: (outcome: Outcome) => void
   /** To be told, before the tests, what the kernel has. */
@@ -95,7 +95,7 @@ export async function runFiles(run: Run): Promise<{ readonly code: number; reado
       kernel: run.kernel,
       command: ['bash', '-c', [loadModules, ended, ...each, 'exit $code'].join('\n')],
       timeoutMs: run.timeoutMs,
-      environment: { ...bundles.environment, SLUICE_VM_NODE: nodeArgs, ...(run.whole ? { SLUICE_FULL: '1' } : {}) },
+      environment: { ...bundles.environment, SLUICE_VM_NODE: nodeArgs, ...(run.whole ? { SLUICE_WHOLE: '1' } : {}) },
       results,
       memoryMb: 3072,
     })
