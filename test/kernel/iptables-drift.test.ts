@@ -39,7 +39,8 @@ describe.each<Flavour>(['nft', 'legacy'])('tampering, %s', (flavour) => {
 
   it('makes no change and sees no drift while nothing happens', async () => {
     const before = await save()
-    await delay(2500)
+    // Three looks.
+    await delay(1600)
     expect(drifts()).toBe(0)
     expect(await save()).toBe(before)
   })
@@ -75,7 +76,7 @@ describe.each<Flavour>(['nft', 'legacy'])('tampering, %s', (flavour) => {
     await world.run(`${ipt} -t nat -N CNI-HOST 2>/dev/null; ${ipt} -t nat -A POSTROUTING -s 10.8.0.0/16 -j CNI-HOST`)
     const load = await world.load()
     const saw = drifts()
-    const stop = Date.now() + 4000
+    const stop = Date.now() + 2500
     let written = 0
     for (let i = 0; Date.now() < stop; i++) {
       await world.run(
@@ -92,7 +93,7 @@ describe.each<Flavour>(['nft', 'legacy'])('tampering, %s', (flavour) => {
     const { problems, rounds, made } = await load.stop()
     expect(problems).toEqual([])
     expect(Math.min(rounds, made)).toBeGreaterThan(10)
-    await delay(1500)
+    await delay(1100)
     expect(drifts()).toBe(saw)
     const text = await save()
     for (let i = 0; i < written; i++) {
@@ -105,7 +106,7 @@ describe.each<Flavour>(['nft', 'legacy'])('tampering, %s', (flavour) => {
     await world.run(`${ipt} -t nat -A OUTPUT -d 10.66.0.1 -j KUBE-MARK-MASQ`)
     const saw = drifts()
     await until('noticed once', () => drifts() > saw)
-    await delay(3500)
+    await delay(1600)
     expect(drifts()).toBe(saw + 1)
     expect(await save()).toContain('-A OUTPUT -d 10.66.0.1/32 -j KUBE-MARK-MASQ')
   })

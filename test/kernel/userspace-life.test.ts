@@ -33,12 +33,22 @@ describe.each<Flavour>(['nft', 'legacy'])('life of userspace mode, %s', (flavour
   })
 
   afterEach(async () => {
-    for (const proxy of world.proxies.splice(0)) await proxy.kill()
+    for (const proxy of world.proxies.splice(0)) if (proxy !== running) await proxy.kill()
   })
 
   afterAll(async () => {
+    await running?.kill()
     await world?.close()
   })
+
+  let running: ProxyProcess | undefined
+  /** One process for all tests that need not begin or end it, with the services that there were at first. */
+  const shared = async (): Promise<ProxyProcess> => {
+    running ??= await start(world)
+    await running.apply(web())
+    await running.settle()
+    return running
+  }
 
   /** Ports that rules lead to. */
   const ports = async (): Promise<readonly number[]> => {
@@ -76,59 +86,6 @@ describe.each<Flavour>(['nft', 'legacy'])('life of userspace mode, %s', (flavour
     expect(hooks).toHaveLength(8)
     expect(new Set(hooks).size).toBe(8)
     expect(await ports()).toHaveLength(1)
-  })
-
-  it('hides dead endpoints from clients', async () => {
-    const proxy = await start(world)
-    // Nobody has the first two addresses; nothing comes back from there, not even an error.
-    await world.run(`ip route add blackhole 10.180.0.8; ${ipt} -I OUTPUT -d 10.180.0.9 -j DROP`)
-    await proxy.apply(web(['10.180.0.8', '10.180.0.9', podIps[0]]))
-    await proxy.settle()
-    const answers = await Promise.all(Array.from({ length: 12 }, () => world.ask(clusterIp, 80, 10_000)))
-    await world.run(`${ipt} -D OUTPUT -d 10.180.0.9 -j DROP; ip route del blackhole 10.180.0.8`)
-    expect(new Set(answers)).toEqual(new Set([podIps[0]]))
-  })
-
-  it('cuts no connection when endpoints change, nor when the service goes', async () => {
-    const proxy = await start(world)
-    await proxy.settle()
-    const { answer, socket } = await world.dial(clusterIp, 80)
-    const again = async () => {
-      socket.write('again\n')
-      return String((await once(socket, 'data'))[0]).trim()
-    }
-    await proxy.apply(web([podIps[0] === answer ? podIps[1] : podIps[0]]))
-    await proxy.settle()
-    expect(await again()).toBe(answer)
-    await proxy.apply({ drop: web().put, put: [] })
-    await proxy.settle()
-    expect(await world.ask(clusterIp, 80, 500)).toBe('timeout')
-    expect(await again()).toBe(answer)
-    socket.destroy()
-  })
-
-  it('lets nobody in by the port of a listener', async () => {
-    const proxy = await start(world)
-    await proxy.settle()
-    const [port] = (await ports()) as [number]
-    expect(await world.ask(nodeIp, port)).toBe('ECONNREFUSED')
-    expect(podIps).toContain(await world.ask())
-  })
-
-  it('comes through a firewall that lets nothing in by default', async () => {
-    const proxy = await start(world)
-    await proxy.settle()
-    await world.run(`${ipt} -A INPUT -m conntrack --ctstate ESTABLISHED -j ACCEPT; ${ipt} -A INPUT -j DROP`)
-    const answer = await world.ask(nodeIp, 30_080)
-    await world.run(`${ipt} -D INPUT -j DROP; ${ipt} -D INPUT -m conntrack --ctstate ESTABLISHED -j ACCEPT`)
-    expect(podIps).toContain(answer)
-  })
-
-  it('serves node ports on localhost', async () => {
-    const proxy = await start(world)
-    await proxy.settle()
-    const line = await world.run(`bash -c 'exec 3<>/dev/tcp/127.0.0.1/30080; echo hello >&3; head -1 <&3'`)
-    expect(podIps).toContain(line.trim())
   })
 
   it('names and isolates a service whose rules are refused; all others go in', async () => {
@@ -177,16 +134,88 @@ describe.each<Flavour>(['nft', 'legacy'])('life of userspace mode, %s', (flavour
     expect([String(answer), sender.address, sender.port]).toEqual(['answer', '172.30.0.53', 53])
   })
 
+  it('hides dead endpoints from clients', async () => {
+    const proxy = await shared()
+    // Nobody has the first two addresses; nothing comes back from there, not even an error.
+    await world.run(`ip route add blackhole 10.180.0.8; ${ipt} -I OUTPUT -d 10.180.0.9 -j DROP`)
+    await proxy.apply(web(['10.180.0.8', '10.180.0.9', podIps[0]]))
+    await proxy.settle()
+    const answers = await Promise.all(Array.from({ length: 12 }, () => world.ask(clusterIp, 80, 10_000)))
+    await world.run(`${ipt} -D OUTPUT -d 10.180.0.9 -j DROP; ip route del blackhole 10.180.0.8`)
+    expect(new Set(answers)).toEqual(new Set([podIps[0]]))
+  })
+
+  it('cuts no connection when endpoints change, nor when the service goes', async () => {
+    const proxy = await shared()
+    const { answer, socket } = await world.dial(clusterIp, 80)
+    const again = async () => {
+      socket.write('again\n')
+      return String((await once(socket, 'data'))[0]).trim()
+    }
+    await proxy.apply(web([podIps[0] === answer ? podIps[1] : podIps[0]]))
+    await proxy.settle()
+    expect(await again()).toBe(answer)
+    await proxy.apply({ drop: web().put, put: [] })
+    await proxy.settle()
+    expect(await world.ask(clusterIp, 80, 500)).toBe('timeout')
+    expect(await again()).toBe(answer)
+    socket.destroy()
+  })
+
+  it('lets nobody in by the port of a listener', async () => {
+    await shared()
+    const [port] = (await ports()) as [number]
+    expect(await world.ask(nodeIp, port)).toBe('ECONNREFUSED')
+    expect(podIps).toContain(await world.ask())
+  })
+
+  it('comes through a firewall that lets nothing in by default', async () => {
+    await shared()
+    await world.run(`${ipt} -A INPUT -m conntrack --ctstate ESTABLISHED -j ACCEPT; ${ipt} -A INPUT -j DROP`)
+    const answer = await world.ask(nodeIp, 30_080)
+    await world.run(`${ipt} -D INPUT -j DROP; ${ipt} -D INPUT -m conntrack --ctstate ESTABLISHED -j ACCEPT`)
+    expect(podIps).toContain(answer)
+  })
+
+  it('serves node ports on localhost', async () => {
+    await shared()
+    const line = await world.run(`bash -c 'exec 3<>/dev/tcp/127.0.0.1/30080; echo hello >&3; head -1 <&3'`)
+    expect(podIps).toContain(line.trim())
+  })
+
   it.each([
     ['flushed', `${ipt} -t nat -F KUBE-PORTALS-CONTAINER`],
     ['unhooked', `${ipt} -t nat -D PREROUTING 1`],
     ['all gone', `${ipt} -t nat -F && ${ipt} -t nat -X`],
   ])('repairs its chains: %s', async (_, command) => {
-    const proxy = await start(world)
-    await proxy.settle()
+    const proxy = await shared()
+    const told = () => proxy.log.match(/somebody else changed our rules/g)?.length ?? 0
+    const before = told()
     await world.run(command)
     expect(podIps).not.toContain(await world.ask(clusterIp, 80, 200))
     await until('repaired', async () => (podIps as readonly string[]).includes(await world.ask(clusterIp, 80, 500)))
-    expect(proxy.log).toContain('somebody else changed our rules')
+    expect(told()).toBe(before + 1)
+  })
+
+  it('leaves nothing behind when it is cleaned up, and everything that is not its own', async () => {
+    const save = async () => (await world.run(`${ipt}-save`)).replace(/^#.*\n/gm, '').replace(/\[\d+:\d+\]/g, '')
+    await running?.kill()
+    running = undefined
+    await world.run(
+      `${ipt} -t nat -N CNI-X; ${ipt} -t nat -A PREROUTING -d 10.9.0.1 -j CNI-X; ${ipt} -A INPUT -s 10.9.0.1 -j DROP`,
+    )
+    const proxy = await start(world)
+    await proxy.settle()
+    expect(await save()).toMatch(/-j KUBE-PORTALS-FILTER/)
+    await proxy.ask({ ask: 'stop', keepBase: false })
+    const left = await save()
+    expect(left.replace(/^:KUBE-KUBELET-CANARY .*\n/m, '')).not.toContain('KUBE-')
+    for (const line of [
+      '-A PREROUTING -d 10.9.0.1/32 -j CNI-X',
+      '-A INPUT -s 10.9.0.1/32 -j DROP',
+      ':KUBE-KUBELET-CANARY ',
+    ]) {
+      expect(left).toContain(line)
+    }
   })
 })

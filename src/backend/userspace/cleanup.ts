@@ -10,7 +10,8 @@ import { canary } from '../iptables/chains.ts'
 import { legacyTables, listPrograms, type Programs, programName, Tools } from '../iptables/tools.ts'
 import { ownChains, type PortalTable } from './portals.ts'
 
-const tables = ['nat', 'filter'] as const
+/** Those with our chains before the one in which there is only a canary. */
+const tables = ['nat', 'filter', 'mangle'] as const
 
 export const cleanupUserspace: Cleanup = async (log) => {
   const errors: string[] = []
@@ -24,12 +25,16 @@ async function cleanFamily(programs: Programs, family: Family, log: Logger): Pro
   const tools = new Tools({ programs, family, log, clock: systemClock, patienceMs: 30_000 })
   const legacy = programs.flavour === 'legacy' ? legacyTables(family) : undefined
   const errors: string[] = []
+  let ours = false
+  let alone = true
   for (const table of tables) {
     // The legacy programs would make a table that is not there by looking at it.
     if (legacy !== undefined && !legacy.includes(table)) continue
     const options = { accept: [0, 1, 2, 3, 4], deadlineMs: 10 * 60_000 }
     const { stdout } = await run(`${programName(family)}${programs.suffix}-save`, ['-t', table], options)
-    const input = removal(table, stdout)
+    const input: string = table === 'mangle' ? canaryRemoval(ours && alone, stdout) : removal(table, stdout)
+    alone &&= !othersIn(chainsOf(stdout))
+    ours ||= input !== ''
     if (input === '') continue
     log.info('removing userspace leftovers', { family, table, flavour: programs.flavour })
     try {
@@ -47,11 +52,10 @@ async function cleanFamily(programs: Programs, family: Family, log: Logger): Pro
  * The canaries of the watch are shared with the iptables mode: they stay while its chains are there.
  */
 export function removal(table: PortalTable, saved: string): string {
-  const present = [...saved.matchAll(/^:(\S+) /gm)].map((match) => match[1] as string)
+  const present = chainsOf(saved)
   const found = present.filter((chain) => ownChains[table].includes(chain))
   if (found.length === 0) return ''
-  const others = present.some((chain) => /^KUBE-(?:SERVICES|POSTROUTING|FORWARD)$/.test(chain))
-  const doomed = [...found, ...(present.includes(canary) && !others ? [canary] : [])]
+  const doomed = [...found, ...(present.includes(canary) && !othersIn(present) ? [canary] : [])]
   const jumps = saved
     .split('\n')
     .filter((line) => found.some((chain) => line.endsWith(` -j ${chain}`)))
@@ -59,3 +63,13 @@ export function removal(table: PortalTable, saved: string): string {
   const declared = doomed.map((chain) => `:${chain} - [0:0]`)
   return `${[`*${table}`, ...declared, ...jumps, ...doomed.map((chain) => `-X ${chain}`), 'COMMIT'].join('\n')}\n`
 }
+
+const canaryRemoval = (ours: boolean, saved: string): string =>
+  ours && chainsOf(saved).includes(canary) ? `*mangle\n:${canary} - [0:0]\n-X ${canary}\nCOMMIT\n` : ''
+
+const chainsOf = (saved: string): readonly string[] =>
+  [...saved.matchAll(/^:(\S+) /gm)].map((match) => match[1] as string)
+
+/** Chains of the iptables mode. */
+const othersIn = (chains: readonly string[]): boolean =>
+  chains.some((chain) => /^KUBE-(?:SERVICES|POSTROUTING|FORWARD)$/.test(chain))
