@@ -1,5 +1,5 @@
 // `npm run test:kernels [-- --kernels 5.10,6.12 --tiers ipvs --whole]`: runs kernel tiers on Debian's kernels, one boot each, and writes
-// docs/kernels.md after every test file. Rows and cells of what is not run this time stay as they are.
+// docs/kernels.md after every test file. `--whole`: all files of the tiers and every scenario. Rows and cells of what is not run this time stay as they are.
 
 import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -7,7 +7,7 @@ import { parseArgs } from 'node:util'
 import { provideKernel } from './kernel.ts'
 import { providePackages } from './packages.ts'
 import type { Outcome } from './runner.worker.ts'
-import { kernelNames, runFiles, suiteOf, tiers } from './tiers.ts'
+import { kernelNames, quickFiles, runFiles, suiteOf, tiers } from './tiers.ts'
 import type { Traits } from './traits.worker.ts'
 
 const file = join(import.meta.dirname, '../../docs/kernels.md')
@@ -88,6 +88,7 @@ async function runKernel(name: string, wanted: readonly string[], whole: boolean
   const row = rows.get(suite) ?? { cells: {}, notes: {} }
   rows.set(suite, row)
   Object.assign(row.cells, { suite, kernel: kernel.release })
+  const filesOf = (tier: string) => (whole ? (tiers[tier] ?? []) : quickFiles(tier))
   const outcomes: Outcome[] = []
   /** Files that have been run to their end. */
   const complete = new Set<string | undefined>()
@@ -95,14 +96,14 @@ async function runKernel(name: string, wanted: readonly string[], whole: boolean
     for (const tier of wanted) {
       const own = outcomes.filter((one) => tiers[tier]?.includes(one.file))
       if (own.length === 0) continue
-      row.cells[tier] = cellOf(own, whole, complete.has(tiers[tier]?.at(-1)))
+      row.cells[tier] = cellOf(own, whole, complete.has(filesOf(tier).at(-1)))
       row.notes[tier] = noteOf(own)
     }
     writeRows(rows)
   }
   const { code } = await runFiles({
     kernel,
-    files: wanted.flatMap((tier) => tiers[tier] ?? []),
+    files: wanted.flatMap(filesOf),
     whole,
     timeoutMs: 4 * hourMs,
     traits: (traits) => Object.assign(row.cells, { lacks: lacksOf(traits) }),
