@@ -1,12 +1,18 @@
 // The messages against the kernel itself: what is written is what ipvsadm and ipset print, and what is read back.
 
+import { release } from 'node:os'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { Addresses } from '../../src/backend/ipvs/addresses.ts'
+import { ipvs } from '../../src/backend/ipvs/backend.ts'
 import { VirtualServers } from '../../src/backend/ipvs/kernel.ts'
 import { Members } from '../../src/backend/ipvs/members.ts'
 import { setsOf } from '../../src/backend/ipvs/sets.ts'
+import { silentLogger } from '../../src/lib/log.ts'
 import { command, type Service } from '../../src/sys/netlink/ipvs.ts'
+import { readSysctl } from '../../src/sys/sysctl.ts'
 import { enterNamespace, type Namespace } from '../kernel/support-netns.ts'
+import { nodeView } from '../scenarios/facts.ts'
+import { settings as stageSettings } from './stage.ts'
 
 let space: Namespace
 let kernel: VirtualServers
@@ -98,12 +104,72 @@ describe('IPVS', () => {
     },
   )
 
+  it('is prepared by its settings, and says which module a scheduler needs', async () => {
+    const settings = {
+      syncPeriodMs: 30_000,
+      ipvs: {
+        scheduler: 'wlc',
+        excludeCidrs: [],
+        strictArp: true,
+        tcpTimeoutMs: 902_000,
+        tcpFinTimeoutMs: 0,
+        udpTimeoutMs: 302_000,
+      },
+    }
+    const view = nodeView(stageSettings, 4, ['192.168.0.2'])
+    await ipvs(settings).prepare(view, silentLogger)
+    const value = (name: string) => Number(readSysctl(name))
+    expect(space.exec('ipvsadm', ['-l', '--timeout'])).toContain('902 120 302')
+    // Before 5.9 the kernel would make a client that uses its port again wait for a second.
+    const [major = 0, minor = 0] = release().split('.').map(Number)
+    expect(value('net/ipv4/vs/conn_reuse_mode')).toBe(major > 5 || (major === 5 && minor >= 9) ? 1 : 0)
+    for (const name of ['conntrack', 'expire_nodest_conn', 'expire_quiescent_template']) {
+      expect([name, value(`net/ipv4/vs/${name}`)]).toEqual([name, 1])
+    }
+    expect(value('net/ipv4/ip_forward')).toBe(1)
+    expect([value('net/ipv4/conf/all/arp_ignore'), value('net/ipv4/conf/all/arp_announce')]).toEqual([1, 2])
+    expect(space.exec('ipvsadm', ['-Ln'])).not.toContain('198.51.100.0')
+    const nosuch = ipvs({ ...settings, ipvs: { ...settings.ipvs, scheduler: 'nosuch' } })
+    await expect(nosuch.prepare(view, silentLogger)).rejects.toThrow(/"nosuch": is the module ip_vs_nosuch there/)
+  })
+
   it('sets timeouts', async () => {
     await kernel.setTimeouts({ tcp: 901, tcpFin: 61, udp: 301 })
     expect(space.exec('ipvsadm', ['-l', '--timeout'])).toContain('901 61 301')
     await kernel.setTimeouts({ tcp: 900, tcpFin: 120, udp: 300 })
   })
 })
+
+/** As kube-proxy creates them: tools look for these names and types. */
+function kubeSets(family: 4 | 6): string[] {
+  const hash = (name: string, type: string) =>
+    `${name} hash:${type} family ${family === 4 ? 'inet' : 'inet6'} hashsize 1024 maxelem 65536`
+  const ports = (name: string) => `${name} bitmap:port range 0-65535`
+  const six = (line: string) => {
+    const [name = '', ...rest] = line.split(' ')
+    return [name.replace('KUBE-', 'KUBE-6-').slice(0, 31), ...rest].join(' ')
+  }
+  const lines = [
+    hash('KUBE-LOOP-BACK', 'ip,port,ip'),
+    hash('KUBE-CLUSTER-IP', 'ip,port'),
+    hash('KUBE-EXTERNAL-IP', 'ip,port'),
+    hash('KUBE-EXTERNAL-IP-LOCAL', 'ip,port'),
+    hash('KUBE-LOAD-BALANCER', 'ip,port'),
+    hash('KUBE-LOAD-BALANCER-LOCAL', 'ip,port'),
+    hash('KUBE-LOAD-BALANCER-FW', 'ip,port'),
+    hash('KUBE-LOAD-BALANCER-SOURCE-IP', 'ip,port,ip'),
+    hash('KUBE-LOAD-BALANCER-SOURCE-CIDR', 'ip,port,net'),
+    ports('KUBE-NODE-PORT-TCP'),
+    ports('KUBE-NODE-PORT-LOCAL-TCP'),
+    ports('KUBE-NODE-PORT-UDP'),
+    ports('KUBE-NODE-PORT-LOCAL-UDP'),
+    hash('KUBE-NODE-PORT-SCTP-HASH', 'ip,port'),
+    hash('KUBE-NODE-PORT-LOCAL-SCTP-HASH', 'ip,port'),
+    ports('KUBE-HEALTH-CHECK-NODE-PORT'),
+    hash('KUBE-IPVS-IPS', 'ip'),
+  ]
+  return family === 4 ? lines : lines.map(six)
+}
 
 describe('ipset', () => {
   const samples: Readonly<Record<string, readonly string[]>> = {
@@ -133,6 +199,8 @@ describe('ipset', () => {
       expect(held.filter((id) => id.startsWith('member')).sort()).toEqual([...ids].sort())
       expect(held.filter((id) => id.startsWith('set'))).toHaveLength(19)
       const printed = space.exec('ipset', ['save'])
+      const created = [...printed.matchAll(/^create (KUBE-\S+ \S+ .*?)(?: bucketsize \d+ initval \S+)? *$/gm)]
+      expect(created.map((match) => match[1]).sort()).toEqual(kubeSets(family).sort())
       expect(printed).toMatch(
         family === 4 ? /^add KUBE-CLUSTER-IP 10\.0\.0\.1,tcp:80$/m : /^add KUBE-6-CLUSTER-IP fd00::1,tcp:80$/m,
       )

@@ -1,15 +1,18 @@
 // What a node goes through: endpoints that come and go under load, other people's hands, crashes, bad objects, a predecessor.
 
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
-import { Stage, until, vip } from './stage.ts'
+import { inVm as emulated } from '../lab/vm.ts'
+import { full, Stage, until, vip } from './stage.ts'
 import { holdings } from './witness.ts'
 
-const emulated = process.env.SLUICE_IN_VM === '1'
-/** Full strength takes long in an emulated CPU: SLUICE_FULL=1 asks for it there. */
-const full = !emulated || process.env.SLUICE_FULL === '1'
-const shortConnections = full ? 10_000 : 400
-const kills = full ? 50 : 4
-/** Of the two tests above: half an hour in an emulated CPU at full strength. */
+/** How many, and whether they run here: half an hour at full strength in an emulated CPU. */
+const strengths = (few: number, all: number) =>
+  emulated
+    ? ([
+        [few, !full],
+        [all, full],
+      ] as const)
+    : ([[all, true]] as const)
 const timeout = emulated && full ? 1_800_000 : 300_000
 /** Drift is repaired within two seconds; an emulated, busy machine is given more before it fails. */
 const repairLimitMs = emulated ? 30_000 : 2000
@@ -66,35 +69,40 @@ describe('endpoints that go', () => {
     for (const talk of talks) talk.reset()
   })
 
-  it(`loses none of ${shortConnections} short connections while all endpoints are replaced`, { timeout }, async () => {
-    await stage.put(service, slice(1, 2, 3, 4))
-    let done = 0
-    const failures: string[] = []
-    const client = async () => {
-      while (done < shortConnections) {
-        done++
-        await stage.once().catch((error: Error) => failures.push(error.message))
-      }
-    }
-    const late: string[] = []
-    const replacing = (async () => {
-      const now = [1, 2, 3, 4]
-      for (let n = 5; done < shortConnections; n = (n % 8) + 1) {
-        const gone = pod(now.shift() as number)
-        now.push(n)
-        await stage.put(slice(...now))
-        // What was on its way when the sync ended may still arrive.
-        await new Promise((resolve) => setTimeout(resolve, emulated ? 500 : 50))
-        const accepted = stage.accepted.get(gone)
-        await new Promise((resolve) => setTimeout(resolve, emulated ? 500 : 50))
-        if (stage.accepted.get(gone) !== accepted) late.push(gone)
-      }
-    })()
-    await Promise.all([...Array.from({ length: 8 }, client), replacing])
-    expect(failures).toEqual([])
-    expect(late).toEqual([])
-    expect(done).toBeGreaterThanOrEqual(shortConnections)
-  })
+  for (const [shortConnections, here] of strengths(400, 10_000))
+    it.skipIf(!here)(
+      `loses none of ${shortConnections} short connections while all endpoints are replaced`,
+      { timeout },
+      async () => {
+        await stage.put(service, slice(1, 2, 3, 4))
+        let done = 0
+        const failures: string[] = []
+        const client = async () => {
+          while (done < shortConnections) {
+            done++
+            await stage.once().catch((error: Error) => failures.push(error.message))
+          }
+        }
+        const late: string[] = []
+        const replacing = (async () => {
+          const now = [1, 2, 3, 4]
+          for (let n = 5; done < shortConnections; n = (n % 8) + 1) {
+            const gone = pod(now.shift() as number)
+            now.push(n)
+            await stage.put(slice(...now))
+            // What was on its way when the sync ended may still arrive.
+            await new Promise((resolve) => setTimeout(resolve, emulated ? 500 : 50))
+            const accepted = stage.accepted.get(gone)
+            await new Promise((resolve) => setTimeout(resolve, emulated ? 500 : 50))
+            if (stage.accepted.get(gone) !== accepted) late.push(gone)
+          }
+        })()
+        await Promise.all([...Array.from({ length: 8 }, client), replacing])
+        expect(failures).toEqual([])
+        expect(late).toEqual([])
+        expect(done).toBeGreaterThanOrEqual(shortConnections)
+      },
+    )
 })
 
 describe('schedulers', () => {
@@ -130,6 +138,10 @@ describe('other people’s hands', () => {
     ['kube-ipvs0 deleted', ['ip', 'link', 'del', 'kube-ipvs0']],
     ['an address removed', ['ip', 'addr', 'del', `${vip}/32`, 'dev', 'kube-ipvs0']],
     ['a set emptied', ['ipset', 'flush', 'KUBE-CLUSTER-IP']],
+    [
+      'a set destroyed, with the rules that used it',
+      ['sh', '-c', 'iptables -t nat -F KUBE-SERVICES && iptables -F KUBE-IPVS-FILTER && ipset destroy KUBE-CLUSTER-IP'],
+    ],
     ['a chain emptied', ['iptables', '-t', 'nat', '-F', 'KUBE-SERVICES']],
     ['a jump removed', ['iptables', '-t', 'nat', '-F', 'PREROUTING']],
   ])('%s is repaired', async (_, [program, ...args]) => {
@@ -148,21 +160,22 @@ describe('other people’s hands', () => {
 })
 
 describe('crashes', () => {
-  it(`finds its way after ${kills} kills at random moments`, { timeout }, async () => {
-    await stage.put(service, slice(1, 2))
-    const talks = await Promise.all([stage.connect(), stage.connect()])
-    for (let i = 0; i < kills; i++) {
-      await stage.driver.apply({ drop: [], put: stage.manifests([service, slice(1 + (i % 4), 2 + (i % 4))]) })
-      await new Promise((resolve) => setTimeout(resolve, Math.random() * (emulated ? 400 : 40)))
-      await stage.restart(service, slice(1 + (i % 3), 2 + (i % 3)))
-      for (const talk of talks) expect(await talk.ask()).toBe(talk.server)
-    }
-    await stage.put(service, slice(3, 4))
-    for (const talk of talks) talk.reset()
-    const live = (await stage.destinations()).filter((line) => line.split(' ')[1] === '1')
-    expect(live.map((line) => line.split(' ')[0])).toEqual(['10.180.0.3:80', '10.180.0.4:80'])
-    expect([pod(3), pod(4)]).toContain(await stage.once())
-  })
+  for (const [kills, here] of strengths(4, 50))
+    it.skipIf(!here)(`finds its way after ${kills} kills at random moments`, { timeout }, async () => {
+      await stage.put(service, slice(1, 2))
+      const talks = await Promise.all([stage.connect(), stage.connect()])
+      for (let i = 0; i < kills; i++) {
+        await stage.driver.apply({ drop: [], put: stage.manifests([service, slice(1 + (i % 4), 2 + (i % 4))]) })
+        await new Promise((resolve) => setTimeout(resolve, Math.random() * (emulated ? 400 : 40)))
+        await stage.restart(service, slice(1 + (i % 3), 2 + (i % 3)))
+        for (const talk of talks) expect(await talk.ask()).toBe(talk.server)
+      }
+      await stage.put(service, slice(3, 4))
+      for (const talk of talks) talk.reset()
+      const live = (await stage.destinations()).filter((line) => line.split(' ')[1] === '1')
+      expect(live.map((line) => line.split(' ')[0])).toEqual(['10.180.0.3:80', '10.180.0.4:80'])
+      expect([pod(3), pod(4)]).toContain(await stage.once())
+    })
 })
 
 describe('the end', () => {
@@ -182,12 +195,19 @@ describe('the end', () => {
   })
 })
 
-/** Everything that matters of the node's state, without counters. */
+/** Everything that matters of the node's state, without counters, and without what drains, which is on its way out. */
 async function picture(): Promise<string> {
-  // What drains is on its way out.
-  const servers = (await stage.tool('ipvsadm', '-Sn')).replace(/^.* -w 0\n/gm, '')
-  const sets = (await stage.tool('ipset', 'save')).split('\n').sort().join('\n')
-  const rules = (await stage.tool('iptables-save')).replace(/^#.*$/gm, '').replace(/\[\d+:\d+\]/g, '')
-  const addresses = await stage.tool('ip', '-br', 'addr', 'show', 'kube-ipvs0').catch(() => '')
-  return [servers.split('\n').sort().join('\n'), sets, rules, addresses.split(' ').sort().join(' ')].join('\n')
+  const programs = ['ipvsadm -Sn', 'ipset save', 'iptables-save', 'ip -br addr show kube-ipvs0']
+  const said = await stage.tool('sh', '-c', programs.map((program) => `${program} 2>&1; echo ----`).join(';'))
+  const [servers = '', sets = '', rules = '', addresses = ''] = said.split('----\n')
+  return [
+    ...servers
+      .replace(/^.* -w 0\n/gm, '')
+      .split('\n')
+      .sort(),
+    ...sets.split('\n').sort(),
+    // The order of rules matters.
+    rules.replace(/^#.*$/gm, '').replace(/\[\d+:\d+\]/g, ''),
+    ...addresses.split(' ').sort(),
+  ].join('\n')
 }
