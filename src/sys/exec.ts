@@ -1,11 +1,12 @@
 // Runs a program: text in, text out, a deadline, and an error that says what the program said.
 
 import { spawn } from 'node:child_process'
+import type { Writable } from 'node:stream'
 import { ProxyError } from '../lib/errors.ts'
 import { type Clock, systemClock } from '../lib/time.ts'
 
 export interface RunOptions {
-  readonly stdin?: string | Uint8Array
+  readonly stdin?: string | Uint8Array | readonly Uint8Array[]
   readonly deadlineMs?: number
   readonly signal?: AbortSignal
   /** Exit codes that are answers, not failures; only 0 if absent. */
@@ -51,7 +52,7 @@ export function run(program: string, args: readonly string[], options: RunOption
     child.stderr.on('data', (chunk: Buffer) => stderr.push(chunk))
     // A program that ends without reading its input breaks the pipe; its exit code tells more than that.
     child.stdin.on('error', () => {})
-    child.stdin.end(options.stdin)
+    feed(child.stdin, options.stdin)
     child.on('error', (cause) => {
       finish()
       const missing = (cause as NodeJS.ErrnoException).code === 'ENOENT'
@@ -66,4 +67,11 @@ export function run(program: string, args: readonly string[], options: RunOption
       resolve({ code, stdout: Buffer.concat(stdout).toString(), stderr: Buffer.concat(stderr).toString() })
     })
   })
+}
+
+function feed(stdin: Writable, input: RunOptions['stdin']): void {
+  const pieces = typeof input === 'string' || input instanceof Uint8Array ? [input] : (input ?? [])
+  stdin.cork()
+  for (const piece of pieces) stdin.write(piece)
+  stdin.end()
 }

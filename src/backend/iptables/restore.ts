@@ -6,6 +6,7 @@
 
 import { canary, counters, type Jump, kubeletFirewall, savedJump, sharedChains } from './chains.ts'
 import { chainOf, type IptEntry, type Table, textOf } from './entries.ts'
+import { Paper } from './paper.ts'
 
 /** What the tools and the kernel of this machine can do. */
 export interface Features {
@@ -48,30 +49,38 @@ export interface Draft {
   readonly large: boolean
 }
 
-export function compose(draft: Draft): string {
+export function compose(draft: Draft): Paper {
   const { base, shared, chains, stale, large } = draft
-  let out = `*filter\n${declare(sharedChains.filter)}`
-  if (base.filter.head !== '') out += declare([kubeletFirewall])
-  out += base.filter.head
-  for (const [, text] of shared.filter) out += text
-  out += `${base.filter.tail}COMMIT\n*nat\n${declare(sharedChains.nat)}`
-  for (const entries of chains.values()) out += declarations(entries)
-  out += declare(stale) + base.nat.head
+  const paper = new Paper()
+  paper.begin('filter')
+  paper.add(declare(sharedChains.filter))
+  if (base.filter.head !== '') paper.add(declare([kubeletFirewall]))
+  paper.add(base.filter.head)
+  for (const [, text] of shared.filter) paper.add(text)
+  paper.add(base.filter.tail)
+  paper.commit()
+  paper.begin('nat')
+  paper.add(declare(sharedChains.nat))
+  for (const entries of chains.values()) paper.add(declarations(entries))
+  paper.add(declare(stale))
+  paper.add(base.nat.head)
   let written = 0
   for (const [port, rules] of shared.nat) {
-    out += rules
+    paper.add(rules)
     const own = chains.get(port)
     if (own === undefined) continue
     written++
-    out += rulesOf(own, large)
+    paper.add(rulesOf(own, large))
   }
   // Of a port that nothing leads to.
   if (written < chains.size) {
     const led = new Set(ports(shared.nat))
-    for (const [port, own] of chains) if (!led.has(port)) out += rulesOf(own, large)
+    for (const [port, own] of chains) if (!led.has(port)) paper.add(rulesOf(own, large))
   }
-  for (const chain of stale) out += `-X ${chain}\n`
-  return `${out}${base.nat.tail}COMMIT\n`
+  for (const chain of stale) paper.add(`-X ${chain}\n`)
+  paper.add(base.nat.tail)
+  paper.commit()
+  return paper
 }
 
 function* ports(texts: Iterable<readonly [port: string, text: string]>): Iterable<string> {
@@ -79,12 +88,15 @@ function* ports(texts: Iterable<readonly [port: string, text: string]>): Iterabl
 }
 
 /** Chains of services alone, with the one shared chain that they jump to. */
-export function composeChains({ head, chains, large }: ChainsDraft): string {
-  let out = '*nat\n:KUBE-MARK-MASQ - [0:0]\n'
-  for (const entries of chains.values()) out += declarations(entries)
-  for (const line of head.match(/^-A KUBE-MARK-MASQ .*\n/gm) ?? []) out += line
-  for (const entries of chains.values()) out += rulesOf(entries, large)
-  return `${out}COMMIT\n`
+export function composeChains({ head, chains, large }: ChainsDraft): Paper {
+  const paper = new Paper()
+  paper.begin('nat')
+  paper.add(':KUBE-MARK-MASQ - [0:0]\n')
+  for (const entries of chains.values()) paper.add(declarations(entries))
+  for (const line of head.match(/^-A KUBE-MARK-MASQ .*\n/gm) ?? []) paper.add(line)
+  for (const entries of chains.values()) paper.add(rulesOf(entries, large))
+  paper.commit()
+  return paper
 }
 
 interface ChainsDraft extends Pick<Draft, 'chains' | 'large'> {
@@ -92,8 +104,13 @@ interface ChainsDraft extends Pick<Draft, 'chains' | 'large'> {
   readonly head: string
 }
 
-export function composeDeletions(chains: readonly string[]): string {
-  return `*nat\n${declare(chains)}${chains.map((chain) => `-X ${chain}\n`).join('')}COMMIT\n`
+export function composeDeletions(chains: readonly string[]): Paper {
+  const paper = new Paper()
+  paper.begin('nat')
+  paper.add(declare(chains))
+  for (const chain of chains) paper.add(`-X ${chain}\n`)
+  paper.commit()
+  return paper
 }
 
 /** The canaries, shared chains and jumps that are missing; '' if none is. A chain that exists must not be named: that would empty it. */

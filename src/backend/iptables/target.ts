@@ -42,7 +42,7 @@ export class IptablesTarget implements Target<IptEntry> {
       book: this.#book,
       // The time of iptables-nft-restore --noflush grows with the square of its chains (1.8.9).
       chainsPerRestore: programs.flavour === 'nft' ? 1500 : Number.POSITIVE_INFINITY,
-      restore: (text, signal) => this.#tools.restore(text, signal),
+      restore: (paper, signal) => this.#tools.restore(paper, signal),
     })
     this.#watch = new Watch({
       sight: this.#sight,

@@ -7,6 +7,7 @@ import { type Logger, silentLogger } from '../../lib/log.ts'
 import { type Clock, systemClock } from '../../lib/time.ts'
 import { type Output, type RunOptions, run } from '../../sys/exec.ts'
 import type { Mode } from '../backend.ts'
+import type { Paper } from './paper.ts'
 
 export interface ToolsOptions {
   readonly programs: Programs
@@ -61,11 +62,12 @@ export class Tools {
     return (await this.#patiently(program, args, options)).stdout.split('\n').filter((line) => line.startsWith('-A '))
   }
 
-  async restore(text: string, signal?: AbortSignal, args: readonly string[] = []): Promise<void> {
+  async restore(text: string | Paper, signal?: AbortSignal, args: readonly string[] = []): Promise<void> {
     const program = `${this.#name}${this.programs.suffix}-restore`
-    const options = { stdin: Buffer.from(text), deadlineMs: restoreDeadlineMs, ...(signal && { signal }) }
+    const stdin = typeof text === 'string' ? text : text.pieces
+    const options = { stdin, deadlineMs: restoreDeadlineMs, ...(signal && { signal }) }
     await this.#patiently(program, [...this.#wait([1, 6, 2]), ...args, '--noflush', '--counters'], options)
-    for (let at = text.indexOf('\nCOMMIT'); at >= 0; at = text.indexOf('\nCOMMIT', at + 1)) this.commits++
+    this.commits += typeof text === 'string' ? text.split('\nCOMMIT').length - 1 : text.commits
   }
 
   save(table: string, signal?: AbortSignal): Promise<string> {

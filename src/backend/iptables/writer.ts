@@ -13,6 +13,7 @@ import { ProxyError } from '../../lib/errors.ts'
 import type { Held, Refusal } from '../backend.ts'
 import type { Book } from './book.ts'
 import { chainOf, type IptEntry, isEndpoint } from './entries.ts'
+import type { Paper } from './paper.ts'
 import {
   adapt,
   compose,
@@ -36,7 +37,7 @@ export interface WriterOptions {
   readonly book: Book
   /** More chains than these are written in several restores. */
   readonly chainsPerRestore: number
-  readonly restore: (text: string, signal: AbortSignal) => Promise<void>
+  readonly restore: (paper: Paper, signal: AbortSignal) => Promise<void>
 }
 
 export interface Written {
@@ -139,19 +140,18 @@ export class Writer {
   async #try(units: readonly Unit[], signal: AbortSignal): Promise<Refused | undefined> {
     const undo = this.#stage(units)
     const lines = { filter: 0, nat: 0 }
-    for (const text of this.#texts(units)) {
+    for (const paper of this.#papers(units)) {
       try {
         signal.throwIfAborted()
-        await this.#options.restore(text, signal)
+        await this.#options.restore(paper, signal)
       } catch (error) {
         undo()
         if (!(error instanceof ProxyError) || error.code !== 'exec' || error.fields.exitCode === undefined) throw error
         this.#failures++
-        return new Refused(error, suspectLines(String(error.fields.stderr), text))
+        return new Refused(error, suspectLines(String(error.fields.stderr), String(paper)))
       }
-      const nat = text.indexOf('*nat')
-      lines.filter += countLines(text, 0, nat)
-      lines.nat += countLines(text, nat)
+      lines.filter += paper.rules.filter
+      lines.nat += paper.rules.nat
     }
     for (const { service } of units) {
       for (const [chain, user] of this.#lingering) if (user === service) this.#lingering.delete(chain)
@@ -191,7 +191,7 @@ export class Writer {
    * Where there are too many chains for one restore, they are written before anything jumps to them, all of a service port at
    * once; and deleted after nothing does any more, those that jump before those they jump to.
    */
-  *#texts(units: readonly Unit[]): Iterable<string> {
+  *#papers(units: readonly Unit[]): Iterable<Paper> {
     const { book, chainsPerRestore } = this.#options
     const { chains, stale } = this.#chainsOf(units)
     const large = book.endpoints > largeEndpoints
@@ -284,9 +284,3 @@ const failed = ({ message, cause }: Refused): ProxyError =>
 
 const refusal = (what: string, { message, cause }: Refused): ProxyError =>
   new ProxyError('iptables-refused', `${what}: ${message}`, { cause })
-
-function countLines(text: string, start: number, end = text.length): number {
-  let count = 0
-  for (let at = text.indexOf('\n-', start); at >= 0 && at < end; at = text.indexOf('\n-', at + 1)) count++
-  return count
-}

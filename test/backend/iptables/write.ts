@@ -38,7 +38,8 @@ export class Bench {
     this.writer = new Writer({
       book: this.book,
       chainsPerRestore,
-      restore: async (text) => {
+      restore: async (paper) => {
+        const text = String(paper)
         this.texts.push(text)
         this.judge(text)
       },
