@@ -104,7 +104,7 @@ async function runKernel(name: string, wanted: readonly string[], whole: boolean
   const { code } = await runFiles({
     kernel,
     files: wanted.flatMap(filesOf),
-    whole,
+    corpus: whole ? 'whole' : 'quick',
     timeoutMs: 4 * hourMs,
     traits: (traits) => Object.assign(row.cells, { lacks: lacksOf(traits) }),
     outcome(outcome) {

@@ -62,7 +62,13 @@ function runTier(args: readonly string[]): Promise<number> | number {
     const chosen = provideKernel(suiteOf(kernel ?? usualKernel))
     process.stdout.write(`${files.length} test files under Linux ${chosen.release}\n`)
     const timeoutMs = Number(minutes) * 60_000
-    const { code, outcomes } = await runFiles({ kernel: chosen, files, pattern, whole, timeoutMs })
+    const { code, outcomes } = await runFiles({
+      kernel: chosen,
+      files,
+      pattern,
+      corpus: whole ? 'whole' : 'routine',
+      timeoutMs,
+    })
     for (const { file, name, words } of outcomes.filter(({ state }) => state === 'failed')) {
       process.stdout.write(`FAILED ${file} ${name}: ${words}\n`)
     }

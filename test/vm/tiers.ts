@@ -56,8 +56,8 @@ export interface Run {
   readonly files: readonly string[]
   readonly pattern?: string | undefined
   readonly timeoutMs: number
-  /** Every scenario and twin. */
-  readonly whole: boolean
+  /** How much of it: see test/lab/routine.ts. */
+  readonly corpus: 'quick' | 'routine' | 'whole'
   readonly outcome?: (outcome: Outcome) => void
   /** To be told, before the tests, what the kernel has. */
   readonly traits?: (traits: Traits) => void
@@ -99,7 +99,7 @@ export async function runFiles(run: Run): Promise<{ readonly code: number; reado
       kernel: run.kernel,
       command: ['bash', '-c', [loadModules, ended, ...each, 'exit $code'].join('\n')],
       timeoutMs: run.timeoutMs,
-      environment: { ...bundles.environment, SLUICE_VM_NODE: nodeArgs, ...(run.whole ? { SLUICE_WHOLE: '1' } : {}) },
+      environment: { ...bundles.environment, SLUICE_VM_NODE: nodeArgs, SLUICE_CORPUS: run.corpus },
       results,
       memoryMb: 3072,
     })
