@@ -10,6 +10,12 @@ describe('run', () => {
     })
   })
 
+  it('feeds stdin in pieces, however many and large', async () => {
+    const pieces = Array.from({ length: 2000 }, (_, i) => Buffer.alloc(1000, String(i % 10)))
+    const { stdout } = await run('cat', [], { stdin: pieces })
+    expect(stdout === Buffer.concat(pieces).toString()).toBe(true)
+  })
+
   it('fails with the exit code and the words of the program', async () => {
     await expect(run('sh', ['-c', 'echo no such chain >&2; exit 4'])).rejects.toMatchObject({
       code: 'exec',

@@ -1,0 +1,28 @@
+import { expect, it } from 'vitest'
+import { Paper } from '../../../src/backend/iptables/paper.ts'
+
+it('is the text in pieces, and knows how many rules and tables there are', () => {
+  const paper = new Paper()
+  let text = ''
+  const add = (lines: string) => {
+    paper.add(lines)
+    text += lines
+  }
+  paper.begin('filter')
+  text += '*filter\n'
+  add(':KUBE-A - [0:0]\n')
+  add('-A KUBE-A -j DROP\n-A KUBE-A -m comment --comment "a\u00df" -j ACCEPT\n')
+  paper.commit()
+  text += 'COMMIT\n'
+  paper.begin('nat')
+  text += '*nat\n'
+  for (let i = 0; i < 10_000; i++) add(`-A KUBE-B -d 10.0.${i >> 8}.${i & 255} -j RETURN\n`)
+  add('-X KUBE-C\n')
+  paper.commit()
+  text += 'COMMIT\n'
+  expect(String(paper)).toBe(text)
+  expect(Buffer.concat(paper.pieces).toString()).toBe(text)
+  expect(paper.pieces.length).toBeGreaterThan(4)
+  expect(paper.rules).toEqual({ filter: 2, nat: 10_001 })
+  expect(paper.commits).toBe(2)
+})
