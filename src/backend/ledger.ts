@@ -44,6 +44,7 @@ export class Ledger<E extends Held> {
   #size = 0
   /** How often wants have changed. */
   #wants = 0
+  readonly #wanted: Wanted<E> = this.#view()
 
   /** Replaces all claims of an owner; none: the owner is forgotten. */
   want(owner: string, entries: readonly E[]): void {
@@ -154,6 +155,15 @@ export class Ledger<E extends Held> {
 
   /** The winners but the refused ones. A live view. */
   wanted(): Wanted<E> {
+    return this.#wanted
+  }
+
+  /** Every winner with its owner, refused ones included. */
+  *winners(): Iterable<{ readonly owner: string; readonly entry: E }> {
+    for (const { owner, entry } of this.#slots.values()) if (entry !== undefined) yield { owner, entry }
+  }
+
+  #view(): Wanted<E> {
     const ledger = this
     return {
       get size() {
@@ -168,11 +178,6 @@ export class Ledger<E extends Held> {
         }
       },
     }
-  }
-
-  /** Every winner with its owner, refused ones included. */
-  *winners(): Iterable<{ readonly owner: string; readonly entry: E }> {
-    for (const { owner, entry } of this.#slots.values()) if (entry !== undefined) yield { owner, entry }
   }
 
   /** Returns the entry that stands for the claim: one that was there already, if it says the same. */

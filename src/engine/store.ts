@@ -2,7 +2,7 @@
 
 import type { Family } from '../lib/ip.ts'
 import type { Clock } from '../lib/time.ts'
-import type { Problem, ServiceRecord, SliceRecord } from '../model/types.ts'
+import type { EndpointRecord, Problem, ServiceRecord, SliceRecord } from '../model/types.ts'
 import type { ChangeKind, Journal } from './journal.ts'
 import { same } from './same.ts'
 
@@ -118,9 +118,9 @@ export class Store {
     const { touched: services, udpChanged } = state
     for (const key of state.services.keys()) services.add(key)
     const triggers = [...state.triggers.values()].flat()
-    state.services = new Map()
+    state.services.clear()
+    state.triggers.clear()
     state.touched = new Set()
-    state.triggers = new Map()
     state.udpChanged = false
     this.#pendingSlices = 0
     this.#journal.pending('service', 0)
@@ -147,8 +147,9 @@ export class Store {
 
   #putSlice(key: string, record: SliceRecord | undefined): void {
     const before = this.#slices.get(key)
-    const served = record !== undefined && this.#families.has(record.family) ? record : undefined
-    const changed = !same(before, served)
+    const wanted = record !== undefined && this.#families.has(record.family) ? record : undefined
+    const changed = !same(before, wanted)
+    const served = changed && before !== undefined && wanted !== undefined ? sharing(before, wanted) : wanted
     if (changed) this.#pendingSlices++
     if (before !== undefined || served !== undefined) this.#journal.change('slice', this.#pendingSlices)
     if (!changed) return
@@ -192,6 +193,20 @@ export class Store {
     this.#synced.add(kind)
     if (this.ready) this.#onReady()
   }
+}
+
+/**
+ * The new slice, made of the parts of the old one that are still so. They have grown old in memory already; their equals are
+ * forgotten at once, for nothing, while old ones cost a collection of the whole heap.
+ */
+function sharing(before: SliceRecord, after: SliceRecord): SliceRecord {
+  const known = new Map<string, EndpointRecord>()
+  for (const endpoint of before.endpoints) known.set(endpoint.ip, endpoint)
+  const endpoints = after.endpoints.map((endpoint) => {
+    const old = known.get(endpoint.ip)
+    return old !== undefined && same(old, endpoint) ? old : endpoint
+  })
+  return { ...after, key: before.key, endpoints }
 }
 
 const servesUdp = (slice: SliceRecord): boolean =>

@@ -90,6 +90,7 @@ export function createMetrics(options: MetricsOptions) {
       slis.add('kubernetes_healthchecks_total', { name, type, status: passed ? 'success' : 'error' })
     },
     async text(): Promise<string> {
+      live.flush()
       await refresh(live, options, clock)
       // prom-client 15 writes `Nan`; Go's reader takes it, the format's definition does not.
       return (await live.registry.metrics()).replace(/ Nan$/gm, ' NaN')
@@ -108,10 +109,14 @@ export function createMetrics(options: MetricsOptions) {
 
 function journalListener(live: Instruments, { mode, clock = systemClock }: MetricsOptions) {
   const prefix = 'kubeproxy_sync_proxy_rules_'
-  const changes = (kind: ChangeKind) => `${prefix}${kind === 'service' ? 'service' : 'endpoint'}_changes`
-  const queued = (family: Family, at: number): void =>
-    live.set(`${prefix}last_queued_timestamp_seconds`, { ip_family: familyName(family) }, at / 1000)
-  const pending = (kind: ChangeKind, count: number): void => live.set(`${changes(kind)}_pending`, {}, count)
+  const of = (kind: 'service' | 'endpoint') => ({
+    total: live.series(`${prefix}${kind}_changes_total`, {}),
+    pending: live.series(`${prefix}${kind}_changes_pending`, {}),
+  })
+  const changes: Readonly<Record<ChangeKind, ReturnType<typeof of>>> = { service: of('service'), slice: of('endpoint') }
+  const families = { 4: familySeries(live, 4), 6: familySeries(live, 6) }
+  const queued = (family: Family, at: number): void => families[family].queued.set(at / 1000)
+  const pending = (kind: ChangeKind, count: number): void => changes[kind].pending.set(count)
   const culprits = new Map<Family, string>()
 
   return {
@@ -119,7 +124,7 @@ function journalListener(live: Instruments, { mode, clock = systemClock }: Metri
     started: queued,
     pending,
     change(kind: ChangeKind, count: number): void {
-      live.add(`${changes(kind)}_total`, {})
+      changes[kind].total.add()
       pending(kind, count)
     },
     drift(family: Family, culprit: string): void {
@@ -135,12 +140,32 @@ function journalListener(live: Instruments, { mode, clock = systemClock }: Metri
       live.add('sluice_object_problems_total', { kind })
     },
     report(report: SyncReport): void {
-      recordSync(live, report)
-      if (report.ok) recordSuccess(live, report, mode)
+      const series = families[report.family]
+      recordSync(live, series, report)
+      if (report.ok) recordSuccess(live, series, report, mode)
       else recordFailure(live, report, mode)
       recordFigures(live, report)
     },
   } satisfies Listener
+}
+
+type FamilySeries = ReturnType<typeof familySeries>
+
+/** What every sync tells. */
+function familySeries(live: Instruments, family: Family) {
+  const labels = { ip_family: familyName(family) }
+  const noLocal = (policy: 'internal' | 'external') =>
+    live.series('kubeproxy_sync_proxy_rules_no_local_endpoints_total', { traffic_policy: policy, ...labels })
+  return {
+    labels,
+    queued: live.series('kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds', labels),
+    finished: live.series('kubeproxy_sync_proxy_rules_last_timestamp_seconds', labels),
+    refused: live.series('sluice_entries_refused_total', labels),
+    held: live.series('sluice_entries_held', labels),
+    put: live.series('sluice_ledger_put_total', labels),
+    dropped: live.series('sluice_ledger_drop_total', labels),
+    noLocal: { internal: noLocal('internal'), external: noLocal('external') },
+  }
 }
 
 function requestObserver(live: Instruments) {
@@ -191,31 +216,28 @@ function recordConstants(live: Instruments, { mode, version, features }: Metrics
   }
 }
 
-function recordSync(live: Instruments, { family, durationMs, full, ...report }: SyncReport): void {
-  const labels = { ip_family: familyName(family) }
+function recordSync(live: Instruments, series: FamilySeries, { durationMs, full, ...report }: SyncReport): void {
+  const { labels } = series
   const seconds = durationMs / 1000
   live.observe('kubeproxy_sync_proxy_rules_duration_seconds', labels, seconds)
   live.observe(`kubeproxy_sync_${full ? 'full' : 'partial'}_proxy_rules_duration_seconds`, labels, seconds)
-  live.add('sluice_entries_refused_total', labels, report.refused.length)
-  live.set('sluice_entries_held', labels, report.held)
-  live.add('sluice_ledger_put_total', labels, report.put)
-  live.add('sluice_ledger_drop_total', labels, report.dropped)
+  series.refused.add(report.refused.length)
+  series.held.set(report.held)
+  series.put.add(report.put)
+  series.dropped.add(report.dropped)
 }
 
-function recordSuccess(live: Instruments, report: SyncReport, mode: Mode): void {
-  const labels = { ip_family: familyName(report.family) }
+function recordSuccess(live: Instruments, series: FamilySeries, report: SyncReport, mode: Mode): void {
   const finished = report.startedAt + report.durationMs
-  live.set('kubeproxy_sync_proxy_rules_last_timestamp_seconds', labels, finished / 1000)
+  series.finished.set(finished / 1000)
   for (const trigger of report.triggers) {
     // Clocks of the control plane may be ahead of this node's.
     const seconds = Math.max(0, finished - trigger) / 1000
-    live.observe('kubeproxy_network_programming_duration_seconds', labels, seconds)
+    live.observe('kubeproxy_network_programming_duration_seconds', series.labels, seconds)
   }
   const noLocal = mode === 'ipvs' ? report.noLocalServices : report.noLocal
-  for (const policy of ['internal', 'external'] as const) {
-    const name = 'kubeproxy_sync_proxy_rules_no_local_endpoints_total'
-    live.set(name, { traffic_policy: policy, ...labels }, noLocal[policy])
-  }
+  series.noLocal.internal.set(noLocal.internal)
+  series.noLocal.external.set(noLocal.external)
 }
 
 /** A backend that counts its failures itself says so in its figures; else a failed sync is one failure. */

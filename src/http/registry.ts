@@ -5,8 +5,15 @@ import { bucketSets, type Declaration } from './declarations.ts'
 
 export type Labels = Readonly<Record<string, string>>
 
+/** One series that changes far more often than anybody looks: a number until then. */
+export interface Series {
+  set(value: number): void
+  add(by?: number): void
+}
+
 export class Instruments {
   readonly registry = new Registry()
+  readonly #due = new Set<() => void>()
   readonly #live = new Map<string, Counter | Gauge | Histogram>()
 
   constructor(declarations: readonly Declaration[]) {
@@ -25,6 +32,32 @@ export class Instruments {
   add(name: string, labels: Labels, by = 1): void {
     const metric = this.#live.get(name)
     if (metric instanceof Counter) metric.inc(labels, by)
+  }
+
+  /** Not there before its first value. `flush` is to come before anybody looks. */
+  series(name: string, labels: Labels): Series {
+    let value = 0
+    let added = 0
+    const tellValue = () => this.set(name, labels, value)
+    const tellAdded = () => {
+      this.add(name, labels, added)
+      added = 0
+    }
+    return {
+      set: (now) => {
+        value = now
+        this.#due.add(tellValue)
+      },
+      add: (by = 1) => {
+        added += by
+        this.#due.add(tellAdded)
+      },
+    }
+  }
+
+  flush(): void {
+    for (const tell of this.#due) tell()
+    this.#due.clear()
   }
 
   set(name: string, labels: Labels, value: number): void {

@@ -1,6 +1,6 @@
 // API objects to compact records, the only place that knows their field names; deciding what they mean is the model's.
 
-import { type Family, familyOf, parseCidr } from '../lib/ip.ts'
+import { canonicalIp, type Family, familyOf, parseCidr } from '../lib/ip.ts'
 import type {
   EndpointRecord,
   NodeRecord,
@@ -298,36 +298,51 @@ function readSlicePorts(reading: Reading, object: Json): readonly SlicePortRecor
 
 function readEndpoints(reading: Reading, object: Json, family: Family): readonly EndpointRecord[] {
   const endpoints: EndpointRecord[] = []
-  for (const [i, json] of reading.children(object, 'endpoints', '')) {
-    const at = `endpoints[${i}]`
-    const ip = readAddress(reading, json, at, family)
+  const list = reading.list(object, 'endpoints', '')
+  for (let i = 0; i < list.length; i++) {
+    const json = asObject(list[i])
+    if (json === undefined) {
+      reading.problem(`endpoints[${i}]`, `must be an object, is ${show(list[i])}`)
+      continue
+    }
+    const ip = readAddress(reading, json, i, family)
     if (ip === undefined) continue
-    const conditions = reading.child(json, 'conditions', at)
-    const hints = reading.child(json, 'hints', at)
+    // The places of fields are only put into words where something is wrong or rare.
+    const conditions = asObject(json.conditions) ?? reading.child(json, 'conditions', `endpoints[${i}]`)
+    const { nodeName } = json
+    const hints = json.hints === undefined ? undefined : reading.child(json, 'hints', `endpoints[${i}]`)
     endpoints.push({
       ip,
-      node: internName(reading.text(json, 'nodeName', at) ?? ''),
-      ready: reading.flag(conditions, 'ready', `${at}.conditions`) ?? true,
-      serving: reading.flag(conditions, 'serving', `${at}.conditions`) ?? true,
-      terminating: reading.flag(conditions, 'terminating', `${at}.conditions`) ?? false,
-      zoneHints: readHints(reading, hints, 'forZones', at),
-      nodeHints: readHints(reading, hints, 'forNodes', at),
+      node: internName(
+        typeof nodeName === 'string' ? nodeName : (reading.text(json, 'nodeName', `endpoints[${i}]`) ?? ''),
+      ),
+      ready: readCondition(reading, conditions, 'ready', i) ?? true,
+      serving: readCondition(reading, conditions, 'serving', i) ?? true,
+      terminating: readCondition(reading, conditions, 'terminating', i) ?? false,
+      zoneHints: hints === undefined ? nothing : readHints(reading, hints, 'forZones', `endpoints[${i}]`),
+      nodeHints: hints === undefined ? nothing : readHints(reading, hints, 'forNodes', `endpoints[${i}]`),
     })
   }
   return fitted(endpoints)
 }
 
+function readCondition(reading: Reading, conditions: Json, name: string, i: number): boolean | undefined {
+  const value = conditions[name]
+  return typeof value === 'boolean' ? value : reading.flag(conditions, name, `endpoints[${i}].conditions`)
+}
+
 /** Further addresses are by contract equivalent to the first, and kube-proxy uses only that. */
-function readAddress(reading: Reading, json: Json, at: string, family: Family): string | undefined {
-  const field = `${at}.addresses[0]`
-  const [first] = reading.list(json, 'addresses', at)
+function readAddress(reading: Reading, json: Json, i: number, family: Family): string | undefined {
+  const { addresses } = json
+  const list = Array.isArray(addresses) ? addresses : reading.list(json, 'addresses', `endpoints[${i}]`)
+  const first: unknown = list[0]
+  const ip = typeof first === 'string' ? canonicalIp(first) : undefined
+  if (ip !== undefined && familyOf(ip) === family) return ip
+  const field = `endpoints[${i}].addresses[0]`
   if (typeof first !== 'string') {
     reading.problem(field, first === undefined ? 'is missing' : `must be a string, is ${show(first)}`)
-    return undefined
-  }
-  const ip = readIp(reading, first, field)
-  if (ip === undefined || familyOf(ip) === family) return ip
-  reading.problem(field, `${ip} is not of the slice's address type IPv${family}`)
+  } else if (ip === undefined) reading.problem(field, `is no IP address: ${show(first)}`)
+  else reading.problem(field, `${ip} is not of the slice's address type IPv${family}`)
   return undefined
 }
 

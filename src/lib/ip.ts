@@ -34,8 +34,30 @@ export function formatIp(bytes: Uint8Array): string {
 
 /** The canonical spelling, or undefined if the text is no address. */
 export function canonicalIp(text: string): string | undefined {
+  if (isCanonicalIpv4(text)) return text
   const bytes = parseIp(text)
   return bytes === undefined ? undefined : formatIp(bytes)
+}
+
+/** Nearly every address of nearly every object is: then there is nothing to make. */
+function isCanonicalIpv4(text: string): boolean {
+  const { length } = text
+  if (length < 7 || length > 15) return false
+  let [dots, digits, value] = [0, 0, 0]
+  for (let i = 0; i < length; i++) {
+    const digit = text.charCodeAt(i) - 48
+    if (digit >= 0 && digit <= 9) {
+      if (digits > 0 && value === 0) return false
+      value = value * 10 + digit
+      digits++
+      if (value > 255) return false
+    } else {
+      if (digit !== -2 || digits === 0) return false
+      dots++
+      digits = value = 0
+    }
+  }
+  return dots === 3 && digits > 0
 }
 
 /** Family of a canonical address. */

@@ -15,7 +15,7 @@ import {
   writeTable,
 } from '../../sys/netlink/nft/objects.ts'
 import { type Element, SET_ANONYMOUS, SET_CONSTANT, SET_MAP, VERDICT_TYPE } from '../../sys/netlink/nft/types.ts'
-import type { MessageWriter } from '../../sys/netlink/writer.ts'
+import { MessageWriter } from '../../sys/netlink/writer.ts'
 import { tableName } from './base.ts'
 import { anonymousMapName, compile, hostBytes } from './compile.ts'
 import { type Operation, stride } from './draft.ts'
@@ -182,8 +182,9 @@ class Encoder {
       const at = beginElements(w, { family: this.#family, table: tableName, set }, adds ? 'add' : 'delete')
       this.#list = { set, op, at, mold }
     }
-    if (adds) writeMember(w, mold.key, mold.keyEnd, mold.data, operation.value, mold.comment)
-    else writeMember(w, mold.key, mold.keyEnd, undefined, '', -1)
+    if (!adds) writeMember(w, mold.key, mold.keyEnd, undefined, '', -1)
+    else if (mold.whole !== undefined) w.verbatim(mold.whole)
+    else writeMember(w, mold.key, mold.keyEnd, mold.data, operation.value, mold.comment)
   }
 
   #mold(set: string): Mold {
@@ -192,15 +193,7 @@ class Encoder {
     const shapeName = this.#shapes(set)
     if (shapeName === undefined) throw new Error(`no set ${set} in our table`)
     const shape = shapeOf(shapeName, this.#family)
-    const mold: Mold = {
-      shape,
-      key: Buffer.alloc(shape.keyLength),
-      keyEnd: shape.key.includes('range') ? Buffer.alloc(shape.keyLength) : undefined,
-      endpoint: shape.value === 'endpoint' ? Buffer.alloc(endpointLength(this.#family)) : undefined,
-      data: undefined,
-      comment: -1,
-      last: '',
-    }
+    const mold = shape.value === 'endpoint' ? slotMold(shape, this.#family) : plainMold(shape)
     // Those of affinity sets come and go.
     if (shapeName !== 'affinity') molds[this.#family].set(set, mold)
     return mold
@@ -215,11 +208,35 @@ interface Mold {
   readonly key: Buffer
   readonly keyEnd: Buffer | undefined
   readonly endpoint: Buffer | undefined
+  /** The whole element as it is written, where it is always as long: key and endpoint are parts of it. */
+  readonly whole: Buffer | undefined
   data: Uint8Array | Verdict | undefined
   /** Where in the value its comment starts; -1: it has none. */
   comment: number
   /** The key's text that its bytes are of, but for the slot. */
   last: string
+}
+
+const plainMold = (shape: Shape): Mold => ({
+  shape,
+  key: Buffer.alloc(shape.keyLength),
+  keyEnd: shape.key.includes('range') ? Buffer.alloc(shape.keyLength) : undefined,
+  endpoint: undefined,
+  whole: undefined,
+  data: undefined,
+  comment: -1,
+  last: '',
+})
+
+/** Five of six elements are slots. */
+function slotMold(shape: Shape, family: Family): Mold {
+  const writer = new MessageWriter(128)
+  writeMember(writer, Buffer.alloc(shape.keyLength), undefined, Buffer.alloc(endpointLength(family)), '', -1)
+  const whole = writer.toBytes()
+  // Three headers before the key, two before the data.
+  const key = whole.subarray(12, 12 + shape.keyLength)
+  const endpoint = whole.subarray(20 + shape.keyLength, 20 + shape.keyLength + endpointLength(family))
+  return { ...plainMold(shape), key, endpoint, whole }
 }
 
 const molds: Readonly<Record<Family, Map<string, Mold>>> = { 4: new Map(), 6: new Map() }
@@ -238,8 +255,6 @@ function fill(mold: Mold, operation: ElementOperation, family: Family): void {
   const { value } = operation
   if (mold.endpoint !== undefined) {
     writeEndpoint(family, value, mold.endpoint)
-    mold.data = mold.endpoint
-    mold.comment = -1
     return
   }
   const comment = value.indexOf(commentMark)

@@ -94,18 +94,33 @@ export function writeKey(shape: Shape, family: Family, text: string, into: Buffe
       at += family === 4 ? 4 : 16
     } else {
       if (start >= text.length) return
-      if (part === 'protocol') into[at] = protocolNumbers[text.slice(start, stop) as keyof typeof protocolNumbers]
-      else if (part === 'port') writePort(Number(text.slice(start, stop)), into, at)
-      else writeSlot(Number(text.slice(start, stop)), into, at)
+      if (part === 'protocol') into[at] = protocolAt(text, start)
+      else if (part === 'port') writePort(numberAt(text, start, stop), into, at)
+      else writeSlot(numberAt(text, start, stop), into, at)
       at += 4
     }
     start = stop + 1
   }
 }
 
+/** Their first letters tell them apart. */
+function protocolAt(text: string, at: number): number {
+  const letter = text.charCodeAt(at)
+  return letter === 0x74 ? protocolNumbers.tcp : letter === 0x75 ? protocolNumbers.udp : protocolNumbers.sctp
+}
+
+/** Without a text of its own; NaN if it is no number. */
+function numberAt(text: string, start: number, stop: number): number {
+  let value = start < stop ? 0 : Number.NaN
+  for (let i = start; i < stop; i++) {
+    const digit = text.charCodeAt(i) - 48
+    value = digit >= 0 && digit <= 9 ? value * 10 + digit : Number.NaN
+  }
+  return value
+}
+
 export function writeSlot(slot: number, into: Buffer, at: number): void {
-  if (littleEndian) into.writeUInt32LE(slot, at)
-  else into.writeUInt32BE(slot, at)
+  for (let i = 0; i < 4; i++) into[littleEndian ? at + i : at + 3 - i] = slot >>> (8 * i)
 }
 
 function writePort(port: number, into: Buffer, at: number): void {
@@ -167,7 +182,7 @@ export function writeEndpoint(family: Family, text: string, into: Buffer): void 
   const colon = text.lastIndexOf(':')
   const [start, stop] = family === 4 ? [0, colon] : [1, colon - 1]
   const at = writeAddress(family, text, start, stop, into, 0)
-  writePort(Number(text.slice(colon + 1)), into, at)
+  writePort(numberAt(text, colon + 1, text.length), into, at)
 }
 
 export function decodeEndpoint(family: Family, bytes: Buffer): string | undefined {

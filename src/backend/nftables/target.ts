@@ -112,10 +112,8 @@ export class NftTarget implements Target<NftEntry> {
     return this.#exclusively(async () => {
       this.#wanted = wanted
       const refused: Refusal[] = []
-      const put = changes.put.filter((entry) => entry.kind !== 'listener')
-      const drop = changes.drop.filter((held) => held.kind !== 'listener' && held.kind !== 'table')
-      if (this.#exchange) await this.#exchangeTable(put, refused)
-      else await this.#applyInChunks(put, drop, refused, signal)
+      if (this.#exchange) await this.#exchangeTable(changes.put, refused)
+      else await this.#applyInChunks(changes, refused, signal)
       refused.push(...(await this.#listeners.apply(changes)))
       this.#armSweep()
       return { refused }
@@ -147,16 +145,12 @@ export class NftTarget implements Target<NftEntry> {
 
   // ---- Writing. ----
 
-  async #applyInChunks(
-    put: readonly NftEntry[],
-    drop: readonly Held[],
-    refused: Refusal[],
-    signal: AbortSignal,
-  ): Promise<void> {
+  async #applyInChunks({ put, drop }: Changes<NftEntry>, refused: Refusal[], signal: AbortSignal): Promise<void> {
+    // Listeners, and what stands for a foreign table, are no step.
     const { first, second } = stepsOf(put, drop)
+    let draft: Draft | undefined
     for (const steps of [first, second]) {
       let chunk: Step[] = []
-      let draft: Draft | undefined
       for (const step of steps) {
         draft ??= this.#draft()
         chunk.push(step)
@@ -168,11 +162,12 @@ export class NftTarget implements Target<NftEntry> {
         await nextTurn()
         signal.throwIfAborted()
       }
-      if (draft !== undefined && draft.size > 0) await this.#transact(chunk, draft, refused)
+      if (draft === undefined || draft.size === 0) continue
+      await this.#transact(chunk, draft, refused)
+      draft = undefined
     }
     // Even with nothing to write: what the last look found damaged, and the table of a predecessor that must become ours.
-    const rest = this.#draft()
-    if (rest.size > 0 || !this.#taken) await this.#transact([], rest, refused)
+    if (this.#mirror.stale.size > 0 || !this.#taken) await this.#transact([], this.#draft(), refused)
   }
 
   /** A draft that begins with what the last look found damaged. */

@@ -130,8 +130,9 @@ export class NetlinkSocket {
       const failures: Failure[] = []
       let overflow = false
       let done = false
+      // The answer to the last message is the last one: without it there may be more.
       const read = () => {
-        for (;;) {
+        while (!done) {
           const length = this.#receive(op)
           if (length === 'overflow') overflow = true
           else if (length === undefined) return

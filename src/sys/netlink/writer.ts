@@ -144,6 +144,13 @@ export class MessageWriter {
     for (let i = at + length; i < this.length; i++) this.bytes[i] = 0
   }
 
+  /** Attributes that were written elsewhere, as they are. */
+  verbatim(attributes: Uint8Array): void {
+    this.reserve(attributes.length)
+    this.bytes.set(attributes, this.length)
+    this.length += attributes.length
+  }
+
   raw(type: number, value: Uint8Array): void {
     this.reserve(4 + align4(value.length))
     const at = this.length

@@ -98,28 +98,24 @@ export function writeMember(
 
 /** `commentBytes` without bytes of its own, for what is nearly every comment. */
 function writeComment(writer: MessageWriter, text: string, from: number): void {
-  const length = text.length - from
-  if (length > 128) {
-    writer.raw(ELEMENT.userdata, commentBytes(text.slice(from)))
-    return
-  }
+  const comment = from === 0 ? text : text.slice(from)
+  const { length } = comment
   const whole = 4 + align4(length + 3)
-  writer.reserve(whole)
-  const { bytes, length: at } = writer
-  for (let i = 0; i < length; i++) {
-    const code = text.charCodeAt(from + i)
-    if (code > 0x7f) {
-      writer.raw(ELEMENT.userdata, commentBytes(text.slice(from)))
+  if (length <= 128) {
+    writer.reserve(whole + 2 * length)
+    const { bytes, length: at } = writer
+    // As many bytes as letters: plain ASCII.
+    if (bytes.write(comment, at + 6) === length) {
+      store16(bytes, at, 4 + length + 3)
+      store16(bytes, at + 2, ELEMENT.userdata)
+      bytes[at + 4] = 0
+      bytes[at + 5] = length + 1
+      for (let i = at + 6 + length; i < at + whole; i++) bytes[i] = 0
+      writer.length = at + whole
       return
     }
-    bytes[at + 6 + i] = code
   }
-  store16(bytes, at, 4 + length + 3)
-  store16(bytes, at + 2, ELEMENT.userdata)
-  bytes[at + 4] = 0
-  bytes[at + 5] = length + 1
-  for (let i = at + 6 + length; i < at + whole; i++) bytes[i] = 0
-  writer.length = at + whole
+  writer.raw(ELEMENT.userdata, commentBytes(comment))
 }
 
 /** Data attribute with raw bytes: `writer.open; writer.raw; writer.close` in one. */
