@@ -1,8 +1,8 @@
 // What a node goes through: endpoints that come and go under load, other people's hands, crashes, bad objects, a predecessor.
 
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
-import { inVm as emulated } from '../lab/vm.ts'
-import { full, Stage, until, vip } from './stage.ts'
+import { inVm as emulated, full } from '../lab/vm.ts'
+import { Stage, until, vip } from './stage.ts'
 import { holdings } from './witness.ts'
 
 /** How many, and whether they run here: half an hour at full strength in an emulated CPU. */

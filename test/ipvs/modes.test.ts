@@ -5,9 +5,10 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { AdminClient, socketPath } from '../../src/cli/admin-client.ts'
+import { full } from '../lab/vm.ts'
 import { nodeName } from '../scenarios/expand.ts'
 import { metricsPort, Proxies, type RunningProxy } from './proxies.ts'
-import { full, keepAsking, Stage, type Talk, until, vip } from './stage.ts'
+import { keepAsking, Stage, type Talk, until, vip } from './stage.ts'
 
 const service = {
   service: 'ns1/svc1',

@@ -6,14 +6,10 @@ import { createServer, type Server, Socket } from 'node:net'
 import { EngineDriver, vmNodeArgs } from '../lab/engine-driver.ts'
 import { Namespace, runIp } from '../lab/namespace.ts'
 import { applySysctls } from '../lab/sysctls.ts'
-import { inVm } from '../lab/vm.ts'
 import { expandObject, nodeName } from '../scenarios/expand.ts'
 import type { Manifest, NodeSettings } from '../scenarios/format.ts'
 import type { Json } from '../scenarios/twins.ts'
 import { holdings } from './witness.ts'
-
-/** Minutes in an emulated CPU: there SLUICE_FULL=1, or `--whole`, asks for it; else it is counted as skipped. */
-export const full = !inVm || process.env.SLUICE_FULL === '1'
 
 /** For programs that a test starts beside the proxy. */
 export const interpreted = vmNodeArgs
