@@ -2,7 +2,8 @@
 //
 // 1. All changes go in one restore (in several where a program cannot cope with that). Only when that fails, services are
 //    looked at one by one.
-// 2. First it must be sure that it is a change that is refused: the base and what was there before must go in without them.
+// 2. If the programs name a line, all but the services it may be of go in at once, and those services one by one.
+//    Else it must be sure first that it is a change that is refused: the base and what was there before must go in without them.
 //    If they do not, somebody broke what was there, and only writing everything anew helps: that is the caller's.
 // 3. A line number makes a suspect, not a culprit: it is sentenced only if it fails alone. Where no line is told (the legacy
 //    flavour fails at COMMIT), halves are tried. Every success is written for good, so this ends.
@@ -64,6 +65,8 @@ export class Writer {
   readonly #lingering = new Map<string, string>()
   #refused: Refusal[] = []
   #failures = 0
+  /** The last restore failed. */
+  #half = false
   #lines = { filter: 0, nat: 0 }
 
   constructor(options: WriterOptions) {
@@ -82,6 +85,9 @@ export class Writer {
     this.#refused = []
     this.#failures = 0
     await this.#writeAll(units, signal)
+    // Each table changes by itself: filter may have taken what nat refused.
+    const half = this.#half ? await this.#try([], signal) : undefined
+    if (half !== undefined) throw failed(half)
     return { refused: this.#refused, failures: this.#failures, lines: this.#lines }
   }
 
@@ -90,15 +96,29 @@ export class Writer {
     if (failure === undefined) return
     const base = all.filter(({ kind }) => kind === 'base')
     const rest = all.filter(({ kind }) => kind !== 'base')
+    if (await this.#setApart(all, this.#suspects(rest, failure), signal)) return
     const unrelated = await this.#try(base, signal)
     if (unrelated !== undefined) throw failed(unrelated)
     await this.#isolate(rest, failure, signal)
   }
 
+  /** All others go in at once: of these nobody notices anything. False if that does not help. */
+  async #setApart(all: readonly Unit[], suspects: readonly Unit[], signal: AbortSignal): Promise<boolean> {
+    if (suspects.length === 0) return false
+    const others = all.filter((unit) => !suspects.includes(unit))
+    if ((await this.#try(others, signal)) !== undefined) return false
+    for (const suspect of suspects) await this.#judge(suspect, signal)
+    return true
+  }
+
+  #suspects(units: readonly Unit[], failure: Refused): readonly Unit[] {
+    return units.filter((unit) => failure.suspects.some((line) => mentions(unit, line, this.#lingering)))
+  }
+
   async #isolate(all: readonly Unit[], first: Refused, signal: AbortSignal): Promise<void> {
     let rest = all
     for (let failure: Refused | undefined = first; failure !== undefined; ) {
-      const suspects = rest.filter((unit) => failure?.suspects.some((line) => mentions(unit, line, this.#lingering)))
+      const suspects = this.#suspects(rest, failure)
       if (suspects.length === 0) return this.#halve(rest, signal)
       for (const suspect of suspects) await this.#judge(suspect, signal)
       rest = rest.filter((unit) => !suspects.includes(unit))
@@ -148,6 +168,7 @@ export class Writer {
         undo()
         if (!(error instanceof ProxyError) || error.code !== 'exec' || error.fields.exitCode === undefined) throw error
         this.#failures++
+        this.#half = true
         return new Refused(error, suspectLines(String(error.fields.stderr), String(paper)))
       }
       lines.filter += paper.rules.filter
@@ -157,6 +178,7 @@ export class Writer {
       for (const [chain, user] of this.#lingering) if (user === service) this.#lingering.delete(chain)
     }
     this.#lines = lines
+    this.#half = false
     return undefined
   }
 

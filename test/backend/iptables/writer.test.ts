@@ -137,6 +137,21 @@ describe('very many chains', () => {
   })
 })
 
+it('interrupts nobody when a line is told: no text that goes in lacks another service', async () => {
+  const bench = new Bench()
+  for (let n = 10; n < 20; n++) put(bench, n, `10.0.0.${n}`)
+  const judge = refuse(/^-A KUBE-S\S+ .*10\.0\.0\.13\b/, (line) => `Error occurred at line: ${line}`)
+  const accepted: string[] = []
+  bench.judge = (text) => {
+    judge(text)
+    accepted.push(text)
+  }
+  const { refused } = await bench.sync()
+  expect(new Set(refused.map(({ id }) => id))).toContain('nat rules ns/s13:p80/tcp')
+  expect(accepted.length).toBeGreaterThan(0)
+  for (const text of accepted) for (const n of [10, 12, 14, 19]) expect(text).toContain(`ns/s${n}:p80`)
+})
+
 describe.each(styles)('a refusal in the words of %s', (_, words) => {
   it('isolates the service whose rules are refused', async () => {
     const bench = new Bench()
@@ -153,6 +168,18 @@ describe.each(styles)('a refusal in the words of %s', (_, words) => {
     expect(new Set(held)).toEqual(new Set(['', ...[10, 11, 12, 14, 15, 16, 17, 18, 19].map((n) => `ns/s${n}`)]))
     // All others are settled: there is nothing more to do.
     expect(bench.ledger.diff().put).toEqual([])
+  })
+
+  it('leaves nothing of it in any table, even if one took it before the other refused', async () => {
+    const bench = new Bench()
+    await bench.sync()
+    put(bench, 10, '10.0.0.10')
+    bench.judge = refuse(/ns\/s13/, words)
+    put(bench, 13)
+    await bench.sync()
+    // The last text is the one that counts, and it went in.
+    expect(bench.text).not.toContain('ns/s13')
+    expect(bench.text).toContain('ns/s10')
   })
 
   it('isolates several, and keeps what they had before', async () => {
