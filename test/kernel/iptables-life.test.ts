@@ -40,12 +40,17 @@ describe.each<Flavour>(['nft', 'legacy'])('life, %s', (flavour) => {
 
   it('adopts what a predecessor left: same rules, nothing interrupted', async () => {
     const load = await world.load()
+    // Somebody uses the other flavour, too.
+    const other = `iptables-${flavour === 'nft' ? 'legacy' : 'nft'}`
+    await world.run(`${other} -A OUTPUT -d 10.99.0.1 -j ACCEPT`)
     const proxy = await ProxyProcess.start(world, initial)
     await proxy.settle()
     await delay(300)
     const { problems } = await load.stop()
     await proxy.kill()
+    await world.run(`${other} -D OUTPUT -d 10.99.0.1 -j ACCEPT`)
     expect(problems).toEqual([])
+    expect(proxy.log).toMatch(`both flavours of iptables hold rules; packets pass both" used="${flavour}"`)
     expect((await save()).join('\n')).toBe(reference)
   })
 

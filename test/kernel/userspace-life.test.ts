@@ -73,9 +73,9 @@ describe.each<Flavour>(['nft', 'legacy'])('life of userspace mode, %s', (flavour
   })
 
   it('survives kill -9 in the middle of syncs', async () => {
-    for (let round = 0; round < 8; round++) {
+    for (let round = 0; round < 25; round++) {
       const proxy = await start(world)
-      await delay(Math.random() * 300)
+      await delay(Math.random() * 200)
       await proxy.kill()
     }
     const proxy = await start(world)
@@ -181,6 +181,28 @@ describe.each<Flavour>(['nft', 'legacy'])('life of userspace mode, %s', (flavour
     await shared()
     const line = await world.run(`bash -c 'exec 3<>/dev/tcp/127.0.0.1/30080; echo hello >&3; head -1 <&3'`)
     expect(podIps).toContain(line.trim())
+  })
+
+  it('leaves a writer of other rules alone, and is not alarmed by it', async () => {
+    const proxy = await shared()
+    const saw = proxy.log.match(/somebody else/g)?.length
+    for (let i = 1; i <= 6; i++) {
+      await world.run(
+        `${ipt} -w 5 -t nat -A PREROUTING -d 10.7.0.${i} -j ACCEPT && ${ipt} -w 5 -I INPUT -s 10.7.0.${i} -j DROP`,
+      )
+      await proxy.apply({ drop: [], put: single(`other/n${i}`, `172.30.8.${i}`) })
+      await delay(100)
+    }
+    await proxy.settle()
+    // A look.
+    await delay(600)
+    const saved = await world.run(`${ipt}-save`)
+    for (let i = 1; i <= 6; i++) {
+      expect(saved).toContain(`-A PREROUTING -d 10.7.0.${i}/32 -j ACCEPT`)
+      expect(saved).toContain(`-A INPUT -s 10.7.0.${i}/32 -j DROP`)
+      expect(await world.ask(`172.30.8.${i}`)).toBe(podIps[0])
+    }
+    expect(proxy.log.match(/somebody else/g)?.length).toBe(saw)
   })
 
   it.each([
