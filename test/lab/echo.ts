@@ -1,7 +1,7 @@
 // Echo servers: whoever connects, or sends a datagram, is told in one line of JSON whom they reached and as whom they were seen.
 
 import { createSocket } from 'node:dgram'
-import { createServer } from 'node:net'
+import { createServer, type Socket } from 'node:net'
 import { familyOf, hostPort } from '../../src/lib/ip.ts'
 import type { Protocol } from '../../src/model/types.ts'
 import type { Namespace } from './namespace.ts'
@@ -35,7 +35,10 @@ export function serve(namespace: Namespace, address: Address, sink: string, arri
 }
 
 function serveTcp(fd: number, sink: string): Promise<Server> {
+  const open = new Set<Socket>()
   const server = createServer((socket) => {
+    open.add(socket)
+    socket.on('close', () => open.delete(socket))
     const { localAddress, localPort, remoteAddress, remotePort } = socket
     // The client hangs up as soon as it has its line.
     socket.on('error', () => undefined)
@@ -45,7 +48,14 @@ function serveTcp(fd: number, sink: string): Promise<Server> {
   return new Promise((resolve, reject) => {
     server.once('error', reject)
     server.listen({ fd, backlog: 511 }, () =>
-      resolve({ close: () => new Promise((closed) => server.close(() => closed())) }),
+      resolve({
+        close: () =>
+          new Promise((closed) => {
+            server.close(() => closed())
+            // The end of a client may never arrive, once its service is gone.
+            for (const socket of open) socket.destroy()
+          }),
+      }),
     )
   })
 }

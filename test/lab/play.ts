@@ -15,6 +15,7 @@ import {
 import { type Deviation, type Driver, findDeviation } from './driver.ts'
 import { judge, type Stuck } from './judge.ts'
 import { type Arrangement, ipv4, isNodeAddress, type Lab, type Listener } from './lab.ts'
+import { inVm } from './vm.ts'
 
 export interface Play {
   readonly lab: Lab
@@ -35,11 +36,28 @@ export interface Played {
   readonly unsent: readonly string[]
 }
 
+/** Longer than any scenario takes. What hangs is named by what it hung at. */
+const limitMs = inVm ? 240_000 : 100_000
+
 export async function playScenario(play: Play): Promise<Played> {
+  const progress = { at: 'arranging' }
+  let timer: NodeJS.Timeout | undefined
+  const late = new Promise<never>((_, reject) => {
+    timer = setTimeout(() => reject(new Error(`${play.scenario.name} is stuck at ${progress.at}`)), limitMs)
+  })
+  try {
+    return await Promise.race([playThrough(play, progress), late])
+  } finally {
+    clearTimeout(timer)
+  }
+}
+
+async function playThrough(play: Play, progress: { at: string }): Promise<Played> {
   const { lab, driver, scenario, mode } = play
   const arrangement = arrangementOf(scenario)
   await lab.arrange(arrangement)
   await lab.serve(listenersOf(scenario, driver.listens !== true))
+  progress.at = 'starting the proxy'
   const tally = { complaints: [] as string[], shots: 0, late: 0, unsent: [] as string[] }
   try {
     await driver.start({
@@ -54,15 +72,20 @@ export async function playScenario(play: Play): Promise<Played> {
     for (const step of scenario.steps) {
       for (const manifest of step.drop) live.delete(manifestKey(manifest))
       for (const manifest of step.put) live.set(manifestKey(manifest), manifest)
+      progress.at = `changing objects ${step.title}`
       await takeStep(driver, step, mode)
+      progress.at = `probing ${step.title}`
       await probeStep(play, step, stuck, tally)
     }
+    progress.at = 'deleting all'
     await driver.apply({ drop: [...live.values()], put: [] })
     await driver.settle()
     for (const left of await driver.holdings())
       tally.complaints.push(`all is deleted, but the proxy still holds ${left}`)
   } finally {
+    progress.at = 'stopping the proxy'
     await driver.stop()
+    progress.at = 'closing servers'
     await lab.unserve()
   }
   return tally

@@ -69,6 +69,8 @@ const runner: VitestRunner = {
   onAfterRunTask: report,
 }
 
+// A test may wait for what does not keep a process alive, such as news of the kernel.
+setInterval(() => undefined, 60_000)
 const begun = performance.now()
 const files = await startTests([{ filepath: file, fileTags: [], testLocations: undefined }], runner)
 const tests = getTests(files)
