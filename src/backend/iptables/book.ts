@@ -25,6 +25,14 @@ export class Book {
     return this.#base.get(part) ?? ''
   }
 
+  get size(): number {
+    return this.#entries.size
+  }
+
+  has(id: string): boolean {
+    return this.#entries.has(id)
+  }
+
   entries(): Iterable<IptEntry> {
     return this.#entries.values()
   }

@@ -5,7 +5,9 @@ import type { Table } from './entries.ts'
 /** Chains of service ports and endpoints, all in nat. */
 const ownPrefixes = ['KUBE-SVC-', 'KUBE-SVL-', 'KUBE-EXT-', 'KUBE-FW-', 'KUBE-SEP-'] as const
 
-export const isOwnChain = (chain: string): boolean => ownPrefixes.some((prefix) => chain.startsWith(prefix))
+/** Looks at `text` from `start` on. */
+export const isOwnChain = (text: string, start = 0): boolean =>
+  ownPrefixes.some((prefix) => text.startsWith(prefix, start))
 
 export const canary = 'KUBE-PROXY-CANARY'
 

@@ -84,7 +84,7 @@ async function remove(tools: Tools, table: string, { jumps: lines, chains }: Lef
   // Those that jump before those they jump to, the shared ones last.
   const shared = chains.filter((chain) => !isOwnChain(chain))
   const own = chains
-    .filter(isOwnChain)
+    .filter((chain) => isOwnChain(chain))
     .sort((a, b) => Number(a.startsWith(endpoints)) - Number(b.startsWith(endpoints)))
   if (own.length <= chainsPerRestore) {
     if (await attempt([...empty(chains), ...unlink, ...drop(chains)])) return []

@@ -85,7 +85,7 @@ export function countUses(saved: string, { uses, jumps, own }: Counted): void {
     const end = newline < 0 ? saved.length : newline
     const first = saved.charCodeAt(start)
     if (first === asterisk) table = saved.slice(start + 1, end)
-    else if (first === colon) use(saved.slice(start + 1, saved.indexOf(' ', start)), 0)
+    else if (first === colon) uses.set(`${table} ${saved.slice(start + 1, saved.indexOf(' ', start))}`, 0)
     else if (first === dash && (own || !saved.startsWith('KUBE-', start + 3))) {
       const { chain, target } = parseRule(saved, start, end)
       use(chain, 1)

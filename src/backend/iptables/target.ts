@@ -6,7 +6,7 @@ import { tcpIsLiberal } from '../../sys/tuning.ts'
 import type { Applied, Changes, Held, OpenContext, Target } from '../backend.ts'
 import { Book } from './book.ts'
 import { counters, isOwnChain, type Jump, jumpArgs, jumps, savedJump } from './chains.ts'
-import { chainOf, type IptEntry } from './entries.ts'
+import type { IptEntry } from './entries.ts'
 import { composeJumps, largeEndpoints } from './restore.ts'
 import { openSight, type Seen, type Sight } from './sight.ts'
 import { atLeast, type Programs, Tools } from './tools.ts'
@@ -20,6 +20,8 @@ export interface TargetOptions {
 }
 
 const hourMs = 3_600_000
+/** Where the chain begins in the key of one in nat. */
+const natKey = 'nat '.length
 
 export class IptablesTarget implements Target<IptEntry> {
   readonly #context: OpenContext
@@ -58,7 +60,7 @@ export class IptablesTarget implements Target<IptEntry> {
     this.#seen = await this.#sight.survey(signal)
     const held: Held[] = []
     for (const key of this.#seen.uses.keys()) {
-      if (key.startsWith('nat ') && isOwnChain(chainOf(key))) held.push({ kind: 'chain', id: key, digest: '' })
+      if (key.startsWith('nat ') && isOwnChain(key, natKey)) held.push({ kind: 'chain', id: key, digest: '' })
     }
     return held
   }
@@ -121,7 +123,7 @@ export class IptablesTarget implements Target<IptEntry> {
       liberal: tcpIsLiberal(),
       counters: await this.#ensureCounters(),
     }
-    this.#writer.startAnew(new Set(changes.put.map(({ id }) => id)))
+    this.#writer.startAnew(changes.put)
     await this.#ensureJumps(seen, signal)
   }
 
@@ -179,14 +181,19 @@ const countsOnly = ({ put, drop }: Changes<IptEntry>): boolean =>
 export function unitsOf({ put, drop }: Changes<IptEntry>): readonly Unit[] {
   const base = { kind: 'base' as const, service: '', put: [] as IptEntry[], drop: [] as Held[] }
   const leftovers = { kind: 'leftovers' as const, service: '', put: [], drop: [] as Held[] }
-  const units = new Map<string, { kind: 'service'; service: string; put: IptEntry[]; drop: Held[] }>()
+  type Service = { kind: 'service'; service: string; put: IptEntry[]; drop: Held[] }
+  const units = new Map<string, Service>()
+  let last: Service | undefined
   const of = (entry: IptEntry) => {
     if (entry.kind === 'base') return base
+    // Those of a service mostly follow each other.
+    if (entry.service === last?.service) return last
     let unit = units.get(entry.service)
     if (unit === undefined) {
       unit = { kind: 'service', service: entry.service, put: [], drop: [] }
       units.set(entry.service, unit)
     }
+    last = unit
     return unit
   }
   for (const entry of put) of(entry).put.push(entry)

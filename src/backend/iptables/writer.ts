@@ -74,10 +74,15 @@ export class Writer {
   }
 
   /** Before everything is written anew: forgets what is not among it. */
-  startAnew(wanted: ReadonlySet<string>): void {
+  startAnew(wanted: readonly IptEntry[]): void {
     const { book } = this.#options
     this.#lingering.clear()
-    for (const { id } of [...book.entries()]) if (!wanted.has(id)) book.drop(id)
+    let known = 0
+    for (const { id } of wanted) if (book.has(id)) known++
+    // Mostly there is nothing to forget.
+    if (known === book.size) return
+    const ids = new Set(wanted.map(({ id }) => id))
+    for (const { id } of [...book.entries()]) if (!ids.has(id)) book.drop(id)
   }
 
   /** Throws with code `iptables-restore` if what is refused is not in these units. */
@@ -238,11 +243,17 @@ export class Writer {
     const chains = new Map<string, IptEntry[]>()
     const stale = new Set<string>()
     for (const { put, drop, service } of units) {
+      // Those of a port follow each other.
+      let port = ''
+      let own: IptEntry[] = []
       for (const entry of put) {
         if (entry.kind !== 'chain') continue
-        const own = chains.get(entry.port)
-        if (own === undefined) chains.set(entry.port, [entry])
-        else own.push(entry)
+        if (entry.port !== port) {
+          port = entry.port
+          own = chains.get(port) ?? []
+          if (own.length === 0) chains.set(port, own)
+        }
+        own.push(entry)
       }
       for (const held of drop) if (isChain(held)) stale.add(chainOf(held.id))
       for (const [chain, user] of this.#lingering) if (user === service) stale.add(chain)
