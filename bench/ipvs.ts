@@ -13,6 +13,7 @@ import { systemClock } from '../src/lib/time.ts'
 import { makeNodeView } from '../src/model/node.ts'
 import type { ServiceRecord, SliceRecord } from '../src/model/types.ts'
 import * as libc from '../src/sys/libc.ts'
+import { type Calibration, calibrate } from './calibrate.ts'
 
 const endpointsEach = 5
 const sizes = process.argv.slice(2).map(Number)
@@ -126,29 +127,67 @@ async function measure(services: number): Promise<void> {
   engine.store.slices.synced()
   const initial = await first
   const used = process.cpuUsage(cpu)
-  const cpuSeconds = (used.user + used.system) / 1e6
-  const times: number[] = []
-  let messages = 0
-  for (let n = 1; n <= changes; n++) {
-    const done = next()
-    const begun = performance.now()
-    engine.store.slices.put('ns/s7-a', sliceAt(7, n + 10))
-    const report = await done
-    times.push(performance.now() - begun)
-    messages = Math.max(messages, report.figures.ipvs_messages ?? 0)
-  }
-  times.sort((a, b) => a - b)
-  const restarted = engine.stop()
-  await restarted
-  const p = (share: number) => (times[Math.floor(times.length * share)] as number).toFixed(2)
-  console.log(
-    `| ${services} x ${endpointsEach} | ${(initial.durationMs / 1000).toFixed(2)} s | ${cpuSeconds.toFixed(2)} s | ${p(0.5)} ms | ${p(0.95)} ms | ${messages} |`,
-  )
+  const changed = await change(engine.store.slices, next)
+  await engine.stop()
+  const read = await readAll(backend)
+  const seconds = (microseconds: number) => (microseconds / 1e6).toFixed(2)
+  const cells = [
+    `${services} x ${endpointsEach}`,
+    (initial.durationMs / 1000).toFixed(2),
+    `${seconds(used.user)} + ${seconds(used.system)}`,
+    initial.figures.ipvs_messages,
+    changed.p50,
+    changed.p95,
+    changed.cpu,
+    changed.messages,
+    read,
+  ]
+  console.log(`| ${cells.join(' | ')} |`)
   await cleanupIpvs(silentLogger)
 }
 
+/** One endpoint of one service moves, again and again; milliseconds. */
+async function change(slices: Engine['store']['slices'], next: () => Promise<SyncReport>) {
+  const times: number[] = []
+  let messages = 0
+  const begun = process.cpuUsage()
+  for (let n = 1; n <= changes; n++) {
+    const done = next()
+    const start = performance.now()
+    slices.put('ns/s7-a', sliceAt(7, n + 10))
+    const report = await done
+    times.push(performance.now() - start)
+    messages = Math.max(messages, report.figures.ipvs_messages ?? 0)
+  }
+  const { user, system } = process.cpuUsage(begun)
+  times.sort((a, b) => a - b)
+  const p = (share: number) => (times[Math.floor(times.length * share)] as number).toFixed(2)
+  return { p50: p(0.5), p95: p(0.95), cpu: ((user + system) / 1000 / changes).toFixed(2), messages }
+}
+
+/** What comparing everything with the kernel takes; seconds of CPU. */
+async function readAll(backend: ReturnType<typeof ipvs>): Promise<string> {
+  const context = { family: 4, node: view, log: silentLogger, clock: systemClock, onDrift: () => {} } as const
+  const target = await backend.open(context)
+  const begun = process.cpuUsage()
+  await target.observe(new AbortController().signal)
+  const { user, system } = process.cpuUsage(begun)
+  await target.close()
+  return ((user + system) / 1e6).toFixed(2)
+}
+
 isolate()
-console.log(`Linux ${release()}, Node ${process.version}${process.env.SLUICE_IN_VM === '1' ? ', in a VM' : ''}\n`)
-console.log('| services | initial sync | CPU | one change p50 | p95 | messages |\n|---|---|---|---|---|---|')
+const inVm = process.env.SLUICE_IN_VM === '1'
+console.log(`Linux ${release()}, Node ${process.version}${inVm ? ', in a VM' : ''}`)
+if (process.env.SLUICE_BENCH_HOST !== undefined && inVm) {
+  const host = JSON.parse(process.env.SLUICE_BENCH_HOST) as Calibration
+  const here = calibrate()
+  const times = (of: keyof Calibration) =>
+    `${here[of]} ms here, ${host[of]} ms outside: ${(here[of] / host[of]).toFixed(1)} times`
+  console.log(`Calibration, CPU time of fixed work: script ${times('script')}; system calls ${times('calls')} as slow.`)
+}
+const heads = ['services', 'initial sync, s', 'its CPU, user + system, s', 'IPVS messages', 'one change p50, ms', 'p95']
+heads.push('its CPU', 'IPVS messages', 'read everything, CPU s')
+console.log(`\n| ${heads.join(' | ')} |\n|${heads.map(() => '---').join('|')}|`)
 for (const size of sizes.length > 0 ? sizes : [1000, 5000, 10_000]) await measure(size)
 process.exit(0)

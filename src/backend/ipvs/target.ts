@@ -190,12 +190,13 @@ export class IpvsTarget implements Target<IpvsEntry> {
 
   /** An exact address goes before a node port of the same number, whoever asks for it. */
   #wishes(ids: readonly string[], wanted: Wanted<IpvsEntry>): readonly Wish[] {
+    const asked = new Set(ids)
     const keys = new Set(ids.flatMap((id) => keyOfId(id) ?? []))
     return [...keys].map((key): Wish => {
       const entry = wanted.entry(exactId(key)) ?? wanted.entry(nodePortId(key))
       if (entry?.kind !== 'server') {
         this.#names.delete(key)
-        return { key, id: ids.includes(exactId(key)) ? exactId(key) : nodePortId(key), entry: undefined }
+        return { key, id: asked.has(exactId(key)) ? exactId(key) : nodePortId(key), entry: undefined }
       }
       this.#names.set(key, entry.port)
       return { key, id: entry.id, entry }
