@@ -58,7 +58,7 @@ export function endpointEntry(chain: string, owner: Owner, address: string, affi
 /** They count when it comes to how large the cluster is, though they have no chain. */
 export function countEntry(owner: Owner, unreached: number): IptEntry {
   const { id, service } = owner
-  return { kind: 'count', id: `count ${id}`, digest: String(unreached), table: 'nat', service, port: id }
+  return { kind: 'count', id: `unreached endpoints ${id}`, digest: String(unreached), table: 'nat', service, port: id }
 }
 
 export const isEndpoint = ({ id }: { readonly id: string }): boolean => id.startsWith('KUBE-SEP-', 4)
