@@ -80,7 +80,7 @@ const broken = [...files, ...files.flatMap(suites)].flatMap((task) => task.resul
 for (const { message, stack } of broken) process.stdout.write(`✗ ${label}: ${stack ?? message}\n`)
 if (broken.length > 0 && process.env.SLUICE_RESULTS !== undefined) {
   const words = broken.map(({ message }) => message).join('\n')
-  const outcome: Outcome = { file: label, name: 'as a whole', state: 'failed', seconds: 0, words }
+  const outcome: Outcome = { file: label, name: label, state: 'failed', seconds: 0, words }
   appendFileSync(process.env.SLUICE_RESULTS, `${JSON.stringify(outcome)}\n`)
 }
 const seconds = Math.round((performance.now() - begun) / 1000)

@@ -67,7 +67,7 @@ export interface Run {
 const ended = `code=0
 ended() {
   code=1
-  [ "$2" -le 1 ] || printf '{"file":"%s","name":"as a whole","state":"failed","seconds":0,"words":"ended with code %s"}\\n' "$@" >>"$SLUICE_RESULTS"
+  [ "$2" -le 1 ] || printf '{"file":"%s","name":"%s","state":"failed","seconds":0,"words":"ended with code %s"}\\n' "$1" "$1" "$2" >>"$SLUICE_RESULTS"
 }`
 
 /** One boot, one process per file. Resolves with the exit code and all outcomes. */
