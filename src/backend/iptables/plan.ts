@@ -21,16 +21,19 @@ export function plan(port: ServicePort, node: NodeView, options: PlanOptions): r
   if (nat.length > 0) entries.push(rulesEntry('nat', port, nat))
   if (run.exposed && run.usable) entries.push(chainEntry(run.ext, port, externalRules(run)))
   if (run.firewalled) entries.push(chainEntry(run.fw, port, firewallRules(run)))
-  const seps = new Map(reachableOf(port).map((endpoint) => [endpoint, separate(run, endpoint)]))
+  const reachable = port.local.length === 0 ? port.cluster : reachableOf(port)
+  const seps = reachable.map((endpoint) => separate(run, endpoint))
+  const sepOf = port.local.length === 0 ? undefined : new Map(reachable.map((one, i) => [one, seps[i] as Separate]))
   for (const which of ['cluster', 'local'] as const) {
     if (port[which].length === 0) continue
-    const lines = [...internalRule(run, which), ...balance(run, which, seps)]
+    const own = port[which] === reachable ? seps : port[which].flatMap((one) => sepOf?.get(one) ?? [])
+    const lines = [...internalRule(run, which), ...balance(run, which, own)]
     entries.push(chainEntry(which === 'cluster' ? run.svc : run.svl, port, lines))
   }
-  for (const { chain, address } of seps.values()) {
+  for (const { chain, address } of seps) {
     entries.push(endpointEntry(chain, port, address, port.affinitySeconds > 0))
   }
-  if (port.endpoints > seps.size) entries.push(countEntry(port, port.endpoints - seps.size))
+  if (port.endpoints > seps.length) entries.push(countEntry(port, port.endpoints - seps.length))
   return entries
 }
 
@@ -93,6 +96,7 @@ function capture(run: Run, { localhost }: PlanOptions): Captured {
   }
 
   captureClusterIp(run, captured)
+  if (!run.exposed && port.health === undefined) return captured
   for (const frontend of port.frontends.filter(({ kind }) => kind === 'external-ip')) {
     if (usable) nat.push(`-A KUBE-SERVICES -m comment --comment "${port.name} external IP" ${to(frontend)} -j ${ext}`)
     if (refuses) refuseExternal(to(frontend))
@@ -178,10 +182,8 @@ function separate({ port }: Run, { ip, port: number }: Endpoint): Separate {
 }
 
 /** The first endpoint with probability 1/n, the next with 1/(n-1) of what is left, and the last with all of it. */
-function balance(run: Run, which: 'cluster' | 'local', seps: ReadonlyMap<Endpoint, Separate>): readonly string[] {
-  const { port, svc, svl } = run
+function balance({ port, svc, svl }: Run, which: 'cluster' | 'local', known: readonly Separate[]): readonly string[] {
   const chain = which === 'cluster' ? svc : svl
-  const known = port[which].map((endpoint) => seps.get(endpoint) ?? separate(run, endpoint))
   const rule = ({ address }: Separate) => `-A ${chain} -m comment --comment "${port.name} -> ${address}"`
   const sticky =
     port.affinitySeconds === 0
