@@ -3,7 +3,8 @@
 //   npm run bench:nftables [-- services…]      default 1000 10000 30000
 //
 // kube-proxy is measured where test/e2e/build-cluster has built it. Each run is bounded in time, and what took longer says so:
-// kube-proxy needs minutes for 10,000 services. BENCH_LIMIT (seconds, 150 by default) is how long a cold start may take.
+// kube-proxy needs minutes for 10,000 services. BENCH_LIMIT (seconds, 80 by default) is how long a cold start may take. All of it takes
+// seven minutes. First packets are measured at the end, with all proxies of one size in place, in turns.
 
 import { type ChildProcess, execFileSync, fork, spawn, spawnSync } from 'node:child_process'
 import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
@@ -11,11 +12,11 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { rolldown } from 'rolldown'
-import { enterNamespace } from '../test/kernel/support-netns.ts'
+import { enterNamespace, type Namespace } from '../test/kernel/support-netns.ts'
 import { probeAddress, serviceIp } from './objects.ts'
 
 const root = join(import.meta.dirname, '..')
-const limitMs = Number(process.env.BENCH_LIMIT ?? 150) * 1000
+const limitMs = Number(process.env.BENCH_LIMIT ?? 80) * 1000
 const sizes = process.argv.slice(2).map(Number)
 if (sizes.length === 0) sizes.push(1_000, 10_000, 30_000)
 const endpoints = 5
@@ -25,6 +26,7 @@ interface Contender {
   readonly program: readonly string[]
   readonly mode: 'nftables' | 'iptables'
   readonly changes: number
+  readonly own: boolean
   /** Larger sizes are known to take many minutes. */
   readonly most: number
 }
@@ -34,10 +36,36 @@ interface Figures {
   readonly coldCpuMs: number
   readonly changeMs: readonly number[]
   readonly changeCpuMicros: number
+  /** After thousands of changes, when V8 has compiled what is hot. */
+  readonly warmCpuMicros: number
   readonly rssMb: number
+  readonly rssAfterMb: number
   readonly kernelMb: number
-  readonly directMicros: number
-  readonly serviceMicros: number
+  readonly holds: Holds | undefined
+}
+
+/** The longest time for which the event loop was held, ms. */
+interface Holds {
+  readonly first: number
+  readonly steady: number
+  readonly adoption: number
+}
+
+/** What `connect` takes, µs; `added` are draws of the difference, for its error. */
+interface Latency {
+  readonly direct: number
+  readonly service: number
+  readonly added: readonly number[]
+}
+
+/** A contender in its namespace, measured and left in place. */
+interface Stage {
+  readonly name: string
+  readonly figures: Figures
+  /** Of the service that is measured, as it is now. */
+  readonly endpoint: string
+  readonly namespace: string
+  close(): Promise<void>
 }
 
 const folder = mkdtempSync(join(tmpdir(), 'sluice-bench-'))
@@ -51,13 +79,18 @@ const parts = {
 }
 try {
   for (const services of sizes) {
-    const results: (readonly [string, Figures | undefined])[] = []
-    for (const contender of contenders) {
-      const run = services <= contender.most || process.env.BENCH_FULL !== undefined
-      if (run) process.stderr.write(`measuring ${contender.name} with ${services} services\n`)
-      results.push([contender.name, run ? await measure(contender, services) : undefined])
+    const stages: (Stage | string)[] = []
+    try {
+      for (const contender of contenders) {
+        const run = services <= contender.most || process.env.BENCH_FULL !== undefined
+        if (run) process.stderr.write(`measuring ${contender.name} with ${services} services\n`)
+        stages.push(run ? await measure(contender, services) : contender.name)
+      }
+      print(services, stages)
+      printLatencies(stages, await compare(stages, services))
+    } finally {
+      for (const stage of stages.reverse()) if (typeof stage !== 'string') await stage.close()
     }
-    print(services, results)
   }
 } finally {
   rmSync(folder, { recursive: true, force: true })
@@ -65,9 +98,13 @@ try {
 }
 
 function findContenders(): readonly Contender[] {
+  // With the flags it gives itself.
+  const script = join(root, 'bin/kube-proxy')
+  const flags = /node (.*)$/m.exec(readFileSync(script, 'utf8').split('\n', 1)[0] as string)?.[1]?.split(' ') ?? []
   const own = {
-    program: [process.execPath, join(root, 'bin/kube-proxy')],
+    program: [process.execPath, ...flags, script],
     changes: 400,
+    own: true,
     most: Number.POSITIVE_INFINITY,
   }
   const found: Contender[] = [{ name: 'Sluice nftables', mode: 'nftables', ...own }]
@@ -77,7 +114,7 @@ function findContenders(): readonly Contender[] {
     console.log(`kube-proxy is not built (test/e2e/build-cluster kube-proxy): only Sluice is measured`)
     return found
   }
-  const rest = { program: [theirs], changes: 15, most: 10_000 }
+  const rest = { program: [theirs], changes: 15, own: false, most: 10_000 }
   found.push({ name: 'kube-proxy nftables', mode: 'nftables', ...rest })
   found.push({ name: 'kube-proxy iptables', mode: 'iptables', ...rest })
   return found
@@ -91,9 +128,14 @@ async function bundle(input: string): Promise<string> {
   return file
 }
 
-async function measure(contender: Contender, services: number): Promise<Figures> {
+async function measure(contender: Contender, services: number): Promise<Stage> {
   const namespace = enterNamespace()
   const children: ChildProcess[] = []
+  const close = async () => {
+    for (const child of children) child.kill('SIGKILL')
+    await wait(200)
+    namespace.leave()
+  }
   try {
     namespace.exec('ip', ['addr', 'add', '192.0.2.1/32', 'dev', 'lo'])
     namespace.exec('ip', ['route', 'add', 'local', '10.250.0.0/16', 'dev', 'lo'])
@@ -108,54 +150,145 @@ async function measure(contender: Contender, services: number): Promise<Figures>
     const answering = spawn(process.execPath, [parts.probe, 'server', '8080'], { stdio: ['ignore', 'pipe', 'inherit'] })
     children.push(answering)
     await firstLine(answering)
-    const kernelBefore = kernelMb()
-    const proxy = startProxy(contender, port)
-    children.push(proxy)
-    return await observe(contender, { services, proxy, port, kernelBefore })
-  } finally {
-    for (const child of children) child.kill('SIGKILL')
-    await new Promise((resolve) => setTimeout(resolve, 200))
-    namespace.leave()
+    const scene: Scene = { services, port, children, kernelBefore: kernelMb() }
+    const { figures, turns } = await observe(contender, scene)
+    const holds = contender.own ? await holdsOf(contender, scene, namespace) : undefined
+    const endpoint = probeAddress(holds === undefined ? turns : 0)
+    return { name: contender.name, figures: { ...figures, holds }, endpoint, namespace: namespace.name, close }
+  } catch (error) {
+    await close()
+    throw error
   }
 }
 
 interface Scene {
   readonly services: number
-  readonly proxy: ChildProcess
   readonly port: number
+  readonly children: ChildProcess[]
   readonly kernelBefore: number
 }
 
-async function observe(contender: Contender, scene: Scene): Promise<Figures> {
-  const { services, proxy, port, kernelBefore } = scene
+async function observe(contender: Contender, scene: Scene): Promise<{ figures: Figures; turns: number }> {
+  const { services, port, kernelBefore } = scene
+  const proxy = startProxy(contender, port)
+  scene.children.push(proxy)
   const vip = serviceIp(services - 1)
   const pid = proxy.pid as number
   const took = await probe<number>('until', vip, 80, probeAddress(0), limitMs, Date.now())
   const coldMs = took < 0 ? undefined : took
   process.stderr.write(`  traffic after ${took.toFixed(0)} ms\n`)
   await settled(pid)
-  const none = { changeMs: [], changeCpuMicros: Number.NaN, serviceMicros: Number.NaN, directMicros: Number.NaN }
-  const held = () => ({ coldMs, coldCpuMs, rssMb: rssMb(pid), kernelMb: kernelMb() - kernelBefore })
-  const coldCpuMs = cpuMs(pid)
-  if (coldMs === undefined) return { ...held(), ...none }
-  const state = held()
-  process.stderr.write(`  ${state.rssMb.toFixed(0)} MB; changing endpoints\n`)
-  const quick = contender.changes > 100
-  const changeMs = await probe<number[]>('changes', vip, 80, port, contender.changes, quick ? 10 : 200)
-  // The same endpoint, through the service and past it.
-  const last = probeAddress(contender.changes)
-  const first = await probe<{ service: number; direct: number }>('latency', vip, 80, last, 8080)
-  await settled(pid)
-  const before = cpuMs(pid)
-  const count = quick ? 4000 : 20
-  await fetch(`http://127.0.0.1:${port}/changes?count=${count}&everyMs=${quick ? 2 : 500}`)
-  await new Promise((resolve) => setTimeout(resolve, quick ? count * 3 : count * 500 + 2_000))
-  await settled(pid)
-  const changeCpuMicros = ((cpuMs(pid) - before) * 1000) / count
-  return { ...state, changeMs, changeCpuMicros, serviceMicros: first.service, directMicros: first.direct }
+  const cold = { coldMs, coldCpuMs: cpuMs(pid), rssMb: rssMb(pid), kernelMb: kernelMb() - kernelBefore }
+  const none = { changeMs: [], changeCpuMicros: Number.NaN, warmCpuMicros: Number.NaN, rssAfterMb: Number.NaN }
+  if (coldMs === undefined) return { figures: { ...cold, ...none, holds: undefined }, turns: 0 }
+  process.stderr.write(`  ${cold.rssMb.toFixed(0)} MB; changing endpoints\n`)
+  const pauseMs = contender.own ? 10 : 200
+  const changeMs = await probe<number[]>('changes', vip, 80, port, contender.changes, pauseMs, 60_000)
+  const changeCpuMicros = await cpuPerChange(contender, pid, port)
+  const warmCpuMicros = contender.own ? await cpuPerChange(contender, pid, port) : Number.NaN
+  const figures = { ...cold, changeMs, changeCpuMicros, warmCpuMicros, rssAfterMb: rssMb(pid), holds: undefined }
+  return { figures, turns: changeMs.length }
 }
 
-function startProxy({ program, mode }: Contender, port: number): ChildProcess {
+async function cpuPerChange(contender: Contender, pid: number, port: number): Promise<number> {
+  const [count, everyMs] = contender.own ? [4_000, 2] : [20, 500]
+  await settled(pid)
+  const before = cpuMs(pid)
+  await changeMany(port, count, everyMs)
+  await settled(pid)
+  return ((cpuMs(pid) - before) * 1000) / count
+}
+
+async function changeMany(port: number, count: number, everyMs: number): Promise<void> {
+  await fetch(`http://127.0.0.1:${port}/changes?count=${count}&everyMs=${everyMs}`)
+  await wait(count * everyMs + 2_000)
+}
+
+/** The same proxy again, with a look at its event loop: from nothing, with changes, and after a kill. */
+async function holdsOf(contender: Contender, scene: Scene, namespace: Namespace): Promise<Holds | undefined> {
+  const vip = serviceIp(scene.services - 1)
+  const file = join(folder, 'holds')
+  let pid = 0
+  const start = async () => {
+    scene.children.pop()?.kill('SIGKILL')
+    await wait(200)
+    const [node = '', ...rest] = contender.program
+    const program = [node, '--import', join(import.meta.dirname, 'hold.mjs'), ...rest]
+    const proxy = startProxy({ ...contender, program }, scene.port, { SLUICE_HOLDS: file })
+    scene.children.push(proxy)
+    pid = proxy.pid as number
+    // Holds count from when somebody can ask: before that the program is being loaded.
+    while (!(await answers('http://127.0.0.1:10256/livez'))) await wait(10)
+    await read()
+  }
+  const read = async () => {
+    process.kill(pid, 'SIGUSR2')
+    await wait(300)
+    return Number(readFileSync(file, 'utf8'))
+  }
+  scene.children.at(-1)?.kill('SIGKILL')
+  await wait(200)
+  for (const family of ['ip', 'ip6']) namespace.exec('nft', ['delete', 'table', family, 'kube-proxy'])
+  await start()
+  const took = await probe<number>('until', vip, 80, probeAddress(0), limitMs, Date.now())
+  if (took < 0) return undefined
+  await settled(pid, 60)
+  const first = await read()
+  await changeMany(scene.port, 500, 2)
+  const steady = await read()
+  await start()
+  await wait(1_000)
+  await settled(pid, 60)
+  return { first, steady, adoption: await read() }
+}
+
+async function answers(url: string): Promise<boolean> {
+  try {
+    await fetch(url)
+    return true
+  } catch {
+    return false
+  }
+}
+
+/** What no proxy can be below: a table with one rule that translates this one address. */
+async function floor(services: number): Promise<Stage> {
+  const namespace = enterNamespace()
+  const endpoint = probeAddress(0)
+  namespace.exec('ip', ['route', 'add', 'local', '10.250.0.0/16', 'dev', 'lo'])
+  namespace.exec('ip', ['route', 'add', '10.96.0.0/12', 'dev', 'lo'])
+  const rule = `ip daddr ${serviceIp(services - 1)} tcp dport 80 dnat to ${endpoint}:8080`
+  const lines = ['table ip t {', 'chain c {', 'type nat hook output priority -100;', rule, '}', '}', '']
+  namespace.exec('nft', ['-f', '-'], lines.join('\n'))
+  const server = spawn(process.execPath, [parts.probe, 'server', '8080'], { stdio: ['ignore', 'pipe', 'inherit'] })
+  await firstLine(server)
+  const close = async () => {
+    server.kill('SIGKILL')
+    await wait(200)
+    namespace.leave()
+  }
+  return { name: 'a single rule', figures: {} as Figures, endpoint, namespace: namespace.name, close }
+}
+
+/** Past the service and through it, of all contenders that have traffic, in turns. */
+async function compare(stages: readonly (Stage | string)[], services: number): Promise<(Latency | undefined)[]> {
+  const least = await floor(services)
+  const running = stages.filter((stage) => typeof stage !== 'string' && stage.figures.coldMs !== undefined) as Stage[]
+  const ready = [...running, least]
+  process.stderr.write('  first packets\n')
+  // Not the ports that were used before there were rules: the kernel remembers for two minutes that those were not translated.
+  const ports = ['sysctl', '-qw', 'net.ipv4.ip_local_port_range=10000 32000']
+  for (const { namespace } of ready) execFileSync('ip', ['netns', 'exec', namespace, ...ports])
+  const words = ready.map((stage) => `${stage.namespace},${serviceIp(services - 1)},80,${stage.endpoint},8080`)
+  const found = await probe<Latency[]>('latency', 10_000, ...words).finally(() => least.close())
+  return [...stages, least].map((stage) => found[ready.indexOf(stage as Stage)])
+}
+
+function wait(ms: number): Promise<void> {
+  return new Promise((resolve) => setTimeout(resolve, ms))
+}
+
+function startProxy({ program, mode }: Contender, port: number, env: NodeJS.ProcessEnv = {}): ChildProcess {
   const kubeconfig = join(folder, 'kubeconfig')
   writeFileSync(
     kubeconfig,
@@ -187,7 +320,7 @@ function startProxy({ program, mode }: Contender, port: number): ChildProcess {
   )
   const [command = '', ...args] = [...program, `--config=${config}`, '--hostname-override=node-7']
   const stdio = process.env.BENCH_VERBOSE === undefined ? 'ignore' : 'inherit'
-  return spawn(command, args, { stdio: ['ignore', stdio, stdio] })
+  return spawn(command, args, { stdio: ['ignore', stdio, stdio], env: { ...process.env, ...env } })
 }
 
 /** Connections by blocking calls in a process of its own; see probe.ts for the words. */
@@ -222,44 +355,72 @@ function kernelMb(): number {
   return (of('Slab') + of('Percpu') + of('VmallocUsed')) / 1024
 }
 
-/** Until the process has nothing more to do. */
-async function settled(pid: number): Promise<void> {
+/** Until the process has nothing more to do, or uses no more than so many ms of CPU in 300 ms. */
+async function settled(pid: number, idleMs = 10): Promise<void> {
   for (let quiet = 0, last = cpuMs(pid), i = 0; quiet < 3 && i < 100; i++) {
-    await new Promise((resolve) => setTimeout(resolve, 300))
+    await wait(300)
     const now = cpuMs(pid)
-    quiet = now - last <= 10 ? quiet + 1 : 0
+    quiet = now - last <= idleMs ? quiet + 1 : 0
     last = now
   }
 }
 
-function print(services: number, results: readonly (readonly [string, Figures | undefined])[]): void {
-  const at = (list: readonly number[], share: number) =>
-    list.toSorted((a, b) => a - b)[Math.floor((list.length - 1) * share)]
+function print(services: number, stages: readonly (Stage | string)[]): void {
   const rows: readonly (readonly [string, (figures: Figures) => number | undefined, string])[] = [
     ['cold start to traffic on the last service', (f) => f.coldMs, 'ms'],
     ['CPU of the cold start, programs it runs included', (f) => f.coldCpuMs, 'ms'],
     ['endpoint change, API write to first packet, p50', (f) => at(f.changeMs, 0.5), 'ms'],
     ['endpoint change, API write to first packet, p99', (f) => at(f.changeMs, 0.99), 'ms'],
-    ['CPU per change', (f) => f.changeCpuMicros, 'µs'],
-    ['RSS', (f) => f.rssMb, 'MB'],
+    ['CPU per change, the first ones', (f) => f.changeCpuMicros, 'µs'],
+    ['CPU per change, after 4,000', (f) => f.warmCpuMicros, 'µs'],
+    ['RSS after the start', (f) => f.rssMb, 'MB'],
+    ['RSS after all changes', (f) => f.rssAfterMb, 'MB'],
     ['kernel memory (machine-wide difference)', (f) => f.kernelMb, 'MB'],
-    ['first packet, direct, p50', (f) => f.directMicros, 'µs'],
-    ['first packet, service, p50', (f) => f.serviceMicros, 'µs'],
-    ['first packet, added', (f) => f.serviceMicros - f.directMicros, 'µs'],
+    ['longest hold of the event loop, first sync', (f) => f.holds?.first, 'ms'],
+    ['longest hold of the event loop, 500 changes', (f) => f.holds?.steady, 'ms'],
+    ['longest hold of the event loop, taking over after a kill', (f) => f.holds?.adoption, 'ms'],
   ]
+  const names = namesOf(stages)
   console.log(`\n${services} services x ${endpoints} endpoints`)
-  console.log(`| | ${results.map(([name]) => name).join(' | ')} |\n| --- |${results.map(() => ' ---: |').join('')}`)
-  const own = results[0]?.[1]
+  console.log(`| | ${names.join(' | ')} |\n| --- |${names.map(() => ' ---: |').join('')}`)
+  const own = stages[0]
   for (const [title, read, unit] of rows) {
-    const base = own === undefined ? undefined : read(own)
-    const cells = results.map(([, figures], i) => {
-      if (figures === undefined) return 'not run'
-      const value = read(figures)
+    const base = typeof own === 'object' ? read(own.figures) : undefined
+    const cells = stages.map((stage, i) => {
+      if (typeof stage === 'string') return 'not run'
+      const value = read(stage.figures)
       if (value === undefined || Number.isNaN(value))
-        return figures.coldMs === undefined ? `> ${limitMs / 1000} s` : '-'
+        return stage.figures.coldMs === undefined ? `> ${limitMs / 1000} s` : '-'
       const ratio = i === 0 || base === undefined || base <= 0 ? '' : ` (${(value / base).toFixed(1)}x)`
       return `${value < 10 ? value.toFixed(2) : value.toFixed(0)} ${unit}${ratio}`
     })
     console.log(`| ${title} | ${cells.join(' | ')} |`)
   }
+}
+
+function at(list: readonly number[], share: number): number | undefined {
+  return list.toSorted((a, b) => a - b)[Math.floor((list.length - 1) * share)]
+}
+
+function namesOf(stages: readonly (Stage | string)[]): readonly string[] {
+  return stages.map((stage) => (typeof stage === 'string' ? stage : stage.name))
+}
+
+function printLatencies(stages: readonly (Stage | string)[], latencies: readonly (Latency | undefined)[]): void {
+  const shown = (of: (latency: Latency) => string) =>
+    latencies.map((latency) => (latency === undefined ? '-' : of(latency))).join(' | ')
+  console.log(`\n| first packet | ${namesOf(stages).join(' | ')} | one DNAT rule |`)
+  console.log(`| --- |${latencies.map(() => ' ---: |').join('')}`)
+  const between = (draws: readonly number[], digits: number) =>
+    `${at(draws, 0.5)?.toFixed(digits)} (${at(draws, 0.025)?.toFixed(digits)} to ${at(draws, 0.975)?.toFixed(digits)})`
+  console.log(`| handshake past the service, p50 | ${shown(({ direct }) => `${direct.toFixed(1)} µs`)} |`)
+  console.log(`| handshake through it, p50 | ${shown(({ service }) => `${service.toFixed(1)} µs`)} |`)
+  console.log(`| added, with 95 % interval | ${shown(({ added }) => `${between(added, 1)} µs`)} |`)
+  const ours = latencies[0]?.added ?? []
+  const ratio = ({ added }: Latency) =>
+    between(
+      ours.map((value, i) => value / (added[i] as number)),
+      2,
+    )
+  console.log(`| what Sluice adds as a share of it | ${shown(ratio)} |`)
 }

@@ -95,7 +95,8 @@ async function runProxy(args: readonly number[]): Promise<Figures> {
 /** A bundled part in a process of its own, and the first line it prints. */
 function start(part: string, args: readonly number[]): { readonly line: Promise<string>; end(): void } {
   const child = fork(join(folder, `${part}.mjs`), args.map(String), {
-    execArgv: ['--expose-gc'],
+    // The second as bin/kube-proxy has it.
+    execArgv: ['--expose-gc', '--max-semi-space-size=8'],
     stdio: ['ignore', 'pipe', 'inherit', 'ipc'],
   })
   const line = new Promise<string>((resolve, reject) => {

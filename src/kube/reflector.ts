@@ -45,7 +45,7 @@ export interface ReflectorStatus {
 
 const pageSize = '500'
 /** Objects of a page between two turns of the event loop: a few milliseconds. */
-export const turnObjects = 50
+const turnObjects = 50
 /** A server that accepts sendInitialEvents but does not know it would leave us waiting for the end of the snapshot. */
 const initialSilenceMs = 10_000
 const stallSlackMs = 30_000
