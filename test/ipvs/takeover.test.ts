@@ -39,9 +39,15 @@ describe('take-over of servers that somebody made without any rule', () => {
     await own.start(...objects)
     expect(['10.180.0.1', '10.180.0.2']).toContain(await own.once())
     expect(await asking.failures()).toEqual([])
-    const tracked = await own.tool('conntrack', '-L', '-p', 'tcp')
-    // Those stay as they began; the new one is masqueraded.
-    expect(tracked.match(/ESTABLISHED src=203\.0\.113\.2 .* dst=203\.0\.113\.2 /g)).toHaveLength(talks.length)
+    // Those stay as they began; the new one is masqueraded. A list of flows that change meanwhile may lack one.
+    let tracked = ''
+    const listed = async () => {
+      tracked = await own.tool('conntrack', '-L', '-p', 'tcp')
+      return tracked.match(/ESTABLISHED src=203\.0\.113\.2 .* dst=203\.0\.113\.2 /g)?.length === talks.length
+    }
+    await until('both as they began', listed, 20_000).catch((error) => {
+      throw new Error(`${error.message}; the flows are\n${tracked}`)
+    })
     expect(tracked).toMatch(/ src=203\.0\.113\.2 .* dst=10\.255\.0\.1 /)
     close()
   })

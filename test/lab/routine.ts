@@ -2,7 +2,7 @@
 
 import { full } from './vm.ts'
 
-/** About which endpoints and objects count: the model has decided that before any backend hears of them. No twins of these. */
+/** About which endpoints and objects count: the model has decided that before any backend hears of them. Only `--whole` plays these. */
 const modelOnly = /^(topology-|S[789]|terminating|unready|target-ports|proxy-name|sloppy|lb-modes|orders)/
 /** Of the others, the twin that differs in both; and some that differ in one. */
 const twins = ['S1.v6', 'S5.udp', 'S10a.v6', 'both-local.v6', 'source-ranges.udp', 'sctp.v6']
@@ -29,6 +29,6 @@ const level = process.env.SLUICE_CORPUS
 export function isRoutine(name: string): boolean {
   if (full || level === 'whole') return true
   if (level === 'quick') return quick.has(name)
-  if (!/\.(v6|udp)/.test(name)) return true
-  return !modelOnly.test(name) && (name.endsWith('.v6.udp') || twins.includes(name))
+  if (modelOnly.test(name)) return false
+  return !/\.(v6|udp)/.test(name) || name.endsWith('.v6.udp') || twins.includes(name)
 }
