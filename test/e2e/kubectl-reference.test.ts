@@ -253,6 +253,7 @@ function plain(text: string): Body {
       columnDefinitions: { name: string; priority: number; format: string }[]
       rows: { cells: unknown[]; object: Body }[]
     }
+    const ofEvents = columnDefinitions.some(({ name }) => name === 'Last Seen')
     const aged = new Set(
       columnDefinitions.flatMap(({ name }, i) =>
         ['Age', 'Last Seen', 'First Seen', 'Cluster-IP', 'Port(s)', 'Ports'].includes(name) ? [i] : [],
@@ -262,8 +263,8 @@ function plain(text: string): Body {
       columns: columnDefinitions.map(({ name, priority, format }) => [name, priority, format]),
       rows: rows
         .filter(({ object: { metadata } }) => (metadata as Body).name !== 'kubernetes')
-        // The real one repairs its own books and tells of it.
-        .filter(({ cells }) => !cells.some((cell) => String(cell).startsWith('ipaddress/')))
+        // The real one repairs its own books now and then, and tells of it in Events of its own.
+        .filter(({ object: { metadata } }) => !ofEvents || (metadata as Body).name === 'e')
         .map(({ cells }) => cells.map((cell, i) => (aged.has(i) ? '*' : cell))),
     }
   }
