@@ -5,38 +5,29 @@
 //   probe until IP PORT ANSWER LIMIT SINCE    ms from SINCE (Unix ms) to the first answer from that address; -1: not in time
 //   probe changes IP PORT API COUNT PAUSE LIMIT   for at most LIMIT ms asks the API server for one new endpoint after the other; ms to each one's first answer
 
-import { createRequire } from 'node:module'
+import {
+  AF_INET,
+  address,
+  close,
+  connect,
+  ints,
+  libc,
+  MSG_NOSIGNAL,
+  recv,
+  SO_LINGER,
+  SO_RCVTIMEO,
+  SO_SNDTIMEO,
+  SOCK_STREAM,
+  SOL_SOCKET,
+  send,
+  serve,
+  setsockopt,
+  socket,
+} from '../test/kernel/blocking.ts'
 import { probeAddress } from './objects.ts'
 
-interface Libc {
-  func(prototype: string): (...args: unknown[]) => number
-}
-const koffi = createRequire(import.meta.url)('koffi') as { load(path: null): Libc }
-const libc = koffi.load(null)
-const socket = libc.func('int socket(int domain, int type, int protocol)')
-const bind = libc.func('int bind(int fd, const uint8_t *address, uint32_t length)')
-const listen = libc.func('int listen(int fd, int backlog)')
-const accept = libc.func('int accept(int fd, void *address, void *length)')
-const connect = libc.func('int connect(int fd, const uint8_t *address, uint32_t length)')
-const getsockname = libc.func('int getsockname(int fd, _Out_ uint8_t *address, _Inout_ uint32_t *length)')
-const send = libc.func('int send(int fd, const uint8_t *bytes, size_t length, int flags)')
-const recv = libc.func('int recv(int fd, _Out_ uint8_t *bytes, size_t length, int flags)')
-const close = libc.func('int close(int fd)')
 const open = libc.func('int open(const char *path, int flags)')
 const setns = libc.func('int setns(int fd, int type)')
-const setsockopt = libc.func('int setsockopt(int fd, int level, int option, const uint8_t *value, uint32_t length)')
-
-const [AF_INET, SOCK_STREAM, SOL_SOCKET, SO_REUSEADDR, SO_LINGER, SO_RCVTIMEO, SO_SNDTIMEO] = [2, 1, 1, 2, 13, 20, 21]
-
-function address(ip: string, port: number): Buffer {
-  const bytes = Buffer.alloc(16)
-  bytes.writeUInt16LE(AF_INET, 0)
-  bytes.writeUInt16BE(port, 2)
-  for (const [i, part] of ip.split('.').entries()) bytes[4 + i] = Number(part)
-  return bytes
-}
-
-const ints = (...values: readonly number[]): Buffer => Buffer.from(Int32Array.from(values).buffer)
 
 /** 50 ms: a connection that nobody answers is soon tried again. */
 const patience = ints(0, 0, 50_000, 0)
@@ -53,27 +44,12 @@ function ask(to: Buffer): string {
   return heard
 }
 
-function serve(port: number): void {
-  const fd = socket(AF_INET, SOCK_STREAM, 0)
-  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, ints(1), 4)
-  if (bind(fd, address('0.0.0.0', port), 16) < 0 || listen(fd, 4096) < 0) throw new Error(`cannot listen on ${port}`)
-  process.stdout.write('listening\n')
-  const name = Buffer.alloc(16)
-  for (;;) {
-    const client = accept(fd, null, null)
-    if (client < 0) continue
-    getsockname(client, name, [16])
-    send(client, name.subarray(4, 8), 4, 0x4000)
-    close(client)
-  }
-}
-
 /** One request, sent and not waited for. */
 function write(api: Buffer, turn: number): number {
   const fd = socket(AF_INET, SOCK_STREAM, 0)
   connect(fd, api, 16)
   const text = Buffer.from(`GET /probe?turn=${turn} HTTP/1.0\r\n\r\n`)
-  send(fd, text, text.length, 0x4000)
+  send(fd, text, text.length, MSG_NOSIGNAL)
   return fd
 }
 

@@ -3,67 +3,32 @@
 //   storm.worker server PORT                          answers every connection with the address it came to
 //   storm.worker client COUNT SOURCE PORT VIP=NET…    connects to the services in turn; NET is how right answers begin
 
-import { createRequire } from 'node:module'
+import {
+  AF_INET,
+  address,
+  bind,
+  check,
+  close,
+  connect,
+  errno,
+  ints,
+  recv,
+  SO_LINGER,
+  SO_RCVTIMEO,
+  SO_SNDTIMEO,
+  SOCK_STREAM,
+  SOL_SOCKET,
+  serve,
+  setsockopt,
+  socket,
+} from './blocking.ts'
 
-interface Libc {
-  func(prototype: string): (...args: unknown[]) => number
-}
-const koffi = createRequire(import.meta.url)('koffi') as { load(path: null): Libc; errno(): number }
-const libc = koffi.load(null)
-const socket = libc.func('int socket(int domain, int type, int protocol)')
-const bind = libc.func('int bind(int fd, const uint8_t *address, uint32_t length)')
-const listen = libc.func('int listen(int fd, int backlog)')
-const accept = libc.func('int accept(int fd, void *address, void *length)')
-const connect = libc.func('int connect(int fd, const uint8_t *address, uint32_t length)')
-const getsockname = libc.func('int getsockname(int fd, _Out_ uint8_t *address, _Inout_ uint32_t *length)')
-const send = libc.func('int send(int fd, const uint8_t *bytes, size_t length, int flags)')
-const recv = libc.func('int recv(int fd, _Out_ uint8_t *bytes, size_t length, int flags)')
-const close = libc.func('int close(int fd)')
-const setsockopt = libc.func('int setsockopt(int fd, int level, int option, const uint8_t *value, uint32_t length)')
-
-const [AF_INET, SOCK_STREAM, SOL_SOCKET, SO_REUSEADDR, SO_RCVTIMEO, SO_SNDTIMEO, SO_LINGER] = [2, 1, 1, 2, 20, 21, 13]
-const [IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, MSG_NOSIGNAL] = [0, 24, 0x4000]
-
-function address(ip: string, port: number): Buffer {
-  const bytes = Buffer.alloc(16)
-  bytes.writeUInt16LE(AF_INET, 0)
-  bytes.writeUInt16BE(port, 2)
-  for (const [i, part] of ip.split('.').entries()) bytes[4 + i] = Number(part)
-  return bytes
-}
-
-const int = (value: number): Buffer => {
-  const bytes = Buffer.alloc(4)
-  bytes.writeInt32LE(value)
-  return bytes
-}
-
-const check = (what: string, returned: number): number => {
-  if (returned < 0) throw new Error(`${what}: errno ${koffi.errno()}`)
-  return returned
-}
-
-function serve(port: number): void {
-  const fd = check('socket', socket(AF_INET, SOCK_STREAM, 0))
-  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, int(1), 4)
-  check('bind', bind(fd, address('0.0.0.0', port), 16))
-  check('listen', listen(fd, 4096))
-  process.stdout.write('listening\n')
-  const name = Buffer.alloc(16)
-  // Until it is killed; nothing else happens in this process.
-  for (;;) {
-    const client = accept(fd, null, null)
-    if (client < 0) continue
-    getsockname(client, name, [16])
-    send(client, name.subarray(4, 8), 4, MSG_NOSIGNAL)
-    close(client)
-  }
-}
+const [IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT] = [0, 24]
 
 function dial(count: number, source: string, port: number, targets: readonly { vip: string; net: string }[]): void {
   const from = address(source, 0)
   const aims = targets.map(({ vip, net }) => ({ address: address(vip, port), vip, net: net.split('.').map(Number) }))
-  const linger = Buffer.concat([int(1), int(0)])
+  const linger = ints(1, 0)
   const patience = Buffer.alloc(16)
   patience.writeBigInt64LE(20n, 0)
   const answer = Buffer.alloc(4)
@@ -77,11 +42,11 @@ function dial(count: number, source: string, port: number, targets: readonly { v
     setsockopt(fd, SOL_SOCKET, SO_LINGER, linger, 8)
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, patience, 16)
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, patience, 16)
-    setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, int(1), 4)
+    setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, ints(1), 4)
     check('bind', bind(fd, from, 16))
     const began = process.hrtime.bigint()
-    if (connect(fd, aim.address, 16) < 0) failed.push(`connect to ${aim.vip}: errno ${koffi.errno()}`)
-    else if (recv(fd, answer, 4, 0) !== 4) failed.push(`answer of ${aim.vip}: errno ${koffi.errno()}`)
+    if (connect(fd, aim.address, 16) < 0) failed.push(`connect to ${aim.vip}: errno ${errno()}`)
+    else if (recv(fd, answer, 4, 0) !== 4) failed.push(`answer of ${aim.vip}: errno ${errno()}`)
     else if (aim.net.some((part, n) => answer[n] !== part)) misrouted++
     const took = Number(process.hrtime.bigint() - began) / 1000
     if (took > 900_000) slow++
