@@ -28,7 +28,7 @@ import {
 import { describeSet, readSetComment, type SetDeclaration } from '../../src/sys/netlink/nft/userdata.ts'
 import { Nftables, watchRuleset } from '../../src/sys/netlink/nftables.ts'
 import { MessageWriter } from '../../src/sys/netlink/writer.ts'
-import { canOwn, kernelAtLeast, patience } from '../lab/vm.ts'
+import { canOwn, kernelAtLeast, nftWritesRanges, patience } from '../lab/vm.ts'
 import { enterNamespace, type Namespace } from './support-netns.ts'
 
 const table = 'kube-proxy'
@@ -273,7 +273,7 @@ function ruleset(family: Family) {
 }
 
 describe.each([4, 6] as const)('a whole ruleset in IPv%i', (family) => {
-  it('is taken by the kernel, printed by nft, and what nft prints can be loaded again to the same', async () => {
+  it('is taken by the kernel and printed by nft', async () => {
     await committed(nftables(), ruleset(family))
     const printed = list()
     const ip = family === 4 ? 'ip' : 'ip6'
@@ -290,6 +290,11 @@ describe.each([4, 6] as const)('a whole ruleset in IPv%i', (family) => {
     expect(printed).toContain('masquerade fully-random')
     const json = JSON.parse(namespace.exec('nft', ['-j', 'list', 'ruleset'])) as { nftables: unknown[] }
     expect(json.nftables.length).toBeGreaterThan(25)
+  })
+
+  it.skipIf(!nftWritesRanges)('is loaded to the same from what nft prints', async () => {
+    await committed(nftables(), ruleset(family))
+    const printed = list()
     namespace.exec('nft', ['flush', 'ruleset'])
     namespace.exec('nft', ['-f', '-'], printed)
     expect(list()).toBe(printed)
