@@ -1,6 +1,6 @@
 // One watch: the state or the missed changes first, then every change as it becomes durable, with bookmarks between.
 
-import { type Clock, sleep } from '../lib/time.ts'
+import { type Clock, nextTurn, sleep } from '../lib/time.ts'
 import type { Change, Entry } from './collection.ts'
 import type { Json } from './json.ts'
 import type { Matches } from './reads.ts'
@@ -113,7 +113,7 @@ async function sendState(
       .join('')
     if (!sink.write(text)) await sink.drained()
     // Others wait too.
-    else await new Promise((resolve) => setImmediate(resolve))
+    else await nextTurn()
   }
 }
 

@@ -19,6 +19,7 @@ import {
 import { describeError, ProxyError } from '../lib/errors.ts'
 import { type Family, hostPort } from '../lib/ip.ts'
 import type { Logger } from '../lib/log.ts'
+import { nextTurn } from '../lib/time.ts'
 import type { NodeView, ServicePort } from '../model/types.ts'
 import { ConntrackTable } from '../sys/netlink/conntrack.ts'
 import { socketPath } from './admin-client.ts'
@@ -159,7 +160,7 @@ export async function serviceSummaries(
   if (kernel) for (const { family } of views) sights.set(family, await observe?.(family))
   const lines: ServiceSummary[] = []
   for (const [i, key] of keys.entries()) {
-    if (i % 100 === 99) await new Promise((resolve) => setImmediate(resolve))
+    if (i % 100 === 99) await nextTurn()
     lines.push(...summaries(desired, key, kernel ? sights : undefined))
   }
   return lines

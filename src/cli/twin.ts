@@ -9,7 +9,7 @@ import type { Quarantined } from '../engine/quarantine.ts'
 import { Store } from '../engine/store.ts'
 import type { Family } from '../lib/ip.ts'
 import { silentLogger } from '../lib/log.ts'
-import { systemClock } from '../lib/time.ts'
+import { nextTurn, systemClock } from '../lib/time.ts'
 import { resolve } from '../model/resolve.ts'
 import type { NodeView, ServicePort, ServiceRecord, SliceRecord } from '../model/types.ts'
 
@@ -67,7 +67,7 @@ export class Twin implements Desired {
         resolve,
         clock: systemClock,
         log: silentLogger,
-        breathe: () => new Promise((done) => setImmediate(done)),
+        breathe: nextTurn,
         onDue: () => {},
       })
       this.#tracks.set(view.family, { lane, changes })
@@ -111,14 +111,7 @@ export class Twin implements Desired {
   }
 
   status(service: string): ServiceStatus {
-    const families = [...this.#tracks].map(([family, { lane }]) => ({
-      family,
-      pending: this.store.dirty(service, family),
-      ports: lane.planner.portsOf(service),
-      lost: lane.planner.contest.conflicts().filter(({ loser }) => loser === service),
-      quarantine: lane.quarantine.one(service),
-      entries: lane.ledger.claims(service),
-    }))
+    const families = [...this.#tracks.values()].map(({ lane }) => lane.status(service))
     return { service, known: this.store.service(service) !== undefined, families }
   }
 

@@ -8,7 +8,7 @@ import { resolve } from '../model/resolve.ts'
 import type { NodeView, ServicePort } from '../model/types.ts'
 import { stateHash } from './hash.ts'
 import type { Conflict, Journal } from './journal.ts'
-import { Lane } from './lane.ts'
+import { type FamilyStatus, Lane } from './lane.ts'
 import { Pacer } from './pacer.ts'
 import type { Health, Resolve } from './planner.ts'
 import type { Quarantined } from './quarantine.ts'
@@ -39,18 +39,6 @@ export interface ServiceStatus {
   /** There is such a service. */
   readonly known: boolean
   readonly families: readonly FamilyStatus[]
-}
-
-interface FamilyStatus {
-  readonly family: Family
-  /** Changes wait for a sync, or for its end. */
-  readonly pending: boolean
-  readonly ports: readonly ServicePort[]
-  /** Addresses that an older service holds. */
-  readonly lost: readonly Conflict[]
-  readonly quarantine: Quarantined | undefined
-  /** What the data plane holds, or is to hold, for it. */
-  readonly entries: readonly Held[]
 }
 
 const hourMs = 3_600_000
@@ -131,14 +119,7 @@ export class Engine {
   }
 
   status(service: string): ServiceStatus {
-    const families = [...this.#tracks].map(([family, { lane }]) => ({
-      family,
-      pending: this.store.dirty(service, family) || lane.unfinished(service),
-      ports: lane.planner.portsOf(service),
-      lost: lane.planner.contest.conflicts().filter((conflict) => conflict.loser === service),
-      quarantine: lane.quarantine.one(service),
-      entries: lane.ledger.claims(service),
-    }))
+    const families = [...this.#tracks.values()].map(({ lane }) => lane.status(service))
     return { service, known: this.store.service(service) !== undefined, families }
   }
 

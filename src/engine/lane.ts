@@ -8,10 +8,10 @@ import type { Logger } from '../lib/log.ts'
 import type { Clock, Timer } from '../lib/time.ts'
 import { stroll, type Walk } from '../lib/walk.ts'
 import { critical } from '../model/critical.ts'
-import type { NodeView } from '../model/types.ts'
-import type { Journal, Refused, SyncReport } from './journal.ts'
+import type { NodeView, ServicePort } from '../model/types.ts'
+import type { Conflict, Journal, Refused, SyncReport } from './journal.ts'
 import { Planner, type Resolve } from './planner.ts'
-import { Quarantine } from './quarantine.ts'
+import { Quarantine, type Quarantined } from './quarantine.ts'
 import type { Store } from './store.ts'
 import { impactOf } from './view.ts'
 
@@ -28,6 +28,19 @@ export interface LaneOptions {
   readonly breathe: () => Promise<void>
   /** Asks for a sync: something is due that is no event of the store. */
   readonly onDue: () => void
+}
+
+/** What a service has in one family. */
+export interface FamilyStatus {
+  readonly family: Family
+  /** Changes wait for a sync, or for its end. */
+  readonly pending: boolean
+  readonly ports: readonly ServicePort[]
+  /** Addresses that an older service holds. */
+  readonly lost: readonly Conflict[]
+  readonly quarantine: Quarantined | undefined
+  /** What the data plane holds, or is to hold, for it. */
+  readonly entries: readonly Held[]
 }
 
 /** How long planning may hold the event loop, and for how many services: health probes are answered in between. */
@@ -96,9 +109,16 @@ export class Lane {
     this.#drifts++
   }
 
-  /** Taken up by a sync that has not succeeded yet: planned, but not surely in the kernel. */
-  unfinished(service: string): boolean {
-    return this.#changed.has(service)
+  status(service: string): FamilyStatus {
+    const { store, family } = this.#options
+    return {
+      family,
+      pending: store.dirty(service, family) || this.#changed.has(service),
+      ports: this.planner.portsOf(service),
+      lost: this.planner.contest.conflicts().filter(({ loser }) => loser === service),
+      quarantine: this.quarantine.one(service),
+      entries: this.ledger.claims(service),
+    }
   }
 
   setView(view: NodeView): void {

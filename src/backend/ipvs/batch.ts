@@ -1,6 +1,7 @@
 // Many small netlink requests in few datagrams, and which of them the kernel refused.
 
 import { ProxyError } from '../../lib/errors.ts'
+import { nextTurn } from '../../lib/time.ts'
 import { NLM_F_REQUEST } from '../../sys/netlink/message.ts'
 import type { Failure, NetlinkSocket, Wait } from '../../sys/netlink/socket.ts'
 import { MessageWriter } from '../../sys/netlink/writer.ts'
@@ -51,7 +52,7 @@ export class Batch<T> {
       if (overflow) throw new ProxyError('netlink', `${this.#op}: more errors than the kernel could tell`)
       for (const failure of failures) this.#refuse(failure, refused)
       // Health probes are answered in between.
-      if (this.#full.length > 0) await new Promise((resolve) => setImmediate(resolve))
+      if (this.#full.length > 0) await nextTurn()
     }
     return refused
   }

@@ -1,5 +1,6 @@
 // The kernel's connection tracking table: list the flows of a protocol, delete exactly the flows named. Which ones, is for others to say.
 
+import { nextTurn } from '../../lib/time.ts'
 import { EINTR, ENOENT } from '../errno.ts'
 import { AddressCache } from './address.ts'
 import { errnoOf, malformed } from './errors.ts'
@@ -82,7 +83,7 @@ export class ConntrackTable {
     for (let start = 0; start < single.length; start += chunkDeletes) {
       wait.signal?.throwIfAborted()
       removed += await this.#removeChunk(single.slice(start, start + chunkDeletes), wait)
-      await new Promise((resolve) => setImmediate(resolve))
+      await nextTurn()
     }
     return removed
   }
