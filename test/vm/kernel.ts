@@ -12,10 +12,10 @@ import {
   symlinkSync,
   writeFileSync,
 } from 'node:fs'
-import { homedir } from 'node:os'
 import { basename, join } from 'node:path'
+import { cache, privateApt, run } from './apt.ts'
 import { writeInitrd } from './initrd.ts'
-import { capture, lastLine } from './packages.ts'
+import { capture } from './packages.ts'
 
 export interface Kernel {
   /** `bookworm`, or `bookworm:linux-image-6.12-amd64`: a suite of Debian, and a package if not its default kernel. */
@@ -24,12 +24,6 @@ export interface Kernel {
   readonly release: string
   readonly directory: string
 }
-
-const cache = join(
-  process.env.SLUICE_CACHE ?? join(process.env.XDG_CACHE_HOME ?? join(homedir(), '.cache'), 'sluice'),
-  'vm',
-)
-const keyring = '/usr/share/keyrings/debian-archive-keyring.gpg'
 
 /** From the cache, or downloaded now, which takes half a minute. Throws with the reason if there is none. */
 export function provideKernel(spec: string): Kernel {
@@ -73,32 +67,6 @@ function fetchKernel(spec: string, directory: string): void {
   writeFileSync(join(work, 'release'), release)
   rmSync(directory, { recursive: true, force: true })
   renameSync(work, directory)
-}
-
-/** apt with sources and state of its own, from the mirrors that this machine uses. */
-function privateApt(suite: string, work: string): readonly string[] {
-  const state = join(work, 'apt')
-  for (const name of ['lists/partial', 'cache/archives/partial']) mkdirSync(join(state, name), { recursive: true })
-  const sites = (capture('apt-get', ['indextargets', '--format', '$(REPO_URI) $(CODENAME)']) ?? '').split('\n')
-  const mirror = (codename: RegExp) => sites.find((site) => codename.test(site.split(' ')[1] ?? ''))?.split(' ')[0]
-  const main = mirror(/^[a-z]+$/)
-  const security = mirror(/-security$/)
-  if (main === undefined) throw new Error('apt has no Debian mirror here')
-  const released = suite.replace(/-backports$/, '')
-  const lines = [`${main} ${suite}`]
-  if (released !== suite) lines.push(`${main} ${released}`)
-  if (released !== 'sid' && security !== undefined) lines.push(`${security} ${released}-security`)
-  writeFileSync(join(state, 'sources.list'), lines.map((line) => `deb [signed-by=${keyring}] ${line} main\n`).join(''))
-  const options = {
-    'Dir::Etc::sourcelist': join(state, 'sources.list'),
-    'Dir::Etc::sourceparts': '-',
-    'Dir::State::lists': join(state, 'lists'),
-    'Dir::Cache': join(state, 'cache'),
-    'APT::Sandbox::User': 'root',
-    'APT::Architecture': 'amd64',
-    'Acquire::Languages': 'none',
-  }
-  return ['-qq', ...Object.entries(options).flatMap(([name, value]) => ['-o', `${name}=${value}`])]
 }
 
 /** The default package leads to the versioned one, and since Debian 14 that to several. */
@@ -154,9 +122,4 @@ function elfOf(image: Buffer): Buffer {
   const { stdout } = spawnSync(program, args, { input: packed, maxBuffer: 1 << 30 })
   if (stdout.subarray(1, 4).toString() !== 'ELF') throw new Error('the kernel holds no ELF image')
   return stdout
-}
-
-function run(program: string, args: readonly string[], cwd?: string): void {
-  const done = spawnSync(program, args, { encoding: 'utf8', ...(cwd === undefined ? {} : { cwd }) })
-  if (done.status !== 0) throw new Error(`${program} ${args.at(-1)}: ${lastLine(done.stderr ?? '')}`)
 }
