@@ -8,7 +8,7 @@ import type { Logger } from '../lib/log.ts'
 import type { Clock, Timer } from '../lib/time.ts'
 import type { Entry } from './collection.ts'
 import { child, text } from './json.ts'
-import { type Manifest, type ManifestProblem, readManifests } from './manifests.ts'
+import { type Manifest, type ManifestProblem, type Reading, readManifests } from './manifests.ts'
 import type { Registry } from './registry.ts'
 import { findKind, metaOf, nameOf, namespaceOf, type Resource, resources } from './resources.ts'
 import { type Cause, StatusError } from './status.ts'
@@ -45,6 +45,14 @@ interface FileState {
   /** Keys of the objects of its last good content. */
   readonly keys: ReadonlySet<string>
   readonly problems: readonly ManifestProblem[]
+}
+
+/** A file that is to be applied, and what speaks against it. */
+interface Trial {
+  readonly file: string
+  readonly source: string
+  readonly reading: Reading
+  readonly problems: ManifestProblem[]
 }
 
 export async function watchManifests(options: ManifestOptions): Promise<ManifestFolder> {
@@ -127,7 +135,7 @@ class Folder implements ManifestFolder {
 
   async #scan(): Promise<void> {
     const { directory, registry, log } = this.#options
-    let found: ReadonlyMap<string, string>
+    let found: ReadonlyMap<string, Content>
     try {
       found = await readAll(directory)
       this.#unreadable = undefined
@@ -145,22 +153,16 @@ class Folder implements ManifestFolder {
   }
 
   /** In one turn: nobody sees half of it. */
-  #applyAll(found: ReadonlyMap<string, string>): void {
+  #applyAll(found: ReadonlyMap<string, Content>): void {
     const due = [...found]
-      .filter(([file, source]) => this.#isDue(file, source))
-      .map(([file, source]) => ({ file, source, reading: readManifests(file, source) }))
+      .filter(([file, { source }]) => this.#isDue(file, source))
+      .map(([file, content]) => ({ file, source: content.source, reading: readingOf(file, content) }))
     const expected = new Set<string>()
     for (const { reading } of due)
       for (const { resource, name } of reading.manifests) if (resource.plural === 'namespaces') expected.add(name)
-    const claimed = new Map<string, string>()
-    for (const [file, { keys }] of this.#files) {
-      if (found.has(file) && !due.some((each) => each.file === file)) for (const key of keys) claimed.set(key, file)
-    }
     const next = new Map<string, FileState>([...this.#files].filter(([file]) => found.has(file)))
-    const trials = due.map((each) => ({
-      ...each,
-      problems: [...each.reading.problems, ...this.#tryOut(each.file, each.reading.manifests, claimed, expected)],
-    }))
+    const trials = due.map((each): Trial => ({ ...each, problems: [...each.reading.problems] }))
+    this.#judge(trials, next, expected)
     const first = ({ resource }: Manifest) => (resource.plural === 'namespaces' ? 0 : 1)
     // Namespaces of all files before what is to be in them.
     for (const stage of [0, 1]) {
@@ -192,29 +194,34 @@ class Folder implements ManifestFolder {
     return [...state.keys].some((key) => this.#entry(key) === undefined)
   }
 
-  #tryOut(
-    file: string,
-    manifests: readonly Manifest[],
-    claimed: Map<string, string>,
-    expected: ReadonlySet<string>,
-  ): ManifestProblem[] {
-    const problems: ManifestProblem[] = []
-    for (const manifest of manifests) {
-      const key = keyOf(manifest)
-      const other = claimed.get(key)
-      if (other !== undefined) {
-        problems.push({
-          file,
-          line: manifest.lineOf('metadata.name'),
-          field: 'metadata.name',
-          message: `${key} is already in ${other}`,
-        })
-        continue
-      }
-      claimed.set(key, file)
-      problems.push(...this.#put(file, manifest, { dryRun: true, expected }))
+  /** Finds what is wrong with each, and whose an object is that several files speak of. */
+  #judge(trials: readonly Trial[], states: ReadonlyMap<string, FileState>, expected: ReadonlySet<string>): void {
+    const tried = new Map<Manifest, readonly ManifestProblem[]>()
+    const tryOut = (file: string, manifest: Manifest): readonly ManifestProblem[] => {
+      const known = tried.get(manifest) ?? this.#put(file, manifest, { dryRun: true, expected })
+      tried.set(manifest, known)
+      return known
     }
-    return problems
+    for (const { file, reading, problems } of trials)
+      if (problems.length > 0) problems.push(...reading.manifests.flatMap((manifest) => tryOut(file, manifest)))
+    // A file found broken keeps what it has after all, which others may have been given: then all are judged again.
+    const allStand = (): boolean => {
+      const owners = ownersOf(trials, states)
+      for (const { file, reading, problems } of trials.filter((each) => each.problems.length === 0)) {
+        const own = new Set<string>()
+        for (const manifest of reading.manifests) {
+          const key = keyOf(manifest)
+          const owner = owners.get(key) ?? file
+          if (owner !== file || own.has(key)) problems.push(takenBy(owner, file, manifest))
+          else problems.push(...tryOut(file, manifest))
+          owners.set(key, owner)
+          own.add(key)
+        }
+        if (problems.length > 0) return false
+      }
+      return true
+    }
+    while (!allStand());
   }
 
   /** All of them; if one fails after all, what was there before is put back. */
@@ -316,18 +323,49 @@ class Folder implements ManifestFolder {
 const keyOf = ({ resource, namespace, name }: Manifest): string => `${resource.plural} ${namespace} ${name}`
 const placeOf = ({ resource, namespace, name }: Manifest): Place => ({ resource, namespace, name, subresource: '' })
 
-async function readAll(directory: string): Promise<ReadonlyMap<string, string>> {
+/** Files keep the objects of their last good content, unless their new content is good and does without. */
+function ownersOf(trials: readonly Trial[], states: ReadonlyMap<string, FileState>): Map<string, string> {
+  const owners = new Map<string, string>()
+  const good = new Map(trials.filter(({ problems }) => problems.length === 0).map((trial) => [trial.file, trial]))
+  for (const [file, { keys }] of states) {
+    const trial = good.get(file)
+    const named = trial === undefined ? keys : new Set(trial.reading.manifests.map(keyOf))
+    for (const key of keys) if (named.has(key)) owners.set(key, file)
+  }
+  return owners
+}
+
+const takenBy = (owner: string, file: string, manifest: Manifest): ManifestProblem => ({
+  file,
+  line: manifest.lineOf('metadata.name'),
+  field: 'metadata.name',
+  message: `${keyOf(manifest)} is already in ${owner}`,
+})
+
+interface Content {
+  readonly source: string
+  /** Why it could not be read; '' if it could. */
+  readonly failure: string
+}
+
+const readingOf = (file: string, { source, failure }: Content): Reading =>
+  failure === ''
+    ? readManifests(file, source)
+    : { manifests: [], problems: [{ file, line: 1, field: '', message: failure }] }
+
+async function readAll(directory: string): Promise<ReadonlyMap<string, Content>> {
   const entries = await readdir(directory, { withFileTypes: true })
   const names = entries
     .filter((entry) => !entry.isDirectory() && suffix.test(entry.name) && !entry.name.startsWith('.'))
     .map((entry) => entry.name)
-  const found = new Map<string, string>()
+  const found = new Map<string, Content>()
   for (const name of names.sort()) {
     try {
-      found.set(name, await readFile(join(directory, name), 'utf8'))
+      found.set(name, { source: await readFile(join(directory, name), 'utf8'), failure: '' })
     } catch (error) {
-      // Removed while we looked.
-      if ((error as NodeJS.ErrnoException).code !== 'ENOENT') throw error
+      // Removed while we looked; else it is there, and only we cannot read it.
+      if ((error as NodeJS.ErrnoException).code !== 'ENOENT')
+        found.set(name, { source: '', failure: describeError(error) })
     }
   }
   return found

@@ -1,6 +1,6 @@
 // A directory of manifests: objects follow the files; a broken file is named by line and field, and changes nothing.
 
-import { mkdirSync, renameSync, rmSync, writeFileSync } from 'node:fs'
+import { mkdirSync, renameSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import type { ApiServer } from '../../src/apiserver/start.ts'
@@ -188,6 +188,39 @@ status: {podIP: 10.1.0.1}
     rmSync(join(directory, 'a.yaml'))
     await server.manifests?.rescan()
     expect(server.registry.find('services', 'default', 'web')?.object.spec).toMatchObject({ ports: [{ port: 81 }] })
+  })
+
+  it('that break keep what they said, even where another file says something else', async () => {
+    write('a.yaml', web(80))
+    await begin()
+    write('b.yaml', web(81))
+    await server.manifests?.rescan()
+    write('a.yaml', web(82).replace('port: 82', 'port: many'))
+    await server.manifests?.rescan()
+    const portOf = () => server.registry.find('services', 'default', 'web')?.object.spec
+    expect(portOf()).toMatchObject({ ports: [{ port: 80 }] })
+    expect(server.manifests?.problems()).toMatchObject([
+      { file: 'a.yaml', field: 'spec.ports[0].port' },
+      { file: 'b.yaml', message: 'services default web is already in a.yaml' },
+    ])
+    // Nor do they lose what their new text would have given away.
+    write('a.yaml', 'apiVersion: v1\nkind: Service\nmetadata: {name: other}\nspec: {ports: [{port: 99999}]}\n')
+    await server.manifests?.rescan()
+    expect(names()).toEqual(['default/web'])
+    expect(portOf()).toMatchObject({ ports: [{ port: 80 }] })
+    write('a.yaml', web(80).replace('name: web', 'name: other'))
+    await server.manifests?.rescan()
+    expect(names()).toEqual(['default/other', 'default/web'])
+    expect(portOf()).toMatchObject({ ports: [{ port: 81 }] })
+    expect(server.manifests?.problems()).toEqual([])
+  })
+
+  it('that cannot be read are named, and the others are applied', async () => {
+    write('b.yaml', web(80))
+    symlinkSync(base.path, join(directory, 'a.yaml'))
+    await begin()
+    expect(names()).toEqual(['default/web'])
+    expect(server.manifests?.problems()).toMatchObject([{ file: 'a.yaml', message: expect.stringMatching(/EISDIR/) }])
   })
 
   it('stay in force when the directory is gone for a while', async () => {
