@@ -18,6 +18,8 @@ import { networkError } from './status.ts'
 const recheckMs = 60_000
 /** A peer that is gone without a word is found out in this time plus ten probes a second apart (libuv's choice). */
 const keepAliveMs = 30_000
+/** Each takes a connection out of the pool, so a new one comes long before. */
+const staleTries = 20
 
 export interface Sending {
   readonly method: string
@@ -54,13 +56,14 @@ export class Transport {
   /** Resolves with the response's head. A body that breaks off rejects in the reader. */
   async send(sending: Sending): Promise<IncomingMessage> {
     const agent = await this.#currentAgent(sending.certificate)
-    try {
-      return await this.#attempt(sending, agent)
-    } catch (error) {
-      // The server closed an idle connection just as we took it from the pool: nothing was processed.
-      if (!(error instanceof StaleSocket) || sending.method !== 'GET')
-        throw error instanceof StaleSocket ? error.error : error
-      return await this.#attempt(sending, agent)
+    for (let stale = 0; ; stale++) {
+      try {
+        return await this.#attempt(sending, agent)
+      } catch (error) {
+        if (!(error instanceof StaleSocket)) throw error
+        // The server closed an idle connection just as we took it from the pool: nothing was processed. Others there may be like it.
+        if (sending.method !== 'GET' || stale === staleTries) throw error.error
+      }
     }
   }
 

@@ -106,6 +106,19 @@ describe('requests', () => {
     expect(server.seen).toHaveLength(4)
   })
 
+  it('asks again as often as it meets idle connections that the server has closed', async () => {
+    const server = await serve([
+      ...Array.from({ length: 4 }, () => json({})),
+      hangUp,
+      hangUp,
+      hangUp,
+      json({ again: true }),
+    ])
+    const client = open(connectionTo(server.url))
+    await Promise.all(Array.from({ length: 4 }, () => client.request({ path: '/' })))
+    expect((await client.request({ path: '/' })).json).toEqual({ again: true })
+  })
+
   it.each([
     [400, 'BadRequest', 'bad-request'],
     [401, 'Unauthorized', 'unauthorized'],
