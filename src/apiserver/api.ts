@@ -7,7 +7,7 @@ import { type Carried, deleteOptions, dryRun, fieldValidation, mediaType, readBo
 import { discover, rootPaths, versionDocument } from './discovery.ts'
 import { aboutStorage } from './drafts.ts'
 import { type Json, text } from './json.ts'
-import { openApiIndex, openApiV2, openApiV3 } from './openapi.ts'
+import { openApiBinaryType, openApiIndex, openApiV2, openApiV2Binary, openApiV3 } from './openapi.ts'
 import { askedVersion, checkListOptions, list, selection, tooOld, truth, whole } from './reads.ts'
 import type { Registry } from './registry.ts'
 import { chooseRendering } from './render.ts'
@@ -121,8 +121,10 @@ export class Api {
     if (path === '/version') return answer(200, JSON.stringify(versionDocument))
     if (path === '/') return answer(200, JSON.stringify(rootPaths()))
     if (path === '/openapi/v2') {
-      // The binary form, which old clients insist on, is not made; they go on without.
-      if (!/application\/json|\*\/\*|^$/.test(call.accept)) throw notAcceptable([json])
+      // Clients ask for it by a name that is no media type.
+      if (call.accept.replace('@', '.').includes(openApiBinaryType))
+        return answer(200, openApiV2Binary(), openApiBinaryType)
+      if (!/application\/json|\*\/\*|^$/.test(call.accept)) throw notAcceptable([json, openApiBinaryType])
       return answer(200, openApiV2())
     }
     if (path === '/openapi/v3') return answer(200, openApiIndex())

@@ -156,6 +156,17 @@ export const openApiV2 = (): string =>
     definitions: schemasOf(resources, v2),
   }))
 
+export const openApiBinaryType = 'application/com.github.proto-openapi.spec.v2.v1.0+protobuf'
+
+/**
+ * The binary form of version 2, which describes nothing: kubectl asks for it only to learn that version 3 does not leave a kind out by
+ * mistake, and only then says that the server has no such kind.
+ */
+export function openApiV2Binary(): string {
+  const field = (number: number, value: string): string => String.fromCharCode((number << 3) | 2, value.length) + value
+  return field(1, '2.0') + field(2, field(1, info.title) + field(2, info.version)) + field(8, '') + field(9, '')
+}
+
 const groupPath = (resource: Resource): string => (resource.group === '' ? 'api/v1' : `apis/${apiVersionOf(resource)}`)
 
 /** By path: `api/v1`. undefined if nothing is served there. */

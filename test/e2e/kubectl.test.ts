@@ -84,6 +84,13 @@ describe.each(kubectls)('kubectl ($name)', ({ path, missing }) => {
     // biome-ignore lint/suspicious/noExplicitAny: objects are picked apart by the tests that know them
     const json = async (...args: string[]): Promise<any> => JSON.parse(await kubectl(['get', ...args, '-o', 'json']))
 
+    it('says of a kind that is not served that there is none', async () => {
+      const deployment = 'apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\n'
+      const { code, stderr } = await run(['apply', '-f', '-'], deployment)
+      expect(code).toBe(1)
+      expect(stderr).toContain('no matches for kind "Deployment" in version "apps/v1"')
+    })
+
     it('finds out what is served', async () => {
       expect(await kubectl(['version'])).toMatch(/Server Version: v1\.36\.4/)
       const rows = (await kubectl(['api-resources', '--no-headers']))
