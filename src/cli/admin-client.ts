@@ -29,9 +29,9 @@ export async function findSocket(given: string, env: NodeJS.ProcessEnv, folder =
   if (sockets.length === 1) return join(folder, sockets[0] as string)
   const other = 'or name a source: --kubeconfig FILE, or --manifests DIR'
   if (sockets.length === 0) {
-    throw new ProxyError('admin', `no proxy runs here (none listens in ${folder}): start one, ${other}`)
+    throw new ProxyError('no-proxy', `no proxy runs here (none listens in ${folder}): start one, ${other}`)
   }
-  throw new ProxyError('admin', `several proxies run here (${sockets.join(', ')}): choose with --socket, ${other}`)
+  throw new ProxyError('several', `several proxies run here (${sockets.join(', ')}): choose with --socket, ${other}`)
 }
 
 /** Not being permitted is an answer, too: somebody is there. */

@@ -1,5 +1,7 @@
 // What of the cluster matters to a proxy: the one that runs here, the API server, what it lets us do, and whether clocks agree.
 
+import type { Mode } from '../backend/backend.ts'
+import type { Summary } from '../http/admin.ts'
 import { Client, defaultUserAgent } from '../kube/client.ts'
 import { loadConnection } from '../kube/kubeconfig.ts'
 import { describeError, ProxyError } from '../lib/errors.ts'
@@ -9,89 +11,100 @@ import { AdminClient, findSocket } from './admin-client.ts'
 import { type Finding, ok } from './findings.ts'
 import { age, count } from './table.ts'
 
+/** A proxy that runs here: its mode if it answers, and what is to be said of it. */
+interface ProxyExamined {
+  readonly mode: Mode | undefined
+  readonly findings: readonly Finding[]
+}
+
 export async function clusterFindings(flags: ReadonlyMap<string, string>): Promise<readonly Finding[]> {
-  const found = [...(await proxyFindings(flags.get('socket') ?? ''))]
   const kubeconfig = flags.get('kubeconfig')
-  if (kubeconfig === undefined && process.env.KUBERNETES_SERVICE_HOST === undefined) {
-    found.push({
+  if (kubeconfig !== undefined || process.env.KUBERNETES_SERVICE_HOST !== undefined)
+    return apiFindings(kubeconfig ?? '')
+  return [
+    {
       level: 'note',
       about: 'API server',
       found: 'not asked',
       meaning: 'Reachability and permissions were not looked at.',
       todo: 'Add --kubeconfig with the proxy’s own credentials.',
-    })
-    return found
-  }
-  return [...found, ...(await apiFindings(kubeconfig ?? ''))]
+    },
+  ]
 }
 
-async function proxyFindings(socket: string): Promise<readonly Finding[]> {
-  let path: string
+export async function examineProxy(socket: string): Promise<ProxyExamined> {
   try {
-    path = await findSocket(socket, process.env)
-  } catch {
-    return [ok('running proxy', 'none answers on this machine')]
-  }
-  try {
+    const path = await findSocket(socket, process.env)
     const summary = await new AdminClient(path).summary()
-    const about = `running proxy (${summary.node})`
-    const failed = summary.families.find(({ lastSync }) => lastSync?.ok === false)
-    const found: Finding[] = [
-      failed === undefined
-        ? ok(
-            about,
-            `mode ${summary.mode}, ${count(summary.services, 'service')}, up ${age(Date.now() - summary.startedAt)}`,
-          )
-        : {
-            level: 'problem',
-            about,
-            found: `last sync failed: ${failed.lastSync?.error}`,
-            meaning: 'The kernel has the state of the last sync that worked; changes since then are missing.',
-            todo: 'The error says which part of the kernel or which program refused; it is tried again by itself.',
-          },
-    ]
-    if (summary.quarantined.length > 0) {
-      found.push({
-        level: 'problem',
-        about: 'quarantine',
-        found: summary.quarantined.map(({ service, error }) => `${service}: ${error}`).join('; '),
-        meaning: 'These services cannot be programmed; all others go on.',
-        todo: 'sluice status SERVICE shows the entries; correct the object, or report it as a bug.',
-      })
-    }
-    if (summary.conflicts.length > 0) {
-      found.push({
-        level: 'warning',
-        about: 'conflicts',
-        found: summary.conflicts
-          .map(({ frontend, winner, loser }) => `${frontend}: ${winner} before ${loser}`)
-          .join('; '),
-        meaning: 'Two services claim one address; the older one has it.',
-        todo: 'Give one of them another address or node port.',
-      })
-    }
-    if (summary.counters.drifts > 0) {
-      found.push({
-        level: 'warning',
-        about: 'rules changed by others',
-        found: count(summary.counters.drifts, 'time'),
-        meaning: 'Somebody else changes or flushes our rules; they are put back each time.',
-        todo: 'The log and the Events of the Node name the process: keep firewall reloads from flushing everything.',
-      })
-    }
-    return found
+    return { mode: summary.mode, findings: proxyFindings(summary) }
   } catch (error) {
     if (!(error instanceof ProxyError)) throw error
-    return [
-      {
-        level: 'warning',
-        about: 'running proxy',
-        found: describeError(error),
-        meaning: 'A socket is there, but nobody answers as expected.',
-        todo: 'Is the proxy running, and are you its user (root)?',
-      },
-    ]
+    if (error.code === 'no-proxy') return { mode: undefined, findings: [ok('running proxy', 'none on this machine')] }
+    const several = socket === '' && error.code === 'several'
+    return {
+      mode: undefined,
+      findings: [
+        {
+          level: 'warning',
+          about: 'running proxy',
+          found: describeError(error),
+          meaning: several ? 'None of them was asked.' : 'A socket is there, but nobody answers as expected.',
+          todo: several
+            ? 'Name one with --socket. If two serve this node, stop one: each undoes what the other does.'
+            : 'Is the proxy running, and are you its user (root)?',
+        },
+      ],
+    }
   }
+}
+
+function proxyFindings(summary: Summary): readonly Finding[] {
+  const about = `running proxy (${summary.node})`
+  const failed = summary.families.find(({ lastSync }) => lastSync?.ok === false)
+  const found: Finding[] = [
+    failed === undefined
+      ? ok(
+          about,
+          `mode ${summary.mode}, ${count(summary.services, 'service')}, up ${age(Date.now() - summary.startedAt)}`,
+        )
+      : {
+          level: 'problem',
+          about,
+          found: `last sync failed: ${failed.lastSync?.error}`,
+          meaning: 'The kernel has the state of the last sync that worked; changes since then are missing.',
+          todo: 'The error says which part of the kernel or which program refused; it is tried again by itself.',
+        },
+  ]
+  if (summary.quarantined.length > 0) {
+    found.push({
+      level: 'problem',
+      about: 'quarantine',
+      found: summary.quarantined.map(({ service, error }) => `${service}: ${error}`).join('; '),
+      meaning: 'These services cannot be programmed; all others go on.',
+      todo: 'sluice status SERVICE shows the entries; correct the object, or report it as a bug.',
+    })
+  }
+  if (summary.conflicts.length > 0) {
+    found.push({
+      level: 'warning',
+      about: 'conflicts',
+      found: summary.conflicts
+        .map(({ frontend, winner, loser }) => `${frontend}: ${winner} before ${loser}`)
+        .join('; '),
+      meaning: 'Two services claim one address; the older one has it.',
+      todo: 'Give one of them another address or node port.',
+    })
+  }
+  if (summary.counters.drifts > 0) {
+    found.push({
+      level: 'warning',
+      about: 'rules changed by others',
+      found: count(summary.counters.drifts, 'time'),
+      meaning: 'Somebody else changes or flushes our rules; they are put back each time.',
+      todo: 'The log and the Events of the Node name the process: keep firewall reloads from flushing everything.',
+    })
+  }
+  return found
 }
 
 /** All that the proxy asks of the API: what deploy/rbac.yaml allows. */

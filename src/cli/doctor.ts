@@ -3,11 +3,11 @@
 import type { Mode } from '../backend/backend.ts'
 import type { Command, Invocation } from './command.ts'
 import { outputFlag } from './command.ts'
-import { clusterFindings } from './doctor-cluster.ts'
+import { clusterFindings, examineProxy } from './doctor-cluster.ts'
 import { machineFindings } from './doctor-machine.ts'
 import type { Finding, Level } from './findings.ts'
 import { migrate } from './migrate.ts'
-import { modeFlag, sourceFlags } from './source.ts'
+import { configOf, modeFlag, sourceFlags } from './source.ts'
 import { type Colour, count, printed, type Terminal, table } from './table.ts'
 
 export const doctorCommand: Command = {
@@ -35,10 +35,18 @@ With --migrate-to nftables it reads a node that runs kube-proxy in iptables or i
 async function run(invocation: Invocation): Promise<number> {
   if (invocation.flags.has('migrate-to')) return migrate(invocation)
   const { flags, terminal } = invocation
-  const mode = (flags.get('mode') ?? 'nftables') as Mode
-  const findings = [...(await machineFindings(mode)), ...(await clusterFindings(flags))]
+  const proxy = await examineProxy(flags.get('socket') ?? '')
+  const findings = [
+    ...(await machineFindings(modeOf(flags, proxy.mode))),
+    ...proxy.findings,
+    ...(await clusterFindings(flags)),
+  ]
   terminal.write(printed(findings, flags.get('output') ?? 'table', () => describe(findings, terminal)))
   return findings.some(({ level }) => level === 'problem') ? 3 : 0
+}
+
+function modeOf(flags: ReadonlyMap<string, string>, running: Mode | undefined): Mode {
+  return flags.has('mode') || flags.has('config') ? configOf(flags).mode : (running ?? 'nftables')
 }
 
 const colours: Readonly<Record<Level, Colour>> = { ok: 'green', note: 'cyan', warning: 'yellow', problem: 'red' }

@@ -8,6 +8,7 @@ import { base } from '../../src/backend/nftables/base.ts'
 import { plan } from '../../src/backend/nftables/plan.ts'
 import { informantOf } from '../../src/cli/admin.ts'
 import { AdminClient, findSocket, socketPath } from '../../src/cli/admin-client.ts'
+import { examineProxy } from '../../src/cli/doctor-cluster.ts'
 import { eventLine, frame } from '../../src/cli/live.ts'
 import { settingsOf } from '../../src/cli/settings.ts'
 import { configOf } from '../../src/cli/source.ts'
@@ -162,6 +163,15 @@ describe('the admin socket', () => {
     expect(await client.services('no/such', true)).toEqual([])
   })
 
+  it('is what the doctor asks, who takes the mode from it', async () => {
+    const { path } = await running()
+    expect(await examineProxy(path)).toMatchObject({
+      mode: 'nftables',
+      findings: [{ level: 'ok', about: 'running proxy (a)' }],
+    })
+    expect(await examineProxy(`${path}.none`)).toMatchObject({ mode: undefined, findings: [{ level: 'warning' }] })
+  })
+
   it('explains, with the kernel’s own word', async () => {
     const { client, kernel } = await running()
     kernel.delete('cluster-ips 10.96.0.50')
@@ -244,11 +254,14 @@ describe('which socket', () => {
     expect(await findSocket('/x.sock', {}, folder)).toBe('/x.sock')
     expect(await findSocket('', { SLUICE_ADMIN_SOCKET: '/y.sock' }, folder)).toBe('/y.sock')
     writeFileSync(join(folder, 'dead.sock'), '')
-    await expect(findSocket('', {}, folder)).rejects.toThrow('no proxy runs here')
+    await expect(findSocket('', {}, folder)).rejects.toMatchObject({ code: 'no-proxy' })
     await listen('a.sock')
     expect(await findSocket('', {}, folder)).toBe(join(folder, 'a.sock'))
     await listen('b.sock')
-    await expect(findSocket('', {}, folder)).rejects.toThrow('several proxies run here (a.sock, b.sock)')
+    await expect(findSocket('', {}, folder)).rejects.toMatchObject({
+      code: 'several',
+      message: expect.stringContaining('several proxies run here (a.sock, b.sock)'),
+    })
     expect(socketPath('a', {})).toBe('/run/sluice/a.sock')
     expect(socketPath('a', { SLUICE_ADMIN_SOCKET: 'off' })).toBe('')
   })

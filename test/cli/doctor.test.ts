@@ -67,6 +67,18 @@ describe('doctor', () => {
     expect(list.find(({ about }) => about === 'API server')).toMatchObject({ level: 'problem' })
   })
 
+  it('looks at the mode of the configuration, or the one asked for', async () => {
+    const config = join(directory(), 'config.yaml')
+    writeFileSync(
+      config,
+      'apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: userspace\n',
+    )
+    const modes = async (...argv: string[]) =>
+      (await findings(...argv)).list.flatMap(({ about }) => (about.startsWith('mode ') ? [about] : []))
+    expect(await modes('--config', config)).toEqual(['mode userspace'])
+    expect(await modes('--config', config, '--mode', 'iptables')).toEqual(['mode iptables'])
+  })
+
   it('is readable', async () => {
     const { stdout } = await sluice('doctor')
     expect(stdout).toMatch(/ABOUT +FOUND\n/)
