@@ -1,7 +1,7 @@
 // `sluice up` without a demo: the API server and the proxy in this process, for the machine it runs on.
 
 import { createSocket } from 'node:dgram'
-import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { homedir, hostname } from 'node:os'
 import { join } from 'node:path'
 import { type ApiServer, startApiServer } from '../apiserver/start.ts'
@@ -9,7 +9,7 @@ import type { Mode } from '../backend/backend.ts'
 import { cleanups } from '../backend/backends.ts'
 import { firstFreePort, userspaceUnprivileged } from '../backend/userspace/unprivileged.ts'
 import { describeError, ProxyError } from '../lib/errors.ts'
-import { canonicalIp } from '../lib/ip.ts'
+import { canonicalIp, parseCidr } from '../lib/ip.ts'
 import { createLogger, type RootLogger } from '../lib/log.ts'
 import { ipv6Available } from '../sys/families.ts'
 import { listAddresses } from '../sys/netlink/route.ts'
@@ -52,6 +52,7 @@ export class Standalone {
   }
 
   static async start(options: StandaloneOptions): Promise<Standalone> {
+    checkFlags(options.flags)
     const one = new Standalone(options)
     await one.#checkMachine()
     try {
@@ -119,14 +120,10 @@ export class Standalone {
     const { flags } = this.#options
     mkdirSync(this.#directory, { recursive: true, mode: 0o700 })
     const cidrs = list(flags.get('service-cidr'))
-    const port = flags.get('port') ?? '6443'
-    if (!/^\d{1,5}$/.test(port) || Number(port) > 65_535) throw new ProxyError('usage', `--port: "${port}" is no port`)
     const manifests = flags.get('manifests')
-    if (manifests !== undefined && !existsSync(manifests))
-      throw new ProxyError('usage', `--manifests: there is no ${manifests}`)
     this.#api = await startApiServer({
       address: flags.get('address') ?? '127.0.0.1',
-      port: Number(port),
+      port: Number(flags.get('port') ?? '6443'),
       serviceCidrs:
         cidrs.length > 0
           ? cidrs
@@ -169,11 +166,7 @@ export class Standalone {
 
   async #addresses(): Promise<readonly string[]> {
     const given = this.#options.flags.get('node-address')
-    if (given !== undefined) {
-      const ip = canonicalIp(given)
-      if (ip === undefined) throw new ProxyError('usage', `--node-address: "${given}" is no address`)
-      return [ip]
-    }
+    if (given !== undefined) return [canonicalIp(given) as string]
     const all = (await listAddresses()).filter((one) => one.scope === 'global' && one.interface !== 'lo')
     const found: string[] = []
     for (const family of [4, 6] as const) {
@@ -228,7 +221,7 @@ export class Standalone {
       kind: 'KubeProxyConfiguration',
       mode,
       clusterCIDR: flags.get('cluster-cidr') ?? '',
-      nodePortAddresses: list(flags.get('node-port-addresses')),
+      nodePortAddresses: list(flags.get('nodeport-addresses')),
       clientConnection: { kubeconfig: this.#kubeconfig },
       healthzBindAddress: '127.0.0.1:10256',
       metricsBindAddress: '127.0.0.1:10249',
@@ -249,13 +242,40 @@ export class Standalone {
   }
 }
 
+/** Throws a ProxyError 'usage': what cannot be is said before anything is started. */
+export function checkFlags(flags: ReadonlyMap<string, string>): void {
+  const check = (name: string, allowed: string, good: (value: string) => boolean) => {
+    const value = flags.get(name)
+    if (value !== undefined && !good(value))
+      throw new ProxyError('usage', `--${name}: given "${value}", allowed: ${allowed}`)
+  }
+  const isIp = (value: string) => canonicalIp(value) !== undefined
+  const isPair = (value: string) => {
+    const families = value.split(',').map((one) => parseCidr(one)?.family)
+    return families.length <= 2 && !families.includes(undefined) && new Set(families).size === families.length
+  }
+  const pair = 'a CIDR, or one of each family separated by a comma'
+  check('port', 'a number from 0 to 65535', (value) => /^\d{1,5}$/.test(value) && Number(value) <= 65_535)
+  check('address', 'an IP address', isIp)
+  check('node-address', 'an IP address', isIp)
+  check('service-cidr', pair, isPair)
+  check('cluster-cidr', pair, isPair)
+  check('manifests', 'a directory', (value) => statSync(value, { throwIfNoEntry: false })?.isDirectory() === true)
+  check('node', 'a name of lower case letters, digits, - and .', (value) => nodeName.test(value.toLowerCase()))
+}
+
+const nodeName = /^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$/
+
 /** What is said of routine is the log's; what is wrong is for whoever looks. */
 function logged(line: string, terminal: Terminal): void {
   if (/^[WE]/.test(line)) terminal.note(line)
 }
 
+/** Addresses for documentation, which nobody has. */
+const worlds = { 4: '192.0.2.1', 6: '2001:db8::1' } as const
+
 /** The address this machine would use towards the world; asking the routing table that way sends nothing. */
-function sourceAddress(family: 4 | 6): Promise<string | undefined> {
+export function sourceAddress(family: 4 | 6, world: string = worlds[family]): Promise<string | undefined> {
   return new Promise((resolve) => {
     const socket = createSocket(family === 4 ? 'udp4' : 'udp6')
     const finish = (ip: string | undefined) => {
@@ -263,8 +283,10 @@ function sourceAddress(family: 4 | 6): Promise<string | undefined> {
       resolve(ip)
     }
     socket.on('error', () => finish(undefined))
-    // Addresses for documentation, which nobody has.
-    socket.connect(9, family === 4 ? '192.0.2.1' : '2001:db8::1', () => finish(canonicalIp(socket.address().address)))
+    // Where no route leads there, the callback is told so, not the listener.
+    socket.connect(9, world, (error?: Error) =>
+      finish(error === undefined ? canonicalIp(socket.address().address) : undefined),
+    )
   })
 }
 

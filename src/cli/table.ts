@@ -56,8 +56,9 @@ export function fitted(line: string, columns: number): string {
 /** The same answer in the form that was asked for. */
 export function printed(value: unknown, format: string, forPeople: () => string): string {
   if (format === 'json') return `${JSON.stringify(value, undefined, 2)}\n`
-  // A detour through JSON: what is undefined is left out, and nothing becomes an anchor.
-  if (format === 'yaml') return stringify(JSON.parse(JSON.stringify(value)), { aliasDuplicateObjects: false })
+  // A detour through JSON: what is undefined is left out, and nothing becomes an anchor. Many readers take `no` for false: it is quoted.
+  if (format === 'yaml')
+    return stringify(JSON.parse(JSON.stringify(value)), { aliasDuplicateObjects: false, compat: 'yaml-1.1' })
   return forPeople()
 }
 

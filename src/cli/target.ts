@@ -17,7 +17,7 @@ interface Where {
   readonly nodeAddresses: readonly string[]
 }
 
-const forms = 'ADDRESS:PORT[/tcp|udp|sctp] or NAMESPACE/NAME[:PORT]'
+const forms = ['ADDRESS:PORT[/tcp|udp|sctp]', 'NAMESPACE/NAME[:PORT]'] as const
 
 /** Throws a ProxyError 'question' if it cannot be understood or there is no such service. */
 export function findTargets(where: Where, text: string): readonly Aim[] {
@@ -27,14 +27,17 @@ export function findTargets(where: Where, text: string): readonly Aim[] {
   const ip = place === undefined ? undefined : canonicalIp(place.host)
   if (place !== undefined && ip !== undefined) return [{ ip, port: place.port, protocol: protocol ?? 'tcp' }]
   if (canonicalIp(body.replace(/^\[|\]$/g, '')) !== undefined) {
-    throw new ProxyError('question', `"${text}" has no port: give ${forms}`)
+    throw new ProxyError('question', `"${text}" has no port: give ${forms.join(' or ')}`)
+  }
+  if (canonicalIp(body.replace(/:\d*$/, '').replace(/^\[|\]$/g, '')) !== undefined) {
+    throw new ProxyError('question', `"${text}": a port is a number from 1 to 65535`)
   }
   return byName(where, body, protocol)
 }
 
 function byName(where: Where, text: string, protocol: Protocol | undefined): readonly Aim[] {
   const match = /^(?:([a-z0-9.-]+)\/)?([a-z0-9.-]+)(?::([A-Za-z0-9-]+))?$/.exec(text)
-  if (match === null) throw new ProxyError('question', `"${text}" is neither ${forms}`)
+  if (match === null) throw new ProxyError('question', `"${text}" is neither ${forms.join(' nor ')}`)
   const key = `${match[1] ?? 'default'}/${match[2]}`
   if (where.desired.store.service(key) === undefined) throw noService(where, key)
   const ports = where.views.flatMap(({ family }) => where.desired.portsOf(key, family))

@@ -49,6 +49,11 @@ nothing of this machine's network is touched. Ctrl-C removes all that was made. 
     { name: 'node', value: 'NAME', help: 'name of this node (default: the host name)' },
     { name: 'node-address', value: 'IP', help: 'address of this node (default: the one it uses towards the world)' },
     {
+      name: 'nodeport-addresses',
+      value: 'CIDR[,CIDR]',
+      help: 'where node ports answer: CIDRs, localhost, all (default: in nftables mode the node address, else all)',
+    },
+    {
       name: 'keep-rules',
       help: 'leave the rules in place at the end, and take over those of the last run at the start',
     },

@@ -1,8 +1,9 @@
 import { spawnSync } from 'node:child_process'
 import { describe, expect, it } from 'vitest'
 import { commandDocs, help } from '../../src/cli/commands.ts'
-import { processTerminal, table } from '../../src/cli/table.ts'
-import { sluice } from './support.ts'
+import { sourceAddress } from '../../src/cli/standalone.ts'
+import { printed, processTerminal, table } from '../../src/cli/table.ts'
+import { directory, sluice } from './support.ts'
 
 const names = ['up', 'explain', 'plan', 'status', 'doctor', 'cleanup', 'completion']
 
@@ -28,7 +29,16 @@ describe('the command table', () => {
       [['completion', 'tcsh'], 'no completion for "tcsh"'],
       [['status', '--socket', '/nowhere/x.sock'], 'there is no such socket'],
       [['explain', 'x/y', '--manifests', '/nowhere'], '/nowhere is no directory'],
-      [['explain', '10.0.0.1:80', '--from', 'mars', '--manifests', '/tmp'], '"mars" is no address'],
+      [['explain', '10.0.0.1:80', '--from', 'mars', '--manifests', directory()], '"mars" is no address'],
+      [['explain', '10.0.0.1:99999', '--manifests', directory()], 'a port is a number from 1 to 65535'],
+      [['explain', 'a/b/c', '--manifests', directory()], 'is neither ADDRESS:PORT[/tcp|udp|sctp] nor NAMESPACE/NAME'],
+      [['up', '--mode', 'userspace', '--port', '70000'], '--port: given "70000", allowed: a number from 0 to 65535'],
+      [['up', '--mode', 'userspace', '--address', 'here'], '--address: given "here", allowed: an IP address'],
+      [['up', '--mode', 'userspace', '--node-address', '1.2.3'], '--node-address: given "1.2.3"'],
+      [['up', '--mode', 'userspace', '--service-cidr', '10.0.0.0/8,11.0.0.0/8'], 'one of each family'],
+      [['up', '--mode', 'userspace', '--cluster-cidr', '10.0.0.0'], '--cluster-cidr: given "10.0.0.0"'],
+      [['up', '--mode', 'userspace', '--manifests', '/nowhere'], '--manifests: given "/nowhere", allowed: a directory'],
+      [['up', '--mode', 'userspace', '--node', 'a b'], '--node: given "a b"'],
     ] as const
     for (const [argv, what] of wrong) {
       const { status, stdout, stderr } = await sluice(...argv)
@@ -46,6 +56,14 @@ describe('the command table', () => {
 
   it('knows no command that is not there', async () => {
     expect((await sluice('dance')).status).toBeUndefined()
+  })
+})
+
+describe('the address of this machine', () => {
+  it('is the one it uses towards another, or unknown if it cannot get there', async () => {
+    expect(await sourceAddress(4, '127.0.0.1')).toBe('127.0.0.1')
+    // Nobody may send there unless he says that he means everybody: this refusal stands for every other.
+    expect(await sourceAddress(4, '255.255.255.255')).toBeUndefined()
   })
 })
 
@@ -92,6 +110,10 @@ describe('tables', () => {
       ),
     ).toBe(`A           B\nlong cell   ${red}\nx           y\n`)
     expect(table(['A'], [], { paint })).toBe('')
+  })
+
+  it('are YAML that older readers understand, too', () => {
+    expect(printed({ snat: 'no', hash: '0000001e5' }, 'yaml', () => '')).toBe('snat: "no"\nhash: "0000001e5"\n')
   })
 
   it('have no colours with NO_COLOR', () => {
