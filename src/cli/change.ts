@@ -14,15 +14,24 @@ export interface Wish {
   readonly json: unknown
 }
 
-/** Throws a ProxyError 'manifests' for what is no matter of a proxy. */
-export function wishOf(json: unknown): Wish {
-  const kind = (json as { kind?: unknown }).kind
-  if (kind === 'Service' || kind === 'EndpointSlice') return { kind, json }
-  throw new ProxyError(
-    'manifests',
-    `${String(kind)}: only Services and EndpointSlices change what a proxy programs; pods do so through their slices`,
-  )
+/** What a proxy has to do with, and remarks on the rest. Throws a ProxyError 'manifests' if that is nothing at all. */
+export function wishesOf(objects: readonly unknown[]): { wishes: readonly Wish[]; remarks: readonly string[] } {
+  const wishes: Wish[] = []
+  const remarks: string[] = []
+  for (const json of objects) {
+    const kind = (json as { kind?: unknown } | null)?.kind
+    if (kind === 'Service' || kind === 'EndpointSlice') wishes.push({ kind, json })
+    else remarks.push(`${String(kind)} ${keyOf(json)}: ${elsewhere(kind)}`)
+  }
+  if (wishes.length === 0)
+    throw new ProxyError('manifests', ['no Service and no EndpointSlice is in it', ...remarks].join('; '))
+  return { wishes, remarks }
 }
+
+const elsewhere = (kind: unknown): string =>
+  kind === 'Pod'
+    ? 'left out: pods count through the EndpointSlices that their cluster makes of them'
+    : 'left out: a proxy does not read it'
 
 interface Settled {
   readonly after: Objects
@@ -59,7 +68,7 @@ export function settle(inputs: Inputs, wishes: readonly Wish[], remove: boolean)
 
 type Json = Readonly<Record<string, unknown>>
 
-const metadataOf = (json: unknown): Json => ((json as Json).metadata ?? {}) as Json
+const metadataOf = (json: unknown): Json => ((json as Json | null)?.metadata ?? {}) as Json
 
 const keyOf = (json: unknown): string => {
   const { namespace = 'default', name } = metadataOf(json)
@@ -89,7 +98,10 @@ function readService(
     spec.clusterIP = own[0]
     spec.clusterIPs = own
   }
-  spec.ports = portsOf(key, spec, now, services, remarks)
+  const taken = portsTaken(services)
+  spec.ports = portsOf(key, spec, now, taken, remarks)
+  if (spec.type === 'LoadBalancer' && spec.externalTrafficPolicy === 'Local' && (spec.healthCheckNodePort ?? 0) === 0)
+    spec.healthCheckNodePort = now?.healthCheckNodePort || standInPort(key, 'health check', taken, remarks)
   const { record, problems } = decoders.Service({
     ...object,
     metadata: {
@@ -110,22 +122,35 @@ function portsOf(
   key: string,
   spec: Json,
   now: ServiceRecord | undefined,
-  services: ReadonlyMap<string, ServiceRecord>,
+  taken: Set<number>,
   remarks: string[],
 ): readonly Json[] {
   const exposed = spec.type === 'NodePort' || spec.type === 'LoadBalancer'
-  const taken = new Set([...services.values()].flatMap(({ ports }) => ports.map(({ nodePort }) => nodePort)))
   return ((spec.ports ?? []) as readonly Json[]).map((port) => {
     if (!exposed || spec.allocateLoadBalancerNodePorts === false || (port.nodePort ?? 0) !== 0) return port
     const had = now?.ports.find((one) => one.name === (port.name ?? '') && one.port === port.port)?.nodePort ?? 0
     if (had !== 0) return { ...port, nodePort: had }
-    let nodePort = 32_767
-    while (taken.has(nodePort)) nodePort--
+    const nodePort = standInPort(key, 'node', taken, remarks)
     taken.add(nodePort)
-    remarks.push(`${key}: the API server will allocate a node port; ${nodePort} stands for it`)
     return { ...port, nodePort }
   })
 }
+
+/** The last free port of the range that servers use if they are not told another. */
+function standInPort(key: string, what: string, taken: ReadonlySet<number>, remarks: string[]): number {
+  let port = 32_767
+  while (taken.has(port)) port--
+  remarks.push(`${key}: the API server will allocate a ${what} port; ${port} stands for it`)
+  return port
+}
+
+const portsTaken = (services: ReadonlyMap<string, ServiceRecord>): Set<number> =>
+  new Set(
+    [...services.values()].flatMap(({ ports, healthCheckNodePort }) => [
+      healthCheckNodePort,
+      ...ports.map(({ nodePort }) => nodePort),
+    ]),
+  )
 
 /** The last free address of the service range. */
 function standIn({ views }: Inputs, services: ReadonlyMap<string, ServiceRecord>): string {

@@ -6,7 +6,7 @@ import type { Held, Mode } from '../backend/backend.ts'
 import type { Inputs } from '../http/admin.ts'
 import { describeError, ProxyError } from '../lib/errors.ts'
 import { type Family, familyName } from '../lib/ip.ts'
-import { settle, wishOf } from './change.ts'
+import { settle, wishesOf } from './change.ts'
 import { checkInKernel, type Verdict } from './check.ts'
 import type { Command, Invocation } from './command.ts'
 import { outputFlag } from './command.ts'
@@ -80,7 +80,8 @@ export async function makePlan(
   options: { readonly remove: boolean; readonly check: boolean },
 ): Promise<Plan> {
   const { mode, node } = inputs.identity
-  const { after, remarks } = settle(inputs, objects.map(wishOf), options.remove)
+  const { wishes, remarks: left } = wishesOf(objects)
+  const { after, remarks } = settle(inputs, wishes, options.remove)
   const twin = await Twin.open({ backend: plannerOf(mode, inputs.settings), views: inputs.views })
   try {
     const before = await twin.become(inputs)
@@ -98,7 +99,7 @@ export async function makePlan(
       node,
       mode,
       changes,
-      remarks: [...remarks, ...failures],
+      remarks: [...left, ...remarks, ...failures],
       kernel: options.check
         ? await checkInKernel({ ...inputs, after })
         : { verdict: 'not asked', why: '--no-check', refusals: [] },

@@ -57,12 +57,25 @@ describe('plan', () => {
     expect(status).toBe(2)
     expect(stdout).toMatch(/default\/new: the API server will allocate a cluster IP; 10\.96\.\S+ stands for it/)
     expect(stdout).toContain('allocate a node port; 32767 stands for it')
+    const local = fresh.replace('NodePort', 'LoadBalancer, externalTrafficPolicy: Local')
+    expect((await plan(local, '--mode', 'nftables')).stdout).toContain(
+      'allocate a health check port; 32766 stands for it',
+    )
+  })
+
+  it('leaves out what a proxy does not read, and says so', async () => {
+    const mixed =
+      'kind: Pod\nmetadata: {name: p}\n---\nkind: Service\nmetadata: {name: new}\nspec: {ports: [{port: 80}]}\n'
+    const { status, stdout } = await plan(mixed, '--mode', 'nftables')
+    expect(status).toBe(2)
+    expect(stdout).toContain('! Pod default/p: left out: pods count through the EndpointSlices')
+    expect(stdout).toContain('default/new')
   })
 
   it('exits with 1 on what it cannot read or what is no matter of a proxy', async () => {
     expect(await plan('kind: Deployment\nmetadata: {name: x}\n')).toMatchObject({
       status: 1,
-      stderr: expect.stringContaining('Deployment: only Services and EndpointSlices'),
+      stderr: expect.stringContaining('no Service and no EndpointSlice is in it; Deployment default/x: left out'),
     })
     expect(await plan('a: [\n')).toMatchObject({ status: 1, stderr: expect.stringMatching(/change\.yaml:\d+: /) })
     expect(await sluice('plan', '-f', '/nowhere.yaml', '--manifests', directory(), '--node', 'a')).toMatchObject({
