@@ -90,8 +90,8 @@ describe('endpoints that go', () => {
             const gone = pod(now.shift() as number)
             now.push(n)
             await stage.put(slice(...now))
-            // What was on its way when the sync ended may still arrive.
-            await new Promise((resolve) => setTimeout(resolve, emulated ? 500 : 50))
+            // What was on its way when the sync ended may still arrive: before this one, which does not pass the service.
+            await stage.once(gone)
             const accepted = stage.accepted.get(gone)
             await new Promise((resolve) => setTimeout(resolve, emulated ? 500 : 50))
             if (stage.accepted.get(gone) !== accepted) late.push(gone)
@@ -147,9 +147,16 @@ describe('other people’s hands', () => {
   ])('%s is repaired', async (_, [program, ...args]) => {
     await stage.put(service, slice(1, 2))
     const before = await picture()
+    const repaired = stage.driver.repaired(repairLimitMs + 30_000)
+    repaired.catch(() => undefined)
     await stage.tool(program as string, ...args)
-    const ms = await until('repaired', async () => (await picture()) === before && (await works()), repairLimitMs)
+    const begun = performance.now()
+    // The proxy tells: looking for it all the time would slow it down where there is one CPU.
+    await repaired
+    const ms = Math.round(performance.now() - begun)
     console.log(`repaired after ${ms} ms: ${[program, ...args].join(' ')}`)
+    await until('as it was', async () => (await picture()) === before && (await works()), repairLimitMs)
+    expect(ms).toBeLessThan(repairLimitMs)
   })
 
   it('leaves virtual servers of others alone', async () => {

@@ -55,6 +55,11 @@ export class EngineDriver implements Driver {
     await this.#ask({ ask: 'settle' })
   }
 
+  /** When the proxy has repaired what somebody does now. */
+  async repaired(limitMs: number): Promise<void> {
+    await this.#ask({ ask: 'repaired', limitMs })
+  }
+
   holdings(): Promise<readonly string[]> {
     return this.#options.holdings(this.#start as Start)
   }

@@ -31,6 +31,8 @@ export type Ask =
   | { readonly ask: 'reconfigure'; readonly settings: NodeSettings }
   | { readonly ask: 'settle' }
   | { readonly ask: 'held' }
+  /** For the end of the next sync that somebody else's change has led to. */
+  | { readonly ask: 'repaired'; readonly limitMs: number }
   | { readonly ask: 'stop'; readonly keepBase: boolean }
 
 const log = createLogger({
@@ -46,6 +48,7 @@ interface Running {
   readonly addresses: readonly string[]
   settled(): Promise<void>
   held(): readonly string[]
+  repaired(limitMs: number): Promise<void>
 }
 
 let running: Running | undefined
@@ -77,6 +80,8 @@ async function answer(ask: Ask): Promise<unknown> {
       return running.settled()
     case 'held':
       return running.held()
+    case 'repaired':
+      return running.repaired(ask.limitMs)
     case 'stop':
       await engine.stop()
       if (!ask.keepBase) await cleanups.get(running.mode)?.(log)
@@ -112,13 +117,17 @@ async function start(ask: Ask & { ask: 'start' }): Promise<Running> {
   const asked = new Map<Family, number>()
   const done = new Map<Family, number>()
   const held = new Map<Family, number>()
+  const drifts = new Map<Family, number>()
   let failure: string | undefined
   let changed = () => {}
+  let repaired = () => {}
   journal.subscribe({
+    drift: (family) => void drifts.set(family, Date.now()),
     queued: (family, at) => void asked.set(family, at),
     report(report) {
       failure = report.ok ? undefined : describeError(report.error)
       held.set(report.family, report.held)
+      if (report.ok && report.startedAt >= (drifts.get(report.family) ?? Number.POSITIVE_INFINITY)) repaired()
       const finish = () => {
         if (report.ok) done.set(report.family, report.startedAt)
         changed()
@@ -150,6 +159,16 @@ async function start(ask: Ask & { ask: 'start' }): Promise<Running> {
       }
     },
     held: () => families.map((family) => `${family} ${held.get(family)}`),
+    repaired(limitMs) {
+      drifts.clear()
+      return new Promise((resolve, reject) => {
+        const timer = setTimeout(() => reject(new Error(`nothing was repaired in ${limitMs} ms`)), limitMs)
+        repaired = () => {
+          clearTimeout(timer)
+          resolve()
+        }
+      })
+    },
   }
 }
 

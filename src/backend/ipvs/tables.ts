@@ -9,20 +9,32 @@ import { atLeast, programName, type Tools } from '../iptables/tools.ts'
 import type { RulesEntry } from './entries.ts'
 import { chains, jumps, savedJump, type Table } from './rules.ts'
 
+const doubtsAllowed = 5
 const tableNames = ['nat', 'filter', 'mangle'] as const
 
 /** What is ours in the tables, line by line. */
 type Saved = Readonly<Record<Table, readonly string[]>>
 
+interface Written {
+  /** Of the entry. */
+  readonly digest: string
+  /** How many rules each chain has. */
+  readonly shape: string
+  /** What the tables then looked like; read at the next look, so that nobody has to wait for one more program. */
+  looks: string | undefined
+}
+
 export class Tables {
   readonly #tools: Tools
   readonly #sight: Sight
   readonly #family: Family
-  /** Digest of the rules that were written, and what the tables then looked like. */
-  #written: { readonly digest: string; readonly looks: string } | undefined
+  #written: Written | undefined
+  /** How often in a row what was written had another shape than expected. */
+  #doubts = 0
   /** Nobody changed any rule since this mark was taken. */
   #mark: string | undefined
-  #saved: Saved | undefined
+  /** What was read last, and the mark of that moment. */
+  #last: { readonly mark: string; readonly saved: Saved } | undefined
 
   constructor(tools: Tools, family: Family) {
     this.#tools = tools
@@ -33,42 +45,64 @@ export class Tables {
   async read(signal: AbortSignal): Promise<readonly Held[]> {
     const mark = await this.#sight.mark()
     // To start a program costs more than all the rest of a look. The mark of the legacy flavour can miss a change.
-    if (this.#written !== undefined && mark === this.#mark && this.#tools.programs.flavour === 'nft') {
-      this.#saved = undefined
+    const exact = this.#tools.programs.flavour === 'nft'
+    if (exact && this.#written !== undefined && mark === this.#mark) {
+      this.#last = undefined
       return [{ id: 'rules', kind: 'rules', digest: this.#written.digest }]
     }
-    const saved = await this.#save(signal)
-    this.#saved = saved
+    // Mostly we are here because the check has just read them.
+    const saved = exact && this.#last?.mark === mark ? this.#last.saved : await this.#save(signal)
+    this.#last = undefined
     this.#mark = mark
-    const whole = this.#written !== undefined && this.#written.looks === looksOf(saved)
-    if (whole) return [{ id: 'rules', kind: 'rules', digest: this.#written?.digest as string }]
+    if (this.#asWritten(saved)) return [{ id: 'rules', kind: 'rules', digest: this.#written?.digest as string }]
+    this.#last = { mark, saved }
     const some = tableNames.some((table) => saved[table].length > 0)
     return some ? [{ id: 'rules', kind: 'rules', digest: 'unknown' }] : []
   }
 
   async write(entry: RulesEntry, signal: AbortSignal): Promise<void> {
-    const saved = this.#saved ?? (await this.#save(signal))
-    this.#saved = undefined
+    const saved = this.#last?.saved ?? (await this.#save(signal))
+    this.#last = undefined
     this.#written = undefined
     const randomFully = atLeast(this.#tools.programs.version, [1, 6, 2])
     const text = randomFully ? entry.text : entry.text.replaceAll(' --random-fully', '')
     await this.#tools.restore(withJumps(text, saved), signal)
     this.#mark = await this.#sight.mark()
-    this.#written = { digest: entry.digest, looks: looksOf(await this.#save(signal)) }
+    this.#written = { digest: entry.digest, shape: shapeOf(text), looks: undefined }
   }
 
   /** What is not as it was left, in words; '' if all is. Reads the tables only if somebody changed any rule. */
   async check(signal: AbortSignal): Promise<string> {
     if (this.#written === undefined) return ''
     const mark = await this.#sight.mark()
-    if (mark === this.#mark) return ''
-    if (looksOf(await this.#save(signal)) !== this.#written.looks) return 'iptables rules of ours were changed'
-    this.#mark = mark
-    return ''
+    if (mark === this.#mark && this.#written.looks !== undefined) return ''
+    const saved = await this.#save(signal)
+    if (this.#asWritten(saved)) {
+      this.#mark = mark
+      return ''
+    }
+    this.#mark = undefined
+    this.#last = { mark, saved }
+    return 'iptables rules of ours were changed'
   }
 
   close(): void {
     this.#sight.close()
+  }
+
+  #asWritten(saved: Saved): boolean {
+    const written = this.#written
+    if (written === undefined) return false
+    const looks = looksOf(saved)
+    if (written.looks !== undefined) return written.looks === looks
+    // Programs print rules in their own words, so at first sight only the number of rules and the jumps tell.
+    const linked = tableNames.every((table) => jumpLines(table).every((line) => saved[table].includes(line)))
+    const expected = linked && shapeOf(textOf(saved)) === written.shape
+    this.#doubts = expected ? 0 : this.#doubts + 1
+    // A program that never prints as many rules as it was given must not make us write for ever.
+    const accepted = expected || this.#doubts > doubtsAllowed
+    written.looks = accepted ? looks : 'unexpected'
+    return accepted
   }
 
   async #save(signal: AbortSignal): Promise<Saved> {
@@ -104,6 +138,18 @@ function section(saved: string, table: Table): string {
   const start = saved.indexOf(`*${table}\n`)
   return start < 0 ? '' : saved.slice(start, saved.indexOf('COMMIT\n', start))
 }
+
+const textOf = (saved: Saved): string =>
+  tableNames.map((table) => `*${table}\n${saved[table].join('\n')}\nCOMMIT\n`).join('')
+
+/** How many rules each of our chains has. */
+export const shapeOf = (text: string): string =>
+  tableNames
+    .flatMap((table) => {
+      const lines = section(text, table).split('\n')
+      return chains[table].map((chain) => lines.filter((line) => line.startsWith(`-A ${chain} `)).length)
+    })
+    .join(' ')
 
 const looksOf = (saved: Saved): string => createHash('sha256').update(JSON.stringify(saved)).digest('base64url')
 

@@ -1,0 +1,81 @@
+// The rules of the ipvs mode in the kernel's tables: written once, recognised, and every kind of change by others told. Without sets, which this kernel may lack.
+
+import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest'
+import { listPrograms, type Programs, Tools } from '../../src/backend/iptables/tools.ts'
+import { chains } from '../../src/backend/ipvs/rules.ts'
+import { Tables } from '../../src/backend/ipvs/tables.ts'
+import { silentLogger } from '../../src/lib/log.ts'
+import { systemClock } from '../../src/lib/time.ts'
+import { privateLock } from './iptables-lab.ts'
+import { enterNamespace, type Namespace } from './support-netns.ts'
+
+privateLock()
+const { signal } = new AbortController()
+const text = (['nat', 'filter', 'mangle'] as const)
+  .map((table) => {
+    const declared = chains[table].map((chain) => `:${chain} - [0:0]`)
+    const rules = chains[table].map((chain) => `-A ${chain} -s 127.0.0.0/8 -j RETURN`)
+    return `${[`*${table}`, ...declared, ...rules, 'COMMIT'].join('\n')}\n`
+  })
+  .join('')
+const entry = { id: 'rules', kind: 'rules', digest: 'ours', text } as const
+
+let namespace: Namespace
+beforeAll(() => {
+  namespace = enterNamespace()
+})
+afterAll(() => namespace.leave())
+
+const flavours = await listPrograms()
+
+describe.each(flavours.map((programs) => [programs.flavour, programs] as const))('%s', (_, programs: Programs) => {
+  const iptables = (...args: string[]) => namespace.exec(`iptables${programs.suffix}`, ['-w', ...args])
+  const saved = () => namespace.exec(`iptables${programs.suffix}-save`, []).replaceAll(/^#.*\n|\[\d+:\d+\]/gm, '')
+  let tables: Tables
+  let before = ''
+  beforeEach(async () => {
+    const tools = new Tools({ programs, family: 4, log: silentLogger, clock: systemClock, patienceMs: 10_000 })
+    tables = new Tables(tools, 4)
+    await tables.read(signal)
+    await tables.write(entry, signal)
+    before = saved()
+    return () => tables.close()
+  })
+
+  /** As a sync does it after a drift. */
+  async function repair(): Promise<void> {
+    const [held] = await tables.read(signal)
+    expect(held?.digest).not.toBe('ours')
+    await tables.write(entry, signal)
+    expect(saved()).toBe(before)
+    expect(await tables.check(signal)).toBe('')
+    expect((await tables.read(signal))[0]?.digest).toBe('ours')
+  }
+
+  const changes = [
+    ['a chain emptied', ['-t', 'nat', '-F', 'KUBE-SERVICES']],
+    ['a rule added', ['-A', 'KUBE-FORWARD', '-j', 'DROP']],
+    ['a jump removed', ['-t', 'mangle', '-F', 'OUTPUT']],
+  ] as const
+
+  it.each(changes)('tells %s, before the first look as well as later', async (_name, change) => {
+    iptables(...change)
+    expect(await tables.check(signal)).toContain('were changed')
+    await repair()
+    iptables(...change)
+    expect(await tables.check(signal)).toContain('were changed')
+    await repair()
+  })
+
+  it('tells a rule that was replaced, and not what others do with their own', async () => {
+    expect(await tables.check(signal)).toBe('')
+    iptables('-t', 'nat', '-N', 'OTHERS')
+    iptables('-t', 'nat', '-A', 'OTHERS', '-j', 'ACCEPT')
+    expect(await tables.check(signal)).toBe('')
+    iptables('-t', 'nat', '-R', 'KUBE-SERVICES', '1', '-p', 'tcp', '--dport', '1', '-j', 'RETURN')
+    expect(await tables.check(signal)).toContain('were changed')
+    iptables('-t', 'nat', '-F', 'OTHERS')
+    iptables('-t', 'nat', '-X', 'OTHERS')
+    await repair()
+  })
+})
