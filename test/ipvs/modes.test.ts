@@ -216,7 +216,68 @@ describe.skipIf(!full)('switching the mode of a node', () => {
     for (const talk of talks) expect(pods).toContain(await talk.ask())
     for (const talk of talks) talk.close()
   })
+
+  it('ipvs to iptables: connections go on, as what ipvs left stays; new ones are translated and never meet it', async () => {
+    const { talks, asking, flow } = await talking(40_055)
+    await change('iptables', async () => /-A KUBE-SERVICES -d 172\.30\.0\.41\/32 .*-j KUBE-SVC-/.test(await chains()))
+    expect(await chains()).not.toMatch(/-A KUBE-SERVICES .*--match-set/)
+    const before = await stage.destinations().then(countOf)
+    for (let i = 0; i < 4; i++) expect(pods).toContain(await stage.once())
+    const again = await stage.connect({ to: '192.168.0.2', port: 30_001 })
+    expect(await stage.destinations().then(countOf)).toBeLessThanOrEqual(before)
+    await until('UDP goes on', async () => pods.includes(await flow.ask()), 10_000)
+    expect(await asking.failures()).toEqual([])
+    expect(await ipvs()).toContain(`${vip}:80`)
+    for (const talk of [...talks, again]) talk.reset()
+  })
+
+  it('iptables to ipvs: connections go on, as conntrack has them; new ones go to IPVS', async () => {
+    const { talks, asking, flow } = await talking(40_056)
+    await change('ipvs', async () => /-A KUBE-SERVICES .*--match-set KUBE-CLUSTER-IP/.test(await chains()))
+    expect(await chains()).not.toMatch(/-A KUBE-SERVICES .*-j KUBE-SVC-/)
+    const before = await stage.destinations().then(countOf)
+    const fresh = await Promise.all([stage.connect(), stage.connect()])
+    expect(await stage.destinations().then(countOf)).toBeGreaterThan(before)
+    await until('UDP goes on', async () => pods.includes(await flow.ask()), 10_000)
+    expect(await asking.failures()).toEqual([])
+    for (const talk of [...talks, ...fresh]) talk.close()
+  })
+
+  it('ipvs to userspace: connections go on until they end, then nothing of ipvs and iptables is left', async () => {
+    const { talks, asking, flow } = await talking(40_057)
+    await change('userspace', async () => !/KUBE-(SVC|SERVICES|IPVS)/.test(await chains()))
+    expect(await chains()).toContain('KUBE-PORTALS-CONTAINER')
+    const left = await ipvs()
+    expect(left).not.toContain('UDP')
+    const before = await stage.destinations().then(countOf)
+    for (let i = 0; i < 4; i++) expect(pods).toContain(await stage.once())
+    expect(await stage.destinations().then(countOf)).toBeLessThanOrEqual(before)
+    await until('UDP goes on', async () => pods.includes(await flow.ask()), 10_000)
+    expect(await asking.failures()).toEqual([])
+    for (const talk of talks) talk.reset()
+    const device = async () => (await stage.tool('ip', '-br', 'link')).includes('kube-ipvs0')
+    await until('the device is gone', async () => !(await device()), 120_000)
+    expect((await ipvs()).match(/^(TCP|UDP) .*/gm)).toEqual(['TCP  198.51.100.9:30001 rr'])
+    expect(pods).toContain(await stage.once())
+  })
 })
+
+/** Connections that are asked all the time, to both kinds of addresses, and a client of UDP that keeps its port. */
+async function talking(sourcePort: number) {
+  const talks = await both()
+  const flow = stage.datagrams(sourcePort)
+  expect(pods).toContain(await flow.ask())
+  return { talks, flow, asking: keepAsking(talks) }
+}
+
+/** Another mode in place of the present one, until it shows. */
+async function change(mode: string, shows: () => Promise<boolean>): Promise<void> {
+  await proxy.kill('SIGTERM')
+  proxy = proxies.ours(mode, exclude)
+  await until(`${mode} mode serves`, shows, 120_000).catch((error) => {
+    throw new Error(`${error.message}; it said:\n${proxy.said()}`)
+  })
+}
 
 /** Connections of all destinations, active or not. */
 const countOf = (lines: readonly string[]): number =>

@@ -36,7 +36,7 @@ function runProgram(file: string, args: readonly string[]): Promise<number> | nu
   // It runs for long: better compiled after all.
   const command = ['bash', '-c', `${loadModules}; exec node --import tsx "$@"`, 'program', file, ...args]
   return unlessImpossible(file, () =>
-    boot({ kernel: provideKernel(suiteOf(usualKernel)), command, timeoutMs: 45 * 60_000 }),
+    boot({ kernel: provideKernel(suiteOf(usualKernel)), command, timeoutMs: 20 * 60_000 }),
   )
 }
 
