@@ -33,17 +33,21 @@ interface Slot<E> {
   others: Claim<E>[] | undefined
   /** What the data plane holds; the very same object as `entry` once settled. */
   held: Held | undefined
+  /** It is on the list of those to compare. */
+  listed: boolean
 }
 
 export class Ledger<E extends Held> {
   readonly #slots = new Map<string, Slot<E>>()
   readonly #owned = new Map<string, readonly E[]>()
-  /** Ids to compare; a superset of those that differ. */
-  readonly #due = new Set<string>()
+  /** To compare, each once; a superset of those that differ. */
+  #due: Slot<E>[] = []
   readonly #refused = new Set<string>()
   #size = 0
   /** How often wants have changed. */
   #wants = 0
+  /** The last diff, and the slots it speaks of, in its order. */
+  #told: { readonly changes: Changes<E>; readonly slots: readonly Slot<E>[] } | undefined
   readonly #wanted: Wanted<E> = this.#view()
 
   /** Replaces all claims of an owner; none: the owner is forgotten. */
@@ -72,17 +76,25 @@ export class Ledger<E extends Held> {
   *diffing(): Walk<Changes<E>> {
     const put: E[] = []
     const drop: Held[] = []
+    const slots: Slot<E>[] = []
+    const dropped: Slot<E>[] = []
     const wants = this.#wants
+    this.#shorten()
     let seen = 0
-    for (const id of this.#due) {
+    for (const slot of this.#due) {
       if (++seen % stride === 0) yield
-      const slot = this.#slots.get(id)
-      if (slot === undefined || !differs(slot)) this.#due.delete(id)
-      else if (slot.entry !== undefined) put.push(slot.entry)
-      else drop.push(slot.held as Held)
+      if (slot.entry !== undefined) {
+        put.push(slot.entry)
+        slots.push(slot)
+      } else {
+        drop.push(slot.held as Held)
+        dropped.push(slot)
+      }
     }
     // Something was wanted in a pause: what was seen before it may no longer be so.
-    return wants === this.#wants ? { put, drop } : yield* this.diffing()
+    if (wants !== this.#wants) return yield* this.diffing()
+    this.#told = { changes: { put, drop }, slots: [...slots, ...dropped] }
+    return this.#told.changes
   }
 
   /** The target did all of these changes but the refused ones. */
@@ -92,26 +104,31 @@ export class Ledger<E extends Held> {
 
   *settling(changes: Changes<E>, refused: Iterable<string> = []): Walk<void> {
     const failed = new Set(refused)
+    const slots = this.#told?.changes === changes ? this.#told.slots : []
+    this.#told = undefined
     let seen = 0
     for (const entry of changes.put) {
+      const known = slots[seen]
       if (++seen % stride === 0) yield
-      if (failed.has(entry.id)) {
+      if (failed.size > 0 && failed.has(entry.id)) {
         this.#setAside(entry.id, entry.digest)
         continue
       }
-      const slot = this.#slot(entry.id)
+      const slot = known !== undefined && isAlive(known) ? known : this.#slot(entry.id)
       slot.held = slot.entry?.digest === entry.digest ? slot.entry : entry
       this.#tidy(entry.id, slot)
     }
     for (const { id } of changes.drop) {
+      const known = slots[seen]
       if (++seen % stride === 0) yield
-      const slot = this.#slots.get(id)
+      const slot = known !== undefined && isAlive(known) ? known : this.#slots.get(id)
       if (failed.has(id)) this.#setAside(id, undefined)
       else if (slot !== undefined) {
         slot.held = undefined
         this.#tidy(id, slot)
       }
     }
+    this.#shorten()
   }
 
   /** This, and nothing else, is what the data plane holds. Everything is compared by the next diff. */
@@ -121,24 +138,28 @@ export class Ledger<E extends Held> {
 
   *resetting(held: Iterable<Held>): Walk<void> {
     let seen = 0
-    for (const slot of this.#slots.values()) {
+    for (const [id, slot] of this.#slots) {
       if (++seen % stride === 0) yield
       slot.held = undefined
+      if (slot.entry === undefined) this.#slots.delete(id)
+      else this.#list(slot)
     }
     for (const one of held) {
       if (++seen % stride === 0) yield
       const slot = this.#slot(one.id)
       slot.held = slot.entry?.digest === one.digest ? slot.entry : one
+      this.#list(slot)
     }
-    for (const [id, slot] of this.#slots) {
-      if (++seen % stride === 0) yield
-      this.#tidy(id, slot)
+    for (const id of this.#refused) {
+      const slot = this.#slots.get(id)
+      if (slot === undefined || !differs(slot)) this.#refused.delete(id)
     }
   }
 
   /** Offers a refused entry again. */
   retry(id: string): void {
-    if (this.#refused.delete(id)) this.#due.add(id)
+    const slot = this.#slots.get(id)
+    if (this.#refused.delete(id) && slot !== undefined) this.#list(slot)
   }
 
   /** Who claims an id, the winner first. */
@@ -217,7 +238,6 @@ export class Ledger<E extends Held> {
     slot.owner = ''
     this.#size--
     this.#refused.delete(id)
-    this.#due.add(id)
     this.#tidy(id, slot)
   }
 
@@ -228,7 +248,7 @@ export class Ledger<E extends Held> {
     slot.entry = entry
     if (before === undefined) this.#size++
     this.#refused.delete(entry.id)
-    this.#due.add(entry.id)
+    this.#list(slot)
     return entry
   }
 
@@ -236,29 +256,44 @@ export class Ledger<E extends Held> {
   #setAside(id: string, digest: string | undefined): void {
     if (this.#slots.get(id)?.entry?.digest !== digest) return
     this.#refused.add(id)
-    this.#due.delete(id)
   }
 
   #slot(id: string): Slot<E> {
     let slot = this.#slots.get(id)
     if (slot === undefined) {
-      slot = { entry: undefined, owner: '', others: undefined, held: undefined }
+      slot = { entry: undefined, owner: '', others: undefined, held: undefined, listed: false }
       this.#slots.set(id, slot)
     }
     return slot
   }
 
-  /** Puts an id on or off the list to compare, and forgets a slot that says nothing any more. */
+  /** Lists a slot that differs, and forgets one that says nothing any more. */
   #tidy(id: string, slot: Slot<E>): void {
     if (differs(slot)) {
-      if (!this.#refused.has(id)) this.#due.add(id)
+      this.#list(slot)
       return
     }
-    this.#due.delete(id)
-    this.#refused.delete(id)
+    if (this.#refused.size > 0) this.#refused.delete(id)
     if (slot.entry === undefined) this.#slots.delete(id)
   }
+
+  #list(slot: Slot<E>): void {
+    if (slot.listed) return
+    slot.listed = true
+    this.#due.push(slot)
+  }
+
+  /** Takes off the list what does not differ any more, or was refused: what brings it back lists it again. */
+  #shorten(): void {
+    this.#due = this.#due.filter((slot) => {
+      slot.listed = differs(slot) && !this.#refused.has((slot.entry ?? slot.held)?.id as string)
+      return slot.listed
+    })
+  }
 }
+
+/** Otherwise it is forgotten, and there may be another one by now. */
+const isAlive = (slot: Slot<Held>): boolean => slot.entry !== undefined || slot.held !== undefined
 
 const differs = (slot: Slot<Held>): boolean => slot.entry?.digest !== slot.held?.digest
 

@@ -167,7 +167,7 @@ describe('Ledger, with many entries', () => {
     expect(changes.put).toHaveLength(many.length)
     expect(pauses).toBe(3)
     expect(drive(ledger.settling(changes)).pauses).toBe(3)
-    expect(drive(ledger.resetting(many)).pauses).toBe(9)
+    expect(drive(ledger.resetting(many)).pauses).toBe(6)
     ledger.want('a', [])
     expect(drive(ledger.settling(drive(ledger.diffing()).value)).pauses).toBe(3)
     expect(ledger.wanted().size).toBe(0)
