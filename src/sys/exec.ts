@@ -1,7 +1,7 @@
 // Runs a program: text in, text out, a deadline, and an error that says what the program said.
 
-import { spawn } from 'node:child_process'
-import type { Writable } from 'node:stream'
+import { type ChildProcessByStdio, spawn } from 'node:child_process'
+import type { Readable, Writable } from 'node:stream'
 import { ProxyError } from '../lib/errors.ts'
 import { type Clock, systemClock } from '../lib/time.ts'
 
@@ -12,6 +12,8 @@ export interface RunOptions {
   /** Exit codes that are answers, not failures; only 0 if absent. */
   readonly accept?: readonly number[]
   readonly env?: NodeJS.ProcessEnv
+  /** A descriptor that gets what the program prints; `stdout` is '' then. */
+  readonly stdout?: number
   readonly clock?: Clock
 }
 
@@ -29,7 +31,10 @@ export function run(program: string, args: readonly string[], options: RunOption
   const { deadlineMs = 60_000, signal, accept = [0], clock = systemClock } = options
   return new Promise((resolve, reject) => {
     if (signal?.aborted) return reject(signal.reason)
-    const child = spawn(program, args, { stdio: ['pipe', 'pipe', 'pipe'], env: options.env ?? process.env })
+    const child = spawn(program, args, {
+      stdio: ['pipe', options.stdout ?? 'pipe', 'pipe'],
+      env: options.env ?? process.env,
+    }) as ChildProcessByStdio<Writable, Readable | null, Readable>
     const stdout: Buffer[] = []
     const stderr: Buffer[] = []
     let late = false
@@ -48,7 +53,7 @@ export function run(program: string, args: readonly string[], options: RunOption
       timer.cancel()
       signal?.removeEventListener('abort', onAbort)
     }
-    child.stdout.on('data', (chunk: Buffer) => stdout.push(chunk))
+    child.stdout?.on('data', (chunk: Buffer) => stdout.push(chunk))
     child.stderr.on('data', (chunk: Buffer) => stderr.push(chunk))
     // A program that ends without reading its input breaks the pipe; its exit code tells more than that.
     child.stdin.on('error', () => {})

@@ -23,6 +23,7 @@ interface Library {
   readonly open: Native
   readonly close: Native
   readonly setns: Native
+  readonly memfd: Native
   readonly errno: () => number
   readonly poll: (fd: number, options: { readable: boolean }, run: () => void) => PollHandle
 }
@@ -45,6 +46,7 @@ export const SO_RCVBUF = 8
 export const SO_SNDBUFFORCE = 32
 export const SO_RCVBUFFORCE = 33
 export const CLONE_NEWNET = 0x40000000
+const MFD_CLOEXEC = 1
 
 let loaded: Library | undefined
 
@@ -65,6 +67,7 @@ function library(): Library {
     open: libc.func('int open(const char *path, int flags)'),
     close: libc.func('int close(int fd)'),
     setns: libc.func('int setns(int fd, int type)'),
+    memfd: libc.func('int memfd_create(const char *name, unsigned int flags)'),
     errno: () => koffi.errno(),
     poll: koffi.node.poll,
   }
@@ -129,6 +132,12 @@ export function close(fd: number): number {
 export function setns(fd: number, type: number): number {
   const native = library()
   return result(native, native.setns(fd, type))
+}
+
+/** A file that is nowhere but in memory, and gone when it is closed; not passed on to programs by itself. */
+export function memoryFile(name: string): number {
+  const native = library()
+  return result(native, native.memfd(name, MFD_CLOEXEC))
 }
 
 export interface Readiness {

@@ -29,10 +29,6 @@ export class Book {
     return this.#entries.size
   }
 
-  has(id: string): boolean {
-    return this.#entries.has(id)
-  }
-
   entries(): Iterable<IptEntry> {
     return this.#entries.values()
   }

@@ -1,5 +1,6 @@
 // What the iptables tables hold: rules that a service port adds to shared chains, chains of its own, and the base. Pure.
 
+import type { Protocol } from '../../model/types.ts'
 import type { Held } from '../backend.ts'
 
 export type Table = 'filter' | 'nat'
@@ -66,24 +67,39 @@ export const isEndpoint = ({ id }: { readonly id: string }): boolean => id.start
 /** The lines of an entry; those about endpoints without their comments, if asked. */
 export function textOf(entry: IptEntry, comments = true): string {
   if (isEndpoint(entry)) return endpointText(entry, comments)
-  return comments || entry.kind !== 'chain' ? entry.digest : entry.digest.replaceAll(endpointComment, '')
+  return comments || entry.kind !== 'chain' ? entry.digest : withoutEndpoints(entry.digest)
 }
 
-const endpointComment = / -m comment --comment "\S+ -> \S+"/g
+/** Without ` -m comment --comment "service port -> endpoint"`. */
+function withoutEndpoints(text: string): string {
+  let out = ''
+  let from = 0
+  for (let arrow = text.indexOf(' -> '); arrow >= 0; arrow = text.indexOf(' -> ', from)) {
+    out += text.slice(from, text.lastIndexOf(' -m comment ', arrow))
+    from = text.indexOf('"', arrow) + 1
+  }
+  return out + text.slice(from)
+}
 
+/** Few parts: there are very many of these, and each part costs. */
 function endpointText({ id, port, digest }: IptEntry, comments: boolean): string {
-  const chain = chainOf(id)
-  const slash = port.lastIndexOf('/')
-  const protocol = port.slice(slash + 1)
+  const rule = `-A ${chainOf(id)}${comments ? ` -m comment --comment ${port.slice(0, port.lastIndexOf('/'))}` : ''}`
   const space = digest.indexOf(' ')
   const address = space < 0 ? digest : digest.slice(0, space)
-  const ip = address.slice(
-    address.startsWith('[') ? 1 : 0,
-    address.lastIndexOf(':') - (address.startsWith('[') ? 1 : 0),
-  )
-  const rule = comments ? `-A ${chain} -m comment --comment ${port.slice(0, slash)}` : `-A ${chain}`
-  const remember = space < 0 ? '' : ` -m recent --name ${chain} --set`
-  return `${rule} -s ${ip} -j KUBE-MARK-MASQ\n${rule}${remember} -m ${protocol} -p ${protocol} -j DNAT --to-destination ${address}\n`
+  const bracket = address.startsWith('[') ? 1 : 0
+  const ip = address.slice(bracket, address.lastIndexOf(':') - bracket)
+  const remember = space < 0 ? '' : ` -m recent --name ${chainOf(id)} --set`
+  return `${rule} -s ${ip} -j KUBE-MARK-MASQ\n${rule}${remember}${deliveries[protocolOf(port)]}${address}\n`
+}
+
+const delivery = (protocol: Protocol) => ` -m ${protocol} -p ${protocol} -j DNAT --to-destination `
+
+const deliveries = { tcp: delivery('tcp'), udp: delivery('udp'), sctp: delivery('sctp') } as const
+
+/** At the end of the id of a service port. */
+function protocolOf(port: string): Protocol {
+  if (port.endsWith('/tcp')) return 'tcp'
+  return port.endsWith('/udp') ? 'udp' : 'sctp'
 }
 
 /** The service port behind an entry. */

@@ -48,10 +48,9 @@ function nftSight(family: Family): Sight {
 /** A table can only be read whole; its size is told for nothing, and hardly any change leaves it as it is. */
 function legacySight(tools: Tools, family: Family): Sight {
   const read = async (signal: AbortSignal | undefined, own: boolean) => {
-    const uses = new Map<string, number>()
-    const jumps = new Set<string>()
-    countUses(await tools.saveAll(signal), { uses, jumps, own })
-    return { uses, jumps }
+    const counted: Counted = { uses: new Map(), jumps: new Set(), own, table: '' }
+    await tools.saveAll((lines) => countUses(lines, counted), signal)
+    return counted
   }
   return {
     mark: async () =>
@@ -66,16 +65,19 @@ function legacySight(tools: Tools, family: Family): Sight {
   }
 }
 
-interface Counted {
+export interface Counted {
   readonly uses: Map<string, number>
   readonly jumps: Set<string>
   /** Rules in our own chains count, too; otherwise they are passed over. */
   readonly own: boolean
+  /** That the lines are in; '' at the beginning. */
+  table: string
 }
 
-/** The counts that nf_tables keeps by itself, from all saved tables. One pass: the text may have 100,000 lines. */
-export function countUses(saved: string, { uses, jumps, own }: Counted): void {
-  let table = ''
+/** The counts that nf_tables keeps by itself, from saved tables, whole lines at a time. One pass: there may be 100,000 of them. */
+export function countUses(saved: string, counted: Counted): void {
+  const { uses, jumps, own } = counted
+  let { table } = counted
   const use = (chain: string, by: number) => {
     const key = `${table} ${chain}`
     uses.set(key, (uses.get(key) ?? 0) + by)
@@ -96,6 +98,7 @@ export function countUses(saved: string, { uses, jumps, own }: Counted): void {
     }
     start = end + 1
   }
+  counted.table = table
 }
 
 const asterisk = 0x2a

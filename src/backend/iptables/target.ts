@@ -77,7 +77,7 @@ export class IptablesTarget implements Target<IptEntry> {
     const before = await this.#watch.pause()
     const commits = this.#tools.commits
     try {
-      if (full) await this.#prepare(seen, changes, signal)
+      if (full) await this.#prepare(seen, signal)
       const { refused, failures, lines } = await this.#writer.write(unitsOf(changes), signal)
       if (full) this.#lastFull = this.#context.clock.monotonic()
       this.#seen = undefined
@@ -117,13 +117,13 @@ export class IptablesTarget implements Target<IptEntry> {
     }
   }
 
-  async #prepare(seen: Seen, changes: Changes<IptEntry>, signal: AbortSignal): Promise<void> {
+  async #prepare(seen: Seen, signal: AbortSignal): Promise<void> {
     this.#writer.features = {
       randomFully: atLeast(this.#tools.programs.version, [1, 6, 2]),
       liberal: tcpIsLiberal(),
       counters: await this.#ensureCounters(),
     }
-    this.#writer.startAnew(changes.put)
+    this.#writer.startAnew()
     await this.#ensureJumps(seen, signal)
   }
 

@@ -6,6 +6,7 @@ import type { Family } from '../../lib/ip.ts'
 import { type Logger, silentLogger } from '../../lib/log.ts'
 import { type Clock, systemClock } from '../../lib/time.ts'
 import { type Output, type RunOptions, run } from '../../sys/exec.ts'
+import { runForLines } from '../../sys/lines.ts'
 import type { Mode } from '../backend.ts'
 import type { Paper } from './paper.ts'
 
@@ -70,18 +71,18 @@ export class Tools {
     this.commits += typeof text === 'string' ? text.split('\nCOMMIT').length - 1 : text.commits
   }
 
-  save(table: string, signal?: AbortSignal): Promise<string> {
-    return this.#save(['-t', table], signal)
+  async save(table: string, signal?: AbortSignal): Promise<string> {
+    const options = { deadlineMs: restoreDeadlineMs, ...(signal && { signal }) }
+    return (await run(this.#saveProgram, ['-t', table], options)).stdout
   }
 
-  /** Every table there is. */
-  saveAll(signal?: AbortSignal): Promise<string> {
-    return this.#save([], signal)
+  /** Every table there is, in pieces of whole lines. */
+  saveAll(visit: (lines: string) => void, signal?: AbortSignal): Promise<void> {
+    return runForLines(this.#saveProgram, [], { deadlineMs: restoreDeadlineMs, ...(signal && { signal }) }, visit)
   }
 
-  async #save(args: readonly string[], signal: AbortSignal | undefined): Promise<string> {
-    const program = `${this.#name}${this.programs.suffix}-save`
-    return (await run(program, args, { deadlineMs: restoreDeadlineMs, ...(signal && { signal }) })).stdout
+  get #saveProgram(): string {
+    return `${this.#name}${this.programs.suffix}-save`
   }
 
   #wait(since: Version): readonly string[] {

@@ -67,22 +67,17 @@ export class Writer {
   #failures = 0
   /** The last restore failed. */
   #half = false
+  #anew = false
   #lines = { filter: 0, nat: 0 }
 
   constructor(options: WriterOptions) {
     this.#options = options
   }
 
-  /** Before everything is written anew: forgets what is not among it. */
-  startAnew(wanted: readonly IptEntry[]): void {
-    const { book } = this.#options
+  /** The next write is of everything: what is not among it is forgotten. */
+  startAnew(): void {
     this.#lingering.clear()
-    let known = 0
-    for (const { id } of wanted) if (book.has(id)) known++
-    // Mostly there is nothing to forget.
-    if (known === book.size) return
-    const ids = new Set(wanted.map(({ id }) => id))
-    for (const { id } of [...book.entries()]) if (!ids.has(id)) book.drop(id)
+    this.#anew = true
   }
 
   /** Throws with code `iptables-restore` if what is refused is not in these units. */
@@ -200,12 +195,24 @@ export class Writer {
         if (old?.digest !== adapted.digest) before.push([entry.id, old])
       }
     }
+    if (this.#anew) this.#forgetOthers(units)
     return () => {
       for (const [id, entry] of before.reverse()) {
         if (entry === undefined) book.drop(id)
         else book.put(entry)
       }
     }
+  }
+
+  #forgetOthers(units: readonly Unit[]): void {
+    const { book } = this.#options
+    this.#anew = false
+    let count = 0
+    for (const { put } of units) count += put.length
+    // Mostly there are none.
+    if (count === book.size) return
+    const ids = new Set(units.flatMap(({ put }) => put.map(({ id }) => id)))
+    for (const { id } of [...book.entries()]) if (!ids.has(id)) book.drop(id)
   }
 
   #adapted(entry: IptEntry): IptEntry {
@@ -244,23 +251,19 @@ export class Writer {
     const stale = new Set<string>()
     for (const { put, drop, service } of units) {
       // Those of a port follow each other.
-      let port = ''
-      let own: IptEntry[] = []
-      for (const entry of put) {
-        if (entry.kind !== 'chain') continue
-        if (entry.port !== port) {
-          port = entry.port
-          own = chains.get(port) ?? []
-          if (own.length === 0) chains.set(port, own)
-        }
-        own.push(entry)
+      for (let start = 0, end = 0; start < put.length; start = Math.max(end, start + 1)) {
+        const { kind, port } = put[start] as IptEntry
+        if (kind !== 'chain') continue
+        for (end = start + 1; put[end]?.kind === 'chain' && put[end]?.port === port; ) end++
+        const run = put.slice(start, end)
+        chains.set(port, chains.get(port)?.concat(run) ?? run)
       }
       for (const held of drop) if (isChain(held)) stale.add(chainOf(held.id))
       for (const [chain, user] of this.#lingering) if (user === service) stale.add(chain)
     }
     const jumping = (chain: string) => (isEndpoint({ id: `nat ${chain}` }) ? 1 : 0)
     return {
-      chains: [...chains].sort(([a], [b]) => (a < b ? -1 : 1)).map(([port, own]) => [port, sorted(own)] as const),
+      chains: [...chains.keys()].sort().map((port) => [port, sorted(chains.get(port) ?? [])] as const),
       stale: [...stale].sort((a, b) => jumping(a) - jumping(b)),
     }
   }

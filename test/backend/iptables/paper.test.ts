@@ -11,7 +11,7 @@ it('is the text in pieces, and knows how many rules and tables there are', () =>
   paper.begin('filter')
   text += '*filter\n'
   add(':KUBE-A - [0:0]\n')
-  add('-A KUBE-A -j DROP\n-A KUBE-A -m comment --comment "a\u00df" -j ACCEPT\n')
+  add('-A KUBE-A -j DROP\n-A KUBE-A -m comment --comment "a\u00df\u20ac\u{1f6b0}" -j ACCEPT\n')
   paper.commit()
   text += 'COMMIT\n'
   paper.begin('nat')

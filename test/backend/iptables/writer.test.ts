@@ -53,6 +53,23 @@ describe('writing', () => {
     })
   })
 
+  it('forgets what is not among it when everything is written anew', async () => {
+    const bench = new Bench()
+    for (const n of [1, 2, 3]) put(bench, n, `10.0.0.${n}`)
+    await bench.sync()
+    // As many as before, so that counting alone does not tell.
+    bench.drop('ns/s2')
+    put(bench, 4, '10.0.0.4')
+    bench.ledger.reset([])
+    bench.writer.startAnew()
+    await bench.sync()
+    expect(bench.text).not.toContain('ns/s2')
+    expect([...bench.book.entries()].some(({ service: of }) => of === 'ns/s2')).toBe(false)
+    put(bench, 1, '10.0.0.9')
+    await bench.sync()
+    expect(bench.text).toContain('"ns/s3:p80 cluster IP"')
+  })
+
   it('does not depend on the order in which services came', async () => {
     const orders = [
       [1, 2, 3],
