@@ -3,7 +3,7 @@
 import type { Inputs } from '../http/admin.ts'
 import { decodeEndpointSlice, decodeService } from '../kube/objects.ts'
 import { ProxyError } from '../lib/errors.ts'
-import { contains, formatIp, parseCidr, parseIp } from '../lib/ip.ts'
+import { canonicalIp, contains, type Family, familyName, familyOf, formatIp, parseCidr, parseIp } from '../lib/ip.ts'
 import type { ServiceRecord } from '../model/types.ts'
 import type { Objects } from './twin.ts'
 
@@ -92,11 +92,19 @@ function readService(
   const now = services.get(key)
   const object = withDefaults(json)
   const spec = { ...((object.spec ?? {}) as Json) }
-  if (spec.type !== 'ExternalName' && (spec.clusterIP ?? '') === '') {
-    const own = now?.clusterIps ?? [standIn(inputs, services)]
-    if (now === undefined) remarks.push(`${key}: the API server will allocate a cluster IP; ${own[0]} stands for it`)
+  if (spec.type !== 'ExternalName' && spec.clusterIP !== 'None') {
+    const families = familiesOf(spec, now, inputs)
+    const known = [...clusterIpsOf(spec), ...(now?.clusterIps ?? [])]
+    const own = families.map((family) => {
+      const ip = known.find((one) => familyOf(one) === family)
+      if (ip !== undefined) return ip
+      const standing = standIn(inputs, family, services)
+      remarks.push(`${key}: the API server will allocate a cluster IP; ${standing} stands for it`)
+      return standing
+    })
     spec.clusterIP = own[0]
     spec.clusterIPs = own
+    spec.ipFamilies = families.map(familyName)
   }
   const taken = portsTaken(services)
   spec.ports = portsOf(key, spec, now, taken, remarks)
@@ -116,6 +124,22 @@ function readService(
   })
   for (const { field, message } of problems) remarks.push(`${key}: ${field}: ${message}`)
   return record
+}
+
+const clusterIpsOf = ({ clusterIP, clusterIPs }: Json): readonly string[] =>
+  (Array.isArray(clusterIPs) ? clusterIPs : [clusterIP]).flatMap((ip) => canonicalIp(String(ip)) ?? [])
+
+/** Those asked for, else those it has, else the first; a second one as the policy says, where the cluster has it. */
+function familiesOf(spec: Json, now: ServiceRecord | undefined, { views }: Inputs): readonly Family[] {
+  const asked = Array.isArray(spec.ipFamilies)
+    ? spec.ipFamilies.map((name): Family => (name === 'IPv6' ? 6 : 4))
+    : clusterIpsOf(spec).map(familyOf)
+  const had = (now?.clusterIps ?? []).map(familyOf)
+  const families = asked.length > 0 ? asked : had.length > 0 ? had : [views[0]?.family ?? 4]
+  const first = families[0] as Family
+  if (spec.ipFamilyPolicy === 'SingleStack') return [first]
+  if (spec.ipFamilyPolicy === undefined || families.length > 1) return families
+  return [first, ...views.flatMap(({ family }) => (family === first ? [] : [family]))]
 }
 
 function portsOf(
@@ -153,9 +177,9 @@ const portsTaken = (services: ReadonlyMap<string, ServiceRecord>): Set<number> =
   )
 
 /** The last free address of the service range. */
-function standIn({ views }: Inputs, services: ReadonlyMap<string, ServiceRecord>): string {
-  const view = views[0]
-  const range = parseCidr(view?.serviceCidrs[0] ?? (view?.family === 6 ? 'fd00:10:96::/112' : '10.96.0.0/16'))
+function standIn({ views }: Inputs, family: Family, services: ReadonlyMap<string, ServiceRecord>): string {
+  const view = views.find((one) => one.family === family)
+  const range = parseCidr(view?.serviceCidrs[0] ?? (family === 6 ? 'fd00:10:96::/112' : '10.96.0.0/16'))
   if (range === undefined) throw new ProxyError('manifests', 'no service range is known: give spec.clusterIP')
   const taken = new Set([...services.values()].flatMap(({ clusterIps }) => clusterIps))
   const bytes = Uint8Array.from(parseIp(range.ip) as Uint8Array)

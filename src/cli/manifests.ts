@@ -1,6 +1,7 @@
 // Manifests as a cluster would see them: an API server in memory takes them in, allocates addresses and keeps slices.
 
 import { statSync } from 'node:fs'
+import { join } from 'node:path'
 import { type ApiServer, startApiServer } from '../apiserver/start.ts'
 import type { Client } from '../kube/client.ts'
 import { ProxyError } from '../lib/errors.ts'
@@ -20,7 +21,8 @@ export async function withManifests<T>(
     const problems = server.manifests?.problems() ?? []
     if (problems.length > 0) {
       const lines = problems.map(
-        ({ file, line, field, message }) => `${file}:${line}: ${field === '' ? '' : `${field}: `}${message}`,
+        ({ file, line, field, message }) =>
+          `${join(directory, file)}:${line}: ${field === '' ? '' : `${field}: `}${message}`,
       )
       throw new ProxyError('manifests', lines.join('; '))
     }

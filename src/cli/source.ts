@@ -9,7 +9,7 @@ import { Client, defaultUserAgent } from '../kube/client.ts'
 import { loadConnection } from '../kube/kubeconfig.ts'
 import { endpointSlices, ownNode, type Resource, serviceCidrs, services } from '../kube/resources.ts'
 import { ProxyError } from '../lib/errors.ts'
-import { canonicalIp, familyOf } from '../lib/ip.ts'
+import { canonicalIp, familyOf, parseCidr } from '../lib/ip.ts'
 import { silentLogger } from '../lib/log.ts'
 import { systemClock } from '../lib/time.ts'
 import { makeNodeView } from '../model/node.ts'
@@ -109,7 +109,10 @@ export async function readInputs(list: Lister, config: Config, name: string): Pr
   const facts = { ...nodeFacts(config, { name, record: node, interfaceAddresses }), serviceCidrs: cidrs }
   const all = await decoded(list, services)
   const families = ([4, 6] as const).filter(
-    (family) => family === facts.ips.primary || all.some(({ clusterIps }) => clusterIps.some(isOf(family))),
+    (family) =>
+      family === facts.ips.primary ||
+      cidrs.some((cidr) => parseCidr(cidr)?.family === family) ||
+      all.some(({ clusterIps }) => clusterIps.some(isOf(family))),
   )
   return {
     identity: { node: name, mode: config.mode, pid: 0, version: sluiceVersion, startedAt: 0 },

@@ -67,7 +67,7 @@ describe('doctor', () => {
     expect(list.find(({ about }) => about === 'API server')).toMatchObject({ level: 'problem' })
   })
 
-  it('looks at the mode of the configuration, or the one asked for', async () => {
+  it('looks at the mode of the configuration', async () => {
     const config = join(directory(), 'config.yaml')
     writeFileSync(
       config,
@@ -76,7 +76,6 @@ describe('doctor', () => {
     const modes = async (...argv: string[]) =>
       (await findings(...argv)).list.flatMap(({ about }) => (about.startsWith('mode ') ? [about] : []))
     expect(await modes('--config', config)).toEqual(['mode userspace'])
-    expect(await modes('--config', config, '--mode', 'iptables')).toEqual(['mode iptables'])
   })
 
   it('is readable', async () => {

@@ -63,6 +63,20 @@ describe('plan', () => {
     )
   })
 
+  it('gives a service the addresses of the families it asks for', async () => {
+    const fresh = (spec: string) => `kind: Service\nmetadata: {name: new}\nspec: {${spec}, ports: [{port: 80}]}\n`
+    const added = async (spec: string) => {
+      const { stdout } = await plan(fresh(spec), '--mode', 'nftables', '-o', 'json')
+      const { changes } = JSON.parse(stdout) as { changes: { id: string }[] }
+      return changes.flatMap(({ id }) => (id.startsWith('cluster-ips') ? [id.includes('::') ? 6 : 4] : []))
+    }
+    expect(await added('ipFamilies: [IPv6]')).toEqual([6])
+    expect(await added('ipFamilyPolicy: RequireDualStack')).toEqual([4, 6])
+    expect(await added('ipFamilyPolicy: PreferDualStack, ipFamilies: [IPv6, IPv4]')).toEqual([4, 6])
+    expect(await added('ipFamilyPolicy: SingleStack, clusterIP: 10.96.0.77')).toEqual([4])
+    expect(await added('clusterIP: "fd00:10:96::77"')).toEqual([6])
+  })
+
   it('leaves out what a proxy does not read, and says so', async () => {
     const mixed =
       'kind: Pod\nmetadata: {name: p}\n---\nkind: Service\nmetadata: {name: new}\nspec: {ports: [{port: 80}]}\n'
