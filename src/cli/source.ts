@@ -22,6 +22,7 @@ import type { Stage } from './explanation.ts'
 import { nodeFacts } from './facts.ts'
 import { resolveOptions } from './flags.ts'
 import { withManifests } from './manifests.ts'
+import { ownAddresses } from './own-addresses.ts'
 import { backendFor, settingsOf } from './settings.ts'
 import { Twin } from './twin.ts'
 import { sluiceVersion } from './version.ts'
@@ -99,11 +100,17 @@ const listerOf =
 async function collect(flags: ReadonlyMap<string, string>, read: Reader): Promise<Inputs> {
   const config = configOf(flags)
   const name = (flags.get('node') ?? (config.hostnameOverride || hostname())).trim().toLowerCase()
-  return read((list) => readInputs(list, config, name))
+  // Files seldom have Nodes: this machine is then the one that `sluice up` would register.
+  const registered = flags.has('manifests') && isThisHost(name) ? await registeredNode(name) : undefined
+  return read((list) => readInputs(list, config, name, registered))
 }
 
-export async function readInputs(list: Lister, config: Config, name: string): Promise<Inputs> {
-  const [node] = await decoded(list, ownNode(name))
+async function registeredNode(name: string): Promise<NodeRecord> {
+  return { name, addresses: await ownAddresses(), podCidrs: [], zone: '', deleting: false, taints: [] }
+}
+
+export async function readInputs(list: Lister, config: Config, name: string, registered?: NodeRecord): Promise<Inputs> {
+  const [node = registered] = await decoded(list, ownNode(name))
   const interfaceAddresses = await addressesOf(name, node)
   const cidrs = (await decoded(list, serviceCidrs).catch(noneIfUnknown)).flatMap((record) => record.cidrs)
   const facts = { ...nodeFacts(config, { name, record: node, interfaceAddresses }), serviceCidrs: cidrs }
@@ -142,9 +149,11 @@ async function decoded<R>(list: Lister, resource: Resource<R>): Promise<readonly
   return objects.flatMap((json) => resource.decode({ kind: resource.kind, ...(json as object) }).record ?? [])
 }
 
+const isThisHost = (name: string): boolean => name === hostname().trim().toLowerCase()
+
 /** Of this host, what its interfaces have; of another node, what its Node object tells. */
 async function addressesOf(name: string, node: NodeRecord | undefined): Promise<readonly string[]> {
-  if (name === hostname().trim().toLowerCase()) return (await listAddresses()).map(({ ip }) => ip)
+  if (isThisHost(name)) return (await listAddresses()).map(({ ip }) => ip)
   return ['127.0.0.1', '::1', ...(node?.addresses ?? []).flatMap((ip) => canonicalIp(ip) ?? [])]
 }
 

@@ -1,6 +1,5 @@
 // `sluice up` without a demo: the API server and the proxy in this process, for the machine it runs on.
 
-import { createSocket } from 'node:dgram'
 import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { homedir, hostname } from 'node:os'
 import { join } from 'node:path'
@@ -12,10 +11,10 @@ import { describeError, ProxyError } from '../lib/errors.ts'
 import { canonicalIp, parseCidr } from '../lib/ip.ts'
 import { createLogger, type RootLogger } from '../lib/log.ts'
 import { ipv6Available } from '../sys/families.ts'
-import { listAddresses } from '../sys/netlink/route.ts'
 import { AdminClient } from './admin-client.ts'
 import { resolveOptions } from './flags.ts'
 import { findLeftovers } from './leftovers.ts'
+import { ownAddresses } from './own-addresses.ts'
 import { step } from './progress.ts'
 import { run } from './run.ts'
 import { backendFor, settingsOf } from './settings.ts'
@@ -167,13 +166,7 @@ export class Standalone {
   async #addresses(): Promise<readonly string[]> {
     const given = this.#options.flags.get('node-address')
     if (given !== undefined) return [canonicalIp(given) as string]
-    const all = (await listAddresses()).filter((one) => one.scope === 'global' && one.interface !== 'lo')
-    const found: string[] = []
-    for (const family of [4, 6] as const) {
-      const ip = (await sourceAddress(family)) ?? all.find((one) => one.family === family)?.ip
-      if (ip !== undefined) found.push(ip)
-    }
-    return found
+    return ownAddresses()
   }
 
   async #startProxy(): Promise<void> {
@@ -269,25 +262,6 @@ const nodeName = /^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$/
 /** What is said of routine is the log's; what is wrong is for whoever looks. */
 function logged(line: string, terminal: Terminal): void {
   if (/^[WE]/.test(line)) terminal.note(line)
-}
-
-/** Addresses for documentation, which nobody has. */
-const worlds = { 4: '192.0.2.1', 6: '2001:db8::1' } as const
-
-/** The address this machine would use towards the world; asking the routing table that way sends nothing. */
-export function sourceAddress(family: 4 | 6, world: string = worlds[family]): Promise<string | undefined> {
-  return new Promise((resolve) => {
-    const socket = createSocket(family === 4 ? 'udp4' : 'udp6')
-    const finish = (ip: string | undefined) => {
-      socket.close()
-      resolve(ip)
-    }
-    socket.on('error', () => finish(undefined))
-    // Where no route leads there, the callback is told so, not the listener.
-    socket.connect(9, world, (error?: Error) =>
-      finish(error === undefined ? canonicalIp(socket.address().address) : undefined),
-    )
-  })
 }
 
 const list = (text: string | undefined): readonly string[] => (text ?? '').split(',').filter((part) => part !== '')

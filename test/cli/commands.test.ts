@@ -1,7 +1,7 @@
 import { spawnSync } from 'node:child_process'
 import { describe, expect, it } from 'vitest'
 import { commandDocs, help } from '../../src/cli/commands.ts'
-import { sourceAddress } from '../../src/cli/standalone.ts'
+import { sourceAddress } from '../../src/cli/own-addresses.ts'
 import { printed, processTerminal, table } from '../../src/cli/table.ts'
 import { directory, sluice } from './support.ts'
 

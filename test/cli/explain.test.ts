@@ -1,4 +1,5 @@
 import { describe, expect, it } from 'vitest'
+import { ownAddresses } from '../../src/cli/own-addresses.ts'
 import type { Explanation } from '../../src/http/admin.ts'
 import { directory, shop, sluice } from './support.ts'
 
@@ -66,6 +67,13 @@ describe('explain, from manifests', () => {
     expect(unused).toMatchObject({ mode: 'iptables', verdict: 'pass', reason: 'unused-port' })
     const [met] = await ask('10.96.0.50:80', ...from(['--mode', 'iptables']))
     expect(met?.entries.map(({ id }) => id)).toContainEqual(expect.stringContaining('KUBE-SVC-'))
+  })
+
+  it('takes this machine for the node that up would register, where the files have none', async () => {
+    const first = (await ownAddresses()).find((ip) => !ip.includes(':'))
+    const path = directory({ 'web.yaml': shop.replace('metadata: {name: a,', 'metadata: {name: b,') })
+    const packets = (await ask('shop/web:http', '--manifests', path)).map(({ packet }) => packet.from)
+    expect(new Set(packets)).toEqual(new Set([first ?? '127.0.0.1']))
   })
 
   it('is readable, and helps with a wrong name', async () => {
