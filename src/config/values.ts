@@ -98,9 +98,9 @@ export const codecs: { readonly [K in Kind]: Codec<Kinds[K]> } = {
   },
   float32: {
     label: 'float32',
-    allowed: 'a number',
-    parse: (given) => (/^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i.test(given) ? Number(given) : undefined),
-    read: (plain) => (typeof plain === 'number' && Number.isFinite(plain) ? plain : undefined),
+    allowed: 'a number of 32 bits',
+    parse: (given) => (/^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i.test(given) ? float32(Number(given)) : undefined),
+    read: (plain) => float32(plain),
     show: String,
     write: same,
   },
@@ -135,7 +135,7 @@ export const codecs: { readonly [K in Kind]: Codec<Kinds[K]> } = {
         .sort()
         .map((name) => `${name}=${value[name]}`)
         .join(','),
-    write: same,
+    write: (value) => Object.fromEntries(Object.entries(value).sort(([a], [b]) => (a < b ? -1 : 1))),
   },
   ip: {
     ...text,
@@ -196,6 +196,10 @@ export const codecs: { readonly [K in Kind]: Codec<Kinds[K]> } = {
     },
   },
 }
+
+/** As written, if 32 bits can hold something near it. */
+const float32 = (value: unknown): number | undefined =>
+  typeof value === 'number' && Number.isFinite(Math.fround(value)) ? value : undefined
 
 function int32(number: unknown): number | undefined {
   return Number.isInteger(number) && Math.abs(number as number) <= 2 ** 31 && number !== 2 ** 31

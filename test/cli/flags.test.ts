@@ -172,6 +172,7 @@ describe('resolving flags without a file', () => {
     const message = problem('--oom-score-adj=2000 --conntrack-min=-1')
     expect(message).toContain('--oom-score-adj: given 2000, must be within the range [-1000, 1000]')
     expect(message).toContain('--conntrack-min: given -1, must be greater than or equal to 0')
+    expect(problem('--kube-api-qps=1e60')).toContain('--kube-api-qps: given "1e60", allowed: a number of 32 bits')
   })
 
   it('A25: refuses unknown and locked feature gates', () => {

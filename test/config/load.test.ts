@@ -260,11 +260,13 @@ describe('decoding a configuration file', () => {
 
 describe('writing a configuration', () => {
   it('writes block style with sorted keys', () => {
-    const text = formatConfig(withPlatformDefaults(load('mode: nftables\nfeatureGates: {AllBeta: true}\n').config))
+    const text = formatConfig(
+      withPlatformDefaults(load('mode: nftables\nfeatureGates: {ComponentStatusz: false, AllBeta: true}\n').config),
+    )
     const keys = [...text.matchAll(/^([a-zA-Z]+):/gm)].map((match) => match[1])
     expect(keys).toEqual([...keys].sort())
     expect(text).toContain('\nnodePortAddresses:\n- primary\noomScoreAdj: -999\nportRange: ""\n')
-    expect(text).toContain('\nfeatureGates:\n  AllBeta: true\n')
+    expect(text).toContain('\nfeatureGates:\n  AllBeta: true\n  ComponentStatusz: false\n')
     expect(text).toContain('\n    text:\n      infoBufferSize: "0"\n')
     expect(text).toContain(
       '\nnftables:\n  masqueradeAll: false\n  masqueradeBit: 14\n  minSyncPeriod: 1s\n  syncPeriod: 30s\n',
