@@ -49,11 +49,11 @@ describe.each<Flavour>(['nft', 'legacy'])('tampering, %s', (flavour) => {
     ['nat is flushed', '-t nat -F'],
     ['filter is flushed', '-t filter -F'],
     ['our chain of a service is flushed', '-t nat -F $SVC'],
-    ['nat is flushed and its chains deleted', '-t nat -F && IPT -t nat -X'],
+    ['G13: nat is flushed and its chains deleted', '-t nat -F && IPT -t nat -X'],
     ['a jump is deleted', '-t nat -D PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES'],
     ['a rule is put before ours', '-t nat -I KUBE-SERVICES -d 172.30.0.41 -j RETURN'],
     ['one rule of a service is deleted', '-t nat -D KUBE-SERVICES 1'],
-    ['the canary is deleted', '-t mangle -X KUBE-PROXY-CANARY'],
+    ['G14: the canary is deleted', '-t mangle -X KUBE-PROXY-CANARY'],
   ]
 
   it.each(acts)('repairs: %s', async (_, act) => {

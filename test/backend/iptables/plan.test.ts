@@ -224,6 +224,15 @@ describe('the way to node ports (A.8)', () => {
     expect(await tail({ nodePorts: { ...nodePorts, addresses: [] } }, true)).toEqual([])
   })
 
+  it('J20: counts what comes to node ports on loopback', async () => {
+    const bench = new Bench(view({ nodePorts: everyAddress }))
+    bench.put(service({ type: 'NodePort', ports: [tcp(80, 'p80', 3001)] }), slice([endpoint('10.180.0.1')]))
+    await bench.sync()
+    expect(plain(bench.text, 'KUBE-NODEPORTS').join()).toMatch(
+      /-d 127\.0\.0\.0\/8 --dport 3001 -m nfacct --nfacct-name localhost_nps_accepted_pkts -j KUBE-EXT-/,
+    )
+  })
+
   it('serves no loopback where the configured networks leave it out, and then writes no martian rule', async () => {
     const nodePorts = { all: false, addresses: ['192.168.0.2'], loopback: false, loopbackNamed: false }
     const bench = new Bench(view({ nodePorts }))
@@ -265,7 +274,7 @@ describe('large clusters (A.15)', () => {
     expect(bench.book.endpoints).toBe(1)
   })
 
-  it('leaves out the comments of endpoints above 1000, and no others', async () => {
+  it('G12: leaves out the comments of endpoints above 1000, and no others', async () => {
     const bench = new Bench()
     const many = (n: number) => slice(Array.from({ length: n }, (_, i) => endpoint(`10.1.${i >> 8}.${i & 255}`)))
     bench.put(service(), many(1000))
