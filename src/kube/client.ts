@@ -9,7 +9,7 @@ import type { Connection } from './connection.ts'
 import { Credentials } from './credentials.ts'
 import { Deadline } from './deadline.ts'
 import { TokenBucket } from './limiter.ts'
-import { readLines } from './lines.ts'
+import { type LineBatches, readLines } from './lines.ts'
 import { networkError, readRetryAfter, statusError } from './status.ts'
 import { Transport } from './transport.ts'
 
@@ -101,7 +101,7 @@ export class Client {
    * Resolves when the server has accepted; then yields arrays of complete lines as they come. Ends when the server ends the
    * stream, throws when the connection breaks. Watches are not rate limited, as in client-go.
    */
-  async stream(call: Call): Promise<AsyncGenerator<readonly string[]>> {
+  async stream(call: Call): Promise<LineBatches> {
     const deadline = new Deadline(this.#options.clock, call.signal)
     try {
       const { response, report } = await this.#exchange(call, deadline, true)
@@ -118,15 +118,12 @@ export class Client {
     this.#transport.close()
   }
 
-  async *#lines(response: IncomingMessage, deadline: Deadline, what: string): AsyncGenerator<readonly string[]> {
-    try {
-      yield* readLines(response, maxLineBytes)
-    } catch (error) {
-      throw deadline.reason ?? networkError(what, error)
-    } finally {
-      response.destroy()
-      deadline.end()
-    }
+  #lines(response: IncomingMessage, deadline: Deadline, what: string): LineBatches {
+    return readLines(response, {
+      maxBytes: maxLineBytes,
+      explain: (error) => deadline.reason ?? networkError(what, error),
+      done: () => deadline.end(),
+    })
   }
 
   /** Asks until there is an answer that is no refusal, or one that asking again will not change. */

@@ -1,6 +1,7 @@
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { Readable } from 'node:stream'
 import { gzipSync } from 'node:zlib'
 import { afterEach, describe, expect, it } from 'vitest'
 import { type Client, defaultUserAgent, type RequestObserver } from '../../src/kube/client.ts'
@@ -271,7 +272,7 @@ describe('streams', () => {
       for (let i = 0; i < 400; i++) yield chunk
     }
     let [bytes, most, seen] = [0, 0, 0]
-    for await (const batch of readLines(plenty(), 10_000)) {
+    for await (const batch of readLines(Readable.from(plenty()), { maxBytes: 10_000 })) {
       if (turns !== seen) bytes = 0
       seen = turns
       bytes += batch.length * 1024
@@ -331,14 +332,14 @@ describe('streams', () => {
     await stream.next()
     await new Promise((resolve) => setTimeout(resolve, 200))
     expect(written).toBeLessThan(1_000)
-    await stream.return(undefined)
+    await stream.return?.()
   })
 
   it('refuses a line without end', async () => {
     async function* endless() {
       for (;;) yield Buffer.alloc(1000, 'x')
     }
-    const error = await failure(collect(readLines(endless(), 10_000)))
+    const error = await failure(collect(readLines(Readable.from(endless()), { maxBytes: 10_000 })))
     expect(error.code).toBe('line-too-long')
   })
 
