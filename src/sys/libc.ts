@@ -5,7 +5,11 @@
 
 import { createRequire } from 'node:module'
 
-type Native = (...args: unknown[]) => number
+interface Native {
+  (...args: unknown[]): number
+  /** On a thread of Node's pool; `done` is called on ours. */
+  async(...args: [...unknown[], done: (error: Error | null, returned: number) => void]): void
+}
 
 interface PollHandle {
   close(): void
@@ -97,6 +101,18 @@ export function send(fd: number, bytes: Uint8Array, length: number): number {
   if (length > bytes.length) throw new RangeError(`send of ${length} bytes from a buffer of ${bytes.length}`)
   const native = library()
   return result(native, native.sendto(fd, bytes, length, 0, null, 0))
+}
+
+/** The same on another thread, for what takes the kernel long; neither the bytes nor the fd may be given up before it has ended. */
+export function sendInBackground(fd: number, bytes: Uint8Array, length: number): Promise<number> {
+  if (length > bytes.length) throw new RangeError(`send of ${length} bytes from a buffer of ${bytes.length}`)
+  const native = library()
+  return new Promise((resolve, reject) => {
+    native.sendto.async(fd, bytes, length, 0, null, 0, (error, returned) => {
+      if (error === null) resolve(result(native, returned))
+      else reject(error)
+    })
+  })
 }
 
 /** Bytes received; with MSG_TRUNC possibly more than the buffer holds. */

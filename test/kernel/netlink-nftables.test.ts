@@ -458,6 +458,32 @@ describe('transactions', () => {
     expect(new Set(listed.map(({ key }) => Buffer.from(key).readUInt32BE())).size).toBe(100_000)
   })
 
+  it('let the event loop turn while the kernel works on a large one, and others wait for it', async () => {
+    const [nft, other] = [nftables(), nftables()]
+    const elements = addresses(50_000)
+    let turns = 0
+    let running = true
+    const count = () => {
+      turns++
+      if (running) setImmediate(count)
+    }
+    setImmediate(count)
+    const large = committed(nft, (writer) => {
+      small(writer)
+      writeElements(writer, { family: 4, table, set: 's', elements })
+    })
+    // It needs no turn of its own, so it can only have waited.
+    await committed(other, (writer) => writeTable(writer, { family: 4, name: 'other' }))
+    expect(turns).toBeGreaterThan(0)
+    await large
+    running = false
+    // A socket that is closed during such a send is closed after it.
+    const closing = commit(nft, (writer) => writeElements(writer, { family: 4, table, set: 's', elements }, 'delete'))
+    nft.close()
+    await closing.catch(() => {})
+    expect(await other.elements(4, table, 's')).toHaveLength(0)
+  })
+
   it.skipIf(!kernelAtLeast(6, 3))('destroy what may not be there', async () => {
     const nft = nftables()
     await committed(nft, small)

@@ -3,7 +3,9 @@
 // 1. The kernel works inside `send`: acknowledgements, errors and the first part of a dump are there when it returns. So everything
 //    reads without waiting first; the event loop is only waited for when nothing is there, and never longer than the deadline.
 // 2. One operation at a time per socket: a second dump would be refused (EBUSY) and answers would mix. Others queue.
-// 3. After a wait that was given up, its late answers are thrown away before the next operation.
+// 3. A datagram so large that the kernel would hold the event loop with it is sent from another thread. The kernel makes everybody else
+//    wait until it is done, so no socket sends meanwhile.
+// 4. After a wait that was given up, its late answers are thrown away before the next operation.
 
 import { ProxyError } from '../../lib/errors.ts'
 import { type Clock, nextTurn, systemClock } from '../../lib/time.ts'
@@ -28,6 +30,10 @@ import { MessageWriter } from './writer.ts'
 /** The event loop gets its turn after this much of a dump. */
 const sliceMs = 4
 const defaultDeadlineMs = 30_000
+/** More than this is sent in the background: some ten milliseconds of the kernel's time. */
+const foregroundBytes = 256 << 10
+/** The one send in the background, of any socket. */
+let background: Promise<unknown> | undefined
 
 export interface Wait {
   readonly signal?: AbortSignal | undefined
@@ -56,6 +62,17 @@ export interface BatchOutcome {
   readonly overflow: boolean
 }
 
+interface BatchReading extends BatchOutcome {
+  readonly last: number
+  readonly failures: Failure[]
+  overflow: boolean
+  done: boolean
+}
+
+const outcomeOf = ({ failures, overflow }: BatchReading): BatchOutcome => ({ failures, overflow })
+
+const settled = ({ done, failures, overflow }: BatchReading): boolean => done || failures.length > 0 || overflow
+
 export class NetlinkSocket {
   readonly #fd: number
   readonly #options: SocketOptions
@@ -64,6 +81,10 @@ export class NetlinkSocket {
   readonly #writer = new MessageWriter()
   #buffer = Buffer.allocUnsafe(receiveBytes)
   #last: Promise<unknown> = Promise.resolve()
+  /** Of this socket: its fd is in use by another thread. */
+  #sending: Promise<number> | undefined
+  /** Operations that run or wait. */
+  #open = 0
   #closed = false
   /** An operation failed: some of its answers may still be to come. */
   #stale = false
@@ -125,35 +146,57 @@ export class NetlinkSocket {
    * NLM_F_ACK on the last message that can be acknowledged, whose sequence number is `last`.
    */
   batch(op: string, writer: MessageWriter, last: number, wait: Wait = {}): Promise<BatchOutcome> {
-    return this.#exclusively(async () => {
+    return this.#exclusively(() => {
+      const reading = { last, failures: [], overflow: false, done: false }
+      if (writer.length > foregroundBytes) return this.#longBatch(op, writer, reading, wait)
       this.#send(op, writer)
-      const failures: Failure[] = []
-      let overflow = false
-      let done = false
-      // The answer to the last message is the last one: without it there may be more.
-      const read = () => {
-        while (!done) {
-          const length = this.#receive(op)
-          if (length === 'overflow') overflow = true
-          else if (length === undefined) return
-          else {
-            const message = new MessageReader(this.#buffer, 0, length)
-            while (message.next()) {
-              if (message.type !== NLMSG_ERROR) continue
-              const answer = decodeAnswer(message)
-              if (answer.errno !== 0) failures.push({ ...answer, sequence: message.sequence })
-              if (message.sequence === last) done = true
-            }
-          }
-        }
-      }
-      read()
-      while (!done && failures.length === 0 && !overflow) {
-        await this.#readable(op, wait)
-        read()
-      }
-      return { failures, overflow }
+      this.#readBatch(op, reading)
+      return settled(reading) ? outcomeOf(reading) : this.#awaitBatch(op, reading, wait)
     })
+  }
+
+  async #longBatch(op: string, writer: MessageWriter, reading: BatchReading, wait: Wait): Promise<BatchOutcome> {
+    if (debugging) trace('send', this.#options, writer.bytes, writer.length)
+    this.#sending = libc.sendInBackground(this.#fd, writer.bytes, writer.length)
+    background = this.#sending
+    let sent: number
+    try {
+      sent = await this.#sending
+    } finally {
+      background = undefined
+      this.#sending = undefined
+    }
+    if (this.#closed) throw this.#gone()
+    this.#check(op, sent)
+    this.#readBatch(op, reading)
+    return this.#awaitBatch(op, reading, wait)
+  }
+
+  async #awaitBatch(op: string, reading: BatchReading, wait: Wait): Promise<BatchOutcome> {
+    while (!settled(reading)) {
+      await this.#readable(op, wait)
+      this.#readBatch(op, reading)
+    }
+    return outcomeOf(reading)
+  }
+
+  /** As far as answers are there. The one to the last message is the last one: without it there may be more. */
+  #readBatch(op: string, reading: BatchReading): void {
+    while (!reading.done) {
+      const length = this.#receive(op)
+      if (length === undefined) return
+      if (length === 'overflow') {
+        reading.overflow = true
+        continue
+      }
+      const message = new MessageReader(this.#buffer, 0, length)
+      while (message.next()) {
+        if (message.type !== NLMSG_ERROR) continue
+        const answer = decodeAnswer(message)
+        if (answer.errno !== 0) reading.failures.push({ ...answer, sequence: message.sequence })
+        if (message.sequence === reading.last) reading.done = true
+      }
+    }
   }
 
   /** Turns an answer of a batch into the error to throw. */
@@ -165,23 +208,35 @@ export class NetlinkSocket {
     if (this.#closed) return
     this.#closed = true
     this.#giveUp?.()
-    libc.close(this.#fd)
+    const close = () => libc.close(this.#fd)
+    // A number that is free again may be another file's before the other thread gets to use it.
+    if (this.#sending === undefined) close()
+    else this.#sending.then(close, close)
   }
 
-  /** Runs after whatever runs now, successful or not. */
-  #exclusively<T>(run: () => Promise<T>): Promise<T> {
-    const next = this.#last.then(async () => {
-      if (this.#closed) throw this.#gone()
-      await this.#discard()
-      try {
-        return await run()
-      } catch (error) {
-        this.#stale = true
-        throw error
-      }
-    })
-    this.#last = next.catch(() => {})
+  /** Runs after whatever runs now, successful or not; at once if nothing does. */
+  #exclusively<T>(run: () => T | Promise<T>): Promise<T> {
+    const next = this.#open === 0 ? this.#operate(run) : this.#last.then(() => this.#operate(run))
+    this.#open++
+    const done = () => {
+      this.#open--
+    }
+    this.#last = next.then(done, done)
     return next
+  }
+
+  async #operate<T>(run: () => T | Promise<T>): Promise<T> {
+    while (background !== undefined) await background.catch(() => {})
+    if (this.#closed) throw this.#gone()
+    if (this.#stale) await this.#discard()
+    try {
+      const result = run()
+      // What is there at once is not worth a promise.
+      return result instanceof Promise ? await result : result
+    } catch (error) {
+      this.#stale = true
+      throw error
+    }
   }
 
   #sendOne(request: Request, flags: number): number {
@@ -246,7 +301,6 @@ export class NetlinkSocket {
 
   /** What is left of an operation that was given up would be taken for answers to the next one. */
   async #discard(): Promise<void> {
-    if (!this.#stale) return
     for (let count = 1; !this.#closed; count++) {
       const length = libc.recv(this.#fd, this.#buffer, libc.MSG_DONTWAIT)
       if (length < 0 && length !== -errno.ENOBUFS && length !== -errno.EINTR) break
