@@ -63,7 +63,8 @@ export class Ledger<E extends Held> {
       own.push(this.#claim(owner, entry, ids !== undefined))
     }
     if (own.length === 0) this.#owned.delete(owner)
-    else this.#owned.set(owner, own)
+    // A list that was filled by push has room for sixteen more; there is one per service.
+    else this.#owned.set(owner, own.slice())
     if (before === undefined) return
     for (const entry of before) if (!ids?.has(entry.id)) this.#release(owner, entry.id)
   }
@@ -204,6 +205,7 @@ export class Ledger<E extends Held> {
   /** Returns the entry that stands for the claim: one that was there already, if it says the same. */
   #claim(owner: string, entry: E, claimedBefore: boolean): E {
     flatten(entry.digest)
+    flatten(entry.id)
     const slot = this.#slot(entry.id)
     if (slot.entry === undefined) return this.#win(slot, owner, entry)
     // Without earlier claims a second one of one owner is a second entry with one id: the first counts.

@@ -11,6 +11,7 @@ interface Claim {
 }
 
 const nothing: ReadonlySet<string> = new Set()
+const none: readonly never[] = []
 
 export class Contest {
   readonly #family: Family
@@ -32,10 +33,12 @@ export class Contest {
   claim(record: ServiceRecord, ports: readonly ServicePort[]): readonly string[] {
     const before = this.#claims.get(record.key)
     const keys = keysOf(ports)
+    // Nearly always: only endpoints have changed. What is there has grown old in memory and stays.
+    if (before !== undefined && before.record === record && equal(before.keys, keys)) return none
     const affected = new Set<string>()
     if (keys.length === 0) this.#claims.delete(record.key)
     else this.#claims.set(record.key, { record, keys })
-    if (before !== undefined && before.record.created === record.created && equal(before.keys, keys)) return []
+    if (before !== undefined && before.record.created === record.created && equal(before.keys, keys)) return none
     if (before !== undefined) this.#leave(record.key, before, affected)
     for (const key of keys) this.#join(record.key, key, affected)
     affected.delete(record.key)

@@ -262,7 +262,7 @@ export class Lane {
     if (applied.figures !== undefined) round.figures = applied.figures
   }
 
-  #stroll<T>(walk: Walk<T>, signal: AbortSignal): Promise<T> {
+  #stroll<T>(walk: Walk<T>, signal: AbortSignal): T | Promise<T> {
     return stroll(walk, async () => {
       await this.#options.breathe()
       signal.throwIfAborted()

@@ -148,8 +148,8 @@ export class Store {
   #putSlice(key: string, record: SliceRecord | undefined): void {
     const before = this.#slices.get(key)
     const wanted = record !== undefined && this.#families.has(record.family) ? record : undefined
-    const changed = !same(before, wanted)
-    const served = changed && before !== undefined && wanted !== undefined ? sharing(before, wanted) : wanted
+    const served = before !== undefined && wanted !== undefined ? sharing(before, wanted) : wanted
+    const changed = served !== before
     if (changed) this.#pendingSlices++
     if (before !== undefined || served !== undefined) this.#journal.change('slice', this.#pendingSlices)
     if (!changed) return
@@ -164,11 +164,7 @@ export class Store {
   #replaceSlice(at: SliceRecord, record: SliceRecord | undefined): void {
     const state = this.#families.get(at.family) as FamilyState
     const before = state.slices.get(at.service) ?? []
-    const after = before.filter((slice) => slice.key !== at.key)
-    if (record !== undefined) {
-      const place = after.findIndex((slice) => slice.key > record.key)
-      after.splice(place < 0 ? after.length : place, 0, record)
-    }
+    const after = replaced(before, at.key, record)
     if (after.length === 0) state.slices.delete(at.service)
     else state.slices.set(at.service, after)
     state.touched.add(at.service)
@@ -195,18 +191,58 @@ export class Store {
   }
 }
 
+/** Sorted by key, with no room to spare: there is one such list per service. */
+function replaced(
+  slices: readonly SliceRecord[],
+  key: string,
+  record: SliceRecord | undefined,
+): readonly SliceRecord[] {
+  const others = slices.filter((slice) => slice.key !== key)
+  if (record === undefined) return others
+  if (others.length === 0) return [record]
+  return [...others, record].sort((a, b) => (a.key < b.key ? -1 : 1))
+}
+
 /**
- * The new slice, made of the parts of the old one that are still so. They have grown old in memory already; their equals are
- * forgotten at once, for nothing, while old ones cost a collection of the whole heap.
+ * The new slice, made of the parts of the old one that are still so; the old one itself if nothing has changed. They have grown old in
+ * memory already; their equals are forgotten at once, for nothing, while old ones cost a collection of the whole heap.
  */
 function sharing(before: SliceRecord, after: SliceRecord): SliceRecord {
-  const known = new Map<string, EndpointRecord>()
-  for (const endpoint of before.endpoints) known.set(endpoint.ip, endpoint)
-  const endpoints = after.endpoints.map((endpoint) => {
-    const old = known.get(endpoint.ip)
-    return old !== undefined && same(old, endpoint) ? old : endpoint
-  })
+  const endpoints = sharedEndpoints(before.endpoints, after.endpoints)
+  const rest = { endpoints: none }
+  if (endpoints === before.endpoints && same({ ...before, ...rest }, { ...after, ...rest })) return before
   return { ...after, key: before.key, endpoints }
+}
+
+function sharedEndpoints(
+  before: readonly EndpointRecord[],
+  after: readonly EndpointRecord[],
+): readonly EndpointRecord[] {
+  let known: Map<string, EndpointRecord> | undefined
+  const shared = after.map((endpoint, i) => {
+    // Nearly always where it was.
+    const there = before[i]
+    if (there !== undefined && sameEndpoint(there, endpoint)) return there
+    known ??= new Map(before.map((one) => [one.ip, one]))
+    const old = known.get(endpoint.ip)
+    return old !== undefined && sameEndpoint(old, endpoint) ? old : endpoint
+  })
+  return known === undefined && shared.length === before.length ? before : shared
+}
+
+const none: readonly never[] = []
+
+/** As `same` would find, without asking for the names of the fields: most of what comes is this. */
+function sameEndpoint(a: EndpointRecord, b: EndpointRecord): boolean {
+  return (
+    a.ip === b.ip &&
+    a.node === b.node &&
+    a.ready === b.ready &&
+    a.serving === b.serving &&
+    a.terminating === b.terminating &&
+    same(a.zoneHints, b.zoneHints) &&
+    same(a.nodeHints, b.nodeHints)
+  )
 }
 
 const servesUdp = (slice: SliceRecord): boolean =>

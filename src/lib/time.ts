@@ -17,8 +17,8 @@ export const systemClock: Clock = {
   now: () => Date.now(),
   monotonic: () => performance.now(),
   after(ms, run) {
-    if (ms <= 0) {
-      // The next turn of the loop: a timer would wait for 1 ms and wake the process once more.
+    if (ms < 0.5) {
+      // The next turn of the loop: a timer knows only whole milliseconds, would wait for one and wake the process once more.
       const handle = setImmediate(run)
       return { cancel: () => clearImmediate(handle) }
     }

@@ -11,11 +11,16 @@ export function finish<T>(walk: Walk<T>): T {
   }
 }
 
-/** To the end, with `breathe` at every pause. */
-export async function stroll<T>(walk: Walk<T>, breathe: () => Promise<void>): Promise<T> {
+/** To the end, with `breathe` at every pause. What has no pause is done at once, without a promise. */
+export function stroll<T>(walk: Walk<T>, breathe: () => Promise<void>): T | Promise<T> {
+  const step = walk.next()
+  return step.done === true ? step.value : strollOn(walk, breathe)
+}
+
+async function strollOn<T>(walk: Walk<T>, breathe: () => Promise<void>): Promise<T> {
   for (;;) {
+    await breathe()
     const step = walk.next()
     if (step.done === true) return step.value
-    await breathe()
   }
 }

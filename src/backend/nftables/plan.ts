@@ -45,7 +45,7 @@ function planClusterIp(port: ServicePort, frontend: Frontend, entries: NftEntry[
         port: frontend.port,
         policy: 'plain',
         cluster: (port.internal === 'local' ? port.local : port.cluster).map(address),
-        local: [],
+        local: none,
         comment: port.name,
       }),
     )
@@ -73,7 +73,7 @@ function planExternal(port: ServicePort, frontend: Frontend, node: NodeView, ent
         port: frontend.port,
         policy: port.external === 'cluster' ? 'masquerade' : 'local',
         cluster: port.cluster.map(address),
-        local: port.external === 'cluster' ? [] : port.local.map(address),
+        local: port.external === 'cluster' ? none : port.local.map(address),
         comment: port.name,
       }),
     )
@@ -115,6 +115,8 @@ function planListener(port: ServicePort, frontend: Frontend, entries: NftEntry[]
     listener,
   })
 }
+
+const none: readonly never[] = Object.freeze([])
 
 const refusal = (disposition: 'reject' | 'drop'): string => (disposition === 'drop' ? 'drop' : 'goto reject-chain')
 

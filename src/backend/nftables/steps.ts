@@ -71,26 +71,21 @@ function sortGoing(drop: readonly Held[]): Going {
   return { frontends, members, chains, sets, firewalled, ranges }
 }
 
+/** Lists of lists: most are empty, and a generator for each would cost more than a small change. */
 function* firstSteps({ sets, chains, frontends }: Coming): Generator<Step> {
-  yield* putting(sets)
-  yield* putting(chains)
+  for (const list of [sets, chains]) for (const entry of list) yield { step: 'put', entry }
   for (const entry of frontends) yield { step: 'prepare', entry }
 }
 
 /** On the way out, what refers to another goes before it. */
-function* secondSteps(coming: Coming, going: Going): Generator<Step> {
+function* secondSteps({ members, frontends, hooks, ...coming }: Coming, going: Going): Generator<Step> {
   const { exchanged, rest } = exchangesOf(coming.ranges, going.ranges)
-  yield* exchanged
-  yield* putting(rest.put)
-  yield* putting(coming.members)
-  yield* putting(coming.frontends)
-  yield* putting(coming.hooks)
-  yield* dropping(going.frontends)
-  yield* dropping(going.members)
-  yield* dropping(going.chains)
-  yield* dropping(going.sets)
-  yield* dropping(going.firewalled)
-  yield* dropping(rest.drop)
+  for (const step of exchanged) yield step
+  for (const list of [rest.put, members, frontends, hooks]) for (const entry of list) yield { step: 'put', entry }
+  const { chains, sets, firewalled } = going
+  for (const list of [going.frontends, going.members, chains, sets, firewalled, rest.drop]) {
+    for (const entry of list) yield { step: 'drop', entry }
+  }
 }
 
 export function take(draft: Draft, step: Step): void {
@@ -109,14 +104,6 @@ export function without(step: Step, out: ReadonlySet<string>): Step | undefined 
   if (step.step !== 'exchange') return out.has(step.entry.id) ? undefined : step
   const keep = <H extends Held>(list: readonly H[]) => list.filter(({ id }) => !out.has(id))
   return { ...step, drop: keep(step.drop), put: keep(step.put) }
-}
-
-function* putting(entries: readonly NftEntry[]): Generator<Step> {
-  for (const entry of entries) yield { step: 'put', entry }
-}
-
-function* dropping(list: readonly Held[]): Generator<Step> {
-  for (const entry of list) yield { step: 'drop', entry }
 }
 
 const isRange = ({ id }: Held): boolean => id.startsWith('firewall-allowed ')

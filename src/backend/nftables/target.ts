@@ -68,6 +68,8 @@ export class NftTarget implements Target<NftEntry> {
   #ownerTimer: Timer | undefined
   /** One transaction at a time: syncs, sweeps and the last one. */
   #turn: Promise<unknown> = Promise.resolve()
+  /** How many of them run or wait. */
+  #turns = 0
   #closed = false
 
   constructor(context: OpenContext, nft: Kernel, features: Features) {
@@ -344,8 +346,12 @@ export class NftTarget implements Target<NftEntry> {
   }
 
   #exclusively<T>(run: () => Promise<T>): Promise<T> {
-    const next = this.#turn.then(run)
-    this.#turn = next.catch(() => {})
+    const next = this.#turns === 0 ? run() : this.#turn.then(run)
+    this.#turns++
+    const done = () => {
+      this.#turns--
+    }
+    this.#turn = next.then(done, done)
     return next
   }
 }
