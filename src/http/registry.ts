@@ -11,6 +11,9 @@ export interface Series {
   add(by?: number): void
 }
 
+/** Of a histogram, before they are told. */
+const heldValues = 500
+
 export class Instruments {
   readonly registry = new Registry()
   readonly #due = new Set<() => void>()
@@ -52,6 +55,20 @@ export class Instruments {
         added += by
         this.#due.add(tellAdded)
       },
+    }
+  }
+
+  /** The same for a histogram: values wait until somebody looks, or until there are many. */
+  histogram(name: string, labels: Labels): (value: number) => void {
+    const values: number[] = []
+    const tell = () => {
+      for (const value of values) this.observe(name, labels, value)
+      values.length = 0
+    }
+    return (value) => {
+      values.push(value)
+      if (values.length < heldValues) this.#due.add(tell)
+      else tell()
     }
   }
 
