@@ -13,7 +13,8 @@ const server = createServer((request, response) => {
   const url = new URL(request.url as string, 'http://localhost')
   response.setHeader('content-type', 'application/json')
   if (url.pathname === '/changes') {
-    change(Number(url.searchParams.get('count')), Number(url.searchParams.get('everyMs')))
+    const word = (name: string) => Number(url.searchParams.get(name) ?? 1)
+    change(word('count'), word('everyMs'), word('atOnce'))
     response.end('{}')
   } else if (url.pathname.endsWith('/services')) {
     void stream(response, 'Service', (i) => service(i))
@@ -56,12 +57,16 @@ async function stream(response: ServerResponse, kind: string, object: (i: number
   response.write(bookmark(kind))
 }
 
-/** One endpoint of one slice at a time, spread over all services. */
-function change(count: number, everyMs: number): void {
+/** One endpoint of one slice at a time, spread over all services; with `atOnce`, so many slices in one write. */
+function change(count: number, everyMs: number, atOnce: number): void {
   const until = sent + count
   const timer = setInterval(() => {
-    const i = nth(sent, services - probe)
-    slices?.write(`${JSON.stringify({ type: 'MODIFIED', object: slice(i, endpoints, ++sent) })}\n`)
+    let lines = ''
+    for (let n = 0; n < atOnce && sent < until; n++) {
+      const i = nth(sent, services - probe)
+      lines += `${JSON.stringify({ type: 'MODIFIED', object: slice(i, endpoints, ++sent) })}\n`
+    }
+    slices?.write(lines)
     if (sent === until) clearInterval(timer)
   }, everyMs)
 }

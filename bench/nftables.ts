@@ -38,10 +38,14 @@ interface Figures {
   readonly changeCpuMicros: number
   /** After thousands of changes, when V8 has compiled what is hot. */
   readonly warmCpuMicros: number
+  /** The same, a hundred changes at once. */
+  readonly burstCpuMicros: number
   readonly rssMb: number
   readonly rssAfterMb: number
   readonly kernelMb: number
   readonly holds: Holds | undefined
+  /** What a program costs that reads and parses the same changes and does nothing with them. */
+  readonly readerCpuMicros: number
 }
 
 /** The longest time for which the event loop was held, ms. */
@@ -49,6 +53,8 @@ interface Holds {
   readonly first: number
   readonly steady: number
   readonly adoption: number
+  /** One transaction that puts our table in the place of another proxy's. */
+  readonly exchange: number
 }
 
 /** What `connect` takes, µs; `added` are draws of the difference, for its error. */
@@ -154,7 +160,9 @@ async function measure(contender: Contender, services: number): Promise<Stage> {
     const { figures, turns } = await observe(contender, scene)
     const holds = contender.own ? await holdsOf(contender, scene, namespace) : undefined
     const endpoint = probeAddress(holds === undefined ? turns : 0)
-    return { name: contender.name, figures: { ...figures, holds }, endpoint, namespace: namespace.name, close }
+    const readerCpuMicros = contender.own ? await readerCost(contender, scene) : Number.NaN
+    const all = { ...figures, holds, readerCpuMicros }
+    return { name: contender.name, figures: all, endpoint, namespace: namespace.name, close }
   } catch (error) {
     await close()
     throw error
@@ -168,7 +176,9 @@ interface Scene {
   readonly kernelBefore: number
 }
 
-async function observe(contender: Contender, scene: Scene): Promise<{ figures: Figures; turns: number }> {
+type Observed = Omit<Figures, 'holds' | 'readerCpuMicros'>
+
+async function observe(contender: Contender, scene: Scene): Promise<{ figures: Observed; turns: number }> {
   const { services, port, kernelBefore } = scene
   const proxy = startProxy(contender, port)
   scene.children.push(proxy)
@@ -179,29 +189,45 @@ async function observe(contender: Contender, scene: Scene): Promise<{ figures: F
   process.stderr.write(`  traffic after ${took.toFixed(0)} ms\n`)
   await settled(pid)
   const cold = { coldMs, coldCpuMs: cpuMs(pid), rssMb: rssMb(pid), kernelMb: kernelMb() - kernelBefore }
-  const none = { changeMs: [], changeCpuMicros: Number.NaN, warmCpuMicros: Number.NaN, rssAfterMb: Number.NaN }
-  if (coldMs === undefined) return { figures: { ...cold, ...none, holds: undefined }, turns: 0 }
+  const missing = Number.NaN
+  const none = { changeCpuMicros: missing, warmCpuMicros: missing, burstCpuMicros: missing, rssAfterMb: missing }
+  if (coldMs === undefined) return { figures: { ...cold, ...none, changeMs: [] }, turns: 0 }
   process.stderr.write(`  ${cold.rssMb.toFixed(0)} MB; changing endpoints\n`)
   const pauseMs = contender.own ? 10 : 200
   const changeMs = await probe<number[]>('changes', vip, 80, port, contender.changes, pauseMs, 60_000)
   const changeCpuMicros = await cpuPerChange(contender, pid, port)
-  const warmCpuMicros = contender.own ? await cpuPerChange(contender, pid, port) : Number.NaN
-  const figures = { ...cold, changeMs, changeCpuMicros, warmCpuMicros, rssAfterMb: rssMb(pid), holds: undefined }
+  const warmCpuMicros = contender.own ? await cpuPerChange(contender, pid, port) : missing
+  const rssAfterMb = rssMb(pid)
+  const burstCpuMicros = contender.own ? await cpuPerChange(contender, pid, port, 100) : missing
+  const figures = { ...cold, changeMs, changeCpuMicros, warmCpuMicros, burstCpuMicros, rssAfterMb }
   return { figures, turns: changeMs.length }
 }
 
-async function cpuPerChange(contender: Contender, pid: number, port: number): Promise<number> {
+async function cpuPerChange(contender: Contender, pid: number, port: number, atOnce = 1): Promise<number> {
   const [count, everyMs] = contender.own ? [4_000, 2] : [20, 500]
   await settled(pid)
   const before = cpuMs(pid)
-  await changeMany(port, count, everyMs)
+  await changeMany(port, count, everyMs, atOnce)
   await settled(pid)
   return ((cpuMs(pid) - before) * 1000) / count
 }
 
-async function changeMany(port: number, count: number, everyMs: number): Promise<void> {
-  await fetch(`http://127.0.0.1:${port}/changes?count=${count}&everyMs=${everyMs}`)
+async function changeMany(port: number, count: number, everyMs: number, atOnce = 1): Promise<void> {
+  const query = `count=${count}&everyMs=${everyMs * atOnce}&atOnce=${atOnce}`
+  await fetch(`http://127.0.0.1:${port}/changes?${query}`)
   await wait(count * everyMs + 2_000)
+}
+
+/** After the proxy: the API server tells changes to whoever came last. */
+async function readerCost(contender: Contender, { port, children }: Scene): Promise<number> {
+  const reader = spawn(process.execPath, [join(import.meta.dirname, 'reader.mjs'), String(port)], { stdio: 'ignore' })
+  children.push(reader)
+  await wait(1_000)
+  // As warm as the proxy is.
+  await cpuPerChange(contender, reader.pid as number, port)
+  const micros = await cpuPerChange(contender, reader.pid as number, port)
+  reader.kill('SIGKILL')
+  return micros
 }
 
 /** The same proxy again, with a look at its event loop: from nothing, with changes, and after a kill. */
@@ -239,7 +265,17 @@ async function holdsOf(contender: Contender, scene: Scene, namespace: Namespace)
   await start()
   await wait(1_000)
   await settled(pid, 60)
-  return { first, steady, adoption: await read() }
+  const adoption = await read()
+  scene.children.at(-1)?.kill('SIGKILL')
+  await wait(200)
+  for (const family of ['ip', 'ip6']) {
+    namespace.exec('nft', ['delete', 'table', family, 'kube-proxy'])
+    namespace.exec('nft', ['add', 'table', family, 'kube-proxy'])
+  }
+  await start()
+  await wait(1_000)
+  await settled(pid, 60)
+  return { first, steady, adoption, exchange: await read() }
 }
 
 async function answers(url: string): Promise<boolean> {
@@ -373,12 +409,15 @@ function print(services: number, stages: readonly (Stage | string)[]): void {
     ['endpoint change, API write to first packet, p99', (f) => at(f.changeMs, 0.99), 'ms'],
     ['CPU per change, the first ones', (f) => f.changeCpuMicros, 'µs'],
     ['CPU per change, after 4,000', (f) => f.warmCpuMicros, 'µs'],
+    ['CPU per change, 100 at once', (f) => f.burstCpuMicros, 'µs'],
+    ['CPU per change of a program that only reads and parses it', (f) => f.readerCpuMicros, 'µs'],
     ['RSS after the start', (f) => f.rssMb, 'MB'],
     ['RSS after all changes', (f) => f.rssAfterMb, 'MB'],
     ['kernel memory (machine-wide difference)', (f) => f.kernelMb, 'MB'],
     ['longest hold of the event loop, first sync', (f) => f.holds?.first, 'ms'],
     ['longest hold of the event loop, 500 changes', (f) => f.holds?.steady, 'ms'],
     ['longest hold of the event loop, taking over after a kill', (f) => f.holds?.adoption, 'ms'],
+    ["longest hold of the event loop, taking another proxy's table over", (f) => f.holds?.exchange, 'ms'],
   ]
   const names = namesOf(stages)
   console.log(`\n${services} services x ${endpoints} endpoints`)
