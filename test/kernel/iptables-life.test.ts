@@ -3,8 +3,22 @@
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { counters } from '../../src/backend/iptables/chains.ts'
+import type { Manifest } from '../scenarios/format.ts'
 import { type Flavour, privateLock } from './iptables-lab.ts'
-import { delay, extras, ProxyProcess, podIps, refusing, single, until, World, web } from './iptables-world.ts'
+import {
+  delay,
+  expand,
+  extras,
+  nodeIp,
+  ProxyProcess,
+  podIps,
+  refusing,
+  single,
+  until,
+  World,
+  web,
+} from './iptables-world.ts'
 
 const lockFile = privateLock()
 const initial = [...web().put, ...extras(40).put]
@@ -100,6 +114,31 @@ describe.each<Flavour>(['nft', 'legacy'])('life, %s', (flavour) => {
     expect(await world.ask('172.30.9.9', 80, 600)).toBe('timeout')
     end()
     await until('the service is tried again', async () => (await world.ask('172.30.9.9', 80, 600)) === podIps[0])
+    await proxy.kill()
+  })
+
+  it('names and isolates a service that the kernel itself refuses; all others go in', async (context) => {
+    if (!(await world.counter('make', 'probe'))) return context.skip('this kernel has no nfacct')
+    const proxy = await ProxyProcess.start(world, extras(40).put)
+    await proxy.settle()
+    // A node port's rule for localhost counts packets there. No rule does now, so somebody can take the counter away.
+    await until('the counter is gone', () => world.counter('drop', counters.localhost))
+    const exposed = expand(
+      { service: 'bad/one', type: 'NodePort', clusterIP: '172.30.9.9', ports: ['http 80/tcp 30099'] },
+      902,
+    )
+    const [, endpoints] = single('bad/one', '172.30.9.9') as [Manifest, Manifest]
+    const others = [1, 2, 3].flatMap((n) => single(`good/s${n}`, `172.30.8.${n}`))
+    await proxy.apply({ drop: [], put: [exposed, endpoints, ...others] })
+    await proxy.settle()
+    const words = flavour === 'nft' ? 'RULE_APPEND failed' : String.raw`iptables-restore: line \d+ failed`
+    expect(proxy.log).toMatch(new RegExp(`a service cannot be programmed; all others go on.*bad/one.*${words}`))
+    expect(proxy.log).not.toMatch(/cannot be programmed.*(?:good|extra)\//)
+    for (const n of [1, 2, 3]) expect(await world.ask(`172.30.8.${n}`)).toBe(podIps[0])
+    // Nobody has this address; how soon the network says so is its own business.
+    expect(podIps).not.toContain(await world.ask('172.30.9.9', 80, 600))
+    expect(await world.counter('make', counters.localhost)).toBe(true)
+    await until('the service is tried again', async () => (await world.ask(nodeIp, 30_099, 600)) === podIps[0])
     await proxy.kill()
   })
 

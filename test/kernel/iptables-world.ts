@@ -6,6 +6,9 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { createServer, type Server, Socket } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { NLM_F_CREATE } from '../../src/sys/netlink/message.ts'
+import { NetlinkSocket } from '../../src/sys/netlink/socket.ts'
+import type { MessageWriter } from '../../src/sys/netlink/writer.ts'
 import type { Change } from '../lab/driver.ts'
 import type { Ask } from '../lab/engine.worker.ts'
 import { Namespace, runIp } from '../lab/namespace.ts'
@@ -105,6 +108,24 @@ export class World {
 
   pod(i: 0 | 1): Namespace {
     return this.#spaces[2 + i] as Namespace
+  }
+
+  /** Makes or takes away a packet counter (nfacct) of the node; false if the kernel refuses. */
+  async counter(what: 'make' | 'drop', name: string): Promise<boolean> {
+    const socket = this.node.inside(() => new NetlinkSocket({ protocol: 'netfilter', purpose: 'nfacct' }))
+    const kind = what === 'make' ? { type: 0x700, flags: NLM_F_CREATE } : { type: 0x703 }
+    const body = (writer: MessageWriter) => {
+      writer.netfilter(16)
+      writer.text(1, name)
+    }
+    try {
+      await socket.request({ op: `${what} a counter`, body, ...kind })
+      return true
+    } catch {
+      return false
+    } finally {
+      socket.close()
+    }
   }
 
   /** Kubelet's mark, by which the flavour is known. */
@@ -252,7 +273,7 @@ export const single = (service: string, clusterIP: string): readonly Manifest[] 
 
 /**
  * A PATH with a restore that refuses what names `word`, as the legacy flavour does when the kernel refuses: it only says
- * that the table could not be committed. What an API server lets pass is hardly ever refused for real.
+ * that the table could not be committed. What an API server lets pass the kernel hardly ever refuses by itself.
  */
 export async function refusing(world: World, flavour: Flavour, word: string): Promise<{ path: string; end(): void }> {
   const folder = mkdtempSync(join(tmpdir(), 'sluice-refusing-'))
