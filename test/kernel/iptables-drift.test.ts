@@ -57,7 +57,7 @@ describe.each<Flavour>(['nft', 'legacy'])('tampering, %s', (flavour) => {
   ]
 
   it.each(acts)('repairs: %s', async (_, act) => {
-    await until('the watch is calm', () => world.ask().then((pod) => (podIps as readonly string[]).includes(pod)))
+    await proxy.settle()
     const wanted = (await save()).replace(/^.*CNI-X.*\n/gm, '')
     const saw = drifts()
     const svc = /-j (KUBE-SVC-\S+)/.exec(wanted)?.[1] ?? ''
@@ -70,6 +70,15 @@ describe.each<Flavour>(['nft', 'legacy'])('tampering, %s', (flavour) => {
     expect(drifts()).toBe(saw + 1)
     // Two seconds are promised; a busy machine gets more, kube-proxy takes thirty.
     expect(ms).toBeLessThan(patience(8000))
+  })
+
+  it('notices who waited for the lock, and wrote right after we had', async () => {
+    const svc = /-j (KUBE-SVC-\S+)/.exec(await save())?.[1]
+    for (let i = 0; i < 5; i++) {
+      await Promise.all([proxy.apply(extras(20, 2 + i)), world.run(`${ipt} -w 5 -t nat -I ${svc} -j RETURN`)])
+      await proxy.settle()
+      await until('repaired', async () => !(await save()).includes(`-A ${svc} -j RETURN`))
+    }
   })
 
   it('leaves a writer of other rules alone, and is not alarmed by it', async () => {

@@ -14,6 +14,7 @@ export class Book {
   /** Counted when first asked for, and kept from then on: most of the time nobody asks. */
   #uses: Map<string, number> | undefined
   readonly #lines: Record<Table, number> = { filter: 0, nat: 0 }
+  #chains = 0
   #endpoints = 0
 
   /** Of all service ports, reached from here or not. */
@@ -48,6 +49,11 @@ export class Book {
     return this.#lines[table]
   }
 
+  /** What a legacy table holds of ours: one part for a rule, and two for a chain of a service, where it begins and where it ends. */
+  parts(): Readonly<Record<Table, number>> {
+    return { filter: this.#lines.filter, nat: this.#lines.nat + 2 * this.#chains }
+  }
+
   /** Returns what was there. */
   put(entry: IptEntry): IptEntry | undefined {
     const before = this.#entries.get(entry.id)
@@ -55,6 +61,7 @@ export class Book {
     if (before !== undefined) this.drop(entry.id)
     this.#entries.set(entry.id, entry)
     this.#lines[entry.table] += countLines(entry)
+    if (entry.kind === 'chain') this.#chains++
     if (this.#uses !== undefined) countUses(this.#uses, entry, 1)
     if (entry.kind === 'base') this.#base.set(entry.id, entry.digest)
     else if (entry.kind === 'count') this.#endpoints += Number(entry.digest)
@@ -68,6 +75,7 @@ export class Book {
     if (entry === undefined) return undefined
     this.#entries.delete(id)
     this.#lines[entry.table] -= countLines(entry)
+    if (entry.kind === 'chain') this.#chains--
     if (this.#uses !== undefined) countUses(this.#uses, entry, -1)
     if (entry.kind === 'base') this.#base.delete(id)
     else if (entry.kind === 'count') this.#endpoints -= Number(entry.digest)

@@ -4,20 +4,28 @@ import type { Family } from '../../lib/ip.ts'
 import { ChainTable } from '../../sys/netlink/chains.ts'
 import { readTableSize } from '../../sys/xtables.ts'
 import { parseRule } from './book.ts'
+import type { Table } from './entries.ts'
 import type { Tools } from './tools.ts'
 
 export interface Seen {
   /** `nat KUBE-SERVICES` to how many rules are in it and jump to it. */
   readonly uses: ReadonlyMap<string, number>
-  /** Rules of built-in chains as iptables-save prints them, where that comes for nothing. */
-  readonly jumps: ReadonlySet<string>
+  /** Rules of chains that are not ours and jump to ours, `nat -A …` as iptables-save prints them, where that comes for nothing. */
+  readonly jumps: ReadonlySet<string> | undefined
+}
+
+/** What one write of ours did. */
+export interface OwnChanges {
+  readonly commits: number
+  /** By how many there are more of them now, as `Book.parts`; undefined if what was there before is not known. */
+  readonly parts: Readonly<Record<Table, number>> | undefined
 }
 
 export interface Sight {
   /** Costs next to nothing. Equal marks: nobody changed anything in between. */
   mark(): Promise<string>
-  /** By how much our own changes move the mark on; undefined if that cannot be told. */
-  after(mark: string, commits: number): string | undefined
+  /** Whether nothing but `own` lies between two marks. */
+  onlyOwn(before: string, after: string, own: OwnChanges): boolean
   look(signal?: AbortSignal): Promise<Seen>
   /** As `look`, for who wants to know which chains there are, and how built-in chains use them. */
   survey(signal?: AbortSignal): Promise<Seen>
@@ -34,11 +42,11 @@ function nftSight(family: Family): Sight {
   const chains = new ChainTable()
   const look = async (signal?: AbortSignal) => ({
     uses: await chains.list(family, { signal }),
-    jumps: new Set<string>(),
+    jumps: undefined,
   })
   return {
     mark: async () => String(await chains.generation()),
-    after: (mark, commits) => String(Number(mark) + commits),
+    onlyOwn: (before, after, { commits }) => Number(after) === Number(before) + commits,
     look,
     survey: look,
     close: () => chains.close(),
@@ -58,12 +66,19 @@ function legacySight(tools: Tools, family: Family): Sight {
         .map((table) => readTableSize(family, table))
         .map(({ entries, bytes }) => `${entries}/${bytes}`)
         .join(' '),
-    after: () => undefined,
+    onlyOwn: (before, after, { parts }) => {
+      if (parts === undefined) return false
+      const [was, is] = [entriesIn(before), entriesIn(after)]
+      return tables.every((table, i) => is[i] === (was[i] as number) + (table === 'mangle' ? 0 : parts[table]))
+    },
     look: (signal) => read(signal, true),
     survey: (signal) => read(signal, false),
     close: () => {},
   }
 }
+
+/** By table, of a mark. */
+const entriesIn = (mark: string): readonly number[] => mark.split(' ').map(Number.parseFloat)
 
 export interface Counted {
   readonly uses: Map<string, number>

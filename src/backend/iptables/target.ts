@@ -10,7 +10,7 @@ import type { IptEntry } from './entries.ts'
 import { composeJumps, largeEndpoints } from './restore.ts'
 import { openSight, type Seen, type Sight } from './sight.ts'
 import { atLeast, type Programs, Tools } from './tools.ts'
-import { Watch } from './watch.ts'
+import { type Before, Watch } from './watch.ts'
 import { type Unit, Writer } from './writer.ts'
 
 export interface TargetOptions {
@@ -49,6 +49,8 @@ export class IptablesTarget implements Target<IptEntry> {
     this.#watch = new Watch({
       sight: this.#sight,
       expected: () => this.#book.uses(),
+      parts: () => this.#book.parts(),
+      hooks: jumps,
       onDrift: context.onDrift,
       clock,
       log,
@@ -107,7 +109,7 @@ export class IptablesTarget implements Target<IptEntry> {
   }
 
   /** The rules are in; a look that fails leaves them in doubt, and does not undo them. */
-  async #lookAfter(before: string | undefined, commits: number, full: boolean, signal: AbortSignal): Promise<void> {
+  async #lookAfter(before: Before | undefined, commits: number, full: boolean, signal: AbortSignal): Promise<void> {
     try {
       await this.#watch.resume(before, commits, full, signal)
     } catch (error) {
@@ -145,7 +147,7 @@ export class IptablesTarget implements Target<IptEntry> {
   /** Chains and jumps that are missing, all in one restore. A chain that does not exist or is not in use needs no question. */
   async #ensureJumps({ uses, jumps: found }: Seen, signal: AbortSignal): Promise<void> {
     const missing: Jump[] = []
-    const known = new Set(found)
+    const known = new Set(found ?? [])
     const listed = new Set<string>()
     for (const one of jumps) {
       const line = `${one.table} ${savedJump(one)}`

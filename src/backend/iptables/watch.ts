@@ -3,13 +3,19 @@
 import { describeError } from '../../lib/errors.ts'
 import type { Logger } from '../../lib/log.ts'
 import type { Clock, Timer } from '../../lib/time.ts'
+import { parseRule } from './book.ts'
 import { canary, kubeletFirewall } from './chains.ts'
+import type { Table } from './entries.ts'
 import type { Seen, Sight } from './sight.ts'
 
 export interface WatchOptions {
   readonly sight: Sight
   /** What we wrote, as `Book.uses`. */
   readonly expected: () => ReadonlyMap<string, number>
+  /** Our own rules in chains that are not ours. */
+  readonly hooks: readonly { readonly table: string; readonly to: string }[]
+  /** As `Book.parts`. */
+  readonly parts: () => Readonly<Record<Table, number>>
   readonly onDrift: (culprit: string) => void
   readonly clock: Clock
   readonly log: Logger
@@ -20,8 +26,21 @@ const periodMs = 500
 /** A thorough look takes at most this share of the time, however busy other writers are. */
 const lookShare = 0.05
 
+/** How things were before a write of our own. */
+export interface Before {
+  readonly mark: string
+  /** What we had written; undefined if others may have changed something. */
+  readonly parts: Readonly<Record<Table, number>> | undefined
+}
+
 /** More than these need not be told. */
 const named = 3
+
+/**
+ * Others may write all the time, or a kernel may count otherwise than we think: after so many full writes in a row that do not help
+ * things are taken as they are.
+ */
+const patience = 3
 
 export class Watch {
   readonly #options: WatchOptions
@@ -33,7 +52,8 @@ export class Watch {
   #writing = false
   /** Told, and not repaired yet. */
   #told = false
-  #suspected = ''
+  /** Full writes in a row that did not help. */
+  #doubts = 0
   #closed = false
 
   constructor(options: WatchOptions) {
@@ -45,24 +65,37 @@ export class Watch {
     return this.#told
   }
 
-  /** Before a write of our own. Returns the mark, so that foreign changes in between can be told. */
-  async pause(): Promise<string | undefined> {
+  /** Before a write of our own, so that foreign changes during it can be told. */
+  async pause(): Promise<Before> {
     this.#writing = true
     this.#timer?.cancel()
-    if (this.#mark === undefined) return undefined
     const mark = await this.#options.sight.mark()
-    return mark === this.#mark ? mark : undefined
+    return { mark, parts: mark === this.#mark ? this.#options.parts() : undefined }
   }
 
-  /** After a write: `before` as `pause` returned it. A full write took away all that was not ours in our chains. */
-  async resume(before: string | undefined, commits: number, full: boolean, signal: AbortSignal): Promise<void> {
-    const { sight } = this.#options
-    const mark = await sight.mark()
-    this.#mark = mark
-    if (full) await this.#adopt(signal)
-    else if (before === undefined || (sight.after(before, commits) ?? mark) !== mark) this.#mark = undefined
+  /**
+   * After a write: `before` as `pause` returned it, undefined if the write was not as planned. A full write took away all that
+   * was not ours in our chains.
+   */
+  async resume(before: Before | undefined, commits: number, full: boolean, signal: AbortSignal): Promise<void> {
+    const mark = await this.#options.sight.mark()
+    const certain = this.#isOwn(before, mark, commits, full)
+    this.#mark = certain ? mark : undefined
+    if (full && this.#told) {
+      this.#mark = mark
+      await this.#adopt(certain, signal)
+    }
     this.#writing = false
     this.#arm(periodMs)
+  }
+
+  /** Nothing but our write happened, and all is as it should be; a change of others in the same moment must not pass for ours. */
+  #isOwn(before: Before | undefined, mark: string, commits: number, full: boolean): boolean {
+    if (before === undefined || (before.parts === undefined && !full)) return false
+    const now = this.#options.parts()
+    const was = before.parts
+    const parts = was && { filter: now.filter - was.filter, nat: now.nat - was.nat }
+    return this.#options.sight.onlyOwn(before.mark, mark, { commits, parts })
   }
 
   /** After a write that failed: nothing is known. */
@@ -79,29 +112,27 @@ export class Watch {
   }
 
   /**
-   * After everything was written because something differed, what still differs comes of others' jumps, and what is missing
-   * is a drift, but only once. Without that cause there is nothing to doubt.
+   * After everything was written because something differed, what chains still have too much comes of others' jumps, unless
+   * somebody wrote in that very moment. What is missing is a drift once more.
    */
-  async #adopt(signal: AbortSignal): Promise<void> {
-    if (!this.#told && this.#suspected === '') return
+  async #adopt(undisturbed: boolean, signal: AbortSignal): Promise<void> {
     const { sight, expected } = this.#options
-    const { uses } = await sight.look(signal)
-    const extra = new Map<string, number>()
-    for (const [chain, wanted] of expected()) {
-      const more = (uses.get(chain) ?? wanted) - wanted
-      if (more > 0) extra.set(chain, more)
-    }
-    this.#tolerated = extra
-    const found = this.#compare({ uses, jumps: new Set() })
-    if (found !== '' && found === this.#suspected) {
-      // Rewriting everything does not help, so this kernel counts otherwise than we think: no reason to rewrite for ever.
-      for (const [chain, wanted] of expected()) extra.set(chain, (uses.get(chain) ?? wanted) - wanted)
-      this.#options.log.warn('rules do not become what was written', { found })
-    } else if (found !== '') {
+    const mark = this.#mark
+    const seen = await sight.look(signal)
+    const certain = undisturbed && mark === (await sight.mark())
+    const extra = certain ? this.#extraIn(seen) : new Map<string, number>()
+    this.#tolerated = seen.jumps === undefined ? extra : this.#foreignIn(seen.jumps)
+    const found = this.#compare(seen)
+    if (found !== '' && this.#doubts < patience) {
+      this.#doubts++
       this.#tell(found)
       return
     }
-    this.#suspected = ''
+    if (found !== '') {
+      this.#tolerated = new Map([...expected()].map(([chain, use]) => [chain, (seen.uses.get(chain) ?? use) - use]))
+      this.#options.log.warn('rules do not become what was written', { found })
+    }
+    this.#doubts = 0
     this.#told = false
   }
 
@@ -135,8 +166,26 @@ export class Watch {
   #tell(found: string): void {
     this.#mark = undefined
     this.#told = true
-    this.#suspected = found
     this.#options.onDrift(`another program (${found})`)
+  }
+
+  /** Jumps of others to our chains, counted from the rules themselves. */
+  #foreignIn(jumps: ReadonlySet<string>): Map<string, number> {
+    const foreign = new Map<string, number>()
+    const count = (chain: string, by: number) => foreign.set(chain, (foreign.get(chain) ?? 0) + by)
+    for (const jump of jumps) count(`${jump.slice(0, jump.indexOf(' '))} ${targetOf(jump)}`, 1)
+    for (const { table, to } of this.#options.hooks) count(`${table} ${to}`, -1)
+    // Fewer than there should be is no reason to want fewer.
+    return new Map([...foreign].filter(([, jumps]) => jumps > 0))
+  }
+
+  #extraIn({ uses }: Seen): Map<string, number> {
+    const extra = new Map<string, number>()
+    for (const [chain, wanted] of this.#options.expected()) {
+      const more = (uses.get(chain) ?? wanted) - wanted
+      if (more > 0) extra.set(chain, more)
+    }
+    return extra
   }
 
   /** '' if all is as it should be. */
@@ -158,3 +207,5 @@ export class Watch {
     return found.length > named ? `${found.slice(0, named).join(', ')} and more` : found.join(', ')
   }
 }
+
+const targetOf = (jump: string): string => parseRule(jump, 0, jump.length).target

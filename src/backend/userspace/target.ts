@@ -13,7 +13,17 @@ import type { Budget } from '../relay/tcp.ts'
 import type { ListenerEntry, RulesEntry, UserspaceEntry } from './entries.ts'
 import { type Culprit, type Failure, isolate } from './isolate.ts'
 import { Listeners } from './listeners.ts'
-import { canaryTables, compose, type Draft, type Hook, hookArgs, hooks, type Missing, ownChains } from './portals.ts'
+import {
+  canaryTables,
+  compose,
+  type Draft,
+  type Hook,
+  hookArgs,
+  hooks,
+  type Missing,
+  ownChains,
+  type PortalTable,
+} from './portals.ts'
 
 export interface TargetOptions {
   readonly context: OpenContext
@@ -52,7 +62,9 @@ export class UserspaceTarget implements Target<UserspaceEntry> {
     const { portRange, udpTimeoutMs: udpIdleMs } = settings.userspace
     this.#listeners = new Listeners({ portRange, udpIdleMs, budget, clock, log })
     const { onDrift } = context
-    this.#watch = new Watch({ sight: this.#sight, expected: () => this.#uses, onDrift, clock, log })
+    const expected = () => this.#uses
+    const parts = () => partsOf(this.#uses)
+    this.#watch = new Watch({ sight: this.#sight, expected, parts, hooks, onDrift, clock, log })
   }
 
   /** Our own listeners, which nobody can tamper with. Rules carry no digest, so they are in doubt and will be written. */
@@ -244,6 +256,13 @@ function usesOf(text: string): ReadonlyMap<string, number> {
     else if (line.startsWith('-A ')) use(`${table} ${line.slice(3, line.indexOf(' ', 3))}`)
   }
   return uses
+}
+
+/** Chains and hooks are always as many, so that it is the rules that make the difference between two writes. */
+function partsOf(uses: ReadonlyMap<string, number>): Readonly<Record<PortalTable, number>> {
+  const parts = { filter: 0, nat: 0 }
+  for (const [chain, use] of uses) parts[chain.startsWith('nat ') ? 'nat' : 'filter'] += use
+  return parts
 }
 
 const anyAddress = (family: Family): string => (family === 4 ? '0.0.0.0' : '::')
