@@ -117,7 +117,9 @@ describe.each<Flavour>(['nft', 'legacy'])('life of userspace mode, %s', (flavour
       expand({ service, clusterIP: ip, ports: ['dns 53/udp'] }, 700),
       expand({ slice: service, ports: ['dns 5353/udp'], endpoints: [`${endpoint} local`] }, 701),
     ]
-    const proxy = await ProxyProcess.start(world, udp('ns1/dns', '172.30.0.53', podIps[0]), {}, 'userspace')
+    // A busy machine must not take the flow for idle before the answer comes.
+    const env = { SLUICE_TEST_UDP_IDLE_MS: '60000' }
+    const proxy = await ProxyProcess.start(world, udp('ns1/dns', '172.30.0.53', podIps[0]), env, 'userspace')
     await proxy.settle()
     const pod = createSocket('udp4').bind({ fd: world.pod(0).openSocket('udp', podIps[0], 5353) })
     const client = createSocket('udp4').bind({ fd: world.client.openSocket('udp', '192.168.0.100', 0) })

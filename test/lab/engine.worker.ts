@@ -190,7 +190,11 @@ function backendSettings(settings: NodeSettings): Settings {
     masqueradeBit: 14,
     localhostNodePorts: settings.localhostNodePorts,
     ipvs: { scheduler: '', excludeCidrs: [], strictArp: false, tcpTimeoutMs: 0, tcpFinTimeoutMs: 0, udpTimeoutMs: 0 },
-    userspace: { portRange: undefined, udpTimeoutMs: 250, bindAddress: '0.0.0.0' },
+    userspace: {
+      portRange: undefined,
+      udpTimeoutMs: Number(process.env.SLUICE_TEST_UDP_IDLE_MS ?? 250),
+      bindAddress: '0.0.0.0',
+    },
   }
 }
 
