@@ -71,21 +71,18 @@ export function keepAllocations(service: Draft, old: Json): void {
   const spec = specOf(service)
   const was = child(old, 'spec')
   if (hasClusterIp(was) && hasClusterIp(spec)) {
-    if (spec.clusterIP === undefined && spec.clusterIPs === undefined) {
-      spec.clusterIP = was.clusterIP
-      spec.clusterIPs = copy(was.clusterIPs)
-      if (spec.clusterIP === undefined) delete spec.clusterIP
-      if (spec.clusterIPs === undefined) delete spec.clusterIPs
-    }
+    // One without the other counts, too: an applied file that no longer names its address takes away only the field it had.
+    if (text(spec, 'clusterIP') === '' && was.clusterIP !== undefined) spec.clusterIP = was.clusterIP
+    if (texts(spec, 'clusterIPs').length === 0 && was.clusterIPs !== undefined) spec.clusterIPs = copy(was.clusterIPs)
     if (spec.ipFamilyPolicy === undefined && was.ipFamilyPolicy !== undefined) spec.ipFamilyPolicy = was.ipFamilyPolicy
     if (spec.ipFamilies === undefined && was.ipFamilies !== undefined) spec.ipFamilies = copy(was.ipFamilies)
   }
   if (isExternal(was) && isExternal(spec)) {
-    const used = new Set(ports(spec).map((port) => `${port.protocol}/${port.nodePort ?? 0}`))
-    for (const port of ports(spec).filter((each) => each.nodePort === undefined)) {
-      const before = ports(was).find((each) => each.port === port.port && each.protocol === (port.protocol ?? 'TCP'))
-      if (before?.nodePort !== undefined && !used.has(`${port.protocol}/${before.nodePort}`))
-        port.nodePort = before.nodePort
+    // By name, as the real server does: a port that gets another number stays where its clients look for it.
+    const used = new Set(ports(spec).map(({ nodePort }) => nodePort))
+    for (const port of ports(spec).filter(({ nodePort }) => (nodePort ?? 0) === 0)) {
+      const before = ports(was).findLast((each) => text(each, 'name') === text(port, 'name'))
+      if (before?.nodePort !== undefined && !used.has(before.nodePort)) port.nodePort = before.nodePort
     }
   }
   if (needsHealthPort(was) && needsHealthPort(spec)) spec.healthCheckNodePort ??= was.healthCheckNodePort

@@ -123,6 +123,16 @@ describe('a service', () => {
     )
   })
 
+  it('keeps the node port of a port that is called the same, and an address that a file no longer names', async () => {
+    const path = `${services}/a?fieldManager=file&force=true`
+    const apply = async (spec: Body) =>
+      (await patch(server, path, service('a', { type: 'NodePort', ...spec }), 'application/apply-patch+yaml')).json.spec
+    const had = await apply({ clusterIP: '10.96.0.50', ports: [{ name: 'http', port: 80 }] })
+    const has = await apply({ ports: [{ name: 'http', port: 81 }] })
+    expect(has).toMatchObject({ clusterIP: '10.96.0.50', clusterIPs: ['10.96.0.50'] })
+    expect(has.ports).toMatchObject([{ port: 81, nodePort: had.ports[0].nodePort }])
+  })
+
   it('gets a health check port when it needs one', async () => {
     const spec = await create('a', { type: 'LoadBalancer', externalTrafficPolicy: 'Local' })
     expect(spec.healthCheckNodePort).toBeGreaterThanOrEqual(range.first)

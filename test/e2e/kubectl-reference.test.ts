@@ -44,6 +44,13 @@ const change = (name: string, spec: Body, type = 'application/strategic-merge-pa
   body: { spec },
   type,
 })
+/** Applied by the server, as a file that is edited is. */
+const apply = (name: string, spec: Body): Question => ({
+  method: 'PATCH',
+  path: `${services}/${name}?fieldManager=file&force=true`,
+  body: service(name, spec),
+  type: 'application/apply-patch+yaml',
+})
 const slice = (name: string, more: Body): Question => ({
   method: 'POST',
   path: slices,
@@ -114,6 +121,22 @@ const conversation: readonly Question[] = [
   change('a', { ports: null }, 'application/merge-patch+json'),
   change('np', { ports: [{ port: 90, name: 'x' }] }),
   change('sticky', { sessionAffinity: 'None' }),
+  apply('filed', { type: 'NodePort', clusterIP: '10.96.0.200', ports: [{ name: 'http', port: 80, nodePort: 30100 }] }),
+  apply('filed', { type: 'NodePort', ports: [{ name: 'http', port: 80, nodePort: 30100 }] }),
+  apply('filed', { type: 'NodePort', ports: [{ name: 'http', port: 88 }] }),
+  {
+    method: 'PUT',
+    path: `${services}/filed`,
+    body: service('filed', { type: 'NodePort', ports: [{ name: 'http', port: 90 }] }),
+  },
+  change('filed', { clusterIP: null }, 'application/merge-patch+json'),
+  change('filed', { clusterIPs: null }, 'application/merge-patch+json'),
+  change('filed', { clusterIP: '' }, 'application/merge-patch+json'),
+  change('filed', { clusterIP: '10.96.0.201' }, 'application/merge-patch+json'),
+  {
+    ...change('filed', { clusterIP: 'None', clusterIPs: ['None'] }, 'application/merge-patch+json'),
+    words: 'two reasons come in another order',
+  },
   change('local', { externalTrafficPolicy: 'Cluster' }),
   {
     method: 'PATCH',
