@@ -33,7 +33,7 @@ export interface ManifestOptions {
 
 /** Which file an object came from; survives restarts, so that a file removed meanwhile is noticed. */
 export const manifestAnnotation = 'sluice.dev/manifest'
-const manager = 'sluice-manifests'
+export const manifestManager = 'sluice-manifests'
 /** Editors write in several steps. */
 const quietMs = 100
 /** Not every file system tells of changes, and somebody may have deleted an object. */
@@ -251,7 +251,13 @@ class Folder implements ManifestFolder {
     const metadata = metaOf(manifest.body)
     const annotations = { ...child(metadata, 'annotations'), [manifestAnnotation]: file }
     const body = { ...manifest.body, metadata: { ...metadata, annotations } }
-    const options: WriteOptions = { manager, force: true, fieldValidation: 'Strict', warn: () => {}, ...more }
+    const options: WriteOptions = {
+      manager: manifestManager,
+      force: true,
+      fieldValidation: 'Strict',
+      warn: () => {},
+      ...more,
+    }
     try {
       this.#options.writer.patch(placeOf(manifest), { type: 'application/apply-patch+yaml', body }, options)
       return []

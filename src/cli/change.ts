@@ -9,31 +9,37 @@ import type { Objects } from './twin.ts'
 
 const decoders = { Service: decodeService, EndpointSlice: decodeEndpointSlice } as const
 
-export interface Wish {
-  readonly kind: keyof typeof decoders
-  readonly json: unknown
+export interface Wish<K extends string = keyof typeof decoders> {
+  readonly kind: K
+  readonly json: Json
 }
 
-/** What a proxy has to do with, and remarks on the rest. Throws a ProxyError 'manifests' if that is nothing at all. */
-export function wishesOf(objects: readonly unknown[]): { wishes: readonly Wish[]; remarks: readonly string[] } {
-  const wishes: Wish[] = []
+/** Takes objects of these kinds, and remarks on the rest. Throws a ProxyError 'manifests' if nothing is left. */
+export function choose<K extends string>(
+  objects: readonly unknown[],
+  kinds: readonly K[],
+): { readonly wishes: readonly Wish<K>[]; readonly remarks: readonly string[] } {
+  const wishes: Wish<K>[] = []
   const remarks: string[] = []
   for (const json of objects) {
-    const kind = (json as { kind?: unknown } | null)?.kind
-    if (kind === 'Service' || kind === 'EndpointSlice') wishes.push({ kind, json })
-    else remarks.push(`${String(kind)} ${keyOf(json)}: ${elsewhere(kind)}`)
+    const kind = kinds.find((one) => one === (json as { kind?: unknown } | null)?.kind)
+    if (kind === undefined) remarks.push(leftOut(json))
+    else wishes.push({ kind, json: json as Json })
   }
-  if (wishes.length === 0)
-    throw new ProxyError('manifests', ['no Service and no EndpointSlice is in it', ...remarks].join('; '))
+  if (wishes.length === 0) throw new ProxyError('manifests', [`it has no ${kinds.join(' or ')}`, ...remarks].join('; '))
   return { wishes, remarks }
 }
 
-const elsewhere = (kind: unknown): string =>
-  kind === 'Pod'
-    ? 'left out: pods count through the EndpointSlices that their cluster makes of them'
-    : 'left out: a proxy does not read it'
+function leftOut(json: unknown): string {
+  const kind = (json as { kind?: unknown } | null)?.kind
+  const why =
+    kind === 'Pod'
+      ? 'pods count through the EndpointSlices that their cluster makes of them'
+      : 'it does not decide where packets of services go'
+  return `${String(kind)} ${keyOf(json)}: left out: ${why}`
+}
 
-interface Settled {
+export interface Settled {
   readonly after: Objects
   /** What was assumed. */
   readonly remarks: readonly string[]
@@ -55,6 +61,7 @@ export function settle(inputs: Inputs, wishes: readonly Wish[], remove: boolean)
     }
     if (kind === 'Service') {
       const record = readService(inputs, json, services, remarks)
+      remarks.push(...standInRemarks(json, services.get(key), record))
       if (record === undefined) services.delete(key)
       else services.set(key, record)
     } else {
@@ -66,11 +73,11 @@ export function settle(inputs: Inputs, wishes: readonly Wish[], remove: boolean)
   return { after: { services: [...services.values()], slices: [...slices.values()] }, remarks }
 }
 
-type Json = Readonly<Record<string, unknown>>
+export type Json = Readonly<Record<string, unknown>>
 
 const metadataOf = (json: unknown): Json => ((json as Json | null)?.metadata ?? {}) as Json
 
-const keyOf = (json: unknown): string => {
+export const keyOf = (json: unknown): string => {
   const { namespace = 'default', name } = metadataOf(json)
   if (typeof name !== 'string' || name === '') throw new ProxyError('manifests', 'an object has no metadata.name')
   return `${String(namespace)}/${name}`
@@ -97,19 +104,16 @@ function readService(
     const known = [...clusterIpsOf(spec), ...(now?.clusterIps ?? [])]
     const own = families.map((family) => {
       const ip = known.find((one) => familyOf(one) === family)
-      if (ip !== undefined) return ip
-      const standing = standIn(inputs, family, services)
-      remarks.push(`${key}: the API server will allocate a cluster IP; ${standing} stands for it`)
-      return standing
+      return ip ?? standIn(inputs, family, services)
     })
     spec.clusterIP = own[0]
     spec.clusterIPs = own
     spec.ipFamilies = families.map(familyName)
   }
   const taken = portsTaken(services)
-  spec.ports = portsOf(key, spec, now, taken, remarks)
+  spec.ports = portsOf(spec, now, taken)
   if (spec.type === 'LoadBalancer' && spec.externalTrafficPolicy === 'Local' && (spec.healthCheckNodePort ?? 0) === 0)
-    spec.healthCheckNodePort = now?.healthCheckNodePort || standInPort(key, 'health check', taken, remarks)
+    spec.healthCheckNodePort = now?.healthCheckNodePort || standInPort(taken)
   const { record, problems } = decoders.Service({
     ...object,
     metadata: {
@@ -142,30 +146,45 @@ function familiesOf(spec: Json, now: ServiceRecord | undefined, { views }: Input
   return [first, ...views.flatMap(({ family }) => (family === first ? [] : [family]))]
 }
 
-function portsOf(
-  key: string,
-  spec: Json,
-  now: ServiceRecord | undefined,
-  taken: Set<number>,
-  remarks: string[],
-): readonly Json[] {
+function portsOf(spec: Json, now: ServiceRecord | undefined, taken: Set<number>): readonly Json[] {
   const exposed = spec.type === 'NodePort' || spec.type === 'LoadBalancer'
   return ((spec.ports ?? []) as readonly Json[]).map((port) => {
     if (!exposed || spec.allocateLoadBalancerNodePorts === false || (port.nodePort ?? 0) !== 0) return port
-    const had = now?.ports.find((one) => one.name === (port.name ?? '') && one.port === port.port)?.nodePort ?? 0
+    const had = now?.ports.find((one) => one.name === (port.name ?? ''))?.nodePort ?? 0
     if (had !== 0) return { ...port, nodePort: had }
-    const nodePort = standInPort(key, 'node', taken, remarks)
+    const nodePort = standInPort(taken)
     taken.add(nodePort)
     return { ...port, nodePort }
   })
 }
 
 /** The last free port of the range that servers use if they are not told another. */
-function standInPort(key: string, what: string, taken: ReadonlySet<number>, remarks: string[]): number {
+function standInPort(taken: ReadonlySet<number>): number {
   let port = 32_767
   while (taken.has(port)) port--
-  remarks.push(`${key}: the API server will allocate a ${what} port; ${port} stands for it`)
   return port
+}
+
+/** What nobody asked for and the service did not have: a server would have chosen it otherwise. */
+export function standInRemarks(
+  json: Json,
+  before: ServiceRecord | undefined,
+  after: ServiceRecord | undefined,
+): readonly string[] {
+  if (after === undefined) return []
+  const spec = (json.spec ?? {}) as Json
+  const asked = ((spec.ports ?? []) as readonly Json[]).map(({ nodePort }) => nodePort)
+  const known = [...asked, ...(before?.ports ?? []).map(({ nodePort }) => nodePort), 0]
+  const chosen = [
+    ...after.clusterIps
+      .filter((ip) => ![...clusterIpsOf(spec), ...(before?.clusterIps ?? [])].includes(ip))
+      .map((ip) => ['cluster IP', ip]),
+    ...after.ports.filter(({ nodePort }) => !known.includes(nodePort)).map(({ nodePort }) => ['node port', nodePort]),
+    ...[after.healthCheckNodePort]
+      .filter((port) => ![0, spec.healthCheckNodePort, before?.healthCheckNodePort].includes(port))
+      .map((port) => ['health check port', port]),
+  ]
+  return chosen.map(([what, value]) => `${after.key}: the API server will allocate a ${what}; ${value} stands for it`)
 }
 
 const portsTaken = (services: ReadonlyMap<string, ServiceRecord>): Set<number> =>

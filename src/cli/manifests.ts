@@ -7,10 +7,10 @@ import type { Client } from '../kube/client.ts'
 import { ProxyError } from '../lib/errors.ts'
 import { silentLogger } from '../lib/log.ts'
 
-/** Throws a ProxyError 'manifests' with file, line and field of what is wrong. */
+/** Throws a ProxyError 'manifests' with file, line and field of what is wrong. `settled` waits until slices follow what was changed. */
 export async function withManifests<T>(
   directory: string,
-  use: (api: Pick<Client, 'request'>) => Promise<T>,
+  use: (api: Pick<Client, 'request'>, settled: () => Promise<void>) => Promise<T>,
 ): Promise<T> {
   if (statSync(directory, { throwIfNoEntry: false })?.isDirectory() !== true) {
     throw new ProxyError('manifests', `--manifests: ${directory} is no directory`)
@@ -26,8 +26,9 @@ export async function withManifests<T>(
       )
       throw new ProxyError('manifests', lines.join('; '))
     }
-    await quiet(server.registry)
-    return await use(server.local)
+    const settled = () => quiet(server.registry)
+    await settled()
+    return await use(server.local, settled)
   } finally {
     await server.close()
   }

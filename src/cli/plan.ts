@@ -6,10 +6,11 @@ import type { Held, Mode } from '../backend/backend.ts'
 import type { Inputs } from '../http/admin.ts'
 import { describeError, ProxyError } from '../lib/errors.ts'
 import { type Family, familyName } from '../lib/ip.ts'
-import { settle, wishesOf } from './change.ts'
+import { choose, type Settled, settle } from './change.ts'
 import { checkInKernel, type Verdict } from './check.ts'
 import type { Command, Invocation } from './command.ts'
 import { outputFlag } from './command.ts'
+import { rehearse } from './rehearsal.ts'
 import { inputsOf, modeFlag, plannerOf, sourceFlags } from './source.ts'
 import { count, printed, type Terminal } from './table.ts'
 import { type Noted, Twin } from './twin.ts'
@@ -18,8 +19,8 @@ export const planCommand: Command = {
   name: 'plan',
   summary: 'what a change would put and drop, as a diff, tried on the kernel without touching this one',
   usage: '-f FILE [flags]',
-  about: `Shows what applying (or with --delete, deleting) the Services and EndpointSlices of a file would do on this node: every entry to
-put and to drop. The kernel's opinion comes from a network namespace made for it and thrown away: the state of now and then the change
+  about: `Shows what applying (or with --delete, deleting) the Services and EndpointSlices of a file (with --manifests, also Pods) would do
+on this node: every entry to put and to drop. The kernel's opinion comes from a network namespace made for it and thrown away: the state of now and then the change
 are really programmed there, through the same code. Needs root and the program ip for that; --no-check does without.
 Exit status: 0 nothing would change, 2 something would, 1 an error, the kernel's refusal included.`,
   flags: [
@@ -61,12 +62,12 @@ async function run(invocation: Invocation): Promise<number> {
   const { flags, terminal } = invocation
   const file = flags.get('filename')
   if (file === undefined) throw new ProxyError('usage', 'which file? give -f FILE')
-  const inputs = await inputsOf(invocation)
+  const { inputs, ...change } = await changeOf(invocation, readObjects(file), flags.has('delete'))
   const mode = (flags.get('mode') as Mode | undefined) ?? inputs.identity.mode
-  const plan = await makePlan({ ...inputs, identity: { ...inputs.identity, mode } }, readObjects(file), {
-    remove: flags.has('delete'),
-    check: !flags.has('no-check'),
-  })
+  const plan = await makePlan(
+    { ...inputs, identity: { ...inputs.identity, mode } },
+    { ...change, check: !flags.has('no-check') },
+  )
   terminal.write(printed(plan, flags.get('output') ?? 'table', () => describe(plan, terminal)))
   if (plan.kernel.verdict === 'refused') {
     throw new ProxyError('refused', `the kernel refuses this: ${plan.kernel.refusals.join('; ')}`)
@@ -74,14 +75,24 @@ async function run(invocation: Invocation): Promise<number> {
   return plan.changes.length === 0 ? 0 : 2
 }
 
-export async function makePlan(
-  inputs: Inputs,
+/** Files are changed as their own API server would change them; of another cluster, what it would do is reckoned here. */
+async function changeOf(
+  invocation: Invocation,
   objects: readonly unknown[],
-  options: { readonly remove: boolean; readonly check: boolean },
+  remove: boolean,
+): Promise<Settled & { readonly inputs: Inputs }> {
+  if (invocation.flags.has('manifests')) return rehearse(invocation.flags, objects, remove)
+  const { wishes, remarks: left } = choose(objects, ['Service', 'EndpointSlice'])
+  const inputs = await inputsOf(invocation)
+  const { after, remarks } = settle(inputs, wishes, remove)
+  return { inputs, after, remarks: [...left, ...remarks] }
+}
+
+async function makePlan(
+  inputs: Inputs,
+  { after, remarks, check }: Settled & { readonly check: boolean },
 ): Promise<Plan> {
   const { mode, node } = inputs.identity
-  const { wishes, remarks: left } = wishesOf(objects)
-  const { after, remarks } = settle(inputs, wishes, options.remove)
   const twin = await Twin.open({ backend: plannerOf(mode, inputs.settings), views: inputs.views })
   try {
     const before = await twin.become(inputs)
@@ -99,8 +110,8 @@ export async function makePlan(
       node,
       mode,
       changes,
-      remarks: [...left, ...remarks, ...failures],
-      kernel: options.check
+      remarks: [...remarks, ...failures],
+      kernel: check
         ? await checkInKernel({ ...inputs, after })
         : { verdict: 'not asked', why: '--no-check', refusals: [] },
     }

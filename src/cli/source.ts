@@ -88,7 +88,7 @@ export function readerOf(flags: ReadonlyMap<string, string>): Reader {
   }
 }
 
-type Requester = Pick<Client, 'request'>
+export type Requester = Pick<Client, 'request'>
 
 const listerOf =
   (api: Requester): Lister =>
@@ -96,6 +96,20 @@ const listerOf =
     const { json } = await api.request({ path, query, signal: AbortSignal.timeout(60_000) })
     return (json as { items?: readonly unknown[] }).items ?? []
   }
+
+/** What the files of --manifests say now, and what they would say after the change. */
+export async function aroundChange(
+  flags: ReadonlyMap<string, string>,
+  change: (api: Requester) => Promise<void>,
+): Promise<{ readonly before: Inputs; readonly after: Inputs }> {
+  return withManifests(flags.get('manifests') as string, async (api, settled) => {
+    const reader: Reader = (use) => use(listerOf(api))
+    const before = await collect(flags, reader)
+    await change(api)
+    await settled()
+    return { before, after: await collect(flags, reader) }
+  })
+}
 
 async function collect(flags: ReadonlyMap<string, string>, read: Reader): Promise<Inputs> {
   const config = configOf(flags)

@@ -1,0 +1,59 @@
+// What files would say after a change: the API server that reads them is made to take the change, pods and all.
+
+import { manifestManager } from '../apiserver/files.ts'
+import { apiVersionOf, type Resource, resources } from '../apiserver/resources.ts'
+import type { Inputs } from '../http/admin.ts'
+import { describeError, ProxyError } from '../lib/errors.ts'
+import { choose, type Json, keyOf, type Settled, standInRemarks } from './change.ts'
+import { aroundChange, type Requester } from './source.ts'
+
+/** In this order they are applied. */
+const kinds = ['Namespace', 'Service', 'EndpointSlice', 'Pod'] as const
+
+/** Throws a ProxyError 'manifests' that names the object which the API server refuses. */
+export async function rehearse(
+  flags: ReadonlyMap<string, string>,
+  objects: readonly unknown[],
+  remove: boolean,
+): Promise<Settled & { readonly inputs: Inputs }> {
+  const { wishes, remarks } = choose(objects, kinds)
+  const ordered = [...wishes].sort((a, b) => kinds.indexOf(a.kind) - kinds.indexOf(b.kind))
+  const { before, after } = await aroundChange(flags, async (api) => {
+    for (const { kind, json } of remove ? ordered.reverse() : ordered) {
+      const resource = resources.find((one) => one.kind === kind) as Resource
+      await (remove ? drop(api, resource, json) : put(api, resource, json)).catch((error: unknown) => {
+        throw new ProxyError('manifests', `${kind} ${keyOf(json)}: ${describeError(error)}`, { cause: error })
+      })
+    }
+  })
+  const find = ({ services }: Inputs, key: string) => services.find((record) => record.key === key)
+  const stoodIn = ordered.flatMap(({ kind, json }) =>
+    kind === 'Service' ? standInRemarks(json, find(before, keyOf(json)), find(after, keyOf(json))) : [],
+  )
+  return { inputs: before, after, remarks: [...remarks, ...stoodIn] }
+}
+
+function pathOf(resource: Resource, json: Json): string {
+  const [namespace, name] = keyOf(json).split('/') as [string, string]
+  const root = resource.group === '' ? '/api/v1' : `/apis/${apiVersionOf(resource)}`
+  return `${root}${resource.namespaced ? `/namespaces/${namespace}` : ''}/${resource.plural}/${encodeURIComponent(name)}`
+}
+
+/** As the manager of the files: what the new text no longer has goes away. */
+async function put(api: Requester, resource: Resource, json: Json): Promise<void> {
+  await api.request({
+    method: 'PATCH',
+    path: pathOf(resource, json),
+    query: { fieldManager: manifestManager, force: 'true' },
+    contentType: 'application/apply-patch+yaml',
+    body: { apiVersion: apiVersionOf(resource), ...json },
+  })
+}
+
+async function drop(api: Requester, resource: Resource, json: Json): Promise<void> {
+  try {
+    await api.request({ method: 'DELETE', path: pathOf(resource, json), query: { gracePeriodSeconds: '0' } })
+  } catch (error) {
+    if (!(error instanceof ProxyError) || error.code !== 'not-found') throw error
+  }
+}
