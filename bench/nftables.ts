@@ -13,6 +13,7 @@ import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { rolldown } from 'rolldown'
 import { enterNamespace, type Namespace } from '../test/kernel/support-netns.ts'
+import { flags, script } from './flags.ts'
 import { probeAddress, serviceIp } from './objects.ts'
 
 const root = join(import.meta.dirname, '..')
@@ -46,7 +47,12 @@ interface Figures {
   readonly holds: Holds | undefined
   /** What a program costs that reads and parses the same changes and does nothing with them. */
   readonly readerCpuMicros: number
+  readonly table: TableCost | undefined
 }
+
+/** CPU ms of a process, of its main thread, and of that in the kernel; see table.ts. */
+type Part = Readonly<Record<'all' | 'main' | 'kernel', number>>
+type TableCost = Readonly<Record<'written' | 'read', Part>>
 
 /** The longest time for which the event loop was held, ms. */
 interface Holds {
@@ -82,6 +88,7 @@ execFileSync('npx', ['rolldown', '-c'], { cwd: root, stdio: ['ignore', 'ignore',
 const parts = {
   api: await bundle(join(import.meta.dirname, 'apiserver.ts')),
   probe: await bundle(join(import.meta.dirname, 'probe.ts')),
+  table: await bundle(join(import.meta.dirname, 'table.ts')),
 }
 try {
   for (const services of sizes) {
@@ -105,8 +112,6 @@ try {
 
 function findContenders(): readonly Contender[] {
   // With the flags it gives itself.
-  const script = join(root, 'bin/kube-proxy')
-  const flags = /node (.*)$/m.exec(readFileSync(script, 'utf8').split('\n', 1)[0] as string)?.[1]?.split(' ') ?? []
   const own = {
     program: [process.execPath, ...flags, script],
     changes: 400,
@@ -161,7 +166,8 @@ async function measure(contender: Contender, services: number): Promise<Stage> {
     const holds = contender.own ? await holdsOf(contender, scene, namespace) : undefined
     const endpoint = probeAddress(holds === undefined ? turns : 0)
     const readerCpuMicros = contender.own ? await readerCost(contender, scene) : Number.NaN
-    const all = { ...figures, holds, readerCpuMicros }
+    const table = contender.own ? await tableCost(contender, services) : undefined
+    const all = { ...figures, holds, readerCpuMicros, table }
     return { name: contender.name, figures: all, endpoint, namespace: namespace.name, close }
   } catch (error) {
     await close()
@@ -176,7 +182,7 @@ interface Scene {
   readonly kernelBefore: number
 }
 
-type Observed = Omit<Figures, 'holds' | 'readerCpuMicros'>
+type Observed = Omit<Figures, 'holds' | 'readerCpuMicros' | 'table'>
 
 async function observe(contender: Contender, scene: Scene): Promise<{ figures: Observed; turns: number }> {
   const { services, port, kernelBefore } = scene
@@ -276,6 +282,13 @@ async function holdsOf(contender: Contender, scene: Scene, namespace: Namespace)
   await wait(1_000)
   await settled(pid, 60)
   return { first, steady, adoption, exchange: await read() }
+}
+
+/** In a namespace of its own, with the flags that the proxy gives itself. */
+async function tableCost({ program }: Contender, services: number): Promise<TableCost> {
+  const [node = '', ...rest] = program.slice(0, -1)
+  const words = [...rest, parts.table, String(services), String(endpoints)]
+  return JSON.parse(await firstLine(spawn(node, words, { stdio: ['ignore', 'pipe', 'inherit'] }))) as TableCost
 }
 
 async function answers(url: string): Promise<boolean> {
@@ -405,6 +418,10 @@ function print(services: number, stages: readonly (Stage | string)[]): void {
   const rows: readonly (readonly [string, (figures: Figures) => number | undefined, string])[] = [
     ['cold start to traffic on the last service', (f) => f.coldMs, 'ms'],
     ['CPU of the cold start, programs it runs included', (f) => f.coldCpuMs, 'ms'],
+    ['CPU of writing the table alone', (f) => f.table?.written.all, 'ms'],
+    ['  of which the main thread', (f) => f.table?.written.main, 'ms'],
+    ['    of which in the kernel', (f) => f.table?.written.kernel, 'ms'],
+    ['CPU of reading it back after a kill', (f) => f.table?.read.all, 'ms'],
     ['endpoint change, API write to first packet, p50', (f) => at(f.changeMs, 0.5), 'ms'],
     ['endpoint change, API write to first packet, p99', (f) => at(f.changeMs, 0.99), 'ms'],
     ['CPU per change, the first ones', (f) => f.changeCpuMicros, 'µs'],
