@@ -37,6 +37,8 @@ export interface TableOptions {
   readonly single?: boolean
   /** In the same transaction, the table that is there goes first: whatever it was, nothing of it stays and no packet sees a gap. */
   readonly replace: boolean
+  /** The table is there and as it should be: nothing needs to be said about it. */
+  readonly settled?: boolean
 }
 
 /** The shape of each named container; affinity sets have names of their own. */
@@ -53,12 +55,10 @@ export function* encoding(
   const encoder = new Encoder(writer, shapes, table)
   beginBatch(writer)
   if (table.replace) writeTable(writer, { family: table.family, name: tableName }, 'delete')
-  writeTable(writer, {
-    family: table.family,
-    name: tableName,
-    flags: table.flags,
-    comment: 'rules for kube-proxy',
-  })
+  if (table.replace || table.settled !== true) {
+    const { family, flags } = table
+    writeTable(writer, { family, name: tableName, flags, comment: 'rules for kube-proxy' })
+  }
   let seen = 0
   for (const list of operations) {
     for (const operation of list) {

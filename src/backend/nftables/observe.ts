@@ -10,8 +10,8 @@ import type { Held } from '../backend.ts'
 import { otherHook } from './draft.ts'
 import { type ChainSpec, frontendDigest, frontendId, type SetSpec, setDigest } from './entries.ts'
 import { type Mirror, slotKey } from './mirror.ts'
-import { balanceChains, localSlots, parseBalanceName } from './rules.ts'
-import { declare, decodeEndpoint, decodeKey, shapeOf } from './shapes.ts'
+import { type Balance, balanceChains, localSlots, parseBalanceName } from './rules.ts'
+import { declare, decodeEndpoint, decodeKey, decodeSlot, shapeOf } from './shapes.ts'
 
 export interface Dump {
   readonly chains: readonly Chain[]
@@ -42,16 +42,14 @@ export async function observeTable(
   const held: Held[] = []
   for (const set of dump.sets) observeSet(set, expected, mirror, held)
   observeChains(dump, expected, mirror, held)
-  const slots = new Map<string, Map<number, string>>()
+  const found: Found = { mirror, held, slots: new Map(), balanced: [] }
   let readable = true
-  for (const [set, elements] of dump.elements) {
-    readable &&= await observeElements(set, elements, expected, { mirror, held, slots })
-  }
+  for (const [set, elements] of dump.elements) readable &&= await observeElements(set, elements, expected, found)
   const stuck = (chain: string) => expected.chains.has(chain) || parseBalanceName(chain) !== undefined
   if (!readable || held.some(({ id, digest }) => digest === otherShape && expected.sets.has(id.slice(4))))
     return undefined
   if ([...mirror.chains].some(([name, digest]) => digest === otherHook && stuck(name))) return undefined
-  await observeFrontends(expected.node.family, mirror, slots, held)
+  await observeFrontends(expected.node.family, found)
   return held
 }
 
@@ -116,6 +114,8 @@ interface Found {
   readonly held: Held[]
   /** Endpoint by slot number, by set and frontend. */
   readonly slots: Map<string, Map<number, string>>
+  /** Frontends by the elements that lead into their chains. */
+  readonly balanced: { readonly key: string; readonly digest: string }[]
 }
 
 /** False if there is a key that we would never write, such as a range that is no CIDR. */
@@ -128,58 +128,62 @@ async function observeElements(
   const spec = sets.get(set)
   if (spec === undefined) return true
   const shape = shapeOf(spec.shape, node.family)
-  for (const [i, { key, keyEnd, data, comment }] of elements.entries()) {
+  // The endpoints of a frontend differ in the last part, their slot.
+  const parts = shape.key.length - (shape.value === 'endpoint' ? 1 : 0)
+  const leads = set === 'service-ips' || set === 'service-nodeports'
+  for (let i = 0; i < elements.length; i++) {
     if (i % slice === slice - 1) await nextTurn()
-    const text = decodeKey(shape, node.family, bufferOf(key), keyEnd === undefined ? undefined : bufferOf(keyEnd))
+    const { key, keyEnd, data, comment } = elements[i] as Element
+    const bytes = bufferOf(key)
+    const text = decodeKey(shape, node.family, bytes, keyEnd === undefined ? undefined : bufferOf(keyEnd), parts)
     if (text === undefined) return false
-    const note = comment === undefined ? '' : ` # ${comment}`
-    if (shape.value === 'endpoint' && data instanceof Uint8Array) {
-      addSlot(found.slots, `${set} ${text}`, decodeEndpoint(node.family, bufferOf(data)) ?? '')
-    } else {
-      const value =
-        data === undefined || data instanceof Uint8Array ? '' : 'chain' in data ? `goto ${data.chain}` : data.verdict
-      const digest = `${value}${note}`
-      found.mirror.setElement(`${set} ${text}`, digest)
-      if (!isBalanced(digest)) found.held.push({ id: `${set} ${text}`, kind: 'element', digest })
+    if (shape.value === 'endpoint') {
+      const endpoint = (data instanceof Uint8Array ? decodeEndpoint(node.family, bufferOf(data)) : undefined) ?? ''
+      addSlot(found.slots, `${set} ${text}`, decodeSlot(shape, bytes), endpoint)
+      continue
     }
+    const value =
+      data === undefined || data instanceof Uint8Array ? '' : 'chain' in data ? `goto ${data.chain}` : data.verdict
+    const digest = comment === undefined ? value : `${value} # ${comment}`
+    found.mirror.setElement(`${set} ${text}`, digest)
+    if (!isBalanced(digest)) found.held.push({ id: `${set} ${text}`, kind: 'element', digest })
+    else if (leads) found.balanced.push({ key: text, digest })
   }
   return true
 }
 
 /** The same bytes under another type. */
-const bufferOf = (bytes: Uint8Array): Buffer => Buffer.from(bytes.buffer, bytes.byteOffset, bytes.length)
+const bufferOf = (bytes: Uint8Array): Buffer =>
+  bytes instanceof Buffer ? bytes : Buffer.from(bytes.buffer, bytes.byteOffset, bytes.length)
 
-const isBalanced = (digest: string): boolean => /^goto (lb|np)-/.test(digest)
+const isBalanced = (digest: string): boolean => digest.startsWith('goto lb-') || digest.startsWith('goto np-')
 
-function addSlot(slots: Map<string, Map<number, string>>, id: string, endpoint: string): void {
-  const space = id.lastIndexOf(' ')
-  const owner = id.slice(0, space)
+function addSlot(slots: Map<string, Map<number, string>>, owner: string, slot: number, endpoint: string): void {
   const list = slots.get(owner)
-  if (list === undefined) slots.set(owner, new Map([[Number(id.slice(space + 1)), endpoint]]))
-  else list.set(Number(id.slice(space + 1)), endpoint)
+  if (list === undefined) slots.set(owner, new Map([[slot, endpoint]]))
+  else list.set(slot, endpoint)
 }
 
-async function observeFrontends(
-  family: Family,
-  mirror: Mirror,
-  slots: ReadonlyMap<string, Map<number, string>>,
-  held: Held[],
-): Promise<void> {
+async function observeFrontends(family: Family, { mirror, held, slots, balanced }: Found): Promise<void> {
   const counts = new Map<string, { cluster: number; local: number }>()
+  // Thousands of frontends lead into a few chains.
+  const balances = new Map<string, Balance | undefined>()
   let seen = 0
-  for (const [id, digest] of mirror.elements) {
+  for (const { key, digest } of balanced) {
     if (++seen % slice === 0) await nextTurn()
-    const match = /^(service-ips|service-nodeports) (.+)$/.exec(id)
-    const balance = match === null || !isBalanced(digest) ? undefined : parseBalanceName(digest.split(' ')[1] as string)
-    if (match === null || balance === undefined) continue
-    const key = match[2] as string
+    const note = digest.indexOf(' # ')
+    const chain = digest.slice('goto '.length, note < 0 ? undefined : note)
+    if (!balances.has(chain)) balances.set(chain, parseBalanceName(chain))
+    const balance = balances.get(chain)
+    if (balance === undefined) continue
     const set = balance.nodePort ? 'nodeport-endpoints' : 'endpoints'
     counts.set(`${set} ${key}`, balance)
     const have = slots.get(`${set} ${key}`)
     const cluster = take(have, 0, balance.cluster)
     const local = balance.policy === 'local' ? take(have, localSlots, balance.local) : []
     const [port, protocol, ip = ''] = key.split(' ').reverse() as [string, 'tcp' | 'udp' | 'sctp', string | undefined]
-    const spec = { ip, protocol, port: Number(port), policy: balance.policy, comment: digest.split(' # ')[1] ?? '' }
+    const comment = note < 0 ? '' : digest.slice(note + ' # '.length)
+    const spec = { ip, protocol, port: Number(port), policy: balance.policy, comment }
     const complete = cluster.length === balance.cluster && local.length === balance.local
     held.push({
       id: frontendId(spec),

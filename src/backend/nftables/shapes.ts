@@ -149,13 +149,20 @@ function writeAddress(family: Family, text: string, start: number, stop: number,
   return 4
 }
 
-/** The inverse; undefined if the bytes are not a key of ours. */
-export function decodeKey(shape: Shape, family: Family, bytes: Buffer, last: Buffer | undefined): string | undefined {
+/** The inverse; undefined if the bytes are not a key of ours. With `count`, only so many parts of it. */
+export function decodeKey(
+  shape: Shape,
+  family: Family,
+  bytes: Buffer,
+  last: Buffer | undefined,
+  count = shape.key.length,
+): string | undefined {
   if (bytes.length !== shape.keyLength) return undefined
   const words: string[] = []
   const width = family === 4 ? 4 : 16
   let at = 0
-  for (const part of shape.key) {
+  for (let i = 0; i < count; i++) {
+    const part = shape.key[i]
     if (part === 'address') words.push(addressText(bytes, at, width))
     else if (part === 'range') {
       const range = rangeText(bytes.subarray(at, at + width), (last ?? bytes).subarray(at, at + width))
@@ -163,11 +170,16 @@ export function decodeKey(shape: Shape, family: Family, bytes: Buffer, last: Buf
       words.push(range)
     } else if (part === 'protocol') words.push(protocolNames.get(bytes[at] as number) ?? String(bytes[at]))
     else if (part === 'port') words.push(String(bytes.readUInt16BE(at)))
-    else words.push(String(littleEndian ? bytes.readUInt32LE(at) : bytes.readUInt32BE(at)))
+    else words.push(String(slotAt(bytes, at)))
     at += part === 'address' || part === 'range' ? width : 4
   }
   return words.join(' ')
 }
+
+/** The slot, which is the last part of an endpoint's key. */
+export const decodeSlot = ({ keyLength }: Shape, bytes: Buffer): number => slotAt(bytes, keyLength - 4)
+
+const slotAt = (bytes: Buffer, at: number): number => (littleEndian ? bytes.readUInt32LE(at) : bytes.readUInt32BE(at))
 
 /** `ip:port` as map data. */
 export function encodeEndpoint(family: Family, text: string): Buffer {

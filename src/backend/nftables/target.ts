@@ -239,7 +239,8 @@ export class NftTarget implements Target<NftEntry> {
     for (let attempt = 1; ; attempt++) {
       let encoded: Encoded
       try {
-        const walk = encoding(this.#writer, draft.operations(), shapeOf, { family, flags, replace, single })
+        const table = { family, flags, replace, single, settled: this.#taken }
+        const walk = encoding(this.#writer, draft.operations(), shapeOf, table)
         encoded = await stroll(walk, nextTurn)
       } catch (error) {
         if (!(error instanceof ProxyError)) throw error

@@ -164,10 +164,13 @@ export class Nftables {
   }
 }
 
+const latin1 = (bytes: Uint8Array): string =>
+  (bytes instanceof Buffer ? bytes : Buffer.from(bytes.buffer, bytes.byteOffset, bytes.length)).toString('latin1')
+
 /** In sets of ranges the end of one and the start of the next have the same key. */
 function identity({ key, keyEnd, intervalEnd }: Element): string {
-  const text = Buffer.from(key.buffer, key.byteOffset, key.length).toString('latin1')
-  const end = keyEnd === undefined ? '' : Buffer.from(keyEnd).toString('latin1')
+  const text = latin1(key)
+  const end = keyEnd === undefined ? '' : latin1(keyEnd)
   return intervalEnd === true ? `${text}|` : `${text}${end}`
 }
 
