@@ -347,8 +347,8 @@ export class NftTarget implements Target<NftEntry> {
   }
 
   #exclusively<T>(run: () => Promise<T>): Promise<T> {
-    const next = this.#turns === 0 ? run() : this.#turn.then(run)
-    this.#turns++
+    const idle = this.#turns++ === 0
+    const next = idle ? run() : this.#turn.then(run)
     const done = () => {
       this.#turns--
     }

@@ -216,8 +216,8 @@ export class NetlinkSocket {
 
   /** Runs after whatever runs now, successful or not; at once if nothing does. */
   #exclusively<T>(run: () => T | Promise<T>): Promise<T> {
-    const next = this.#open === 0 ? this.#operate(run) : this.#last.then(() => this.#operate(run))
-    this.#open++
+    const idle = this.#open++ === 0
+    const next = idle ? this.#operate(run) : this.#last.then(() => this.#operate(run))
     const done = () => {
       this.#open--
     }
