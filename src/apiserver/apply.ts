@@ -17,7 +17,8 @@ interface Application {
 
 /** Throws a 409 Status if another applier wants something else, and `force` is not given. */
 export function applyConfiguration(resource: Resource, application: Application): Draft {
-  const { current, config, manager, force, subresource } = application
+  const { current, manager, force, subresource } = application
+  const config = writable(resource, application.config, subresource)
   const entries = objects(metaOf(current ?? {}), 'managedFields')
   const isOwn = (entry: Json) =>
     entry.operation === 'Apply' && entry.manager === manager && text(entry, 'subresource') === subresource
@@ -47,6 +48,13 @@ export function applyConfiguration(resource: Resource, application: Application)
     ...(subresource === '' ? {} : { subresource }),
   }
   return { ...left, metadata: { ...(left.metadata as Json), managedFields: [entry, ...keptOthers] } }
+}
+
+/** What a request cannot change it cannot own either: else nobody could remove it any more. */
+function writable(resource: Resource, config: Json, subresource: string): Json {
+  const { spec, status, ...rest } = config
+  if (subresource === 'status') return status === undefined ? rest : { ...rest, status }
+  return resource.status === 'subresource' && spec !== undefined ? { ...rest, spec } : config
 }
 
 const fieldsOf = (entry: Json): FieldSet => (isObject(entry.fieldsV1) ? (entry.fieldsV1 as FieldSet) : {})

@@ -7,7 +7,7 @@ import { describeError } from '../lib/errors.ts'
 import type { Logger } from '../lib/log.ts'
 import type { Clock, Timer } from '../lib/time.ts'
 import type { Entry } from './collection.ts'
-import { child, text } from './json.ts'
+import { child, type Json, text } from './json.ts'
 import { type Manifest, type ManifestProblem, type Reading, readManifests } from './manifests.ts'
 import type { Registry } from './registry.ts'
 import { findKind, metaOf, nameOf, namespaceOf, type Resource, resources } from './resources.ts'
@@ -230,21 +230,22 @@ class Folder implements ManifestFolder {
     for (const manifest of manifests) {
       const place = placeOf(manifest)
       const entry = this.#options.registry.find(place.resource.plural, place.namespace, place.name)
+      before.push({ place, entry })
       const problems = this.#put(file, manifest, { dryRun: false })
       if (problems.length > 0) {
         for (const done of before.reverse()) this.#putBack(done.place, done.entry)
         return problems
       }
-      before.push({ place, entry })
     }
     return []
   }
 
   #putBack({ resource, namespace, name }: Place, entry: Entry | undefined): void {
     const { registry } = this.#options
+    const now = registry.find(resource.plural, namespace, name)
+    if (now?.version === entry?.version) return
     if (entry === undefined) registry.remove(resource.plural, namespace, name)
-    else if (registry.find(resource.plural, namespace, name)?.version !== entry.version)
-      registry.put(resource.plural, entry.object)
+    else registry.put(resource.plural, entry.object)
   }
 
   #put(file: string, manifest: Manifest, more: Pick<WriteOptions, 'dryRun' | 'expected'>): ManifestProblem[] {
@@ -259,7 +260,12 @@ class Folder implements ManifestFolder {
       ...more,
     }
     try {
-      this.#options.writer.patch(placeOf(manifest), { type: 'application/apply-patch+yaml', body }, options)
+      const place = placeOf(manifest)
+      const patch = { type: 'application/apply-patch+yaml', body }
+      const { object } = this.#options.writer.patch(place, patch, options)
+      // There is no cloud here that would give a service its load balancer's addresses: the file does.
+      if (!more.dryRun && isLoadBalanced(manifest, object))
+        this.#options.writer.patch({ ...place, subresource: 'status' }, patch, options)
       return []
     } catch (error) {
       if (!(error instanceof StatusError)) throw error
@@ -325,6 +331,10 @@ class Folder implements ManifestFolder {
     return files
   }
 }
+
+const isLoadBalanced = ({ resource, body }: Manifest, object: Json): boolean =>
+  resource.plural === 'services' &&
+  [body, object].some((one) => Object.keys(child(child(one, 'status'), 'loadBalancer')).length > 0)
 
 const keyOf = ({ resource, namespace, name }: Manifest): string => `${resource.plural} ${namespace} ${name}`
 const placeOf = ({ resource, namespace, name }: Manifest): Place => ({ resource, namespace, name, subresource: '' })

@@ -34,6 +34,13 @@ export function defaultService(service: Draft): void {
   if (spec.type === 'LoadBalancer') spec.allocateLoadBalancerNodePorts ??= true
   const status = { ...child(service, 'status') }
   status.loadBalancer ??= {}
+  const balancer = child(status, 'loadBalancer')
+  if (spec.type === 'LoadBalancer' && Array.isArray(balancer.ingress)) {
+    const ingress = balancer.ingress.map((one) =>
+      isObject(one) && text(one, 'ip') !== '' && one.ipMode === undefined ? { ...one, ipMode: 'VIP' } : one,
+    )
+    status.loadBalancer = { ...balancer, ingress }
+  }
   service.status = status
 }
 

@@ -41,6 +41,28 @@ export function validateService(service: Json, old: Json | undefined, problems: 
   validatePolicies(spec, problems)
   validateTypeFields(spec, problems)
   if (old !== undefined) validateChange(spec, was, problems)
+  validateIngress(spec, child(child(service, 'status'), 'loadBalancer'), problems)
+}
+
+function validateIngress(spec: Json, balancer: Json, problems: Problems): void {
+  const ingress = items(balancer, 'ingress').filter(isObject)
+  if (spec.type !== 'LoadBalancer') {
+    if (ingress.length > 0)
+      problems.forbidden('status.loadBalancer.ingress', "may only be used when `spec.type` is 'LoadBalancer'")
+    return
+  }
+  for (const [i, one] of ingress.entries()) {
+    const at = `status.loadBalancer.ingress[${i}]`
+    const ip = text(one, 'ip')
+    const hostname = text(one, 'hostname')
+    if (ip !== '') problems.rule(`${at}.ip`, ip, ipRule(ip))
+    if (one.ipMode !== undefined && ip === '')
+      problems.forbidden(`${at}.ipMode`, 'may not be specified when `ip` is not set')
+    else if (one.ipMode !== undefined) problems.oneOf(`${at}.ipMode`, one.ipMode, ['Proxy', 'VIP'])
+    if (hostname !== '') problems.rule(`${at}.hostname`, hostname, subdomainRule(hostname))
+    if (hostname !== '' && canonicalIp(hostname) !== undefined)
+      problems.invalid(`${at}.hostname`, hostname, 'must be a DNS name, not an IP address')
+  }
 }
 
 function validatePorts(spec: Json, problems: Problems): void {

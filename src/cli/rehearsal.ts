@@ -41,13 +41,16 @@ function pathOf(resource: Resource, json: Json): string {
 
 /** As the manager of the files: what the new text no longer has goes away. */
 async function put(api: Requester, resource: Resource, json: Json): Promise<void> {
-  await api.request({
-    method: 'PATCH',
-    path: pathOf(resource, json),
-    query: { fieldManager: manifestManager, force: 'true' },
-    contentType: 'application/apply-patch+yaml',
-    body: { apiVersion: apiVersionOf(resource), ...json },
-  })
+  const paths = [pathOf(resource, json)]
+  if (resource.kind === 'Service' && json.status !== undefined) paths.push(`${pathOf(resource, json)}/status`)
+  for (const path of paths)
+    await api.request({
+      method: 'PATCH',
+      path,
+      query: { fieldManager: manifestManager, force: 'true' },
+      contentType: 'application/apply-patch+yaml',
+      body: { apiVersion: apiVersionOf(resource), ...json },
+    })
 }
 
 async function drop(api: Requester, resource: Resource, json: Json): Promise<void> {

@@ -125,7 +125,7 @@ describe('writes', () => {
   })
   it('cannot change who an object is, nor set its status on the side', async () => {
     const { json } = await post(server, services, {
-      ...service('w4'),
+      ...service('w4', { type: 'LoadBalancer' }),
       status: { loadBalancer: { ingress: [{ ip: '192.0.2.1' }] } },
     })
     expect(json.status).toEqual({ loadBalancer: {} })

@@ -215,6 +215,24 @@ status: {podIP: 10.1.0.1}
     expect(server.manifests?.problems()).toEqual([])
   })
 
+  it('give a load balancer its addresses, and take them away', async () => {
+    const balanced = (ip: string) =>
+      web(80, `  type: LoadBalancer\nstatus:\n  loadBalancer:\n    ingress:\n      - ip: ${ip}\n`)
+    const ingress = () => server.registry.find('services', 'default', 'web')?.object.status
+    write('a.yaml', balanced('192.0.2.7'))
+    await begin()
+    expect(ingress()).toMatchObject({ loadBalancer: { ingress: [{ ip: '192.0.2.7' }] } })
+    write('a.yaml', balanced('over-there').replace('port: 80', 'port: 81'))
+    await server.manifests?.rescan()
+    expect(server.manifests?.problems()).toMatchObject([{ line: 14, field: 'status.loadBalancer.ingress[0].ip' }])
+    expect(ingress()).toMatchObject({ loadBalancer: { ingress: [{ ip: '192.0.2.7' }] } })
+    expect(server.registry.find('services', 'default', 'web')?.object.spec).toMatchObject({ ports: [{ port: 80 }] })
+    write('a.yaml', web(80, '  type: LoadBalancer\n'))
+    await server.manifests?.rescan()
+    expect(server.manifests?.problems()).toEqual([])
+    expect(ingress()).toEqual({ loadBalancer: {} })
+  })
+
   it('that cannot be read are named, and the others are applied', async () => {
     write('b.yaml', web(80))
     symlinkSync(base.path, join(directory, 'a.yaml'))

@@ -44,6 +44,12 @@ const change = (name: string, spec: Body, type = 'application/strategic-merge-pa
   body: { spec },
   type,
 })
+const balance = (name: string, ingress: readonly Body[]): Question => ({
+  method: 'PATCH',
+  path: `${services}/${name}/status`,
+  body: { status: { loadBalancer: { ingress } } },
+  type: 'application/merge-patch+json',
+})
 /** Applied by the server, as a file that is edited is. */
 const apply = (name: string, spec: Body): Question => ({
   method: 'PATCH',
@@ -137,6 +143,9 @@ const conversation: readonly Question[] = [
     ...change('filed', { clusterIP: 'None', clusterIPs: ['None'] }, 'application/merge-patch+json'),
     words: 'two reasons come in another order',
   },
+  balance('local', [{ ip: '192.0.2.1' }, { hostname: 'lb.example' }]),
+  balance('local', [{ ip: 'zz', ipMode: 'Foo' }, { hostname: '1.2.3.4' }, { hostname: 'a_b', ipMode: 'VIP' }]),
+  balance('a', [{ ip: '192.0.2.1' }]),
   change('local', { externalTrafficPolicy: 'Cluster' }),
   {
     method: 'PATCH',
