@@ -321,7 +321,9 @@ function readText(path: string, file: string, field: string): string {
     return readFileSync(path, 'utf8')
   } catch (error) {
     const code = (error as NodeJS.ErrnoException).code
-    throw configError(file, field, `cannot read ${path}: ${code === 'ENOENT' ? 'no such file' : code}`, error)
+    // The system's own message would only say the same again.
+    const what = path === file ? 'cannot be read' : `cannot read ${path}`
+    throw configError(file, field, `${what}: ${code === 'ENOENT' ? 'no such file' : code}`)
   }
 }
 
