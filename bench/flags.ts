@@ -6,5 +6,7 @@ import { join } from 'node:path'
 export const script = join(import.meta.dirname, '../bin/kube-proxy')
 
 /** As its first line has them. */
-export const flags: readonly string[] =
-  /node (.*)$/m.exec(readFileSync(script, 'utf8').split('\n', 1)[0] as string)?.[1]?.split(' ') ?? []
+export function nodeFlags(): readonly string[] {
+  const first = readFileSync(script, 'utf8').split('\n', 1)[0] as string
+  return /node (.*)$/.exec(first)?.[1]?.split(' ') ?? []
+}

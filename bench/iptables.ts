@@ -20,6 +20,7 @@ import { Journal, type SyncReport } from '../src/engine/journal.ts'
 import { createLogger } from '../src/lib/log.ts'
 import { systemClock } from '../src/lib/time.ts'
 import type { NodeView, ServiceRecord, SliceRecord } from '../src/model/types.ts'
+import { nodeFlags } from './flags.ts'
 
 type Flavour = 'legacy' | 'nft'
 
@@ -60,9 +61,7 @@ function outside(flavour: Flavour, size: number, bundle: string): void {
     ip('-n', name, 'link', 'set', 'lo', 'up')
     const env = { ...process.env, XTABLES_LOCKFILE: join(directory, 'lock') }
     ip('netns', 'exec', name, `iptables-${flavour}`, '-t', 'mangle', '-N', 'KUBE-KUBELET-CANARY')
-    // As bin/kube-proxy starts it.
-    const node = [process.execPath, '--max-semi-space-size=8']
-    const args = ['netns', 'exec', name, ...node, bundle, flavour, String(size)]
+    const args = ['netns', 'exec', name, process.execPath, ...nodeFlags(), bundle, flavour, String(size)]
     const { status } = spawnSync('ip', args, { stdio: 'inherit', env, timeout: 3 * limitMs, killSignal: 'SIGKILL' })
     if (status !== 0) row(size, flavour, 'stopped', `over ${(3 * limitMs) / 1000} s`)
   } finally {

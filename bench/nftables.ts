@@ -13,7 +13,7 @@ import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { rolldown } from 'rolldown'
 import { enterNamespace, type Namespace } from '../test/kernel/support-netns.ts'
-import { flags, script } from './flags.ts'
+import { nodeFlags, script } from './flags.ts'
 import { probeAddress, serviceIp } from './objects.ts'
 
 const root = join(import.meta.dirname, '..')
@@ -113,7 +113,7 @@ try {
 function findContenders(): readonly Contender[] {
   // With the flags it gives itself.
   const own = {
-    program: [process.execPath, ...flags, script],
+    program: [process.execPath, ...nodeFlags(), script],
     changes: 400,
     own: true,
     most: Number.POSITIVE_INFINITY,

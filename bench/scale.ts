@@ -11,7 +11,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { rolldown } from 'rolldown'
-import { flags } from './flags.ts'
+import { nodeFlags } from './flags.ts'
 
 export interface Figures {
   readonly entries: number
@@ -97,7 +97,7 @@ async function runProxy(args: readonly number[]): Promise<Figures> {
 function start(part: string, args: readonly number[]): { readonly line: Promise<string>; end(): void } {
   const child = fork(join(folder, `${part}.mjs`), args.map(String), {
     // The second as bin/kube-proxy has it.
-    execArgv: ['--expose-gc', ...flags],
+    execArgv: ['--expose-gc', ...nodeFlags()],
     stdio: ['ignore', 'pipe', 'inherit', 'ipc'],
   })
   const line = new Promise<string>((resolve, reject) => {
