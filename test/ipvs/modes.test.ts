@@ -69,16 +69,21 @@ const metrics = () => stage.tool('curl', '-s', '--max-time', '30', `http://127.0
 describe('a proxy in ipvs mode', () => {
   it('tells the traffic of service ports on /metrics', async () => {
     const talks = await both()
-    const text = await metrics()
     const labels = '{namespace="ns1",service="svc1",port="p80",ip_family="IPv4"'
-    // Of the cluster IP and of the node port together.
-    expect(text).toContain(`sluice_service_connections_total${labels}} 3\n`)
+    let text = ''
     const bytes = (direction: string) =>
       Number(
         text.match(new RegExp(`^sluice_service_bytes_total\\{.*"p80".*direction="${direction}"\\} (\\d+)$`, 'm'))?.[1],
       )
-    expect(bytes('in')).toBeGreaterThan(3 * 100)
-    expect(bytes('out')).toBeGreaterThan(3 * 100)
+    // Of the cluster IP and of the node port together. The kernel adds its processors' counts up every two seconds.
+    const counted = async () => {
+      text = await metrics()
+      const all = text.includes(`sluice_service_connections_total${labels}} 3\n`)
+      return all && bytes('in') > 3 * 100 && bytes('out') > 3 * 100
+    }
+    await until('counted', counted, 60_000).catch((error) => {
+      throw new Error(`${error.message}:\n${text.match(/^sluice_service_.*$/gm)?.join('\n')}`)
+    })
     expect(text).toContain('service="svc1",port="dns"')
     for (const talk of talks) talk.reset()
   })
