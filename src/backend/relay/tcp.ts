@@ -6,6 +6,7 @@ import { hostPort, splitHostPort } from '../../lib/ip.ts'
 import type { Logger } from '../../lib/log.ts'
 import type { Balancer } from './balance.ts'
 import { release } from './memory.ts'
+import { vigil } from './vigil.ts'
 
 /** How long each attempt may take; each goes to the next endpoint. */
 export const dialTimeoutsMs: readonly number[] = [250, 500, 1000, 2000]
@@ -187,6 +188,7 @@ function join(client: Socket, endpoint: Socket): void {
   const unwritten: Buffer[] = []
   client.on('data', (chunk) => {
     const took = endpoint.write(chunk)
+    vigil.relayed(chunk.length)
     // What went out at once needs no pause, whatever the high-water mark says.
     if (endpoint.writableLength === 0) return release(chunk)
     if (took) return
@@ -223,6 +225,7 @@ function intake(to: Socket, from: () => Socket): NonNullable<NetConnectOpts['onr
     },
     callback(bytes, filled) {
       const took = to.write(filled.subarray(0, bytes))
+      vigil.relayed(bytes)
       // What is not written yet still lies in this buffer.
       const pending = to.writableLength > 0
       if (pending) buffer = new Uint8Array(0)

@@ -5,6 +5,7 @@ import { ProxyError } from '../../lib/errors.ts'
 import { hostPort, splitHostPort } from '../../lib/ip.ts'
 import type { Relay, RelayOptions } from './tcp.ts'
 import { balancerFor, plainIp } from './tcp.ts'
+import { vigil } from './vigil.ts'
 
 export interface UdpRelayOptions extends RelayOptions {
   /** A client that is silent in both directions for so long gets an endpoint anew. */
@@ -46,6 +47,7 @@ export async function relayUdp(options: UdpRelayOptions): Promise<Relay> {
     const flow = flows.get(client) ?? begin(client, clientIp, from)
     if (flow === undefined) return
     flow.timer.refresh()
+    vigil.relayed(datagram.length)
     if (flow.waiting === undefined) flow.socket.send(datagram)
     else if (flow.waiting.length < mostWaiting) flow.waiting.push(datagram)
   })
@@ -73,6 +75,7 @@ export async function relayUdp(options: UdpRelayOptions): Promise<Relay> {
     })
     socket.on('message', (answer) => {
       flow.timer.refresh()
+      vigil.relayed(answer.length)
       if (!closed) front.send(answer, from.port, from.address)
     })
     socket.once('connect', () => {

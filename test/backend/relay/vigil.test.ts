@@ -1,0 +1,63 @@
+import { beforeEach, describe, expect, it } from 'vitest'
+import { Vigil } from '../../../src/backend/relay/vigil.ts'
+
+describe('the vigil after something was relayed', () => {
+  let nowMs: number
+  let waiting: (() => void)[]
+  let vigil: Vigil
+  const awake = () => waiting.length > 0
+  /** One turn of the event loop that takes so long. */
+  const turn = (ms: number) => {
+    nowMs += ms
+    for (const resume of waiting.splice(0)) resume()
+  }
+
+  beforeEach(() => {
+    nowMs = 1000
+    waiting = []
+    vigil = new Vigil({ nowMs: () => nowMs, nextTurn: (resume) => waiting.push(resume) })
+  })
+
+  it('lasts a moment, and then the process may sleep', () => {
+    expect(awake()).toBe(false)
+    vigil.relayed(1)
+    for (let i = 0; i < 9; i++) turn(0.01)
+    expect(awake()).toBe(true)
+    turn(0.02)
+    expect(awake()).toBe(false)
+  })
+
+  it('is one for all that is relayed, and each makes it last from then on', () => {
+    vigil.relayed(1)
+    turn(0.08)
+    vigil.relayed(1)
+    expect(waiting).toHaveLength(1)
+    turn(0.08)
+    expect(awake()).toBe(true)
+    turn(0.08)
+    expect(awake()).toBe(false)
+  })
+
+  it('goes on for as long as answers come quickly', () => {
+    for (let i = 0; i < 1000; i++) {
+      vigil.relayed(1)
+      turn(0.05)
+      expect(awake()).toBe(true)
+    }
+  })
+
+  it('costs slow answers at most one moment in seventeen', () => {
+    let vigils = 0
+    for (let i = 0; i < 170; i++) {
+      vigil.relayed(1)
+      if (awake()) vigils++
+      turn(5)
+    }
+    expect(vigils).toBe(10)
+  })
+
+  it('is not held for parts of a stream', () => {
+    vigil.relayed(64 * 1024)
+    expect(awake()).toBe(false)
+  })
+})
