@@ -5,6 +5,7 @@
 
 import { describeError } from '../../lib/errors.ts'
 import type { Timer } from '../../lib/time.ts'
+import { Turns } from '../../lib/turns.ts'
 import type { ServiceSeen } from '../../sys/netlink/ipvs.ts'
 import type { Wait } from '../../sys/netlink/socket.ts'
 import type { Applied, Changes, Held, OpenContext, Refusal, Target, Wanted } from '../backend.ts'
@@ -59,9 +60,8 @@ export class IpvsTarget implements Target<IpvsEntry> {
   /** How long it took. */
   #readMs = 0
   #drifted = false
-  #busy = false
-  /** Who waits for their turn. */
-  #waiting = 0
+  /** Syncs, looks and the last one. */
+  readonly #turns = new Turns()
   #verified = 0
   /** Members of KUBE-IPVS-IPS, which belong to their addresses. */
   readonly #listed = new Set<string>()
@@ -80,7 +80,7 @@ export class IpvsTarget implements Target<IpvsEntry> {
   }
 
   async observe(signal: AbortSignal): Promise<readonly Held[]> {
-    return this.#exclusively(async () => {
+    return this.#turns.take(async () => {
       const wait: Wait = { signal }
       const held: Held[] = []
       const { family, clock } = this.#options.context
@@ -116,7 +116,7 @@ export class IpvsTarget implements Target<IpvsEntry> {
   }
 
   async apply(changes: Changes<IpvsEntry>, wanted: Wanted<IpvsEntry>, signal: AbortSignal): Promise<Applied> {
-    return this.#exclusively(async () => {
+    return this.#turns.take(async () => {
       const before = this.#options.kernel.sent
       const refused = await this.#apply(changes, wanted, { signal }, signal)
       this.#arm()
@@ -171,7 +171,7 @@ export class IpvsTarget implements Target<IpvsEntry> {
     this.#options.onClose?.()
     this.#stop.abort()
     this.#timer?.cancel()
-    await this.#last
+    await this.#turns.take(async () => {})
     this.#options.kernel.close()
     this.#members.close()
     this.#addresses.close()
@@ -251,8 +251,8 @@ export class IpvsTarget implements Target<IpvsEntry> {
 
   async #look(): Promise<void> {
     // A sync under way knows better; its changes are not tampering.
-    if (this.#busy || this.#drifted) return
-    await this.#exclusively(async () => {
+    if (this.#turns.open > 0 || this.#drifted) return
+    await this.#turns.take(async () => {
       const { signal } = this.#stop
       const wait: Wait = { signal, deadlineMs: 10_000 }
       if (this.#servers.anyDraining) await this.#servers.sweep(wait, this.#enough())
@@ -277,26 +277,7 @@ export class IpvsTarget implements Target<IpvsEntry> {
   #enough(): () => boolean {
     const { clock } = this.#options.context
     const end = clock.monotonic() + spellMs
-    return () => this.#waiting > 0 || clock.monotonic() > end
-  }
-
-  // ---- One thing at a time. ----
-
-  #last: Promise<unknown> = Promise.resolve()
-
-  #exclusively<T>(run: () => Promise<T>): Promise<T> {
-    this.#waiting++
-    const next = this.#last.then(async () => {
-      this.#waiting--
-      this.#busy = true
-      try {
-        return await run()
-      } finally {
-        this.#busy = false
-      }
-    })
-    this.#last = next.catch(() => undefined)
-    return next
+    return () => this.#turns.open > 1 || clock.monotonic() > end
   }
 }
 

@@ -9,6 +9,7 @@
 
 import { ProxyError } from '../../lib/errors.ts'
 import { nextTurn, type Timer } from '../../lib/time.ts'
+import { Turns } from '../../lib/turns.ts'
 import { stroll } from '../../lib/walk.ts'
 import * as errno from '../../sys/errno.ts'
 import { TABLE_OWNER, TABLE_PERSIST, type Table } from '../../sys/netlink/nft/types.ts'
@@ -67,9 +68,7 @@ export class NftTarget implements Target<NftEntry> {
   #sweepTimer: Timer | undefined
   #ownerTimer: Timer | undefined
   /** One transaction at a time: syncs, sweeps and the last one. */
-  #turn: Promise<unknown> = Promise.resolve()
-  /** How many of them run or wait. */
-  #turns = 0
+  readonly #turns = new Turns()
   #closed = false
 
   constructor(context: OpenContext, nft: Kernel, features: Features) {
@@ -87,7 +86,7 @@ export class NftTarget implements Target<NftEntry> {
   }
 
   observe(signal: AbortSignal): Promise<readonly Held[]> {
-    return this.#exclusively(async () => {
+    return this.#turns.take(async () => {
       this.#guard?.reset()
       this.#fresh = true
       this.#exchange = false
@@ -111,7 +110,7 @@ export class NftTarget implements Target<NftEntry> {
   }
 
   apply(changes: Changes<NftEntry>, wanted: Wanted<NftEntry>, signal: AbortSignal): Promise<Applied> {
-    return this.#exclusively(async () => {
+    return this.#turns.take(async () => {
       this.#wanted = wanted
       const refused: Refusal[] = []
       if (this.#exchange) await this.#exchangeTable(changes.put, refused)
@@ -126,9 +125,11 @@ export class NftTarget implements Target<NftEntry> {
     this.#closed = true
     this.#sweepTimer?.cancel()
     this.#ownerTimer?.cancel()
-    await this.#exclusively(() => this.#release()).catch((error) =>
-      this.#context.log.warn('our table could not be released: kube-proxy cannot use it as it is', { error }),
-    )
+    await this.#turns
+      .take(() => this.#release())
+      .catch((error) =>
+        this.#context.log.warn('our table could not be released: kube-proxy cannot use it as it is', { error }),
+      )
     await this.#listeners.close()
     this.#guard?.close()
     this.#nft.close()
@@ -295,14 +296,16 @@ export class NftTarget implements Target<NftEntry> {
     this.#ownerTimer?.cancel()
     if (this.#closed) return
     this.#ownerTimer = this.#context.clock.after(ownerMs, () => {
-      this.#exclusively(() => this.#nft.tables()).then(
-        (tables) => {
-          const owned = tables.some((table) => this.#isIt(table) && ((table.flags ?? 0) & TABLE_OWNER) !== 0)
-          if (owned) this.#awaitOwner()
-          else if (!this.#closed) this.#context.onDue?.()
-        },
-        () => this.#awaitOwner(),
-      )
+      this.#turns
+        .take(() => this.#nft.tables())
+        .then(
+          (tables) => {
+            const owned = tables.some((table) => this.#isIt(table) && ((table.flags ?? 0) & TABLE_OWNER) !== 0)
+            if (owned) this.#awaitOwner()
+            else if (!this.#closed) this.#context.onDue?.()
+          },
+          () => this.#awaitOwner(),
+        )
     })
   }
 
@@ -313,7 +316,8 @@ export class NftTarget implements Target<NftEntry> {
     if (this.#closed || this.#sweepTimer !== undefined || !this.#mirror.anyRetired) return
     this.#sweepTimer = this.#context.clock.after(sweepMs, () => {
       this.#sweepTimer = undefined
-      this.#exclusively(() => this.#sweep())
+      this.#turns
+        .take(() => this.#sweep())
         .catch((error) => this.#context.log.v(2, 'sweeping unused slots and chains failed; trying again', { error }))
         .finally(() => this.#armSweep())
     })
@@ -344,16 +348,6 @@ export class NftTarget implements Target<NftEntry> {
     draft.remember(await affinityClients(this.#nft, this.#context.family))
     const failed = await this.#commit(draft, { replace: true, flags: 0 })
     for (const error of failed.values()) throw error
-  }
-
-  #exclusively<T>(run: () => Promise<T>): Promise<T> {
-    const idle = this.#turns++ === 0
-    const next = idle ? run() : this.#turn.then(run)
-    const done = () => {
-      this.#turns--
-    }
-    this.#turn = next.then(done, done)
-    return next
   }
 }
 

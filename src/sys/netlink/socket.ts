@@ -9,6 +9,7 @@
 
 import { ProxyError } from '../../lib/errors.ts'
 import { type Clock, nextTurn, systemClock } from '../../lib/time.ts'
+import { Turns } from '../../lib/turns.ts'
 import * as errno from '../errno.ts'
 import * as libc from '../libc.ts'
 import { callError, malformed, netlinkError } from './errors.ts'
@@ -80,11 +81,9 @@ export class NetlinkSocket {
   readonly #clock: Clock
   readonly #writer = new MessageWriter()
   #buffer = Buffer.allocUnsafe(receiveBytes)
-  #last: Promise<unknown> = Promise.resolve()
+  readonly #turns = new Turns()
   /** Of this socket: its fd is in use by another thread. */
   #sending: Promise<number> | undefined
-  /** Operations that run or wait. */
-  #open = 0
   #closed = false
   /** An operation failed: some of its answers may still be to come. */
   #stale = false
@@ -214,15 +213,8 @@ export class NetlinkSocket {
     else this.#sending.then(close, close)
   }
 
-  /** Runs after whatever runs now, successful or not; at once if nothing does. */
   #exclusively<T>(run: () => T | Promise<T>): Promise<T> {
-    const idle = this.#open++ === 0
-    const next = idle ? this.#operate(run) : this.#last.then(() => this.#operate(run))
-    const done = () => {
-      this.#open--
-    }
-    this.#last = next.then(done, done)
-    return next
+    return this.#turns.take(() => this.#operate(run))
   }
 
   async #operate<T>(run: () => T | Promise<T>): Promise<T> {
