@@ -27,6 +27,11 @@ const tampering: Readonly<Record<string, string>> = {
   'widen a source range by a range that is no prefix': `add element ${t} firewall-allowed { 5.6.7.8 . tcp . 80 . 9.0.0.0-9.0.0.2 }`,
   'put a rule before ours': `insert rule ${t} services accept`,
   'put a rule behind ours': `add rule ${t} nat-postrouting accept`,
+  'drop by policy': `add chain ${t} filter-forward { policy drop ; }`,
+  'put the table to sleep': `add table ${t} { flags dormant ; }`,
+  'rename a chain': `rename chain ${t} services foreign`,
+  'rename a chain that services share': `rename chain ${t} lb-1 foreign`,
+  'rename a chain and empty it': `flush chain ${t} services\nrename chain ${t} services foreign`,
   'add a hook': `add chain ${t} foreign { type filter hook input priority 5 ; }\nadd rule ${t} foreign accept`,
   'add a set and use it': `add set ${t} foreign { type ipv4_addr ; }\ninsert rule ${t} services ip saddr @foreign drop`,
 }

@@ -285,7 +285,7 @@ const balanceOf = (spec: FrontendSpec): Balance => ({
 })
 
 /** Chains of services with affinity. */
-const ownChain = /^(service|local|external|endpoint)-/
+export const ownChain = /^(service|local|external|endpoint)-/
 
 /** For a packet that was on its way into a chain when the chain was given up: dropped, it is sent again and finds the new way. */
 const lastRule = {

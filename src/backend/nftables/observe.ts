@@ -7,7 +7,7 @@ import type { ListedRule } from '../../sys/netlink/nft/dump.ts'
 import { type Chain, type Element, type NftSet, SET_ANONYMOUS } from '../../sys/netlink/nft/types.ts'
 import { readSetComment } from '../../sys/netlink/nft/userdata.ts'
 import type { Held } from '../backend.ts'
-import { otherHook } from './draft.ts'
+import { otherHook, ownChain } from './draft.ts'
 import { type ChainSpec, frontendDigest, frontendId, type SetSpec, setDigest } from './entries.ts'
 import { type Mirror, slotKey } from './mirror.ts'
 import { type Balance, balanceChains, localSlots, parseBalanceName } from './rules.ts'
@@ -32,7 +32,10 @@ export interface Expected {
 export const isOurs = (dump: Pick<Dump, 'rules' | 'sets'>): boolean =>
   dump.sets.some((set) => set.name === 'endpoints') && dump.rules.some((rule) => rule.tag !== undefined)
 
-/** Undefined if something is in our way that the kernel cannot change in place: the table must be exchanged. */
+/**
+ * Undefined if something is in our way that the kernel cannot change in place: the table must be exchanged. So it must if there is
+ * a chain that we do not know: it may be one of ours that was renamed, and rules of ours that lead into it still look whole.
+ */
 export async function observeTable(
   dump: Dump,
   expected: Expected,
@@ -49,6 +52,8 @@ export async function observeTable(
   if (!readable || held.some(({ id, digest }) => digest === otherShape && expected.sets.has(id.slice(4))))
     return undefined
   if ([...mirror.chains].some(([name, digest]) => digest === otherHook && stuck(name))) return undefined
+  const foreign = ({ name, base }: Chain) => base === undefined && !stuck(name) && !ownChain.test(name)
+  if (dump.chains.some(foreign)) return undefined
   await observeFrontends(expected.node.family, found)
   return held
 }
@@ -99,7 +104,9 @@ function observeChains(dump: Dump, { node, chains }: Expected, mirror: Mirror, h
 function sameHook(chain: Chain, wanted: ChainSpec | undefined): boolean {
   const hook = wanted?.hook
   if (chain.base === undefined || hook === undefined) return chain.base === undefined && hook === undefined
-  return chain.base.type === hook.type && chain.base.hook === hook.hook && chain.base.priority === hook.priority
+  const { type, priority, policy } = chain.base
+  // Ours accept. With another policy everything that no rule decides would be lost.
+  return type === hook.type && chain.base.hook === hook.hook && priority === hook.priority && policy !== 'drop'
 }
 
 /** Every rule must carry the same digest and its own place; a rule more, less or in another place is damage. */

@@ -44,6 +44,8 @@ const transient: ReadonlySet<number> = new Set([
   errno.ENOBUFS,
 ])
 const attempts = 5
+/** So often in a row a sweep may fail before the whole table is exchanged: something that we do not see holds what must go. */
+const failedSweeps = 3
 
 /** Held in place of everything when the table is not ours: it goes when ours comes, in one exchange. */
 const foreignTable: Held = { id: 'table foreign', kind: 'table', digest: '' }
@@ -66,6 +68,7 @@ export class NftTarget implements Target<NftEntry> {
   /** The table is there, and ours if it can be. */
   #taken = false
   #sweepTimer: Timer | undefined
+  #failedSweeps = 0
   #ownerTimer: Timer | undefined
   /** One transaction at a time: syncs, sweeps and the last one. */
   readonly #turns = new Turns()
@@ -82,7 +85,7 @@ export class NftTarget implements Target<NftEntry> {
   }
 
   drifted(): boolean {
-    return this.#guard?.drifted ?? false
+    return this.#stuck || (this.#guard?.drifted ?? false)
   }
 
   observe(signal: AbortSignal): Promise<readonly Held[]> {
@@ -97,7 +100,7 @@ export class NftTarget implements Target<NftEntry> {
         return this.#listeners.held()
       }
       const dump = await dumpTable(this.#nft, this.#expected, signal)
-      const usable = isOurs(dump) && this.#ownable(table)
+      const usable = isOurs(dump) && this.#ownable(table) && !this.#stuck
       const held = usable ? await observeTable(dump, this.#expected, this.#mirror) : undefined
       if (held === undefined) {
         this.#mirror.clear()
@@ -213,6 +216,7 @@ export class NftTarget implements Target<NftEntry> {
       this.#blame(failed, refused, out)
     }
     this.#exchange = false
+    this.#failedSweeps = 0
   }
 
   async #putAll(draft: Draft, entries: Iterable<NftEntry>, out: ReadonlySet<string>): Promise<void> {
@@ -318,9 +322,21 @@ export class NftTarget implements Target<NftEntry> {
       this.#sweepTimer = undefined
       this.#turns
         .take(() => this.#sweep())
-        .catch((error) => this.#context.log.v(2, 'sweeping unused slots and chains failed; trying again', { error }))
+        .then(
+          () => {
+            this.#failedSweeps = 0
+          },
+          (error) => {
+            this.#context.log.v(2, 'sweeping unused slots and chains failed; trying again', { error })
+            if (++this.#failedSweeps === failedSweeps) this.#context.onDue?.()
+          },
+        )
         .finally(() => this.#armSweep())
     })
+  }
+
+  get #stuck(): boolean {
+    return this.#failedSweeps >= failedSweeps
   }
 
   async #sweep(): Promise<void> {

@@ -172,6 +172,24 @@ describe('isolation', () => {
   })
 })
 
+describe('a sweep that is refused', () => {
+  it('again and again, for something that is not seen holds a chain, leads to an exchange of the table', async () => {
+    const bench = await loaded(1)
+    bench.kernel.refuses = (text) => (text === 'delete chain lb-3' ? EBUSY : undefined)
+    await change(bench, 1, 2, 3)
+    await bench.clock.advance(3_000)
+    expect(bench.target.drifted()).toBe(false)
+    expect(bench.due).toEqual([])
+    await bench.clock.advance(5_000)
+    expect(bench.target.drifted()).toBe(true)
+    expect(bench.due).toHaveLength(1)
+    bench.distrust()
+    await bench.sync()
+    expect([...bench.kernel.state.chains.keys()].filter((name) => name.startsWith('lb-'))).toEqual(['lb-2'])
+    expect(bench.target.drifted()).toBe(false)
+  })
+})
+
 describe('owner of the table', () => {
   it('writes nothing after a crash when nothing changed', async () => {
     const first = await loaded(5)
