@@ -6,6 +6,7 @@ import { join } from 'node:path'
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
 import { canOwn, nftWritesRanges } from '../lab/vm.ts'
 import { LiveProxy, objectsOf, scenario } from './live.ts'
+import { serviceOf } from './manifests.ts'
 import { enterNamespace, type Namespace } from './support-netns.ts'
 
 const golden = join(import.meta.dirname, '../backend/nftables/table.nft')
@@ -75,6 +76,10 @@ describe('nft reads our table', () => {
 
   it.skipIf(!nftWritesRanges)('and loads it back in another namespace to the same text', async () => {
     await load('')
+    const syncs = proxy?.reports.length
+    const longest = serviceOf('s'.repeat(63), '172.30.0.99', [{ name: 'p'.repeat(15), port: 80 }])
+    proxy?.put({ ...longest, metadata: { ...longest.metadata, namespace: 'n'.repeat(63) } })
+    await proxy?.settled(syncs)
     const text = nft('list', 'ruleset')
     const copy = `${namespace.name}-copy`
     namespace.exec('ip', ['netns', 'add', copy])

@@ -5,8 +5,9 @@ import type { Endpoint, Frontend, NodeView, ServicePort } from '../../model/type
 import { affinityDispatch, affinityEntries } from './affinity.ts'
 import { element, frontendEntry, frontendKey, type NftEntry } from './entries.ts'
 
-export function plan(port: ServicePort, node: NodeView): readonly NftEntry[] {
-  if (port.frontends.length === 0) return []
+export function plan(resolved: ServicePort, node: NodeView): readonly NftEntry[] {
+  if (resolved.frontends.length === 0) return []
+  const port = withShortName(resolved)
   const entries: NftEntry[] = []
   for (const frontend of port.frontends) {
     if (frontend.kind === 'cluster-ip') planClusterIp(port, frontend, entries)
@@ -20,6 +21,15 @@ export function plan(port: ServicePort, node: NodeView): readonly NftEntry[] {
   }
   if (port.affinitySeconds > 0) entries.push(...affinityEntries(port, node))
   return entries
+}
+
+/** What is longer nft lists, but does not read back. */
+const longestComment = 128
+
+/** The name is for comments only. Namespace, name and port name at their longest are 15 characters more than fit. */
+function withShortName(port: ServicePort): ServicePort {
+  const { name } = port
+  return name.length <= longestComment ? port : { ...port, name: `${name.slice(0, longestComment - 3)}...` }
 }
 
 /** Everything that traffic on this node may be sent to. */

@@ -30,6 +30,21 @@ describe('a service port as nftables entries', () => {
     ])
   })
 
+  it('keeps comments as short as nft reads them, whatever the names', () => {
+    const key = `${'n'.repeat(63)}/${'s'.repeat(63)}`
+    const given = { key, ports: [tcp(80, 'p'.repeat(15), 3001)] }
+    const own = slice([here], { service: key, ports: [{ name: 'p'.repeat(15), protocol: 'tcp', port: 80 }] })
+    for (const affinitySeconds of [0, 60]) {
+      const text = JSON.stringify(planned({ ...given, affinitySeconds }, [own]))
+      const comments = [...text.matchAll(/ # ([^"]*)"|"comment":"([^"]+)"/g)].map(
+        ([, first, second]) => first ?? second,
+      )
+      const ofService = comments.filter((comment) => comment?.startsWith('nnn'))
+      expect(ofService.length).toBeGreaterThan(1)
+      expect(new Set(ofService)).toEqual(new Set([`${key.slice(0, 125)}...`]))
+    }
+  })
+
   it('rejects where there are no endpoints at all, on every frontend', () => {
     const given = { externalIps: ['192.168.99.11'], loadBalancerIps: ['1.2.3.4'], type: 'LoadBalancer' as const }
     expect(lines(planned({ ...given, ports: [tcp(80, 'p80', 3001)] }, []))).toEqual([
