@@ -135,11 +135,15 @@ export class Store {
       if (record === undefined) this.#services.delete(key)
       else this.#services.set(key, record)
     }
-    for (const [family, { services }] of this.#families) {
+    const udp = changed && (offersUdp(before) || offersUdp(record))
+    for (const [family, state] of this.#families) {
+      const { services } = state
       if (changed) {
         if (!services.has(key)) services.set(key, before)
         else if (same(services.get(key), record)) services.delete(key)
       }
+      // A new address may have been asked before anybody answered there, and in userspace mode the socket behind it is a new one.
+      if (udp) state.udpChanged = true
       this.#journal.change('service', services.size)
       if (services.size > 0) this.#onDirty(family)
     }
@@ -244,6 +248,9 @@ function sameEndpoint(a: EndpointRecord, b: EndpointRecord): boolean {
     same(a.nodeHints, b.nodeHints)
   )
 }
+
+const offersUdp = (service: ServiceRecord | undefined): boolean =>
+  service?.ports.some((port) => port.protocol === 'udp') === true
 
 const servesUdp = (slice: SliceRecord): boolean =>
   slice.endpoints.length > 0 && slice.ports.some((port) => port.protocol === 'udp')

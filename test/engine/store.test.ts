@@ -240,6 +240,22 @@ describe('Store: slices', () => {
     expect(take().udpChanged).toBe(true)
   })
 
+  it('a UDP service that comes, changes or goes asks for stale flows to be looked for; a TCP one does not', () => {
+    const { store, take } = setUp()
+    const record = (protocol: 'tcp' | 'udp', externalIps: readonly string[] = []) =>
+      service('ns/a', { ports: [{ name: 'p', protocol, port: 53, nodePort: 0 }], externalIps })
+    const dirties = (change: () => void) => {
+      change()
+      return take().udpChanged
+    }
+    expect(dirties(() => store.services.put('ns/a', record('tcp')))).toBe(false)
+    expect(dirties(() => store.services.put('ns/a', record('udp')))).toBe(true)
+    expect(dirties(() => store.services.put('ns/a', record('udp')))).toBe(false)
+    expect(dirties(() => store.services.put('ns/a', record('udp', ['192.0.2.1'])))).toBe(true)
+    expect(dirties(() => store.services.drop('ns/a'))).toBe(true)
+    expect(dirties(() => store.services.put('ns/a', record('tcp')))).toBe(false)
+  })
+
   it('a slice whose service label changes dirties both services, and the old one loses it', () => {
     const { store, put, take } = setUp()
     put(slice('ns/a', ['10.0.0.1']))
