@@ -63,12 +63,10 @@ export function declare(set: SetSpec, family: Family) {
     ...described,
     flags,
     ...(ranges ? { fieldLengths } : {}),
-    ...(affinity ? { size: affinityClients, timeoutMs: (set.timeoutSeconds ?? 0) * 1000 } : {}),
+    // No size: the kernel takes 65,535 by itself for a set that rules fill, but would set a megabyte aside for a set that says so.
+    ...(affinity ? { timeoutMs: (set.timeoutSeconds ?? 0) * 1000 } : {}),
   }
 }
-
-/** As many clients as kube-proxy's sets have room for. */
-const affinityClients = 65_535
 
 // ---- Keys and values. ----
 

@@ -77,3 +77,11 @@ describe('keys and values of our sets', () => {
     expect(decodeKey(shape, 4, first, last)).toBeUndefined()
   })
 })
+
+describe('a set of affinity clients', () => {
+  it('names no size: the kernel would reserve room for all of 65,535, a megabyte for each endpoint', () => {
+    const declared = declare({ name: 'affinity-x', shape: 'affinity', comment: '', timeoutSeconds: 30 }, 4)
+    expect(declared).toMatchObject({ timeoutMs: 30_000 })
+    expect(declared).not.toHaveProperty('size')
+  })
+})
