@@ -1,4 +1,7 @@
 // Which endpoint a client gets when we copy the bytes ourselves: round robin over a shuffled list, ClientIP affinity.
+//
+// Round robin and retries together would lead every client to a dead endpoint first: of two, one dead, each takes its turn at the
+// dead one and answers come from the other. So an endpoint that did not answer is passed over for a while.
 
 interface Remembered {
   readonly endpoint: string
@@ -8,6 +11,9 @@ interface Remembered {
 /** More clients than this and the longest unused are forgotten: memory must not follow the number of clients. */
 const mostClients = 65_536
 
+/** How long an endpoint that did not answer is passed over, if there are others; then one client tries it again. */
+const restMs = 10_000
+
 export class Balancer {
   readonly #random: () => number
   readonly #now: () => number
@@ -15,6 +21,8 @@ export class Balancer {
   #next = 0
   #affinityMs = 0
   readonly #clients = new Map<string, Remembered>()
+  /** Endpoints that did not answer, and until when they are passed over. */
+  readonly #resting = new Map<string, number>()
 
   /** `random` in [0, 1), `now` in ms. */
   constructor(random: () => number, now: () => number) {
@@ -35,6 +43,7 @@ export class Balancer {
     this.#endpoints = shuffle([...wanted], this.#random)
     this.#next = 0
     for (const [client, { endpoint }] of this.#clients) if (!wanted.has(endpoint)) this.#clients.delete(client)
+    for (const endpoint of this.#resting.keys()) if (!wanted.has(endpoint)) this.#resting.delete(endpoint)
   }
 
   /** Undefined if there is none, or none but those that failed for this client just now. */
@@ -56,13 +65,41 @@ export class Balancer {
     if (this.#clients.get(client)?.endpoint === endpoint) this.#clients.delete(client)
   }
 
+  /** It did not answer in time: others are asked before it. Clients that are bound to it still are. */
+  rest(endpoint: string): void {
+    this.#resting.set(endpoint, this.#now() + restMs)
+  }
+
+  /** It answers. */
+  wake(endpoint: string): void {
+    this.#resting.delete(endpoint)
+  }
+
   #roundRobin(failed: ReadonlySet<string>): string | undefined {
-    for (let tries = 0; tries < this.#endpoints.length; tries++) {
-      const endpoint = this.#endpoints[this.#next] as string
-      this.#next = (this.#next + 1) % this.#endpoints.length
-      if (!failed.has(endpoint)) return endpoint
+    const count = this.#endpoints.length
+    let resting: number | undefined
+    for (let tries = 0; tries < count; tries++) {
+      const at = (this.#next + tries) % count
+      const endpoint = this.#endpoints[at] as string
+      if (failed.has(endpoint)) continue
+      if (!this.#rests(endpoint)) return this.#take(at)
+      resting ??= at
     }
-    return undefined
+    return resting === undefined ? undefined : this.#take(resting)
+  }
+
+  #take(at: number): string {
+    this.#next = (at + 1) % this.#endpoints.length
+    return this.#endpoints[at] as string
+  }
+
+  /** Whoever comes when the time is over tries it; the others pass it over until that one knows. */
+  #rests(endpoint: string): boolean {
+    const until = this.#resting.get(endpoint)
+    if (until === undefined) return false
+    if (this.#now() < until) return true
+    this.rest(endpoint)
+    return false
   }
 
   /** Re-inserting keeps the map in order of use, so the first is the longest unused. */

@@ -119,7 +119,9 @@ async function connect(client: Socket, options: RelayOptions): Promise<void> {
       continue
     }
     try {
-      return join(client, await dial(endpoint, client, dialTimeoutsMs[attempt] as number))
+      const socket = await dial(endpoint, client, dialTimeoutsMs[attempt] as number)
+      balancer.wake(endpoint)
+      return join(client, socket)
     } catch (error) {
       const own = ownFault(error)
       if (own !== undefined) {
@@ -129,7 +131,10 @@ async function connect(client: Socket, options: RelayOptions): Promise<void> {
       }
       options.log.v(2, 'endpoint did not answer', { endpoint, error })
       failed.add(endpoint)
-      if (error instanceof ProxyError) attempt++
+      if (error instanceof ProxyError) {
+        balancer.rest(endpoint)
+        attempt++
+      }
     }
   }
   if (client.destroyed) return

@@ -35,6 +35,23 @@ async function deadEndpoint(): Promise<string> {
   return `127.0.0.1:${port}`
 }
 
+/** Neither answers nor refuses until it is woken: a stopped process whose queue is full. */
+async function silentEndpoint(): Promise<{ readonly address: string; wake(): void }> {
+  const program = `require('net').createServer((s) => s.end('at last')).listen({ port: 0, host: '127.0.0.1', backlog: 1 },
+      function () { console.log(this.address().port) })`
+  const child = spawn(process.execPath, ['-e', program], { stdio: ['ignore', 'pipe', 'inherit'] })
+  opened.push(() => child.kill('SIGKILL'))
+  const port = Number((await once(child.stdout, 'data'))[0])
+  child.kill('SIGSTOP')
+  for (let i = 0; i < 3; i++) {
+    const filler = createConnection({ host: '127.0.0.1', port })
+    filler.on('error', () => {})
+    opened.push(() => filler.destroy())
+  }
+  await delay(50)
+  return { address: `127.0.0.1:${port}`, wake: () => child.kill('SIGCONT') }
+}
+
 async function tcpRelay(
   endpoints: readonly string[],
   more: Partial<Parameters<typeof relayTcp>[0]> = {},
@@ -80,26 +97,30 @@ describe('the TCP relay', () => {
   })
 
   it('asks a slow endpoint again, with more patience', async () => {
-    const program = `require('net').createServer((s) => s.end('at last')).listen({ port: 0, host: '127.0.0.1', backlog: 1 },
-      function () { console.log(this.address().port) })`
-    const child = spawn(process.execPath, ['-e', program], { stdio: ['ignore', 'pipe', 'inherit'] })
-    opened.push(() => child.kill('SIGKILL'))
-    const port = Number((await once(child.stdout, 'data'))[0])
-    // Stopped, and its queue full: what comes now is neither answered nor refused.
-    child.kill('SIGSTOP')
-    for (let i = 0; i < 3; i++) {
-      const filler = createConnection({ host: '127.0.0.1', port })
-      filler.on('error', () => {})
-      opened.push(() => filler.destroy())
-    }
-    await delay(50)
+    const { address, wake } = await silentEndpoint()
     const shed: string[] = []
-    const relay = await tcpRelay([`127.0.0.1:${port}`], { onShed: (why) => shed.push(why) })
+    const relay = await tcpRelay([address], { onShed: (why) => shed.push(why) })
     const answer = ask(relay.port, '?')
     await delay(350)
-    child.kill('SIGCONT')
+    wake()
     expect(await answer).toBe('at last')
     expect(shed).toEqual([])
+  })
+
+  it('costs one client time when an endpoint is dead, not every client', async () => {
+    const alive = await tcpServer((socket) => socket.end('alive'))
+    const { address: dead } = await silentEndpoint()
+    const picks = balancer([alive, dead])
+    const asked: (string | undefined)[] = []
+    const pick = picks.pick.bind(picks)
+    picks.pick = (client, failed) => {
+      asked.push(pick(client, failed))
+      return asked.at(-1)
+    }
+    const relay = await tcpRelay([], { balancer: picks })
+    for (let i = 0; i < 6; i++) expect(await ask(relay.port, '?')).toBe('alive')
+    expect(asked).toContain(dead)
+    expect(asked.filter((endpoint) => endpoint === dead).length).toBeLessThan(3)
   })
 
   it('does not blame an endpoint for being late itself', async () => {
@@ -282,6 +303,23 @@ describe('balancing', () => {
     expect(sticky.pick('client')).not.toBe(first)
     const second = sticky.pick('client') as string
     expect(sticky.pick('client', new Set([second]))).not.toBe(second)
+  })
+
+  it('passes over an endpoint that did not answer, lets one client try it later, and asks it when there is no other', () => {
+    let now = 0
+    const picks = new Balancer(Math.random, () => now)
+    picks.update(['dead:1', 'alive:1', 'well:1'], 0)
+    const some = (count: number) => Array.from({ length: count }, () => picks.pick('x'))
+    picks.rest('dead:1')
+    expect(some(20)).not.toContain('dead:1')
+    now = 20_000
+    expect(some(20).filter((endpoint) => endpoint === 'dead:1')).toHaveLength(1)
+    for (const endpoint of ['dead:1', 'alive:1', 'well:1']) picks.rest(endpoint)
+    expect(new Set(some(3)).size).toBe(3)
+    picks.wake('alive:1')
+    expect(new Set(some(5))).toEqual(new Set(['alive:1']))
+    picks.wake('dead:1')
+    expect(some(2)).toContain('dead:1')
   })
 
   it('has nothing to offer without endpoints', () => {
