@@ -11,7 +11,7 @@ import type { Dump, Expected } from './observe.ts'
 /** What is asked of the kernel. */
 export type Kernel = Pick<
   Nftables,
-  'port' | 'commit' | 'failure' | 'tables' | 'sets' | 'chains' | 'rules' | 'elements' | 'close'
+  'port' | 'commit' | 'failure' | 'tables' | 'sets' | 'chains' | 'rules' | 'elements' | 'members' | 'close'
 >
 
 export async function dumpTable(nft: Kernel, { node, sets: known }: Expected, signal: AbortSignal): Promise<Dump> {
@@ -25,7 +25,7 @@ export async function dumpTable(nft: Kernel, { node, sets: known }: Expected, si
   return { sets, elements, chains, rules: await nft.rules(family, tableName, { signal }) }
 }
 
-/** Clients that affinity sets remember: they stay with their endpoints when the table is exchanged. */
+/** Clients that affinity sets remember: they stay with their endpoints when the table is exchanged. New ones come while we read. */
 export async function affinityClients(
   nft: Kernel,
   family: Family,
@@ -34,7 +34,7 @@ export async function affinityClients(
   const clients = new Map<string, readonly string[]>()
   for (const { name } of await nft.sets(family, tableName, { signal })) {
     if (!name.startsWith('affinity-')) continue
-    const members = await nft.elements(family, tableName, name, { signal })
+    const members = await nft.members(family, tableName, name, { signal })
     clients.set(
       name,
       members.map(({ key }) => formatIp(key)),

@@ -103,19 +103,25 @@ export class Nftables {
     for (let attempt = 1; attempt <= attempts; attempt++) {
       const elements: Element[] = []
       const seen = new Set<string>()
-      const collect: Decode<Element> = (answer, reader) => {
-        for (const element of decodeElements(answer, reader)?.elements ?? []) {
-          elements.push(element)
-          seen.add(identity(element))
-        }
-        return undefined
-      }
+      const collect = each((element) => {
+        elements.push(element)
+        seen.add(identity(element))
+      })
       if ((await this.#dump(op, message.elements.get, body, collect, wait)) && seen.size === elements.length) {
         return elements
       }
       await sleep(this.#clock, resizeMs * attempt, wait?.signal)
     }
     throw this.#restless(op)
+  }
+
+  /** What one walk tells, each once: for a set that packets fill, which may never hold still for `elements`. Some may be missing. */
+  async members(family: Family, table: string, set: string, wait?: Wait): Promise<readonly Element[]> {
+    const found = new Map<string, Element>()
+    const collect = each((element) => void found.set(identity(element), element))
+    const body = header(familyNumber(family), table, set)
+    await this.#dump(`list members of ${set}`, message.elements.get, body, collect, wait)
+    return [...found.values()]
   }
 
   close(): void {
@@ -163,6 +169,13 @@ export class Nftables {
     })
   }
 }
+
+const each =
+  (visit: (element: Element) => void): Decode<Element> =>
+  (answer, reader) => {
+    for (const element of decodeElements(answer, reader)?.elements ?? []) visit(element)
+    return undefined
+  }
 
 const latin1 = (bytes: Uint8Array): string =>
   (bytes instanceof Buffer ? bytes : Buffer.from(bytes.buffer, bytes.byteOffset, bytes.length)).toString('latin1')

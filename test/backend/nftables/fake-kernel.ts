@@ -288,7 +288,13 @@ export class FakeNftables {
     return [...this.#kernel.state.sets.values()]
   }
 
-  async elements(_family: Family, _table: string, set: string) {
+  /** Clients never cease to come: such a set does not hold still. */
+  async elements(family: Family, table: string, set: string) {
+    if (set.startsWith('affinity-')) throw new ProxyError('netlink', `${set} kept changing`)
+    return this.members(family, table, set)
+  }
+
+  async members(_family: Family, _table: string, set: string) {
     this.#kernel.reads++
     return [...(this.#kernel.state.elements.get(set)?.values() ?? [])]
   }

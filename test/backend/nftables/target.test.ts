@@ -219,6 +219,7 @@ describe('owner of the table', () => {
     const client = { key: Uint8Array.of(203, 0, 113, 2) }
     first.kernel.tamper((state) => state.elements.get(set)?.set('cb007102', client))
     await first.target.close()
+    expect(first.kernel.state.flags).toBe(0)
     const second = new Bench(view(), first.kernel)
     second.put(sticky, sliceOf(1, 1, 2))
     await second.sync()
