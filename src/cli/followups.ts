@@ -22,7 +22,7 @@ export interface FollowOptions {
   readonly health: ProxyHealth
   readonly recorder: EventRecorder
   readonly metrics: Pick<Metrics, 'conntrack'>
-  readonly backend: Pick<Backend<Held>, 'answers'>
+  readonly backend: Pick<Backend<Held>, 'answers' | 'untracked'>
   /** Of this node. */
   readonly name: string
   readonly clock: Clock
@@ -30,7 +30,7 @@ export interface FollowOptions {
 }
 
 export function followUps(options: FollowOptions): { close(): Promise<void> } {
-  const { engine, journal, views, health, metrics, backend, clock, log } = options
+  const { engine, journal, views, health, metrics, backend, log } = options
   const tell = events(options)
   const checks = new ServiceHealth({
     addresses: (family) => views.of(family).nodePorts,
@@ -39,21 +39,12 @@ export function followUps(options: FollowOptions): { close(): Promise<void> } {
       tell.service(service, 'FailedToStartServiceHealthcheck', 'Listen', `port ${port}: ${describeError(error)}`),
     log,
   })
-  const table = new ConntrackTable()
-  describeConntrack(table, log)
-  const cleaner = new ConntrackCleaner({
-    table,
-    ports: (family) => engine.udpPorts(family),
-    nodeAddresses: (family) => views.addresses.filter((ip) => familyOf(ip) === family),
-    answers: backend.answers,
-    clock,
-    log,
-  })
+  const cleaner = backend.untracked ? undefined : openCleaner(options)
 
   const synced = async ({ family, udpChanged }: SyncReport): Promise<void> => {
     health.updated(family)
     await checks.sync(engine.health(family), family)
-    if (!udpChanged) return
+    if (!udpChanged || cleaner === undefined) return
     const { durationMs, deleted } = await cleaner.clean(family)
     metrics.conntrack(family, durationMs, deleted)
   }
@@ -85,10 +76,23 @@ export function followUps(options: FollowOptions): { close(): Promise<void> } {
 
   return {
     async close() {
-      await cleaner.stop()
+      await cleaner?.stop()
       await checks.close()
     },
   }
+}
+
+function openCleaner({ engine, views, backend, clock, log }: FollowOptions) {
+  const table = new ConntrackTable()
+  describeConntrack(table, log)
+  return new ConntrackCleaner({
+    table,
+    ports: (family) => engine.udpPorts(family),
+    nodeAddresses: (family) => views.addresses.filter((ip) => familyOf(ip) === family),
+    answers: backend.answers,
+    clock,
+    log,
+  })
 }
 
 function describeConntrack(table: ConntrackTable, log: Logger): void {

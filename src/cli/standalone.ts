@@ -214,7 +214,7 @@ export class Standalone {
       kind: 'KubeProxyConfiguration',
       mode,
       clusterCIDR: flags.get('cluster-cidr') ?? '',
-      nodePortAddresses: list(flags.get('nodeport-addresses')),
+      nodePortAddresses: this.#unprivileged ? ['127.0.0.0/8'] : list(flags.get('nodeport-addresses')),
       clientConnection: { kubeconfig: this.#kubeconfig },
       healthzBindAddress: '127.0.0.1:10256',
       metricsBindAddress: '127.0.0.1:10249',

@@ -31,6 +31,7 @@ export function userspaceUnprivileged(settings: Pick<Settings, 'userspace'>): Ba
   return {
     name: 'userspace',
     periodic: true,
+    untracked: true,
     families: async () => [4],
     prepare: async () => {},
     base: () => [],

@@ -33,6 +33,7 @@ export function winuserspace(
   return {
     name: 'userspace',
     periodic: true,
+    untracked: true,
     async families(): Promise<readonly Family[]> {
       const found = windows.interfaces()[name]
       if (found !== undefined) return found.some(({ family }) => family === 'IPv6') ? [4, 6] : [4]
