@@ -1,6 +1,7 @@
 import { connect, createServer, type Server } from 'node:net'
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
 import type { Family } from '../../src/lib/ip.ts'
+import { nextTurn } from '../../src/lib/time.ts'
 import { addressBytes } from '../../src/sys/netlink/address.ts'
 import { MessageReader } from '../../src/sys/netlink/message.ts'
 import type { Notice } from '../../src/sys/netlink/nft/dump.ts'
@@ -521,6 +522,34 @@ describe('other people', () => {
       await committed(second, (writer) => writeTable(writer, { family: 4, name: table }, 'delete'))
     },
   )
+
+  it('interrupt every listing by committing all the time to tables of their own, and it is told all the same', async () => {
+    const nft = nftables()
+    const others = nftables()
+    const chains = Array.from({ length: 1_500 }, (_, i) => `chain-${i}`)
+    const expressions: Expression[] = Array.from({ length: 8 }, () => ({ expression: 'meta', key: 'mark', dreg: 1 }))
+    await committed(nft, (writer) => {
+      writeTable(writer, { family: 4, name: table })
+      for (const name of chains) writeChain(writer, { family: 4, table, name })
+      for (const chain of chains) writeRule(writer, { family: 4, table, chain, expressions })
+    })
+    let busy = true
+    const storm = async () => {
+      for (let i = 0; busy; i++) {
+        const verb = i % 2 === 0 ? 'add' : 'delete'
+        await committed(others, (writer) => writeTable(writer, { family: 4, name: 'others' }, verb))
+        await nextTurn()
+      }
+    }
+    const raging = storm()
+    try {
+      expect((await nft.chains(4, table)).map(({ name }) => name)).toEqual(chains)
+      expect((await nft.rules(4, table)).map(({ chain }) => chain)).toEqual(chains)
+    } finally {
+      busy = false
+      await raging
+    }
+  })
 
   it('are told apart in the notices of what changed', async () => {
     const notices: Notice[] = []

@@ -75,21 +75,19 @@ export class Nftables {
     return this.#list('list tables', message.table.get, header(0), decodeTable, wait)
   }
 
-  async chains(family: Family, table: string, wait?: Wait): Promise<readonly Chain[]> {
-    const body = header(familyNumber(family), table)
-    const found = await this.#list(`list chains of ${table}`, message.chain.get, body, decodeChain, wait)
+  chains(family: Family, table: string, wait?: Wait): Promise<readonly Chain[]> {
     // The kernel filters rules and sets by table, but not chains.
-    return found.filter((chain) => chain.table === table)
+    const body = header(familyNumber(family), table)
+    return this.#list(`list chains of ${table}`, message.chain.get, body, ofTable(table, decodeChain), wait)
   }
 
   sets(family: Family, table: string, wait?: Wait): Promise<readonly NftSet[]> {
     return this.#list(`list sets of ${table}`, message.set.get, header(familyNumber(family), table), decodeSet, wait)
   }
 
-  async rules(family: Family, table: string, wait?: Wait): Promise<readonly ListedRule[]> {
+  rules(family: Family, table: string, wait?: Wait): Promise<readonly ListedRule[]> {
     const body = header(familyNumber(family), table)
-    const found = await this.#list(`list rules of ${table}`, message.rule.get, body, decodeRule, wait)
-    return found.filter((rule) => rule.table === table)
+    return this.#list(`list rules of ${table}`, message.rule.get, body, ofTable(table, decodeRule), wait)
   }
 
   /**
@@ -128,6 +126,7 @@ export class Nftables {
     this.#socket.close()
   }
 
+  /** Where others commit all the time, to tables of their own, no dump is free of interruptions: one that says the same as the last is right, too. */
   async #list<T>(
     op: string,
     type: number,
@@ -135,6 +134,7 @@ export class Nftables {
     decode: Decode<T>,
     wait?: Wait,
   ): Promise<readonly T[]> {
+    let before: string | undefined
     for (let attempt = 1; attempt <= attempts; attempt++) {
       const found: T[] = []
       const collect: Decode<T> = (answer, reader) => {
@@ -143,6 +143,9 @@ export class Nftables {
         return undefined
       }
       if (await this.#dump(op, type, body, collect, wait)) return found
+      const now = JSON.stringify(found)
+      if (now === before) return found
+      before = now
     }
     throw this.#restless(op)
   }
@@ -169,6 +172,13 @@ export class Nftables {
     })
   }
 }
+
+const ofTable =
+  <T extends { readonly table: string }>(table: string, decode: Decode<T>): Decode<T> =>
+  (answer, reader) => {
+    const one = decode(answer, reader)
+    return one?.table === table ? one : undefined
+  }
 
 const each =
   (visit: (element: Element) => void): Decode<Element> =>
