@@ -70,10 +70,13 @@ async function runUntilStopped(options: Options, log: ReturnType<typeof createLo
     const { signal } = stop
     const retire = () => retireOtherModes(options.config, log, signal)
     const seamless = options.config.mode === 'ipvs' || hasIpvsDevice()
+    const backend = backendFor({ mode: options.config.mode, settings: settingsOf(options.config) })
+    // A mode that cannot work here says so before anything is removed that does.
+    await backend.families()
     if (!seamless) await retire()
     await run({
       options,
-      backend: backendFor({ mode: options.config.mode, settings: settingsOf(options.config) }),
+      backend,
       log,
       signal,
       ...(seamless ? { onServing: retire } : {}),

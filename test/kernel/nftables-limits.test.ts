@@ -79,17 +79,23 @@ describe('isolation in the kernel', () => {
 })
 
 describe('what is missing', () => {
-  it.skipIf(!existsSync('/usr/bin/setpriv'))('without CAP_NET_ADMIN says so in one line', async () => {
-    bundle = await bundleProgram(join(import.meta.dirname, 'features.worker.ts'))
-    const { status, stdout } = spawnSync(
-      '/usr/bin/setpriv',
-      ['--bounding-set', '-net_admin', '--inh-caps', '-net_admin', process.execPath, bundle.file],
-      { encoding: 'utf8' },
-    )
-    expect(`${status} ${stdout}`).toBe(
-      '1 CAP_NET_ADMIN is missing: nftables mode must run as root or with that capability\n',
-    )
-  })
+  it.skipIf(!existsSync('/usr/bin/setpriv'))(
+    'without CAP_NET_ADMIN the proxy says so in one line, and ends before it removes what other modes left',
+    async () => {
+      bundle = await bundleProgram(join(import.meta.dirname, '../cli/sluice.worker.ts'))
+      const { status, stdout, stderr } = spawnSync(
+        '/usr/bin/setpriv',
+        [
+          ...['--bounding-set', '-net_admin', '--inh-caps', '-net_admin', process.execPath, bundle.file],
+          ...['proxy', '--proxy-mode=nftables', '--master=http://127.0.0.1:1', '--hostname-override=n'],
+        ],
+        { encoding: 'utf8' },
+      )
+      expect(`${status} ${stdout}`).toBe('1 ')
+      expect(stderr).toContain('CAP_NET_ADMIN is missing: nftables mode must run as root or with that capability')
+      expect(stderr.trim().split('\n')).toHaveLength(1)
+    },
+  )
 })
 
 /** In an emulated CPU a tenth takes as long. */
