@@ -110,8 +110,8 @@ export interface Backend<E extends Held> {
   /** What one service port needs. Pure. */
   plan(port: ServicePort, node: NodeView): readonly E[]
   open(context: OpenContext): Promise<Target<E>>
-  /** This process itself answers UDP there, for a service: such flows are no less in use than those to endpoints. */
-  answers?(family: Family, ip: string, port: number): boolean
+  /** This process itself answers UDP there, for that service port: such flows are no less in use than those to endpoints. */
+  answers?(family: Family, id: string, ip: string, port: number): boolean
   /** Listens on the services' own addresses, so that the kernel translates nothing and has no flows that could become stale. */
   readonly untracked?: true
   /** Statistics of the data plane itself, where it has any: read when asked for, of at most so many service ports and the rest as one. */

@@ -10,7 +10,8 @@
 // 4. Node ports: only flows to this node's own addresses. kube-proxy takes any destination with that port number, and so deletes
 //    flows to other machines.
 // 5. TCP and SCTP end by themselves: never touched.
-// 6. In userspace mode it is our own socket that answers, and it knows better when an endpoint is gone: such flows stay.
+// 6. In userspace mode it is our own socket that answers, and it knows better when an endpoint is gone: such flows stay. The socket must be
+//    that of the service: after a restart another service's may have the port.
 
 import { type Family, isLoopback } from '../lib/ip.ts'
 import type { Logger } from '../lib/log.ts'
@@ -37,14 +38,28 @@ interface StaleRule {
   stale(flow: Flow): boolean
 }
 
+/** Does the data plane itself answer for a service port there? */
+type Answers = (id: string, ip: string, port: number) => boolean
+
+interface Place {
+  /** Of the service ports that are reached there. */
+  readonly ids: string[]
+  readonly serving: Serving
+}
+
 /** For one family; `nodeAddresses` are all those of this machine's interfaces. */
-function staleRule(ports: Iterable<ServicePort>, nodeAddresses: Iterable<string>): StaleRule {
-  const frontends = new Map<number, Map<string, Serving>>()
+function staleRule(
+  ports: Iterable<ServicePort>,
+  nodeAddresses: Iterable<string>,
+  answers: Answers = () => false,
+): StaleRule {
+  const frontends = new Map<number, Map<string, Place>>()
   for (const port of ports) {
     if (port.protocol !== 'udp' || port.serving.length === 0) continue
     for (const { kind, ip, port: number } of port.frontends) {
-      const serving = entry(entry(frontends, number), kind === 'node-port' ? anyOwn : ip)
-      for (const endpoint of port.serving) add(serving, endpoint)
+      const place = placeOf(frontends, number, kind === 'node-port' ? anyOwn : ip)
+      place.ids.push(port.id)
+      for (const endpoint of port.serving) add(place.serving, endpoint)
     }
   }
   const own = new Set(nodeAddresses)
@@ -55,9 +70,11 @@ function staleRule(ports: Iterable<ServicePort>, nodeAddresses: Iterable<string>
       const byIp = frontends.get(flow.destinationPort)
       if (byIp === undefined) return false
       const { destination } = flow
-      const serving =
+      const place =
         byIp.get(destination) ?? (own.has(destination) || isLoopback(destination) ? byIp.get(anyOwn) : undefined)
-      return serving !== undefined && serving.get(flow.replySource)?.has(flow.replySourcePort) !== true
+      const { replySource, replySourcePort } = flow
+      if (place === undefined || place.serving.get(replySource)?.has(replySourcePort) === true) return false
+      return !place.ids.some((id) => answers(id, replySource, replySourcePort))
     },
   }
 }
@@ -96,8 +113,8 @@ export interface CleanerOptions<F extends Flow> {
   /** Live service ports of a family, read when a run starts. */
   readonly ports: (family: Family) => Iterable<ServicePort>
   readonly nodeAddresses: (family: Family) => Iterable<string>
-  /** Where the data plane answers by itself, if it does: such flows are never stale. */
-  readonly answers?: ((family: Family, ip: string, port: number) => boolean) | undefined
+  /** Where the data plane answers by itself for a service port, if it does: such flows are never stale. */
+  readonly answers?: ((family: Family, id: string, ip: string, port: number) => boolean) | undefined
   readonly clock: Clock
   readonly log: Logger
 }
@@ -147,7 +164,9 @@ export class ConntrackCleaner<F extends Flow> {
     const result = () => ({ family, deleted, durationMs: clock.monotonic() - started })
     try {
       signal.throwIfAborted()
-      const rule = staleRule(this.#options.ports(family), this.#options.nodeAddresses(family))
+      const { ports, nodeAddresses, answers } = this.#options
+      const own: Answers = (id, ip, port) => answers?.(family, id, ip, port) === true
+      const rule = staleRule(ports(family), nodeAddresses(family), own)
       for (let more = rule.ports.size > 0; more; ) {
         const found = await this.#collect(family, rule)
         const before = deleted
@@ -166,13 +185,11 @@ export class ConntrackCleaner<F extends Flow> {
 
   /** What is found in a table that keeps changing is still stale: the last attempt counts, complete or not. */
   async #collect(family: Family, rule: StaleRule): Promise<readonly F[]> {
-    const { answers } = this.#options
     const filter = { family, protocol: UDP, destinationPorts: rule.ports }
-    const doomed = (flow: F) => rule.stale(flow) && answers?.(family, flow.replySource, flow.replySourcePort) !== true
     for (let attempt = 1; ; attempt++) {
       const stale: F[] = []
       const visit = (flows: readonly F[]) => {
-        for (const flow of flows) if (stale.length < maxStale && doomed(flow)) stale.push(flow)
+        for (const flow of flows) if (stale.length < maxStale && rule.stale(flow)) stale.push(flow)
       }
       const { interrupted } = await this.#options.table.list(filter, visit, { signal: this.#abort.signal })
       if (!interrupted || attempt === attempts) return stale
@@ -183,13 +200,18 @@ export class ConntrackCleaner<F extends Flow> {
 /** Key of the node-port frontend among the addresses of a port; no address looks like that. */
 const anyOwn = ''
 
-function entry<K, K2, V>(map: Map<K, Map<K2, V>>, key: K): Map<K2, V> {
-  let inner = map.get(key)
-  if (inner === undefined) {
-    inner = new Map()
-    map.set(key, inner)
+function placeOf(frontends: Map<number, Map<string, Place>>, port: number, ip: string): Place {
+  let byIp = frontends.get(port)
+  if (byIp === undefined) {
+    byIp = new Map()
+    frontends.set(port, byIp)
   }
-  return inner
+  let place = byIp.get(ip)
+  if (place === undefined) {
+    place = { ids: [], serving: new Map() }
+    byIp.set(ip, place)
+  }
+  return place
 }
 
 function add(serving: Serving, { ip, port }: Endpoint): void {

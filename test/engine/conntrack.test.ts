@@ -224,12 +224,19 @@ describe('cleaning', () => {
     expect(idle.calls).toEqual([])
   })
 
-  it('keeps flows that the data plane itself answers, as in userspace mode, and no others', async () => {
+  it('keeps flows that the data plane itself answers for the service, as in userspace mode, and no others', async () => {
     const kept = flow('172.30.1.1 8000', '10.0.0.1 41000')
     const stale = flow('172.30.1.1 8000', '10.0.0.1 41001')
-    const all = table([kept, stale])
-    const answers = (family: number, ip: string, port: number) => family === 4 && ip === '10.0.0.1' && port === 41_000
-    expect(await cleaner(all, [servicePort()], answers).clean(4)).toMatchObject({ deleted: 1 })
+    // Another service's socket has the port that this one's had before a restart.
+    const astray = flow('172.30.1.1 8000', '10.0.0.1 41002')
+    const all = table([kept, stale, astray])
+    const owners = new Map([
+      [41_000, servicePort().id],
+      [41_002, 'other/service/udp'],
+    ])
+    const answers = (family: number, id: string, ip: string, port: number) =>
+      family === 4 && ip === '10.0.0.1' && owners.get(port) === id
+    expect(await cleaner(all, [servicePort()], answers).clean(4)).toMatchObject({ deleted: 2 })
     expect(all.flows).toEqual([kept])
   })
 

@@ -2,7 +2,7 @@
 
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process'
 import { once } from 'node:events'
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { createServer, type Server, Socket } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -302,6 +302,28 @@ printf %s "\${text%.}" | exec ${real} "$@"
 `
   writeFileSync(join(folder, program), script, { mode: 0o755 })
   return { path: `${folder}:${process.env.PATH}`, end: () => rmSync(folder, { recursive: true }) }
+}
+
+/** A PATH with a restore that tells how many sockets listen on the node when it is called, and which ports its text leads to. */
+export async function overhearing(
+  world: World,
+  flavour: Flavour,
+): Promise<{ path: string; heard(): readonly string[]; end(): void }> {
+  const folder = mkdtempSync(join(tmpdir(), 'sluice-overhearing-'))
+  const program = `iptables-${flavour}-restore`
+  const real = (await world.run(`command -v ${program}`)).trim()
+  const script = `#!/bin/sh
+text=$(cat; echo .)
+ports=$(printf %s "$text" | grep -o 'to-destination [0-9.]*:[0-9]*' | sed 's/.*://' | sort -u | tr '\\n' ' ')
+echo "$(ss -Hlnt src ${nodeIp} | wc -l) listeners, leads to $ports" >> ${folder}/heard
+printf %s "\${text%.}" | exec ${real} "$@"
+`
+  writeFileSync(join(folder, program), script, { mode: 0o755 })
+  return {
+    path: `${folder}:${process.env.PATH}`,
+    heard: () => readFileSync(join(folder, 'heard'), 'utf8').trim().split('\n'),
+    end: () => rmSync(folder, { recursive: true }),
+  }
 }
 
 // ---- The proxy. ----

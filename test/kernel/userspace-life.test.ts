@@ -10,6 +10,7 @@ import {
   delay,
   expand,
   nodeIp,
+  overhearing,
   ProxyProcess,
   podIps,
   refusing,
@@ -70,6 +71,20 @@ describe.each<Flavour>(['nft', 'legacy'])('life of userspace mode, %s', (flavour
       await proxy.kill()
       expect(await world.ask()).toBe('ECONNREFUSED')
     }
+  })
+
+  it('listens only when rules of a dead process lead nowhere: its ports may be those of other services now', async () => {
+    const first = await start(world)
+    await first.settle()
+    await first.kill()
+    const { path, heard, end } = await overhearing(world, flavour)
+    const next = await ProxyProcess.start(world, web().put, { PATH: path }, 'userspace')
+    await next.settle()
+    expect(heard()[0]).toMatch(/^0 listeners, leads to 1( |$)/)
+    expect(heard().at(-1)).toMatch(/^1 listeners, leads to \d\d+( |$)/)
+    expect(podIps).toContain(await world.ask())
+    await next.kill()
+    end()
   })
 
   it('survives kill -9 in the middle of syncs', async () => {

@@ -31,6 +31,6 @@ export function userspace(settings: Pick<Settings, 'syncPeriodMs' | 'userspace'>
       targets.set(context.family, target)
       return target
     },
-    answers: (family, ip, port) => targets.get(family)?.answers(ip, port) === true,
+    answers: (family, id, ip, port) => targets.get(family)?.answers(id, ip, port) === true,
   }
 }

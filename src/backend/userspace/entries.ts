@@ -6,6 +6,8 @@ import type { Held } from '../backend.ts'
 /** Which endpoints a listener offers: all that are usable, or those on this node. */
 export type Reach = 'cluster' | 'local'
 
+export const reaches: readonly Reach[] = ['cluster', 'local']
+
 /** One socket per service port and reach; which port it gets is the target's business. */
 export interface ListenerEntry extends Held {
   readonly kind: 'listener'

@@ -1,7 +1,6 @@
 // The sockets of userspace mode in one family: opened, fed with endpoints, closed; what they carry lives on when they close.
 
 import { ProxyError } from '../../lib/errors.ts'
-import { hostPort } from '../../lib/ip.ts'
 import type { Logger } from '../../lib/log.ts'
 import type { Clock } from '../../lib/time.ts'
 import type { Held, Refusal } from '../backend.ts'
@@ -32,8 +31,6 @@ interface Open {
 export class Listeners {
   readonly #options: ListenersOptions
   readonly #open = new Map<string, Open>()
-  /** Where those for UDP are. */
-  readonly #answering = new Set<string>()
   /** Closed, but with connections that go on. */
   readonly #retired = new Set<Relay>()
   readonly #shed: Record<ShedReason, number> = { files: 0, dial: 0, ports: 0, flows: 0 }
@@ -71,7 +68,6 @@ export class Listeners {
         const fresh = await this.#listen(entry, host, avoid)
         await this.drop([entry.id])
         this.#open.set(entry.id, fresh)
-        if (fresh.protocol === 'udp') this.#answering.add(hostPort(host, fresh.relay.port))
         this.version++
       } catch (error) {
         this.#failures++
@@ -87,14 +83,15 @@ export class Listeners {
       const open = this.#open.get(id)
       if (open === undefined) continue
       this.#open.delete(id)
-      if (open.protocol === 'udp') this.#answering.delete(hostPort(open.host, open.relay.port))
       await open.relay.close()
       if (open.relay.active() > 0) this.#retired.add(open.relay)
     }
   }
 
-  answers(ip: string, port: number): boolean {
-    return this.#answering.has(hostPort(ip, port))
+  /** On that port of one of these addresses. */
+  listens(id: string, hosts: readonly string[], port: number): boolean {
+    const open = this.#open.get(id)
+    return open !== undefined && open.relay.port === port && hosts.includes(open.host)
   }
 
   /** Listeners that are elsewhere than they should be. */

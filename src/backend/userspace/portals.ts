@@ -138,6 +138,19 @@ export function compose(draft: Draft, missing: Missing = { hooks: [], canaries: 
   return `${out.join('\n')}\n`
 }
 
+/** Where redirected traffic goes while there are no listeners; not a port that any service could use by accident. */
+const nowhere = 1
+
+/** As `compose`, but whoever would be redirected to a listener is refused. */
+export function composeRefusal(draft: Draft): string {
+  const refusal = (['tcp', 'udp'] as const).map(
+    (protocol) =>
+      `-A ${chains.accept} -p ${protocol} -m ${protocol} --dport ${nowhere} -m conntrack --ctstate NEW -j REJECT`,
+  )
+  const texts = [...draft.texts, refusal.join('\n')]
+  return compose({ ...draft, texts, opened: () => ({ protocol: 'tcp', port: nowhere }), listeners: [] })
+}
+
 const declaration = (chain: string): string => `:${chain} - [0:0]`
 
 const tableOf = (line: string): PortalTable =>

@@ -10,12 +10,13 @@ import { openSight, type Seen, type Sight } from '../iptables/sight.ts'
 import { type Programs, Tools } from '../iptables/tools.ts'
 import { Watch } from '../iptables/watch.ts'
 import type { Budget } from '../relay/tcp.ts'
-import type { ListenerEntry, RulesEntry, UserspaceEntry } from './entries.ts'
+import { type ListenerEntry, listenerId, type RulesEntry, reaches, type UserspaceEntry } from './entries.ts'
 import { type Culprit, type Failure, isolate } from './isolate.ts'
 import { Listeners } from './listeners.ts'
 import {
   canaryTables,
   compose,
+  composeRefusal,
   type Draft,
   type Hook,
   hookArgs,
@@ -52,6 +53,9 @@ export class UserspaceTarget implements Target<UserspaceEntry> {
   #written: string | undefined
   /** Rules, or the ports that they lead to, changed since they were written. */
   #due = true
+  /** Rules of a dead process are in force. */
+  #inherited = false
+  #begun = false
 
   constructor({ context, programs, budget, settings }: TargetOptions) {
     const { family, log, clock } = context
@@ -71,10 +75,12 @@ export class UserspaceTarget implements Target<UserspaceEntry> {
   async observe(signal: AbortSignal): Promise<readonly Held[]> {
     this.#seen = await this.#sight.look(signal)
     const left = this.#written === undefined && ownChains.nat.some((chain) => this.#seen?.uses.has(`nat ${chain}`))
+    this.#inherited = left && !this.#begun
     return [...this.#listeners.held(), ...(left ? [leftover] : [])]
   }
 
   async apply(changes: Changes<UserspaceEntry>, wanted: Wanted<UserspaceEntry>, signal: AbortSignal): Promise<Applied> {
+    if (this.#inherited) await this.#disarm(wanted, signal)
     const version = this.#listeners.version
     const refused = [...(await this.#open(changes, wanted))]
     // Endpoints that come and go change what listeners know, and no rule.
@@ -84,9 +90,10 @@ export class UserspaceTarget implements Target<UserspaceEntry> {
     return { refused, figures: this.#listeners.figures() }
   }
 
-  /** Whether one of our sockets answers UDP there. */
-  answers(ip: string, port: number): boolean {
-    return this.#listeners.answers(ip, port) || this.#listeners.answers(anyAddress(this.#context.family), port)
+  /** Whether one of a service port's sockets is there. */
+  answers(id: string, ip: string, port: number): boolean {
+    const hosts = [ip, anyAddress(this.#context.family)]
+    return reaches.some((reach) => this.#listeners.listens(listenerId(id, reach), hosts, port))
   }
 
   drifted(): boolean {
@@ -97,6 +104,23 @@ export class UserspaceTarget implements Target<UserspaceEntry> {
   async close(): Promise<void> {
     this.#watch.close()
     await this.#listeners.drop(this.#listeners.held().map(({ id }) => id))
+  }
+
+  /**
+   * What a dead process wrote leads to ports that listeners of other services may be given now, and clients must not end up with
+   * those. So before anything listens, everybody is refused, as they were while nobody listened.
+   */
+  async #disarm(wanted: Wanted<UserspaceEntry>, signal: AbortSignal): Promise<void> {
+    const rules = joined(new Map(), [...rulesOf(wanted)])
+    try {
+      await this.#tools.restore(composeRefusal(this.#draft(rules, wanted)), signal)
+    } catch (error) {
+      // A service that is refused is found out about later, when all rules are written.
+      if (!(error instanceof ProxyError) || error.code !== 'exec' || error.fields.exitCode === undefined) throw error
+      this.#context.log.warn('rules of an earlier process stay until new ones are written', { error: error.message })
+    }
+    this.#inherited = false
+    this.#begun = true
   }
 
   /** Before the rules: nothing may lead to a port that nobody listens on. */
@@ -178,6 +202,7 @@ export class UserspaceTarget implements Target<UserspaceEntry> {
         lines,
       }
     }
+    this.#begun = true
     this.#rules = rules
     this.#written = compose(draft)
     this.#uses = usesOf(this.#written)

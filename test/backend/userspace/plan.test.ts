@@ -4,7 +4,7 @@ import { describe, expect, it } from 'vitest'
 import { removal } from '../../../src/backend/userspace/cleanup.ts'
 import type { UserspaceEntry } from '../../../src/backend/userspace/entries.ts'
 import { base, plan } from '../../../src/backend/userspace/plan.ts'
-import { compose, hooks, ownChains } from '../../../src/backend/userspace/portals.ts'
+import { compose, composeRefusal, hooks, ownChains } from '../../../src/backend/userspace/portals.ts'
 import { resolve } from '../../../src/model/resolve.ts'
 import type { NodeView, ServiceRecord, SliceRecord } from '../../../src/model/types.ts'
 import { endpoint, everyAddress, service, slice, tcp, view } from '../../model/builders.ts'
@@ -148,6 +148,24 @@ describe('portals', () => {
     const text = textOf(entries)
     expect(rules(text, 'KUBE-PORTALS-CONTAINER')).toEqual([])
     expect(rules(text, 'KUBE-PORTALS-FILTER')).toEqual(['-d 172.30.0.41 -j REJECT'])
+  })
+
+  it('refuse everybody, and lead to no listener, until there are listeners', () => {
+    const rulesEntries = entriesOf(balanced, [pods], view()).filter((entry) => entry.kind === 'rules')
+    const text = composeRefusal({
+      texts: rulesEntries.map(({ digest }) => digest),
+      opened: () => ({ protocol: 'tcp', port: 40_001 }),
+      listeners: [{ protocol: 'tcp', port: 40_001 }],
+      host: '192.168.0.2',
+      nodePorts: new Set(),
+    })
+    expect(text).not.toContain('40001')
+    expect(rules(text, 'KUBE-PORTALS-HOST')).toContainEqual(
+      '-d 172.30.0.41 -p tcp -m tcp --dport 80 -j DNAT --to-destination 192.168.0.2:1',
+    )
+    expect(rules(text, 'KUBE-NODEPORT-NON-LOCAL')).toContainEqual(
+      '-p tcp -m tcp --dport 1 -m conntrack --ctstate NEW -j REJECT',
+    )
   })
 
   it('refuse SCTP, and keep an entry that will say so', () => {
