@@ -154,10 +154,13 @@ async function connects(port: number, amount: number): Promise<number[]> {
   return samples
 }
 
+/** Few: an emulated CPU must be through with them before the relay takes the endpoint for dead. */
+const atOnce = 10
+
 async function holdIdle({ port, amount }: Task, idle: Socket[]): Promise<void> {
-  for (let i = 0; i < amount; i += 100) {
+  for (let i = 0; i < amount; i += atOnce) {
     await Promise.all(
-      Array.from({ length: Math.min(100, amount - i) }, async (_, j) => {
+      Array.from({ length: Math.min(atOnce, amount - i) }, async (_, j) => {
         // One source address has too few ports for all.
         const localAddress = `127.0.1.${1 + ((i + j) % 8)}`
         const socket = createConnection({ port, host: '127.0.0.1', localAddress, noDelay: true })
