@@ -1,18 +1,18 @@
 // One backend in one family: plan what is dirty, diff, apply, and recover. Any failure leads to observe-and-diff, never to guessing.
 
 import type { Applied, Backend, Changes, Held, Target } from '../backend/backend.ts'
-import { Ledger } from '../backend/ledger.ts'
+import { Ledger, stride } from '../backend/ledger.ts'
 import { describeError, ProxyError } from '../lib/errors.ts'
 import { type Family, familyName } from '../lib/ip.ts'
 import type { Logger } from '../lib/log.ts'
 import type { Clock, Timer } from '../lib/time.ts'
-import { stroll, type Walk } from '../lib/walk.ts'
+import { Stint, stroll, type Walk } from '../lib/walk.ts'
 import { critical } from '../model/critical.ts'
 import type { NodeView, ServicePort } from '../model/types.ts'
 import type { Conflict, Journal, Refused, SyncReport } from './journal.ts'
 import { Planner, type Resolve } from './planner.ts'
 import { Quarantine, type Quarantined } from './quarantine.ts'
-import type { Store } from './store.ts'
+import type { Dirt, Store } from './store.ts'
 import { impactOf } from './view.ts'
 
 export interface LaneOptions {
@@ -43,14 +43,11 @@ export interface FamilyStatus {
   readonly entries: readonly Held[]
 }
 
-/** How long planning may hold the event loop, and for how many services: health probes are answered in between. */
-const sliceMs = 5
-export const sliceServices = 200
-
 /** The owner of the base in the ledger, smaller than any service. */
 const base = ''
 
 interface Round {
+  readonly stint: Stint
   full: boolean
   put: number
   dropped: number
@@ -73,6 +70,8 @@ export class Lane {
   #everSynced = false
   #baseDue = true
   #timer: Timer | undefined
+  /** Taken from the store, and on its way into what follows. */
+  #dirt: Dirt | undefined
   /** To be planned; kept over failures. */
   readonly #queue = new Set<string>()
   /** What the next report that says ok is about. */
@@ -113,7 +112,7 @@ export class Lane {
     const { store, family } = this.#options
     return {
       family,
-      pending: store.dirty(service, family) || this.#changed.has(service),
+      pending: store.dirty(service, family) || this.#changed.has(service) || this.#dirt?.has(service) === true,
       ports: this.planner.portsOf(service),
       lost: this.planner.contest.conflicts().filter(({ loser }) => loser === service),
       quarantine: this.quarantine.one(service),
@@ -133,10 +132,14 @@ export class Lane {
   }
 
   async sync(signal: AbortSignal): Promise<SyncReport> {
-    const { clock, backend, family } = this.#options
+    const { clock, backend, family, breathe } = this.#options
     const startedAt = clock.now()
     const started = clock.monotonic()
-    const round: Round = { full: false, put: 0, dropped: 0, figures: {}, refused: [], tried: new Set() }
+    const stint = new Stint(clock, async () => {
+      await breathe()
+      signal.throwIfAborted()
+    })
+    const round: Round = { stint, full: false, put: 0, dropped: 0, figures: {}, refused: [], tried: new Set() }
     let error: ProxyError | undefined
     try {
       await this.#sync(round, signal)
@@ -173,22 +176,25 @@ export class Lane {
     round.full = !this.#trusted || target.drifted()
     this.#trusted = false // until this sync has succeeded
     const drifts = this.#drifts
-    this.#gather(round)
+    const gathering = stroll(this.#gathering(), round.stint)
+    if (gathering !== undefined) await gathering
+    for (const service of this.quarantine.due()) this.#retry(service, round)
     if (this.#baseDue) {
       this.ledger.want(base, this.#options.backend.base(this.planner.view))
       this.#baseDue = false
     }
     let observed = false
     if (!this.#everSynced) {
-      await this.#plan(round, (service) => this.#critical(service), signal)
+      await this.#plan(round, (service) => this.#critical(service))
       const held = await target.observe(signal)
-      await this.#stroll(this.ledger.resetting(held), signal)
+      round.stint.begin()
+      await stroll(this.ledger.resetting(held), round.stint)
       observed = true
       // Only when nothing but the base is there: what a predecessor left must stay until all of its successor is known.
       if (held.every(({ id }) => this.ledger.owners(id)[0] === base)) await this.#apply(round, signal)
     }
-    await this.#plan(round, () => true, signal)
-    if (round.full && !observed) await this.#stroll(this.ledger.resetting(await target.observe(signal)), signal)
+    await this.#plan(round, () => true)
+    if (round.full && !observed) await stroll(this.ledger.resetting(await target.observe(signal)), round.stint)
     await this.#apply(round, signal)
     for (const service of round.tried) {
       if (!round.refused.some((one) => one.service === service)) this.quarantine.clear(service)
@@ -197,18 +203,21 @@ export class Lane {
     this.#everSynced = true
   }
 
-  /** Takes up what is dirty and what is due again. */
-  #gather(round: Round): void {
+  /** Takes up what is dirty. */
+  *#gathering(): Walk<void> {
     const { store, family } = this.#options
     const dirt = store.take(family)
-    for (const service of dirt.services) {
+    this.#dirt = dirt
+    this.#triggers.push(...dirt.triggers)
+    this.#udpChanged ||= dirt.udpChanged
+    let seen = 0
+    for (const service of dirt.services()) {
+      if (++seen % stride === 0) yield
       this.#queue.add(service)
       this.#changed.add(service)
       this.quarantine.forgive(service)
     }
-    this.#triggers.push(...dirt.triggers)
-    this.#udpChanged ||= dirt.udpChanged
-    for (const service of this.quarantine.due()) this.#retry(service, round)
+    this.#dirt = undefined
   }
 
   #retry(service: string, round: Round): void {
@@ -217,17 +226,12 @@ export class Lane {
     if (service !== '') this.#queue.add(service)
   }
 
-  async #plan(round: Round, which: (service: string) => boolean, signal: AbortSignal): Promise<void> {
-    const { clock, breathe, journal } = this.#options
-    let sliceEnd = clock.monotonic() + sliceMs
-    let left = sliceServices
+  async #plan(round: Round, which: (service: string) => boolean): Promise<void> {
+    const { journal } = this.#options
+    const { stint } = round
     for (const service of this.#queue) {
       if (which(service)) this.#planOne(service, round)
-      if (--left > 0 && clock.monotonic() < sliceEnd) continue
-      await breathe()
-      signal.throwIfAborted()
-      sliceEnd = clock.monotonic() + sliceMs
-      left = sliceServices
+      if (stint.over) await stint.rest()
     }
     const { began, ended } = this.planner.contest.changes()
     for (const conflict of ended) journal.resolved(conflict)
@@ -251,22 +255,16 @@ export class Lane {
   }
 
   async #apply(round: Round, signal: AbortSignal): Promise<void> {
-    const changes = await this.#stroll(this.ledger.diffing(), signal)
+    const changes = await stroll(this.ledger.diffing(), round.stint)
     const applied = await (this.#target as Target<Held>).apply(changes, this.ledger.wanted(), signal)
+    round.stint.begin()
     const refused = this.#blame(applied, changes)
     const out = applied.refused.map((refusal) => refusal.id)
-    await this.#stroll(this.ledger.settling(changes, out), signal)
+    await stroll(this.ledger.settling(changes, out), round.stint)
     this.#refuse(round, refused)
     round.put += changes.put.length
     round.dropped += changes.drop.length
     if (applied.figures !== undefined) round.figures = applied.figures
-  }
-
-  #stroll<T>(walk: Walk<T>, signal: AbortSignal): T | Promise<T> {
-    return stroll(walk, async () => {
-      await this.#options.breathe()
-      signal.throwIfAborted()
-    })
   }
 
   /** Whose the refused entries are. Without the base nothing works, so its refusal fails the whole sync. */

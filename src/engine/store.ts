@@ -17,7 +17,9 @@ export interface Sink<R> {
 
 /** What changed in one family since the last time it was asked. */
 export interface Dirt {
-  readonly services: ReadonlySet<string>
+  /** Each at least once. */
+  services(): Iterable<string>
+  has(service: string): boolean
   /** Unix ms of the trigger times of slice changes. */
   readonly triggers: readonly number[]
   readonly udpChanged: boolean
@@ -115,17 +117,25 @@ export class Store {
   /** Hands out what is dirty, and starts anew. */
   take(family: Family): Dirt {
     const state = this.#families.get(family) as FamilyState
-    const { touched: services, udpChanged } = state
-    for (const key of state.services.keys()) services.add(key)
-    const triggers = [...state.triggers.values()].flat()
-    state.services.clear()
-    state.triggers.clear()
+    const { services, touched, udpChanged } = state
+    const triggers = state.triggers.size === 0 ? none : [...state.triggers.values()].flat()
+    // Handed out as they are: going through thousands is for those who can take a rest.
+    state.services = new Map()
     state.touched = new Set()
+    if (triggers.length > 0) state.triggers = new Map()
     state.udpChanged = false
     this.#pendingSlices = 0
     this.#journal.pending('service', 0)
     this.#journal.pending('slice', 0)
-    return { services, triggers, udpChanged }
+    return {
+      *services() {
+        yield* touched
+        yield* services.keys()
+      },
+      has: (service) => touched.has(service) || services.has(service),
+      triggers,
+      udpChanged,
+    }
   }
 
   #putService(key: string, record: ServiceRecord | undefined): void {

@@ -1,5 +1,6 @@
 // What a sink has been given of one kind, so that it is told each change once, and after a relist exactly the difference.
 
+import type { Walk } from '../lib/walk.ts'
 import type { Problem } from '../model/types.ts'
 import { asObject, type Decoded } from './fields.ts'
 
@@ -13,6 +14,9 @@ export interface Sink<R> {
 
 /** A resourceVersion; as a number where possible, since there is one per object for as long as we run. */
 type Version = string | number
+
+/** Objects between two places where a walk may be interrupted. */
+const stride = 100
 
 export class Deliveries<R> {
   readonly #decode: (json: unknown) => Decoded<R>
@@ -33,15 +37,21 @@ export class Deliveries<R> {
 
   /** A snapshot begins; one that was not finished is forgotten, what it delivered is not. */
   begin(): void {
-    this.#seen = new Set()
+    // Of the first one nothing can be gone at its end.
+    this.#seen = this.#delivered.size + this.#refused.size === 0 ? undefined : new Set()
   }
 
   /** The snapshot is complete: what it did not show is gone. */
-  commit(): void {
-    const seen = this.#seen ?? new Set()
+  *committing(): Walk<void> {
+    const seen = this.#seen
     this.#seen = undefined
+    if (seen === undefined) return
     for (const key of this.#refused.keys()) if (!seen.has(key)) this.#refused.delete(key)
-    for (const key of this.#delivered.keys()) if (!seen.has(key)) this.#drop(key)
+    let compared = 0
+    for (const key of this.#delivered.keys()) {
+      if (++compared % stride === 0) yield
+      if (!seen.has(key)) this.#drop(key)
+    }
   }
 
   put(json: unknown): void {

@@ -5,6 +5,7 @@
 
 import type { Readable } from 'node:stream'
 import { ProxyError } from '../lib/errors.ts'
+import { nextTurn } from '../lib/time.ts'
 
 const newline = 10
 
@@ -106,7 +107,7 @@ class Lines implements LineBatches {
       return
     }
     this.#sinceTurn = 0
-    setImmediate(() => {
+    void nextTurn().then(() => {
       if (this.#state === 'open') this.#stream.resume()
     })
   }

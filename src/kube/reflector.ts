@@ -15,7 +15,8 @@
 
 import { describeError, ProxyError } from '../lib/errors.ts'
 import type { Logger } from '../lib/log.ts'
-import { type Clock, nextTurn, sleep } from '../lib/time.ts'
+import { type Clock, sleep } from '../lib/time.ts'
+import { Stint, stroll } from '../lib/walk.ts'
 import type { Client } from './client.ts'
 import { Deadline } from './deadline.ts'
 import { Deliveries, type Sink } from './deliveries.ts'
@@ -43,9 +44,8 @@ export interface ReflectorStatus {
   readonly error: string
 }
 
-const pageSize = '500'
-/** Objects of a page between two turns of the event loop: a few milliseconds. */
-const turnObjects = 50
+/** A page is parsed in one go: some milliseconds. */
+const pageSize = '250'
 /** A server that accepts sendInitialEvents but does not know it would leave us waiting for the end of the snapshot. */
 const initialSilenceMs = 10_000
 const stallSlackMs = 30_000
@@ -59,6 +59,7 @@ export class Reflector<R> {
   readonly #options: ReflectorOptions<R>
   readonly #deliveries: Deliveries<R>
   readonly #random: () => number
+  readonly #stint: Stint
   /** Where the watch goes on; '': a snapshot is needed. */
   #version = ''
   #watchList = true
@@ -74,6 +75,7 @@ export class Reflector<R> {
     this.#options = options
     this.#deliveries = new Deliveries(options.decode, options.sink)
     this.#random = options.random ?? Math.random
+    this.#stint = new Stint(options.clock)
     this.#fieldSelector = options.fieldSelector
   }
 
@@ -173,7 +175,15 @@ export class Reflector<R> {
       arm(streaming)
       for await (const batch of lines) {
         const snapshot = streaming
-        for (const line of batch) if (this.#event(line, streaming)) streaming = false
+        this.#stint.begin()
+        for (const line of batch) {
+          const version = this.#event(line, streaming)
+          if (version !== undefined) {
+            await this.#settle(version)
+            streaming = false
+          }
+          if (this.#stint.over) await this.#rest(limit.signal)
+        }
         if (snapshot) arm(streaming)
         this.#heard = clock.now()
       }
@@ -183,8 +193,8 @@ export class Reflector<R> {
     }
   }
 
-  /** True at the end of the snapshot. */
-  #event(line: string, streaming: boolean): boolean {
+  /** The snapshot's version at its end. */
+  #event(line: string, streaming: boolean): string | undefined {
     const event = parseLine(line)
     const object = asObject(event?.object)
     if (event === undefined || object === undefined) throw garbage(line)
@@ -198,10 +208,7 @@ export class Reflector<R> {
         this.#deliveries.drop(object)
         break
       case 'BOOKMARK':
-        if (streaming && isInitialEnd(object) && version !== '') {
-          this.#settle(version)
-          return true
-        }
+        if (streaming && isInitialEnd(object) && version !== '') return version
         break
       case 'ERROR': {
         const error = statusError({ status: 0, body: object, what: `watching ${this.#options.resource}` })
@@ -215,7 +222,7 @@ export class Reflector<R> {
     }
     // The objects of a snapshot come in the order of their names: only its end is a place to go on from.
     if (!streaming && version !== '') this.#progress(version)
-    return false
+    return undefined
   }
 
   async #list(signal: AbortSignal): Promise<void> {
@@ -248,18 +255,23 @@ export class Reflector<R> {
     }
   }
 
-  /** Lets others run in between; reading the page has taken long enough already. */
+  /** Lets others run first: reading the page has taken long enough already. */
   async #deliverAll(items: readonly unknown[], signal: AbortSignal): Promise<void> {
-    for (const [i, item] of items.entries()) {
-      if (i % turnObjects === 0) await nextTurn()
-      if (signal.aborted) throw signal.reason
+    await this.#rest(signal)
+    for (const item of items) {
       this.#deliveries.put(item)
+      if (this.#stint.over) await this.#rest(signal)
     }
     this.#heard = this.#options.clock.now()
   }
 
-  #settle(version: string): void {
-    this.#deliveries.commit()
+  async #rest(signal: AbortSignal): Promise<void> {
+    await this.#stint.rest()
+    signal.throwIfAborted()
+  }
+
+  async #settle(version: string): Promise<void> {
+    await stroll(this.#deliveries.committing(), this.#stint)
     this.#progress(version)
     this.#options.log.v(2, 'Snapshot complete', { kind: this.#options.kind, objects: this.#deliveries.size, version })
     if (this.#synced) return

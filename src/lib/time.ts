@@ -28,8 +28,23 @@ export const systemClock: Clock = {
   },
 }
 
-/** Lets the event loop do what is due: input, timers, everybody else's turn. */
-export const nextTurn = (): Promise<void> => new Promise((resolve) => setImmediate(resolve))
+/** Those who wait for a turn. */
+const waiting: (() => void)[] = []
+
+/**
+ * Lets the event loop do what is due: input, timers, everybody else's turn. Those who wait here go on one by one, with a turn of the loop
+ * each: together they would hold it as many times as long as any of them means to.
+ */
+export const nextTurn = (): Promise<void> =>
+  new Promise((resolve) => {
+    if (waiting.push(resolve) === 1) setImmediate(oneTurn)
+  })
+
+function oneTurn(): void {
+  const resolve = waiting.shift()
+  if (waiting.length > 0) setImmediate(oneTurn)
+  resolve?.()
+}
 
 /** Resolves after `ms`, or rejects with the signal's reason. */
 export function sleep(clock: Clock, ms: number, signal?: AbortSignal): Promise<void> {

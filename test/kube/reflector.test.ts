@@ -111,7 +111,7 @@ describe('with WatchList', () => {
       await agree(api, made)
       await until('a watch', () => api.watchers === 1)
       expect(stateNames(api)).toEqual(['watchlist', 'list', 'page', 'page', 'watch'])
-      expect(api.states[1]?.seen.query.get('limit')).toBe('500')
+      expect(api.states[1]?.seen.query.get('limit')).toBe('250')
       expect(api.states[4]?.seen.query.get('resourceVersion')).toBe('107')
       api.compact()
       api.send(errorLine(410, 'Expired'))

@@ -1,7 +1,7 @@
 // What a dump of our table says: fills the mirror and names what is held. Rules are recognised by their tags, never read.
 
 import type { Family } from '../../lib/ip.ts'
-import { nextTurn } from '../../lib/time.ts'
+import type { Stint } from '../../lib/walk.ts'
 import type { NodeView } from '../../model/types.ts'
 import type { ListedRule } from '../../sys/netlink/nft/dump.ts'
 import { type Chain, type Element, type NftSet, SET_ANONYMOUS } from '../../sys/netlink/nft/types.ts'
@@ -40,12 +40,13 @@ export async function observeTable(
   dump: Dump,
   expected: Expected,
   mirror: Mirror,
+  stint: Stint,
 ): Promise<readonly Held[] | undefined> {
   mirror.clear()
   const held: Held[] = []
   for (const set of dump.sets) observeSet(set, expected, mirror, held)
   observeChains(dump, expected, mirror, held)
-  const found: Found = { mirror, held, slots: new Map(), balanced: [] }
+  const found: Found = { mirror, held, slots: new Map(), balanced: [], stint }
   let readable = true
   for (const [set, elements] of dump.elements) readable &&= await observeElements(set, elements, expected, found)
   const stuck = (chain: string) => expected.chains.has(chain) || parseBalanceName(chain) !== undefined
@@ -60,8 +61,8 @@ export async function observeTable(
 
 const otherShape = 'another shape'
 
-/** As much as takes a few milliseconds; then the event loop has its turn. */
-const slice = 1_000
+/** Elements between two looks at the clock. */
+const stride = 50
 
 function observeSet(set: NftSet, { node, sets }: Expected, mirror: Mirror, held: Held[]): void {
   if ((set.flags & SET_ANONYMOUS) !== 0) return
@@ -123,6 +124,7 @@ interface Found {
   readonly slots: Map<string, Map<number, string>>
   /** Frontends by the elements that lead into their chains. */
   readonly balanced: { readonly key: string; readonly digest: string }[]
+  readonly stint: Stint
 }
 
 /** False if there is a key that we would never write, such as a range that is no CIDR. */
@@ -139,7 +141,7 @@ async function observeElements(
   const parts = shape.key.length - (shape.value === 'endpoint' ? 1 : 0)
   const leads = set === 'service-ips' || set === 'service-nodeports'
   for (let i = 0; i < elements.length; i++) {
-    if (i % slice === slice - 1) await nextTurn()
+    if (i % stride === stride - 1 && found.stint.over) await found.stint.rest()
     const { key, keyEnd, data, comment } = elements[i] as Element
     const bytes = bufferOf(key)
     const text = decodeKey(shape, node.family, bytes, keyEnd === undefined ? undefined : bufferOf(keyEnd), parts)
@@ -171,13 +173,13 @@ function addSlot(slots: Map<string, Map<number, string>>, owner: string, slot: n
   else list.set(slot, endpoint)
 }
 
-async function observeFrontends(family: Family, { mirror, held, slots, balanced }: Found): Promise<void> {
+async function observeFrontends(family: Family, { mirror, held, slots, balanced, stint }: Found): Promise<void> {
   const counts = new Map<string, { cluster: number; local: number }>()
   // Thousands of frontends lead into a few chains.
   const balances = new Map<string, Balance | undefined>()
   let seen = 0
   for (const { key, digest } of balanced) {
-    if (++seen % slice === 0) await nextTurn()
+    if (++seen % stride === 0 && stint.over) await stint.rest()
     const note = digest.indexOf(' # ')
     const chain = digest.slice('goto '.length, note < 0 ? undefined : note)
     if (!balances.has(chain)) balances.set(chain, parseBalanceName(chain))
@@ -201,7 +203,7 @@ async function observeFrontends(family: Family, { mirror, held, slots, balanced 
     })
   }
   for (const [owner, have] of slots) {
-    if (++seen % slice === 0) await nextTurn()
+    if (++seen % stride === 0 && stint.over) await stint.rest()
     adoptSlots(owner, have, counts.get(owner), mirror, held)
   }
 }

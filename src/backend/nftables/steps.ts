@@ -5,8 +5,9 @@
 // 2. Hooks come last: a table that is built in several transactions begins to work when all of it is there.
 // 3. What is new comes before what goes; a source range before the list that makes ranges count, and after it on the way out.
 
+import type { Walk } from '../../lib/walk.ts'
 import type { Held } from '../backend.ts'
-import type { Draft } from './draft.ts'
+import { type Draft, stride } from './draft.ts'
 import type { NftEntry } from './entries.ts'
 
 export type Step =
@@ -22,10 +23,10 @@ export interface Steps {
   readonly second: Iterable<Step>
 }
 
-/** Sorted out in one go, put into words only as far as they are read: there may be a hundred thousand. */
-export function stepsOf(put: readonly NftEntry[], drop: readonly Held[]): Steps {
-  const coming = sortComing(put)
-  const going = sortGoing(drop)
+/** Sorted out first, put into words only as far as they are read: there may be a hundred thousand. */
+export function* sortingSteps(put: readonly NftEntry[], drop: readonly Held[]): Walk<Steps> {
+  const coming = yield* sortComing(put)
+  const going = yield* sortGoing(drop)
   return { first: firstSteps(coming), second: secondSteps(coming, going) }
 }
 
@@ -38,10 +39,12 @@ interface Coming {
   readonly frontends: readonly NftEntry[]
 }
 
-function sortComing(put: readonly NftEntry[]): Coming {
+function* sortComing(put: readonly NftEntry[]): Walk<Coming> {
   const [sets, chains, hooks]: [NftEntry[], NftEntry[], NftEntry[]] = [[], [], []]
   const [ranges, members, frontends]: [NftEntry[], NftEntry[], NftEntry[]] = [[], [], []]
+  let seen = 0
   for (const entry of put) {
+    if (++seen % stride === 0) yield
     if (entry.kind === 'frontend') frontends.push(entry)
     else if (entry.kind === 'element') (isRange(entry) ? ranges : members).push(entry)
     else if (entry.kind === 'chain') (entry.chain.hook === undefined ? chains : hooks).push(entry)
@@ -59,10 +62,12 @@ interface Going {
   readonly ranges: readonly Held[]
 }
 
-function sortGoing(drop: readonly Held[]): Going {
+function* sortGoing(drop: readonly Held[]): Walk<Going> {
   const [frontends, members, chains]: [Held[], Held[], Held[]] = [[], [], []]
   const [sets, firewalled, ranges]: [Held[], Held[], Held[]] = [[], [], []]
+  let seen = 0
   for (const held of drop) {
+    if (++seen % stride === 0) yield
     if (held.kind === 'frontend') frontends.push(held)
     else if (held.kind === 'element') (isRange(held) ? ranges : isFirewalled(held) ? firewalled : members).push(held)
     else if (held.kind === 'chain') chains.push(held)

@@ -8,9 +8,9 @@
 // 5. At the end ownership is given up in the same way, so that whoever comes next, be it kube-proxy, finds a table it can use.
 
 import { ProxyError } from '../../lib/errors.ts'
-import { nextTurn, type Timer } from '../../lib/time.ts'
+import type { Timer } from '../../lib/time.ts'
 import { Turns } from '../../lib/turns.ts'
-import { stroll } from '../../lib/walk.ts'
+import { Stint, stroll } from '../../lib/walk.ts'
 import * as errno from '../../sys/errno.ts'
 import { TABLE_OWNER, TABLE_PERSIST, type Table } from '../../sys/netlink/nft/types.ts'
 import type { Failure } from '../../sys/netlink/socket.ts'
@@ -26,12 +26,14 @@ import { Listeners } from './listeners.ts'
 import { affinityClients, dumpTable, expectedOf, type Kernel } from './look.ts'
 import { Mirror } from './mirror.ts'
 import { type Expected, isOurs, observeTable } from './observe.ts'
-import { type Step, stepsOf, take, without } from './steps.ts'
+import { type Step, sortingSteps, take, without } from './steps.ts'
 
 /** Some milliseconds of ours and of the kernel's time each; the event loop has its turn in between. */
 const chunkOperations = 1_000
 /** As many may need no operation at all. */
 const chunkSteps = 2_000
+/** Steps between two looks at the clock. */
+const stride = 20
 const sweepMs = 1_100
 /** How soon we notice that the owner of our table is gone. */
 const ownerMs = 500
@@ -101,7 +103,7 @@ export class NftTarget implements Target<NftEntry> {
       }
       const dump = await dumpTable(this.#nft, this.#expected, signal)
       const usable = isOurs(dump) && this.#ownable(table) && !this.#stuck
-      const held = usable ? await observeTable(dump, this.#expected, this.#mirror) : undefined
+      const held = usable ? await observeTable(dump, this.#expected, this.#mirror, this.#stint()) : undefined
       if (held === undefined) {
         this.#mirror.clear()
         this.#exchange = true
@@ -153,7 +155,8 @@ export class NftTarget implements Target<NftEntry> {
 
   async #applyInChunks({ put, drop }: Changes<NftEntry>, refused: Refusal[], signal: AbortSignal): Promise<void> {
     // Listeners, and what stands for a foreign table, are no step.
-    const { first, second } = stepsOf(put, drop)
+    const stint = this.#stint()
+    const { first, second } = await stroll(sortingSteps(put, drop), stint)
     let draft: Draft | undefined
     for (const steps of [first, second]) {
       let chunk: Step[] = []
@@ -161,11 +164,12 @@ export class NftTarget implements Target<NftEntry> {
         draft ??= this.#draft()
         chunk.push(step)
         take(draft, step)
+        if (chunk.length % stride === 0 && stint.over) await stint.rest()
         if (draft.size < chunkOperations && chunk.length < chunkSteps) continue
         if (draft.size > 0) await this.#transact(chunk, draft, refused)
         chunk = []
         draft = undefined
-        await nextTurn()
+        await stint.rest()
         signal.throwIfAborted()
       }
       if (draft === undefined || draft.size === 0) continue
@@ -220,10 +224,11 @@ export class NftTarget implements Target<NftEntry> {
   }
 
   async #putAll(draft: Draft, entries: Iterable<NftEntry>, out: ReadonlySet<string>): Promise<void> {
+    const stint = this.#stint()
     let seen = 0
     for (const entry of entries) {
       if (entry.kind !== 'listener' && !out.has(entry.id)) draft.put(entry)
-      if (++seen % chunkSteps === 0) await nextTurn()
+      if (++seen % stride === 0 && stint.over) await stint.rest()
     }
   }
 
@@ -246,7 +251,7 @@ export class NftTarget implements Target<NftEntry> {
       try {
         const table = { family, flags, replace, single, settled: this.#taken }
         const walk = encoding(this.#writer, draft.operations(), shapeOf, table)
-        encoded = await stroll(walk, nextTurn)
+        encoded = await stroll(walk, this.#stint())
       } catch (error) {
         if (!(error instanceof ProxyError)) throw error
         return new Map([[String(error.fields.entry), error]])
@@ -254,7 +259,7 @@ export class NftTarget implements Target<NftEntry> {
       const { failures, overflow } = await this.#nft.commit(this.#writer, encoded.last)
       const first = failures[0]
       if (first === undefined && !overflow) {
-        await stroll(draft.committing(), nextTurn)
+        await stroll(draft.committing(), this.#stint())
         this.#mirror.stale.clear()
         this.#fresh = false
         this.#taken = true
@@ -313,6 +318,10 @@ export class NftTarget implements Target<NftEntry> {
     })
   }
 
+  #stint(): Stint {
+    return new Stint(this.#context.clock)
+  }
+
   // ---- Sweeping. ----
 
   /** In a steady rhythm, however often something changes: what is retired in one turn goes in the next. */
@@ -341,6 +350,7 @@ export class NftTarget implements Target<NftEntry> {
 
   async #sweep(): Promise<void> {
     if (this.#closed) return
+    const stint = this.#stint()
     for (;;) {
       const draft = new Draft(this.#mirror, this.#context.node)
       const retired = this.#mirror.retired(chunkOperations)
@@ -351,7 +361,7 @@ export class NftTarget implements Target<NftEntry> {
       }
       const failed = await this.#commit(draft, { replace: false })
       for (const error of failed.values()) throw error
-      await nextTurn()
+      await stint.rest()
     }
     this.#mirror.age()
   }

@@ -157,11 +157,7 @@ function applyRule(state: State, rule: ListedRule, add: boolean): Outcome {
   const rules = state.rules.get(rule.chain)
   if (rules === undefined) return { text, errno: ENOENT }
   if (!add) {
-    for (const set of rules.splice(0).flatMap(setsOf)) {
-      if (!set.startsWith('__map')) continue
-      state.sets.delete(set)
-      state.elements.delete(set)
-    }
+    unbind(state, rules.splice(0))
     return { text }
   }
   const expressions = rule.expressions.map((expression) => {
@@ -178,6 +174,15 @@ function applyRule(state: State, rule: ListedRule, add: boolean): Outcome {
   if (setsOf(bound).some((set) => !state.sets.has(set))) return { text, errno: ENOENT }
   rules.push(bound)
   return { text }
+}
+
+/** Anonymous sets go with the rules they were made for. */
+export function unbind(state: State, rules: readonly ListedRule[]): void {
+  for (const set of rules.flatMap(setsOf)) {
+    if (!set.startsWith('__map')) continue
+    state.sets.delete(set)
+    state.elements.delete(set)
+  }
 }
 
 const setsOf = (rule: ListedRule): readonly string[] =>

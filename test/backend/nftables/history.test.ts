@@ -6,7 +6,7 @@ import type { ServiceRecord, SliceRecord } from '../../../src/model/types.ts'
 import { EBUSY, ENOMEM } from '../../../src/sys/errno.ts'
 import { endpoint, service, slice, tcp, view } from '../../model/builders.ts'
 import { Bench, contents } from './bench.ts'
-import { FakeKernel, type State } from './fake-kernel.ts'
+import { FakeKernel, type State, unbind } from './fake-kernel.ts'
 import { gaps } from './packets.ts'
 
 type Put = { readonly service: ServiceRecord; readonly slices: readonly SliceRecord[] }
@@ -80,7 +80,7 @@ function tamper(state: State, how: number, at: number): void {
   const [chain, rules] = chains[at % Math.max(1, chains.length)] ?? []
   if (how === 0 && members !== undefined && !name?.startsWith('__'))
     members.delete([...members.keys()][at % members.size] as string)
-  else if (how === 1) rules?.splice(at % rules.length, 1)
+  else if (how === 1) unbind(state, rules?.splice(at % rules.length, 1) ?? [])
   else if (how === 2) rules?.push({ ...(rules[0] as NonNullable<typeof rules>[number]), tag: undefined } as never)
   else if (how === 3 && chain !== undefined) {
     state.chains.set('foreign', { kind: 'chain', family: 4, table: 'kube-proxy', name: 'foreign' })
