@@ -13,12 +13,17 @@ export function userspace(settings: Pick<Settings, 'syncPeriodMs' | 'userspace'>
   const budget = new FileBudget()
   const targets = new Map<Family, UserspaceTarget>()
   let found: Promise<Programs> | undefined
+  /** Of the process, not of a family. */
+  let raised: Promise<void> | undefined
   return {
     name: 'userspace',
     // As it always was; it is also what keeps the figures of relays fresh.
     periodic: true,
     families: () => usableFamilies('userspace'),
-    prepare: (_node, log) => raiseOpenFileLimit(log),
+    prepare(_node, log) {
+      raised ??= raiseOpenFileLimit(log)
+      return raised
+    },
     base,
     plan,
     async open(context) {
@@ -27,7 +32,10 @@ export function userspace(settings: Pick<Settings, 'syncPeriodMs' | 'userspace'>
         throw new ProxyError('config', `bindAddress ${bindAddress} is loopback: nobody can be redirected to it`)
       }
       found ??= findPrograms(context.log)
-      const target = new UserspaceTarget({ context, programs: await found, budget, settings })
+      const programs = await found
+      const { flavour, version } = programs
+      context.log.info('using iptables', { family: context.family, flavour, version: version.join('.') })
+      const target = new UserspaceTarget({ context, programs, budget, settings })
       targets.set(context.family, target)
       return target
     },
