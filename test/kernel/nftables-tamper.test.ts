@@ -2,6 +2,8 @@
 
 import { execFile } from 'node:child_process'
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
+import { cleanupNftables } from '../../src/backend/nftables/backend.ts'
+import { silentLogger } from '../../src/lib/log.ts'
 import { canOwn, full, inVm, patience } from '../lab/vm.ts'
 import type { Manifest } from '../scenarios/format.ts'
 import { LiveProxy, objectsOf, scenario } from './live.ts'
@@ -103,6 +105,14 @@ describe.skipIf(!canOwn)('an owned table', () => {
       expect(await contents()).toEqual(before)
     }
     expect(drifts).toEqual([])
+  })
+
+  it('is not cleaned up behind the back of its owner, who is to be stopped first', async () => {
+    await start()
+    await expect(cleanupNftables(silentLogger)).rejects.toThrow('a running proxy owns table kube-proxy: stop it first')
+    await proxy?.stop()
+    await cleanupNftables(silentLogger)
+    expect((await nft(['list', 'tables'])).stdout).toBe('')
   })
 })
 

@@ -1,6 +1,8 @@
 // The nftables mode: its parts put together, and what removes everything it may have left.
 
+import { ProxyError } from '../../lib/errors.ts'
 import { type Family, familyName } from '../../lib/ip.ts'
+import { EPERM } from '../../sys/errno.ts'
 import { beginBatch, endBatch, writeTable } from '../../sys/netlink/nft/objects.ts'
 import { Nftables } from '../../sys/netlink/nftables.ts'
 import { MessageWriter } from '../../sys/netlink/writer.ts'
@@ -53,6 +55,10 @@ export const cleanupNftables: Cleanup = async (log) => {
       writeTable(writer, { family, name }, 'delete')
       const { failures } = await nft.commit(writer, endBatch(writer))
       const failure = failures[0]
+      // Who may list tables may delete them, but for those of a living owner.
+      if (failure?.errno === EPERM) {
+        throw new ProxyError('nftables-owned', `a running proxy owns table ${name}: stop it first, then clean up`)
+      }
       if (failure !== undefined) throw nft.failure(`delete table ${name}`, failure)
       log.info('removed an nftables table', { family: familyName(family), table: name })
     }
