@@ -148,7 +148,7 @@ export class Engine {
       clock,
       log,
       breathe: this.#options.breathe ?? nextTurn,
-      onDue: () => this.#request(family),
+      onDue: (urgent) => this.#request(family, urgent),
     })
     const maxMs = backend.periodic ? settings.syncMs : (settings.maxSyncMs ?? hourMs)
     const pacer = new Pacer({
@@ -175,10 +175,10 @@ export class Engine {
     return report.ok
   }
 
-  #request(family: Family): void {
+  #request(family: Family, urgent = false): void {
     if (!this.store.ready || this.#abort.signal.aborted) return
     this.#options.journal.queued(family, this.#options.clock.now())
-    this.#of(family).pacer.request()
+    this.#of(family).pacer.request(urgent)
   }
 
   #of(family: Family): Track {

@@ -27,7 +27,7 @@ export interface LaneOptions {
   /** Lets everybody else of the process have a turn. */
   readonly breathe: () => Promise<void>
   /** Asks for a sync: something is due that is no event of the store. */
-  readonly onDue: () => void
+  readonly onDue: (urgent?: boolean) => void
 }
 
 /** What a service has in one family. */
@@ -92,9 +92,10 @@ export class Lane {
       this.distrust()
       this.#log.warn('somebody else changed our rules', { family: familyName(family), culprit })
       journal.drift(family, culprit)
-      onDue()
+      onDue(true)
     }
-    this.#target = await backend.open({ family, node: this.planner.view, log, clock, onDrift, onDue })
+    const { view } = this.planner
+    this.#target = await backend.open({ family, node: view, log, clock, onDrift, onDue: () => onDue() })
   }
 
   async close(): Promise<void> {
@@ -315,6 +316,6 @@ export class Lane {
     this.#timer?.cancel()
     const { clock, onDue } = this.#options
     const ms = this.quarantine.nextMs()
-    this.#timer = ms === undefined ? undefined : clock.after(ms, onDue)
+    this.#timer = ms === undefined ? undefined : clock.after(ms, () => onDue())
   }
 }

@@ -1,4 +1,4 @@
-// Decides when a lane syncs: at once after a quiet time, else a minimum distance apart; again after a failure, and at least every so often.
+// Decides when a lane syncs: at once after a quiet time or when urgent, else a minimum distance apart; again after a failure, and at least every so often.
 
 import { ProxyError } from '../lib/errors.ts'
 import type { Clock, Timer } from '../lib/time.ts'
@@ -19,6 +19,10 @@ export class Pacer {
   readonly #options: PacerOptions
   #state: 'idle' | 'running' | 'stopped' = 'stopped'
   #requested = false
+  /** Something is broken: the next run does not keep its distance. */
+  #urgent = false
+  /** When a run last began that did not. */
+  #rushed = Number.NEGATIVE_INFINITY
   /** Monotonic times; runs start at the later of the two, or of now and `#earliest` when requested. */
   #earliest = Number.NEGATIVE_INFINITY
   #latest = Number.POSITIVE_INFINITY
@@ -41,10 +45,14 @@ export class Pacer {
     this.#arm()
   }
 
-  /** Asks for a run. Any number of requests before it starts make one run; one during a run makes one more. */
-  request(): void {
-    if (this.#requested || this.#state === 'stopped') return
+  /**
+   * Asks for a run. Any number of requests before it starts make one run; one during a run makes one more. An urgent one starts as
+   * soon as it can; but where something breaks again and again, one such run must do for each minimum distance.
+   */
+  request(urgent = false): void {
+    if (this.#state === 'stopped' || (this.#requested && !urgent)) return
     this.#requested = true
+    this.#urgent ||= urgent && this.#options.clock.monotonic() - this.#rushed >= this.#options.minMs
     if (this.#state === 'idle') this.#arm()
   }
 
@@ -58,7 +66,7 @@ export class Pacer {
   #arm(): void {
     this.#timer?.cancel()
     const now = this.#options.clock.monotonic()
-    const at = Math.max(this.#requested ? now : this.#latest, this.#earliest)
+    const at = this.#urgent ? now : Math.max(this.#requested ? now : this.#latest, this.#earliest)
     // A timer also when it is due: a run never starts inside the event that asked for it, so what one read brought goes in one run.
     this.#timer = this.#options.clock.after(Math.max(0, at - now), () => {
       this.#running = this.#run()
@@ -68,7 +76,9 @@ export class Pacer {
   async #run(): Promise<void> {
     const { run, clock, minMs, maxMs, retryMs } = this.#options
     this.#state = 'running'
+    if (this.#urgent) this.#rushed = clock.monotonic()
     this.#requested = false
+    this.#urgent = false
     const ok = await run()
     if ((this.#state as string) === 'stopped') return
     const now = clock.monotonic()

@@ -165,6 +165,18 @@ describe('Engine: syncing', () => {
     expect([...world.kernel.writes.keys()].sort()).toEqual(['alien x', 'frontend 10.96.0.10:80/tcp'])
   })
 
+  it('repairs a drift at once also where every second brings a change', async () => {
+    const world = await new World().synced(service('ns/a'))
+    await world.clock.advance(60_000)
+    world.put(slice('ns/a', ['10.0.0.1']))
+    await world.clock.advance(10)
+    const { length } = world.reports
+    world.kernel.tamper('alien x', 'y')
+    await world.clock.advance(0)
+    expect(world.reports).toHaveLength(length + 1)
+    expect(world.last()).toMatchObject({ full: true, dropped: 1 })
+  })
+
   it('does not forget a drift that comes while a sync is under way', async () => {
     const world = await new World().synced(service('ns/a'))
     await world.clock.advance(60_000)

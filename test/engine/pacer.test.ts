@@ -42,6 +42,30 @@ describe('Pacer', () => {
     expect(runs).toEqual([10_000, 11_000, 15_999])
   })
 
+  it('runs at once when it is urgent, however recent the last run; but not again and again', async () => {
+    const { clock, runs, pacer } = setUp()
+    await clock.advance(10_000)
+    pacer.request()
+    await clock.advance(100)
+    pacer.request()
+    pacer.request(true)
+    await clock.advance(100)
+    expect(runs).toEqual([10_000, 10_100])
+    pacer.request(true)
+    await clock.advance(5000)
+    expect(runs).toEqual([10_000, 10_100, 11_100])
+  })
+
+  it('begins again at the end of a run when something urgent came meanwhile', async () => {
+    const { clock, runs, pacer } = setUp({ takesMs: 200 })
+    await clock.advance(10_000)
+    pacer.request()
+    await clock.advance(100)
+    pacer.request(true)
+    await clock.advance(5000)
+    expect(runs).toEqual([10_000, 10_200])
+  })
+
   it('never runs inside the call that asks', () => {
     const { runs, pacer } = setUp()
     pacer.request()
