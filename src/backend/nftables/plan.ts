@@ -1,6 +1,6 @@
 // One service port as nftables entries: elements and balanced frontends; chains of its own only with ClientIP affinity.
 
-import { contains, hostPort, parseCidr } from '../../lib/ip.ts'
+import { contains, hostPort, isLoopback, parseCidr } from '../../lib/ip.ts'
 import type { Endpoint, Frontend, NodeView, ServicePort } from '../../model/types.ts'
 import { affinityDispatch, affinityEntries } from './affinity.ts'
 import { element, frontendEntry, frontendKey, type NftEntry } from './entries.ts'
@@ -88,7 +88,10 @@ function planExternal(port: ServicePort, frontend: Frontend, node: NodeView, ent
       }),
     )
   }
-  if (isNodePort && node.nodePorts.loopbackNamed && port.protocol !== 'sctp') planListener(port, frontend, entries)
+  const { addresses, loopbackNamed } = node.nodePorts
+  if (isNodePort && loopbackNamed && port.protocol !== 'sctp') {
+    for (const ip of addresses) if (isLoopback(ip)) planListener(ip, port, frontend, entries)
+  }
 }
 
 /** Destinations with source ranges are in one set, what is allowed in another; everything else to them is dropped. */
@@ -110,9 +113,9 @@ export function disjoint(ranges: readonly string[]): readonly string[] {
     .map((cidr) => cidr.text)
 }
 
-function planListener(port: ServicePort, frontend: Frontend, entries: NftEntry[]): void {
+function planListener(ip: string, port: ServicePort, frontend: Frontend, entries: NftEntry[]): void {
   const listener = {
-    ip: port.family === 4 ? '127.0.0.1' : '::1',
+    ip,
     protocol: port.protocol,
     port: frontend.port,
     endpoints: port.cluster.map(address),

@@ -118,6 +118,11 @@ describe('a service port as nftables entries', () => {
     expect(listeners()).toEqual([])
     expect(listeners(view({ nodePorts: everyAddress }))).toEqual([])
     expect(listeners(view({ nodePorts: named }))).toEqual(['listener 127.0.0.1 tcp 3001 = 10.180.0.1:80 0'])
+    // 127.0.0.2/32 on a node that has 127.0.0.1 only, and on one that has both.
+    expect(listeners(view({ nodePorts: { ...named, addresses: [] } }))).toEqual([])
+    expect(listeners(view({ nodePorts: { ...named, addresses: ['127.0.0.2', '192.168.0.2'] } }))).toEqual([
+      'listener 127.0.0.2 tcp 3001 = 10.180.0.1:80 0',
+    ])
     const sctp = { ...given, ports: [{ name: 'p80', protocol: 'sctp' as const, port: 80, nodePort: 3001 }] }
     const entries = planned(sctp, [slice([here], { protocol: 'sctp' })], view({ nodePorts: named }))
     expect(lines(entries).filter((line) => line.startsWith('listener'))).toEqual([])
