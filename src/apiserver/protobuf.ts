@@ -138,9 +138,12 @@ function decodeTime(bytes: Buffer): string | undefined {
   const [seconds, nanos] = [Number(fields.get(1) ?? 0n), Number(fields.get(2) ?? 0n)]
   // An unset time is an empty message.
   if (seconds === 0 && nanos === 0) return undefined
-  const milliseconds = seconds * 1000 + Math.floor(nanos / 1e6)
+  const milliseconds = seconds * 1000
   if (!Number.isFinite(milliseconds) || Math.abs(milliseconds) > 8.64e15) throw new SyntaxError('no time')
-  return new Date(milliseconds).toISOString().replace(/\.000Z$/, 'Z')
+  const whole = new Date(milliseconds).toISOString().slice(0, -'.000Z'.length)
+  // Only a MicroTime has a fraction, and Go's clients read it with six digits, no more and no fewer.
+  const micros = String(Math.floor(nanos / 1000)).padStart(6, '0')
+  return nanos === 0 ? `${whole}Z` : `${whole}.${micros}Z`
 }
 
 function decodeIntOrString(bytes: Buffer): number | string {
