@@ -23,10 +23,15 @@ interface Flow {
 /** Each flow holds a descriptor. */
 const mostFlows = 16_384
 const mostWaiting = 64
+/**
+ * All clients send to one socket, and by default it holds 277 small datagrams: a burst of new clients would lose the rest. The kernel
+ * gives no more than net.core.rmem_max.
+ */
+const frontBuffer = 4 * 1024 * 1024
 
 export async function relayUdp(options: UdpRelayOptions): Promise<Relay> {
   const flows = new Map<string, Flow>()
-  const front = openSocket(options.host)
+  const front = openSocket(options.host, frontBuffer)
   await bound(front, options)
   front.on('error', (error) => options.log.v(2, 'relay socket failed', { error }))
   let closed = false
@@ -103,10 +108,11 @@ export async function relayUdp(options: UdpRelayOptions): Promise<Relay> {
 }
 
 /** Addresses need no looking up, so sends need not wait a turn for it. */
-function openSocket(ip: string): Socket {
+function openSocket(ip: string, recvBufferSize?: number): Socket {
   const six = ip.includes(':')
   const lookup: NonNullable<SocketOptions['lookup']> = (host, _options, done) => done(null, host, six ? 6 : 4)
-  return createSocket({ type: six ? 'udp6' : 'udp4', ipv6Only: six, lookup })
+  const type = six ? 'udp6' : 'udp4'
+  return createSocket({ type, ipv6Only: six, lookup, ...(recvBufferSize && { recvBufferSize }) })
 }
 
 function bound(socket: Socket, { host, port }: RelayOptions): Promise<void> {

@@ -262,6 +262,27 @@ describe('the UDP relay', () => {
     expect(await say()).toBe(second)
   })
 
+  it('loses nothing of a burst of many clients', async () => {
+    const endpoint = createSocket({ type: 'udp4', recvBufferSize: 4 * 1024 * 1024 }).bind(0, '127.0.0.1')
+    await once(endpoint, 'listening')
+    opened.push(() => endpoint.close())
+    let got = 0
+    endpoint.on('message', () => {
+      got++
+    })
+    const picks = balancer([`127.0.0.1:${endpoint.address().port}`])
+    const options = { host: '127.0.0.1', port: 0, log: silentLogger, idleMs: 60_000 }
+    const relay = await relayUdp({ ...options, balancer: picks })
+    opened.push(() => relay.close())
+    const clients = Array.from({ length: 350 }, () => createSocket('udp4'))
+    opened.push(() => Promise.all(clients.map((client) => new Promise<void>((resolve) => client.close(resolve)))))
+    await Promise.all(clients.map((client) => new Promise<void>((resolve) => client.connect(relay.port, resolve))))
+    // All in one turn: nobody reads meanwhile.
+    for (const client of clients) client.send('x')
+    for (let i = 0; i < 500 && got < clients.length; i++) await delay(20)
+    expect(got).toBe(clients.length)
+  })
+
   it('keeps a client on its endpoint while it talks, and chooses anew after the idle time', async () => {
     const endpoints = [await udpServer('a'), await udpServer('b')]
     const options = { host: '127.0.0.1', port: 0, log: silentLogger, idleMs: 150 }
