@@ -39,9 +39,7 @@ export function run(program: string, args: readonly string[], options: RunOption
     const stderr: Buffer[] = []
     let late = false
     const fail = (what: string, fields: Readonly<Record<string, unknown>> = {}, cause?: unknown) => {
-      const said = Buffer.concat(stderr).toString().trim().slice(-shownChars)
-      const message = `${program} ${what}${said === '' ? '' : `: ${said}`}`
-      reject(new ProxyError('exec', message, { cause, fields: { program, args, stderr: said, ...fields } }))
+      reject(execError(program, args, what, { ...fields, stderr: Buffer.concat(stderr).toString() }, cause))
     }
     const timer = clock.after(deadlineMs, () => {
       late = true
@@ -72,6 +70,19 @@ export function run(program: string, args: readonly string[], options: RunOption
       resolve({ code, stdout: Buffer.concat(stdout).toString(), stderr: Buffer.concat(stderr).toString() })
     })
   })
+}
+
+/** Of a program that `what`, with what it said. */
+export function execError(
+  program: string,
+  args: readonly string[],
+  what: string,
+  fields: Readonly<Record<string, unknown>> & { readonly stderr: string },
+  cause?: unknown,
+): ProxyError {
+  const said = fields.stderr.trim().slice(-shownChars)
+  const message = `${program} ${what}${said === '' ? '' : `: ${said}`}`
+  return new ProxyError('exec', message, { cause, fields: { program, args, ...fields, stderr: said } })
 }
 
 function feed(stdin: Writable, input: RunOptions['stdin']): void {

@@ -28,6 +28,16 @@ interface Library {
   readonly close: Native
   readonly setns: Native
   readonly memfd: Native
+  readonly spawn: Native
+  readonly actions: { readonly init: Native; readonly dup: Native; readonly destroy: Native }
+  readonly attributes: {
+    readonly init: Native
+    readonly defaults: Native
+    readonly flags: Native
+    readonly destroy: Native
+  }
+  readonly waitpid: Native
+  readonly syscall: Native
   readonly errno: () => number
   readonly poll: (fd: number, options: { readable: boolean }, run: () => void) => PollHandle
 }
@@ -51,6 +61,9 @@ export const SO_SNDBUFFORCE = 32
 export const SO_RCVBUFFORCE = 33
 export const CLONE_NEWNET = 0x40000000
 const MFD_CLOEXEC = 1
+const POSIX_SPAWN_SETSIGDEF = 4
+const WNOHANG = 1
+const SYS_pidfd_open = 434
 
 let loaded: Library | undefined
 
@@ -72,6 +85,22 @@ function library(): Library {
     close: libc.func('int close(int fd)'),
     setns: libc.func('int setns(int fd, int type)'),
     memfd: libc.func('int memfd_create(const char *name, unsigned int flags)'),
+    spawn: libc.func(
+      'int posix_spawn(void *pid, const char *path, const void *actions, const void *attributes, const char **args, const char **env)',
+    ),
+    actions: {
+      init: libc.func('int posix_spawn_file_actions_init(void *actions)'),
+      dup: libc.func('int posix_spawn_file_actions_adddup2(void *actions, int fd, int as)'),
+      destroy: libc.func('int posix_spawn_file_actions_destroy(void *actions)'),
+    },
+    attributes: {
+      init: libc.func('int posix_spawnattr_init(void *attributes)'),
+      defaults: libc.func('int posix_spawnattr_setsigdefault(void *attributes, const void *signals)'),
+      flags: libc.func('int posix_spawnattr_setflags(void *attributes, short flags)'),
+      destroy: libc.func('int posix_spawnattr_destroy(void *attributes)'),
+    },
+    waitpid: libc.func('int waitpid(int pid, void *status, int options)'),
+    syscall: libc.func('intptr_t syscall(intptr_t number, intptr_t first, intptr_t second)'),
     errno: () => koffi.errno(),
     poll: koffi.node.poll,
   }
@@ -156,6 +185,56 @@ export function memoryFile(name: string): number {
   return result(native, native.memfd(name, MFD_CLOEXEC))
 }
 
+/** Larger than these structures are in any C library. */
+const actionsBytes = 256
+const attributesBytes = 1024
+const sigsetBytes = 128
+
+/**
+ * Starts a program with these descriptors for its own 0, 1 and 2; the first argument is its name. Returns its process id. Unlike Node,
+ * which forks, it does not copy the map of this process' memory: a tenth of the price.
+ */
+export function spawn(
+  path: string,
+  args: readonly string[],
+  env: Readonly<Record<string, string | undefined>>,
+  files: readonly [number, number, number],
+): number {
+  const { spawn: start, actions, attributes } = library()
+  const [fileActions, settings] = [Buffer.alloc(actionsBytes), Buffer.alloc(attributesBytes)]
+  const [signals, pid] = [Buffer.alloc(sigsetBytes), Int32Array.of(0)]
+  // Node ignores SIGPIPE, and programs would inherit that.
+  signals[1] = 1 << 4
+  actions.init(fileActions)
+  attributes.init(settings)
+  try {
+    attributes.defaults(settings, signals)
+    attributes.flags(settings, POSIX_SPAWN_SETSIGDEF)
+    for (const [as, fd] of files.entries()) actions.dup(fileActions, fd, as)
+    const variables = Object.entries(env).flatMap(([name, value]) => (value === undefined ? [] : [`${name}=${value}`]))
+    const failed = start(pid, path, fileActions, settings, [...args, null], [...variables, null])
+    return failed === 0 ? (pid[0] as number) : -failed
+  } finally {
+    actions.destroy(fileActions)
+    attributes.destroy(settings)
+  }
+}
+
+/** A descriptor that can be read when the process has ended: Linux 5.3. */
+export function pidfdOpen(pid: number): number {
+  const native = library()
+  return result(native, Number(native.syscall(SYS_pidfd_open, pid, 0)))
+}
+
+/** The wait status of a child that has ended, which is gone then; undefined if it has not. */
+export function reap(pid: number): number | undefined {
+  const native = library()
+  const status = Int32Array.of(0)
+  const returned = result(native, native.waitpid(pid, status, WNOHANG))
+  if (returned === 0) return undefined
+  return returned < 0 ? returned : (status[0] as number)
+}
+
 export interface Readiness {
   close(): void
 }
@@ -163,10 +242,10 @@ export interface Readiness {
 /** Handles are kept here: once garbage collected, they stop telling without a word (koffi 3.3). */
 const watched = new Set<PollHandle>()
 
-/** Calls `run` whenever the fd can be read, until closed. Close it before the fd. Does not keep the process alive. */
-export function watchReadable(fd: number, run: () => void): Readiness {
+/** Calls `run` whenever the fd can be read, until closed. Close it before the fd. Does not keep the process alive, unless asked to. */
+export function watchReadable(fd: number, run: () => void, keepsAlive = false): Readiness {
   const handle = library().poll(fd, { readable: true }, run)
-  handle.unref()
+  if (!keepsAlive) handle.unref()
   watched.add(handle)
   return {
     close() {

@@ -2,31 +2,32 @@
 //
 // It prints into a file in memory. Through a pipe, a program that prints a few lines at a time wakes this process for each of them.
 
-import { closeSync, readSync } from 'node:fs'
+import { readSync } from 'node:fs'
 import { nextTurn } from '../lib/time.ts'
-import { type RunOptions, run } from './exec.ts'
-import { memoryFile } from './libc.ts'
+import type { RunOptions } from './exec.ts'
+import { runLean } from './lean.ts'
+import { MemoryFile } from './memory-file.ts'
 
 const pieceBytes = 64 * 1024
 /** Pieces after which everybody else gets a turn. */
 const stride = 8
 const newline = 0x0a
 
-/** As `run`; `visit` gets whole lines. */
+/** As `run`; `visit` gets whole lines, a character for each byte: that is cheap, and what is looked for is ASCII. */
 export async function runForLines(
   program: string,
   args: readonly string[],
-  options: Omit<RunOptions, 'stdout'>,
+  options: Omit<RunOptions, 'stdin' | 'stdout'>,
   visit: (lines: string) => void,
 ): Promise<void> {
-  const file = memoryFile(program)
+  const file = new MemoryFile(program)
   // Where there are none, a pipe does as well, only dearer.
-  if (file < 0) return visit((await run(program, args, options)).stdout)
+  if (file.fd < 0) return visit(Buffer.from((await runLean(program, args, options)).stdout).toString('latin1'))
   try {
-    await run(program, args, { ...options, stdout: file })
-    await readLines(file, visit)
+    await runLean(program, args, { ...options, stdout: file.fd })
+    await readLines(file.fd, visit)
   } finally {
-    closeSync(file)
+    file.close()
   }
 }
 
@@ -41,7 +42,7 @@ async function readLines(file: number, visit: (lines: string) => void): Promise<
     position += got
     const end = kept + got
     const whole = piece.lastIndexOf(newline, end - 1) + 1
-    if (whole > 0) visit(piece.toString('utf8', 0, whole))
+    if (whole > 0) visit(piece.toString('latin1', 0, whole))
     // A line that is longer than the piece needs a larger one.
     const next = whole === 0 && end === piece.length ? Buffer.allocUnsafe(2 * piece.length) : piece
     piece.copy(next, 0, whole, end)
@@ -49,5 +50,5 @@ async function readLines(file: number, visit: (lines: string) => void): Promise<
     kept = end - whole
     if (pieces % stride === 0) await nextTurn()
   }
-  if (kept > 0) visit(piece.toString('utf8', 0, kept))
+  if (kept > 0) visit(piece.toString('latin1', 0, kept))
 }
