@@ -109,6 +109,8 @@ export interface Backend<E extends Held> {
   base(node: NodeView): readonly E[]
   /** What one service port needs. Pure. */
   plan(port: ServicePort, node: NodeView): readonly E[]
+  /** What people tell apart in an entry, by the ids that `observe` of another process has for it; absent: an entry is one thing. */
+  parts?(entry: E): readonly Held[]
   open(context: OpenContext): Promise<Target<E>>
   /** This process itself answers UDP there, for that service port: such flows are no less in use than those to endpoints. */
   answers?(family: Family, id: string, ip: string, port: number): boolean

@@ -13,7 +13,7 @@ import type { Desired } from './twin.ts'
 
 export interface Stage {
   readonly desired: Desired
-  readonly backend: Pick<Backend<Held>, 'name' | 'plan'>
+  readonly backend: Pick<Backend<Held>, 'name' | 'plan' | 'parts'>
   readonly dialect: Dialect
   readonly views: readonly NodeView[]
   /** Every address of the node's interfaces. */
@@ -184,11 +184,18 @@ function entriesFor(
   kernel: Sight | undefined,
 ): readonly EntrySummary[] {
   if (port === undefined) return []
+  const { backend } = stage
+  const parts = (entry: Held) => backend.parts?.(entry) ?? [entry]
   const needed =
     frontend === undefined
       ? // No port was met, only the address: what holds the address alone is what answers.
         new Set(claimed.map(({ id }) => id).filter((id) => id.endsWith(` ${packet.to}`)))
-      : new Set(stage.backend.plan({ ...port, frontends: [frontend] }, view).map(({ id }) => id))
+      : new Set(
+          backend
+            .plan({ ...port, frontends: [frontend] }, view)
+            .flatMap(parts)
+            .map(({ id }) => id),
+        )
   return claimed
     .filter(({ id }, i) => needed.has(id) && claimed.findIndex((one) => one.id === id) === i)
     .map(({ id, kind, digest }) => ({ id, kind, digest, kernel: presence({ id, kind, digest }, kernel) }))

@@ -93,7 +93,7 @@ async function makePlan(
   { after, remarks, check }: Settled & { readonly check: boolean },
 ): Promise<Plan> {
   const { mode, node } = inputs.identity
-  const twin = await Twin.open({ backend: plannerOf(mode, inputs.settings), views: inputs.views })
+  const twin = await Twin.open({ backend: plannerOf(mode, inputs.settings), views: inputs.views, inParts: true })
   try {
     const before = await twin.become(inputs)
     const held = new Map(before.map(({ family, changes }) => [family, byId(changes.put)]))

@@ -40,6 +40,8 @@ export interface TwinOptions {
   readonly views: readonly NodeView[]
   /** The changes go to the backend's own target, in whatever network namespace this process is. */
   readonly real?: boolean
+  /** Entries are noted in the parts that people tell apart. */
+  readonly inParts?: boolean
 }
 
 interface Track {
@@ -143,7 +145,7 @@ export class Twin implements Desired {
   }
 }
 
-function noting({ backend, real }: TwinOptions, changes: Track['changes']): Backend<Held> {
+function noting({ backend, real, inParts }: TwinOptions, changes: Track['changes']): Backend<Held> {
   const note = (told: Changes<Held>) => {
     changes.put.push(...told.put)
     changes.drop.push(...told.drop)
@@ -154,7 +156,12 @@ function noting({ backend, real }: TwinOptions, changes: Track['changes']): Back
     families: () => backend.families(),
     prepare: (node, log) => backend.prepare(node, log),
     base: (node) => backend.base(node),
-    plan: (port, node) => backend.plan(port, node),
+    plan: (port, node) => {
+      const entries = backend.plan(port, node)
+      return inParts && backend.parts !== undefined ? entries.flatMap((entry) => backend.parts?.(entry) ?? []) : entries
+    },
+    // Those that are parts already have none.
+    ...(backend.parts === undefined || inParts ? {} : { parts: (entry: Held) => backend.parts?.(entry) ?? [] }),
     async open(context): Promise<Target<Held>> {
       if (!real) return { observe: async () => [], apply: notes(note), drifted: () => false, close: async () => {} }
       const target = await backend.open(context)

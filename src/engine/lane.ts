@@ -110,14 +110,15 @@ export class Lane {
   }
 
   status(service: string): FamilyStatus {
-    const { store, family } = this.#options
+    const { store, family, backend } = this.#options
+    const claims = this.ledger.claims(service)
     return {
       family,
       pending: store.dirty(service, family) || this.#changed.has(service) || this.#dirt?.has(service) === true,
       ports: this.planner.portsOf(service),
       lost: this.planner.contest.conflicts().filter(({ loser }) => loser === service),
       quarantine: this.quarantine.one(service),
-      entries: this.ledger.claims(service),
+      entries: backend.parts === undefined ? claims : claims.flatMap((entry) => backend.parts?.(entry) ?? []),
     }
   }
 

@@ -3,7 +3,7 @@
 import { ensureSysctl } from '../../sys/sysctl.ts'
 import type { Backend, Settings } from '../backend.ts'
 import { base, servesLocalhost } from './base.ts'
-import type { IptEntry } from './entries.ts'
+import { type IptEntry, partsOf } from './entries.ts'
 import { plan } from './plan.ts'
 import { IptablesTarget } from './target.ts'
 import { findPrograms, type Programs, usableFamilies } from './tools.ts'
@@ -25,6 +25,7 @@ export function iptables(settings: IptablesSettings): Backend<IptEntry> {
     },
     base: (node) => base(node, localhostNodePorts),
     plan: (port, node) => plan(port, node, { localhost: servesLocalhost(node, localhostNodePorts) }),
+    parts: partsOf,
     async open(context) {
       found ??= findPrograms(context.log)
       const programs = await found

@@ -1,37 +1,88 @@
-// What the kernel holds of ours, as far as we wrote it: texts of the shared chains in order, own chains, and counts. No I/O.
+// What the kernel holds of ours, as far as we wrote it: the base, and service ports in order. No I/O.
 //
 // For the watch it knows how much every chain is in use: a chain is used by each rule in it and by each rule that jumps to
 // it, which is also how nf_tables counts. Every change can be taken back, since a text must be made before it is known to work.
 
-import { jumps } from './chains.ts'
-import { type IptEntry, isEndpoint, type Table } from './entries.ts'
+import { counters, jumps } from './chains.ts'
+import {
+  type BasePart,
+  chainsOf,
+  declarationTail,
+  filterOf,
+  type IptEntry,
+  ownOf,
+  sharedOf,
+  type Table,
+} from './entries.ts'
+import { adapt, type Features, sameFeatures } from './features.ts'
+import { countRules } from './paper.ts'
+import { Tally } from './tally.ts'
 
 export class Book {
-  readonly shared: Readonly<Record<Table, OrderedTexts>> = { filter: new OrderedTexts(), nat: new OrderedTexts() }
-  readonly #base = new Map<string, string>()
-  /** Entries as written, by id. */
-  readonly #entries = new Map<string, IptEntry>()
+  readonly #base = new Map<string, IptEntry>()
+  readonly #ports = new Map<string, IptEntry>()
+  /** Ports in order; made anew only when some came or went. */
+  #sorted: IptEntry[] | undefined
+  /** Chains of service ports. */
+  readonly tally = new Tally()
+  #features: Features = { randomFully: false, liberal: false, counters: new Set() }
   /** Counted when first asked for, and kept from then on: most of the time nobody asks. */
   #uses: Map<string, number> | undefined
   readonly #lines: Record<Table, number> = { filter: 0, nat: 0 }
   #chains = 0
   #endpoints = 0
 
+  /** What this machine can do: rules are told without the rest. */
+  get features(): Features {
+    return this.#features
+  }
+
+  set features(features: Features) {
+    if (sameFeatures(features, this.#features)) return
+    const entries = [...this.#base.values(), ...this.#ports.values()]
+    for (const { id } of entries) this.drop(id)
+    this.#features = features
+    this.#uses = undefined
+    for (const entry of entries) this.put(entry)
+  }
+
   /** Of all service ports, reached from here or not. */
   get endpoints(): number {
     return this.#endpoints
   }
 
-  base(part: string): string {
-    return this.#base.get(part) ?? ''
-  }
-
   get size(): number {
-    return this.#entries.size
+    return this.#base.size + this.#ports.size
   }
 
-  entries(): Iterable<IptEntry> {
-    return this.#entries.values()
+  base(part: BasePart): string {
+    return adapt(this.#base.get(part)?.digest ?? '', this.#features)
+  }
+
+  entry(id: string): IptEntry | undefined {
+    return this.#ports.get(id) ?? this.#base.get(id)
+  }
+
+  *entries(): Iterable<IptEntry> {
+    yield* this.#base.values()
+    yield* this.#ports.values()
+  }
+
+  /** In order. */
+  ports(): readonly IptEntry[] {
+    this.#sorted ??= [...this.#ports.values()].sort(byId)
+    return this.#sorted
+  }
+
+  /** A port's rules in the shared chains of nat. */
+  shared(port: IptEntry): string {
+    const text = sharedOf(port)
+    return this.lacking(port) > 0 ? adapt(text, this.#features) : text
+  }
+
+  /** How many of a port's rules in the shared chains are left out, as this machine lacks what they need. */
+  lacking({ countedRules }: IptEntry): number {
+    return countedRules === 0 || this.#features.counters.has(counters.localhost) ? 0 : countedRules
   }
 
   /** `nat KUBE-SERVICES` to how many rules are in it and jump to it. */
@@ -39,7 +90,7 @@ export class Book {
     if (this.#uses === undefined) {
       this.#uses = new Map()
       for (const { table, to } of jumps) use(this.#uses, `${table} ${to}`, 1)
-      for (const entry of this.#entries.values()) countUses(this.#uses, entry, 1)
+      for (const entry of this.entries()) this.#countUses(this.#uses, entry, 1)
     }
     return this.#uses
   }
@@ -54,56 +105,84 @@ export class Book {
     return { filter: this.#lines.filter, nat: this.#lines.nat + 2 * this.#chains }
   }
 
+  /** Chains of service ports. */
+  chains(): Set<string> {
+    const all = new Set<string>()
+    for (const entry of this.#ports.values()) for (const chain of chainsOf(entry)) all.add(chain)
+    return all
+  }
+
   /** Returns what was there. */
   put(entry: IptEntry): IptEntry | undefined {
-    const before = this.#entries.get(entry.id)
+    const entries = entry.kind === 'base' ? this.#base : this.#ports
+    const before = entries.get(entry.id)
     if (before?.digest === entry.digest) return before
-    if (before !== undefined) this.drop(entry.id)
-    this.#entries.set(entry.id, entry)
-    this.#lines[entry.table] += countLines(entry)
-    if (entry.kind === 'chain') this.#chains++
-    if (this.#uses !== undefined) countUses(this.#uses, entry, 1)
-    if (entry.kind === 'base') this.#base.set(entry.id, entry.digest)
-    else if (entry.kind === 'count') this.#endpoints += Number(entry.digest)
-    else if (entry.kind === 'rules') this.shared[entry.table].put(entry.port, entry.digest)
-    else if (isEndpoint(entry)) this.#endpoints++
+    if (before !== undefined) this.#count(before, -1)
+    entries.set(entry.id, entry)
+    this.#count(entry, 1)
+    if (before === undefined) this.#sorted = undefined
+    else if (this.#sorted !== undefined && entry.kind === 'port') this.#sorted[indexOf(this.#sorted, entry.id)] = entry
     return before
   }
 
   drop(id: string): IptEntry | undefined {
-    const entry = this.#entries.get(id)
+    const entry = this.entry(id)
     if (entry === undefined) return undefined
-    this.#entries.delete(id)
-    this.#lines[entry.table] -= countLines(entry)
-    if (entry.kind === 'chain') this.#chains--
-    if (this.#uses !== undefined) countUses(this.#uses, entry, -1)
     if (entry.kind === 'base') this.#base.delete(id)
-    else if (entry.kind === 'count') this.#endpoints -= Number(entry.digest)
-    else if (entry.kind === 'rules') this.shared[entry.table].drop(entry.port)
-    else if (isEndpoint(entry)) this.#endpoints--
+    else {
+      this.#ports.delete(id)
+      this.#sorted = undefined
+    }
+    this.#count(entry, -1)
     return entry
   }
-}
 
-function countLines(entry: IptEntry): number {
-  if (isEndpoint(entry)) return 2
-  const text = entry.digest
-  let count = 0
-  for (let at = text.indexOf('\n'); at >= 0; at = text.indexOf('\n', at + 1)) count++
-  return count
-}
-
-function countUses(uses: Map<string, number>, entry: IptEntry, sign: 1 | -1): void {
-  const { table, digest, id } = entry
-  if (entry.kind === 'count') return
-  if (isEndpoint(entry)) {
-    use(uses, id, 2 * sign)
-    use(uses, 'nat KUBE-MARK-MASQ', sign)
-    return
+  #count(entry: IptEntry, sign: 1 | -1): void {
+    if (entry.kind === 'port') {
+      this.#lines.filter += sign * entry.filterRules
+      this.#lines.nat += sign * (entry.sharedRules + entry.ownRules - this.lacking(entry))
+    } else this.#lines[tableOf(entry)] += sign * countRules(adapt(entry.digest, this.#features))
+    this.#chains += sign * entry.chains
+    for (let at = 0; at < entry.declared; ) {
+      const end = entry.digest.indexOf('\n', at)
+      this.tally.add(entry.digest, at + 1, end - declarationTail, sign)
+      at = end + 1
+    }
+    this.#endpoints += sign * entry.endpoints
+    if (this.#uses !== undefined) this.#countUses(this.#uses, entry, sign)
   }
-  for (let start = 0; start < digest.length; ) {
-    const end = digest.indexOf('\n', start)
-    const { chain, target } = parseRule(digest, start, end)
+
+  #countUses(uses: Map<string, number>, entry: IptEntry, sign: 1 | -1): void {
+    if (entry.kind === 'base') {
+      countUses(uses, tableOf(entry), adapt(entry.digest, this.#features), sign)
+      return
+    }
+    countUses(uses, 'filter', filterOf(entry), sign)
+    countUses(uses, 'nat', this.shared(entry), sign)
+    countUses(uses, 'nat', ownOf(entry, false), sign)
+  }
+}
+
+const byId = (a: IptEntry, b: IptEntry): number => (a.id < b.id ? -1 : a.id > b.id ? 1 : 0)
+
+/** Of the port with this id, which must be there. */
+function indexOf(sorted: readonly IptEntry[], id: string): number {
+  let low = 0
+  for (let high = sorted.length; low < high; ) {
+    const middle = (low + high) >> 1
+    if ((sorted[middle] as IptEntry).id < id) low = middle + 1
+    else high = middle
+  }
+  return low
+}
+
+/** Of a part of the base. */
+const tableOf = ({ id }: IptEntry): Table => (id.startsWith('nat') ? 'nat' : 'filter')
+
+function countUses(uses: Map<string, number>, table: Table, rules: string, sign: 1 | -1): void {
+  for (let start = 0; start < rules.length; ) {
+    const end = rules.indexOf('\n', start)
+    const { chain, target } = parseRule(rules, start, end)
     use(uses, `${table} ${chain}`, sign)
     if (target.startsWith('KUBE-')) use(uses, `${table} ${target}`, sign)
     start = end + 1
@@ -127,24 +206,4 @@ export function parseRule(
   if (at <= start) return { chain, target: '' }
   const space = text.indexOf(' ', at + 4)
   return { chain, target: text.slice(at + 4, space < 0 || space > end ? end : space) }
-}
-
-/** Texts by key, visited in the order of keys; the order is made anew only when keys came or went. */
-export class OrderedTexts {
-  readonly #texts = new Map<string, string>()
-  #keys: readonly string[] | undefined
-
-  put(key: string, text: string): void {
-    if (!this.#texts.has(key)) this.#keys = undefined
-    this.#texts.set(key, text)
-  }
-
-  drop(key: string): void {
-    if (this.#texts.delete(key)) this.#keys = undefined
-  }
-
-  *[Symbol.iterator](): Iterator<readonly [string, string]> {
-    this.#keys ??= [...this.#texts.keys()].sort()
-    for (const key of this.#keys) yield [key, this.#texts.get(key) as string]
-  }
 }

@@ -2,12 +2,14 @@
 
 import type { Table } from './entries.ts'
 
-/** Chains of service ports and endpoints, all in nat. */
-const ownPrefixes = ['KUBE-SVC-', 'KUBE-SVL-', 'KUBE-EXT-', 'KUBE-FW-', 'KUBE-SEP-'] as const
+/** Chains of service ports and endpoints, all in nat; first those of which there are most. */
+const ownPrefixes = ['KUBE-SEP-', 'KUBE-SVC-', 'KUBE-SVL-', 'KUBE-EXT-', 'KUBE-FW-'] as const
 
 /** Looks at `text` from `start` on. */
-export const isOwnChain = (text: string, start = 0): boolean =>
-  ownPrefixes.some((prefix) => text.startsWith(prefix, start))
+export function isOwnChain(text: string, start = 0): boolean {
+  for (const prefix of ownPrefixes) if (text.startsWith(prefix, start)) return true
+  return false
+}
 
 export const canary = 'KUBE-PROXY-CANARY'
 

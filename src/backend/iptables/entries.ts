@@ -1,106 +1,207 @@
-// What the iptables tables hold: rules that a service port adds to shared chains, chains of its own, and the base. Pure.
+// What the iptables tables hold: all that one service port needs, as one text; and the base. Pure.
 
-import type { Protocol } from '../../model/types.ts'
 import type { Held } from '../backend.ts'
 
 export type Table = 'filter' | 'nat'
 
 /**
- * The digest is the text itself, whole `-A …` lines of iptables-restore: nothing is kept twice, and equal text is equal content.
- * Only chains of endpoints, which are most of all there is, say it shorter: address, and ` recent` with affinity.
- * `rules` are a service port's part of the shared chains, which are rewritten whole at every write; a `chain` is a service
- * port's own and is rewritten only when it changes. `count` is no rule: how many endpoints a port has that are not reached from here.
+ * The digest is the text itself, whole lines of iptables-restore: nothing is kept twice, and equal text is equal content. There is one
+ * entry per service port, so that writing everything is copying texts: with one per chain, 10,000 services were 70,000 entries.
+ * Of a port it has these parts, one after the other: declarations of its own chains; its rules in the shared chains of nat; the rules of
+ * its own chains, endpoints without comments, as large clusters get them; its rules in filter; and a remark that is not written.
  */
 export interface IptEntry extends Held {
-  readonly kind: 'base' | 'rules' | 'chain' | 'count'
-  readonly table: Table
+  readonly kind: 'base' | 'port'
   /** `ns/name`; '' for the base. */
   readonly service: string
-  /** Id of the service port, by which the text is ordered; '' for the base. */
-  readonly port: string
+  /** Where the parts of the digest end: declarations, shared rules, own rules, filter rules. */
+  readonly declared: number
+  readonly shared: number
+  readonly own: number
+  readonly filter: number
+  /** Own chains. */
+  readonly chains: number
+  /** How many rules each part has. Of the shared ones some count packets for localhost, which is not possible everywhere. */
+  readonly sharedRules: number
+  readonly countedRules: number
+  readonly ownRules: number
+  readonly filterRules: number
+  /** Whether reached from here or not: many make a large cluster. */
+  readonly endpoints: number
 }
 
 /** The fixed rules before and after those of services. */
 export type BasePart = 'filter head' | 'filter tail' | 'nat head' | 'nat tail'
 
+const nothing = {
+  declared: 0,
+  shared: 0,
+  own: 0,
+  filter: 0,
+  chains: 0,
+  countedRules: 0,
+  ownRules: 0,
+  endpoints: 0,
+} as const
+
 export function baseEntry(part: BasePart, lines: readonly string[]): IptEntry {
-  const table = part.startsWith('nat') ? 'nat' : 'filter'
-  return { kind: 'base', id: part, digest: text(lines), table, service: '', port: '' }
+  const nat = part.startsWith('nat') ? lines.length : 0
+  const rules = { sharedRules: nat, filterRules: lines.length - nat }
+  return { kind: 'base', id: part, digest: text(lines), service: '', ...nothing, ...rules }
 }
 
-export function rulesEntry(table: Table, owner: Owner, lines: readonly string[]): IptEntry {
+export interface PortRules {
+  /** Own chains, in the order in which they are declared. */
+  readonly chains: readonly string[]
+  /** Rules in the shared chains of nat. */
+  readonly shared: readonly string[]
+  /** Those of them that count packets for localhost. */
+  readonly counted: number
+  /** Rules in own chains, in kube-proxy's order, those about endpoints without comments. */
+  readonly own: readonly string[]
+  readonly filter: readonly string[]
+  /** Endpoints that are not reached from here. */
+  readonly unreached: number
+  readonly endpoints: number
+}
+
+export function portEntry(owner: Owner, rules: PortRules): IptEntry {
+  const { chains, shared, own, filter, unreached } = rules
+  let digest = ''
+  for (const chain of chains) digest += declaration(chain)
+  const declared = digest.length
+  digest += text(shared)
+  const sharedEnd = digest.length
+  digest += text(own)
+  const ownEnd = digest.length
+  digest += text(filter)
+  const filterEnd = digest.length
+  if (unreached > 0) digest += `# and ${unreached} endpoints that are not reached from here\n`
   return {
-    kind: 'rules',
-    id: `${table} rules ${owner.id}`,
-    digest: text(lines),
-    table,
+    kind: 'port',
+    id: owner.id,
+    digest,
     service: owner.service,
-    port: owner.id,
+    declared,
+    shared: sharedEnd,
+    own: ownEnd,
+    filter: filterEnd,
+    chains: chains.length,
+    sharedRules: shared.length,
+    countedRules: rules.counted,
+    ownRules: own.length,
+    filterRules: filter.length,
+    endpoints: rules.endpoints,
   }
 }
 
-export function chainEntry(chain: string, owner: Owner, lines: readonly string[]): IptEntry {
-  return {
-    kind: 'chain',
-    id: chainId(chain),
-    digest: text(lines),
-    table: 'nat',
-    service: owner.service,
-    port: owner.id,
+const declared = ' - [0:0]'
+
+/** What makes and empties a chain. */
+export const declaration = (chain: string): string => `:${chain}${declared}\n`
+
+/** How long it is between the name of the chain and the end of the line. */
+export const declarationTail = declared.length
+
+export const declarationsOf = ({ digest, declared }: IptEntry): string => digest.slice(0, declared)
+export const sharedOf = ({ digest, declared, shared }: IptEntry): string => digest.slice(declared, shared)
+/** All its rules in nat as they are in large clusters. */
+export const natOf = ({ digest, declared, own }: IptEntry): string => digest.slice(declared, own)
+export const filterOf = ({ digest, own, filter }: IptEntry): string => digest.slice(own, filter)
+
+/** The rules of its own chains; with comments on endpoints, if asked. */
+export const ownOf = (entry: IptEntry, comments: boolean): string => {
+  const { digest, shared, own, id } = entry
+  const rules = digest.slice(shared, own)
+  return comments ? commented(rules, id.slice(0, id.lastIndexOf('/'))) : rules
+}
+
+/** No rule is another one. */
+export const sameRules = (a: IptEntry, b: IptEntry): boolean =>
+  a.digest === b.digest || (a.filter === b.filter && a.digest.slice(0, a.filter) === b.digest.slice(0, b.filter))
+
+/** Whether a chain is this entry's own. */
+export function declares({ digest, declared }: IptEntry, chain: string): boolean {
+  const at = digest.indexOf(`:${chain} `)
+  return at >= 0 && at < declared
+}
+
+export function chainsOf({ digest, declared }: IptEntry): readonly string[] {
+  const chains: string[] = []
+  for (let at = 0; at < declared; at = digest.indexOf('\n', at) + 1)
+    chains.push(digest.slice(at + 1, digest.indexOf(' ', at)))
+  return chains
+}
+
+/** The rules of each own chain, in their order. */
+export function rulesByChain(rules: string): Map<string, string> {
+  const byChain = new Map<string, string>()
+  for (const line of linesOf(rules)) {
+    const chain = chainIn(line)
+    byChain.set(chain, (byChain.get(chain) ?? '') + line)
   }
+  return byChain
 }
 
-/** The chain of one endpoint, at `address`; its name and its port say the rest. */
-export function endpointEntry(chain: string, owner: Owner, address: string, affinity: boolean): IptEntry {
-  const digest = affinity ? `${address} recent` : address
-  return { kind: 'chain', id: chainId(chain), digest, table: 'nat', service: owner.service, port: owner.id }
-}
-
-/** They count when it comes to how large the cluster is, though they have no chain. */
-export function countEntry(owner: Owner, unreached: number): IptEntry {
-  const { id, service } = owner
-  return { kind: 'count', id: `unreached endpoints ${id}`, digest: String(unreached), table: 'nat', service, port: id }
-}
-
-export const isEndpoint = ({ id }: { readonly id: string }): boolean => id.startsWith('KUBE-SEP-', 4)
-
-/** The lines of an entry; those about endpoints without their comments, if asked. */
-export function textOf(entry: IptEntry, comments = true): string {
-  if (isEndpoint(entry)) return endpointText(entry, comments)
-  return comments || entry.kind !== 'chain' ? entry.digest : withoutEndpoints(entry.digest)
-}
-
-/** Without ` -m comment --comment "service port -> endpoint"`. */
-function withoutEndpoints(text: string): string {
-  let out = ''
-  let from = 0
-  for (let arrow = text.indexOf(' -> '); arrow >= 0; arrow = text.indexOf(' -> ', from)) {
-    out += text.slice(from, text.lastIndexOf(' -m comment ', arrow))
-    from = text.indexOf('"', arrow) + 1
+/** Each with its end. */
+export function linesOf(rules: string): readonly string[] {
+  const lines: string[] = []
+  for (let start = 0; start < rules.length; ) {
+    const end = rules.indexOf('\n', start) + 1
+    lines.push(rules.slice(start, end))
+    start = end
   }
-  return out + text.slice(from)
+  return lines
 }
 
-/** Few parts: there are very many of these, and each part costs. */
-function endpointText({ id, port, digest }: IptEntry, comments: boolean): string {
-  const rule = `-A ${chainOf(id)}${comments ? ` -m comment --comment ${port.slice(0, port.lastIndexOf('/'))}` : ''}`
-  const space = digest.indexOf(' ')
-  const address = space < 0 ? digest : digest.slice(0, space)
-  const bracket = address.startsWith('[') ? 1 : 0
-  const ip = address.slice(bracket, address.lastIndexOf(':') - bracket)
-  const remember = space < 0 ? '' : ` -m recent --name ${chainOf(id)} --set`
-  return `${rule} -s ${ip} -j KUBE-MARK-MASQ\n${rule}${remember}${deliveries[protocolOf(port)]}${address}\n`
+/** Of `-A CHAIN …`. */
+export const chainIn = (line: string): string => line.slice(3, line.indexOf(' ', 3))
+
+const endpointPrefix = 'KUBE-SEP-'
+
+export const isEndpoint = (chain: string): boolean => chain.startsWith(endpointPrefix)
+
+/** With what kube-proxy says about endpoints in small clusters: whose they are, and in jumps to them also their addresses. */
+function commented(rules: string, name: string): string {
+  const lines = linesOf(rules)
+  const addresses = new Map<string, string>()
+  for (const line of lines) {
+    const at = line.indexOf(destination)
+    if (at >= 0) addresses.set(chainIn(line), line.slice(at + destination.length, -1))
+  }
+  return lines.map((line) => commentedRule(line, name, addresses)).join('')
 }
 
-const delivery = (protocol: Protocol) => ` -m ${protocol} -p ${protocol} -j DNAT --to-destination `
+const destination = ' --to-destination '
 
-const deliveries = { tcp: delivery('tcp'), udp: delivery('udp'), sctp: delivery('sctp') } as const
-
-/** At the end of the id of a service port. */
-function protocolOf(port: string): Protocol {
-  if (port.endsWith('/tcp')) return 'tcp'
-  return port.endsWith('/udp') ? 'udp' : 'sctp'
+function commentedRule(line: string, name: string, addresses: ReadonlyMap<string, string>): string {
+  const chain = chainIn(line)
+  const rest = line.slice(3 + chain.length)
+  if (isEndpoint(chain)) return `-A ${chain} -m comment --comment ${name}${rest}`
+  const address = addresses.get(line.slice(line.lastIndexOf(' ') + 1, -1))
+  return address === undefined ? line : `-A ${chain} -m comment --comment "${name} -> ${address}"${rest}`
 }
+
+/** What people tell apart, and what `observe` finds in a kernel: rules in shared chains, and each chain by itself. */
+export function partsOf(entry: IptEntry): readonly Held[] {
+  if (entry.kind === 'base') return [entry]
+  const parts: Held[] = []
+  for (const [table, rules] of [
+    ['filter', filterOf(entry)],
+    ['nat', sharedOf(entry)],
+  ] as const) {
+    if (rules !== '') parts.push({ kind: 'rules', id: `${table} rules ${entry.id}`, digest: rules })
+  }
+  const rules = rulesByChain(ownOf(entry, true))
+  for (const chain of chainsOf(entry)) parts.push({ kind: 'chain', id: `nat ${chain}`, digest: rules.get(chain) ?? '' })
+  return parts
+}
+
+/** A chain that was found, and is nobody's we know. */
+export const strayChain = (chain: string): Held => ({ kind: 'chain', id: `nat ${chain}`, digest: '' })
+
+/** The chain behind the id of a stray one. */
+export const chainOf = (id: string): string => id.slice(4)
 
 /** The service port behind an entry. */
 interface Owner {
@@ -108,9 +209,4 @@ interface Owner {
   readonly service: string
 }
 
-const chainId = (chain: string): string => `nat ${chain}`
-
-/** The chain behind the id of a `chain` entry. */
-export const chainOf = (id: string): string => id.slice(4)
-
-const text = (lines: readonly string[]): string => `${lines.join('\n')}\n`
+const text = (lines: readonly string[]): string => (lines.length === 0 ? '' : `${lines.join('\n')}\n`)

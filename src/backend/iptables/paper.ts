@@ -1,39 +1,49 @@
-// Input of iptables-restore on its way: bytes in pieces, and how many rules and tables they are. Knows no rule. No I/O.
+// Input of iptables-restore on its way to the program, and how many rules and tables it is. Knows no rule. No I/O but by its sheet.
 //
-// Each part becomes bytes at once: as one text of many megabytes they would be copied twice, and leave every cache on the way.
+// Texts become bytes at once and leave for the sheet, always through the same memory: as one text, or as bytes of their own, many
+// megabytes would be copied twice, leave every cache on the way, and make the collector run.
 
 import type { Table } from './entries.ts'
 
-const pieceBytes = 64 * 1024
+const deskBytes = 256 * 1024
 /** Of a character. */
 const mostBytes = 3
 
-export class Paper {
-  readonly pieces: Uint8Array[] = []
+/** Nothing stays on it between two papers. */
+const desk = Buffer.allocUnsafeSlow(deskBytes)
+
+/** Where a text goes. */
+export interface Sheet {
+  append(bytes: Uint8Array): void
+  toString(): string
+  close(): void
+}
+
+export class Paper<S extends Sheet = Sheet> {
+  readonly sheet: S
   /** Lines that are commands. */
   readonly rules: Record<Table, number> = { filter: 0, nat: 0 }
   /** Tables. */
   commits = 0
   #table: Table = 'filter'
-  #piece = Buffer.alloc(0)
   #used = 0
 
+  constructor(sheet: S) {
+    this.sheet = sheet
+  }
+
   begin(table: Table): void {
-    this.#flush()
     this.#table = table
     this.add(`*${table}\n`)
   }
 
-  /** Whole lines. */
-  add(lines: string): void {
+  /** Whole lines; how many of them are commands, if that is known. */
+  add(lines: string, rules = countRules(lines)): void {
     const most = mostBytes * lines.length
-    if (this.#used + most > this.#piece.length) {
-      this.#flush()
-      this.#piece = Buffer.allocUnsafeSlow(Math.max(pieceBytes, most))
-    }
-    this.#used += this.#piece.write(lines, this.#used)
-    if (lines.startsWith('-')) this.rules[this.#table]++
-    for (let at = lines.indexOf('\n-'); at >= 0; at = lines.indexOf('\n-', at + 1)) this.rules[this.#table]++
+    if (this.#used + most > deskBytes) this.#flush()
+    if (most > deskBytes) this.sheet.append(Buffer.from(lines))
+    else this.#used += desk.write(lines, this.#used)
+    this.rules[this.#table] += rules
   }
 
   commit(): void {
@@ -43,13 +53,18 @@ export class Paper {
   }
 
   toString(): string {
-    return Buffer.concat([...this.pieces, this.#piece.subarray(0, this.#used)]).toString()
+    return String(this.sheet)
   }
 
   #flush(): void {
-    if (this.#used === 0) return
-    this.pieces.push(this.#piece.subarray(0, this.#used))
-    this.#piece = this.#piece.subarray(this.#used)
+    if (this.#used > 0) this.sheet.append(desk.subarray(0, this.#used))
     this.#used = 0
   }
+}
+
+/** Lines that are commands. */
+export function countRules(lines: string): number {
+  let rules = lines.startsWith('-') ? 1 : 0
+  for (let at = lines.indexOf('\n-'); at >= 0; at = lines.indexOf('\n-', at + 1)) rules++
+  return rules
 }

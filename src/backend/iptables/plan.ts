@@ -5,7 +5,7 @@ import { reachableOf } from '../../model/endpoints.ts'
 import type { Endpoint, Frontend, NodeView, ServicePort } from '../../model/types.ts'
 import { hash32, iptablesHash } from '../names.ts'
 import { counters } from './chains.ts'
-import { chainEntry, countEntry, endpointEntry, type IptEntry, rulesEntry } from './entries.ts'
+import { type IptEntry, portEntry } from './entries.ts'
 
 export interface PlanOptions {
   /** Node ports are served on 127.0.0.1. */
@@ -15,26 +15,36 @@ export interface PlanOptions {
 export function plan(port: ServicePort, node: NodeView, options: PlanOptions): readonly IptEntry[] {
   if (port.frontends.length === 0) return []
   const run = begin(port, node)
-  const { filter, nat } = capture(run, options)
-  const entries: IptEntry[] = []
-  if (filter.length > 0) entries.push(rulesEntry('filter', port, filter))
-  if (nat.length > 0) entries.push(rulesEntry('nat', port, nat))
-  if (run.exposed && run.usable) entries.push(chainEntry(run.ext, port, externalRules(run)))
-  if (run.firewalled) entries.push(chainEntry(run.fw, port, firewallRules(run)))
+  const { filter, nat, counted } = capture(run, options)
+  const chains: string[] = []
+  const own: string[] = []
+  // kube-proxy writes the first rule for the cluster IP before it comes to the other chains of the port.
+  const internal = internalRule(run)
+  if (internal !== undefined) own.push(internal)
+  if (run.exposed && run.usable) {
+    chains.push(run.ext)
+    own.push(...externalRules(run))
+  }
+  if (run.firewalled) {
+    chains.push(run.fw)
+    own.push(...firewallRules(run))
+  }
   const reachable = port.local.length === 0 ? port.cluster : reachableOf(port)
   const seps = reachable.map((endpoint) => separate(run, endpoint))
   const sepOf = port.local.length === 0 ? undefined : new Map(reachable.map((one, i) => [one, seps[i] as Separate]))
   for (const which of ['cluster', 'local'] as const) {
     if (port[which].length === 0) continue
-    const own = port[which] === reachable ? seps : port[which].flatMap((one) => sepOf?.get(one) ?? [])
-    const lines = [...internalRule(run, which), ...balance(run, which, own)]
-    entries.push(chainEntry(which === 'cluster' ? run.svc : run.svl, port, lines))
+    chains.push(which === 'cluster' ? run.svc : run.svl)
+    balance(run, which, port[which] === reachable ? seps : port[which].flatMap((one) => sepOf?.get(one) ?? []), own)
   }
-  for (const { chain, address } of seps) {
-    entries.push(endpointEntry(chain, port, address, port.affinitySeconds > 0))
+  for (const sep of seps) {
+    chains.push(sep.chain)
+    deliver(run, sep, own)
   }
-  if (port.endpoints > seps.length) entries.push(countEntry(port, port.endpoints - seps.length))
-  return entries
+  if (filter.length + nat.length + chains.length + port.endpoints === 0) return []
+  const unreached = Math.max(0, port.endpoints - seps.length)
+  const endpoints = seps.length + unreached
+  return [portEntry(port, { chains, shared: nat, counted, own, filter, unreached, endpoints })]
 }
 
 /** What all rules of a port are made of. */
@@ -81,11 +91,13 @@ function begin(port: ServicePort, node: NodeView): Run {
 interface Captured {
   readonly filter: string[]
   readonly nat: string[]
+  /** Rules in nat that count packets for localhost. */
+  counted: number
 }
 
 function capture(run: Run, { localhost }: PlanOptions): Captured {
   const { port, node, match, ext, fw, usable, firewalled, balancers } = run
-  const captured: Captured = { filter: [], nat: [] }
+  const captured: Captured = { filter: [], nat: [], counted: 0 }
   const { filter, nat } = captured
   const to = ({ ip, port: number }: Frontend) => `${match} -d ${ip} --dport ${number}`
   const refused = usable ? 'has no local endpoints' : 'has no endpoints'
@@ -114,8 +126,10 @@ function capture(run: Run, { localhost }: PlanOptions): Captured {
   for (const { port: number } of port.frontends.filter(({ kind }) => kind === 'node-port')) {
     const rule = `-A KUBE-NODEPORTS -m comment --comment ${port.name} ${match}`
     // Written only where the kernel can count: the target takes it out elsewhere, and the next rule serves loopback as well.
-    if (usable && localhost && node.family === 4)
+    if (usable && localhost && node.family === 4) {
+      captured.counted++
       nat.push(`${rule} -d 127.0.0.0/8 --dport ${number} -m nfacct --nfacct-name ${counters.localhost} -j ${ext}`)
+    }
     if (usable) nat.push(`${rule} --dport ${number} -j ${ext}`)
     if (refuses) refuseExternal(`-m addrtype --dst-type LOCAL ${match} --dport ${number}`)
   }
@@ -139,13 +153,15 @@ function captureClusterIp({ port, clusterIp, match, svc, svl }: Run, { filter, n
 // ---- Own chains. ----
 
 /** In the chain that cluster IP traffic goes to: who does not count as a local pod is masqueraded. */
-function internalRule({ port, node, clusterIp, match, svc, svl }: Run, which: 'cluster' | 'local'): readonly string[] {
-  if (clusterIp === undefined || port.internal !== which) return []
+function internalRule({ port, node, clusterIp, match, svc, svl }: Run): string | undefined {
+  const { internal } = port
+  if (clusterIp === undefined || (internal !== 'cluster' && internal !== 'local') || port[internal].length === 0)
+    return undefined
   const from = node.masqueradeAll ? '' : fromLocalPods(node, false)
-  if (from === undefined) return []
+  if (from === undefined) return undefined
   const where = `${match} -d ${clusterIp.ip} --dport ${clusterIp.port}${from}`
-  const chain = which === 'cluster' ? svc : svl
-  return [`-A ${chain} -m comment --comment "${port.name} cluster IP" ${where} -j KUBE-MARK-MASQ`]
+  const chain = internal === 'cluster' ? svc : svl
+  return `-A ${chain} -m comment --comment "${port.name} cluster IP" ${where} -j KUBE-MARK-MASQ`
 }
 
 function externalRules({ port, node, ext, svc, svl }: Run): readonly string[] {
@@ -173,31 +189,37 @@ function firewallRules({ port, balancers, fw, ext }: Run): readonly string[] {
 
 interface Separate {
   readonly chain: string
+  readonly ip: string
   readonly address: string
 }
 
 function separate({ port }: Run, { ip, port: number }: Endpoint): Separate {
   const address = hostPort(ip, number)
-  return { address, chain: `KUBE-SEP-${hash32(`${port.name}${port.protocol}${address}`, 16)}` }
+  return { ip, address, chain: `KUBE-SEP-${hash32(`${port.name}${port.protocol}${address}`, 16)}` }
 }
 
 /** The first endpoint with probability 1/n, the next with 1/(n-1) of what is left, and the last with all of it. */
-function balance({ port, svc, svl }: Run, which: 'cluster' | 'local', known: readonly Separate[]): readonly string[] {
-  const chain = which === 'cluster' ? svc : svl
-  const rule = ({ address }: Separate) => `-A ${chain} -m comment --comment "${port.name} -> ${address}"`
-  const sticky =
-    port.affinitySeconds === 0
-      ? []
-      : known.map(
-          (sep) =>
-            `${rule(sep)} -m recent --name ${sep.chain} --rcheck --seconds ${port.affinitySeconds} --reap -j ${sep.chain}`,
-        )
-  const random = known.map((sep, i) => {
-    const left = known.length - i
+function balance({ port, svc, svl }: Run, which: 'cluster' | 'local', known: readonly Separate[], out: string[]): void {
+  const rule = `-A ${which === 'cluster' ? svc : svl}`
+  const seconds = port.affinitySeconds
+  if (seconds > 0) {
+    for (const { chain } of known)
+      out.push(`${rule} -m recent --name ${chain} --rcheck --seconds ${seconds} --reap -j ${chain}`)
+  }
+  let left = known.length
+  for (const { chain } of known) {
     const chance = left === 1 ? '' : ` -m statistic --mode random --probability ${probability(left)}`
-    return `${rule(sep)}${chance} -j ${sep.chain}`
-  })
-  return [...sticky, ...random]
+    left--
+    out.push(`${rule}${chance} -j ${chain}`)
+  }
+}
+
+function deliver({ port, match }: Run, { chain, ip, address }: Separate, out: string[]): void {
+  const remember = port.affinitySeconds === 0 ? '' : ` -m recent --name ${chain} --set`
+  out.push(
+    `-A ${chain} -s ${ip} -j KUBE-MARK-MASQ`,
+    `-A ${chain}${remember} ${match} -j DNAT --to-destination ${address}`,
+  )
 }
 
 /** undefined if local traffic cannot be told from other traffic. */

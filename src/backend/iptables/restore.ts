@@ -4,113 +4,103 @@
 // are, and each table changes at its COMMIT, all at once. The shared chains are always written whole; chains of services
 // only where they changed. A line that is refused is found again by its number.
 
-import { canary, counters, type Jump, kubeletFirewall, savedJump, sharedChains } from './chains.ts'
-import { chainOf, type IptEntry, type Table, textOf } from './entries.ts'
-import { Paper } from './paper.ts'
-
-/** What the tools and the kernel of this machine can do. */
-export interface Features {
-  /** MASQUERADE --random-fully: iptables 1.6.2. */
-  readonly randomFully: boolean
-  /** The kernel takes out-of-window packets for valid, so nothing is dropped as invalid. */
-  readonly liberal: boolean
-  /** nfacct objects that exist. */
-  readonly counters: ReadonlySet<string>
-}
-
-/** Takes out of planned rules what this machine cannot do. */
-export function adapt(text: string, features: Features): string {
-  let adapted = text
-  if (!features.randomFully) adapted = adapted.replace(' --random-fully', '')
-  if (features.liberal) adapted = adapted.replace(/^.* --ctstate INVALID .*\n/m, '')
-  if (!adapted.includes(' -m nfacct ')) return adapted
-  if (!features.counters.has(counters.localhost)) adapted = adapted.replace(localhostRule, '')
-  if (!features.counters.has(counters.invalid)) {
-    adapted = adapted.replace(` -m nfacct --nfacct-name ${counters.invalid}`, '')
-  }
-  return adapted
-}
-
-const localhostRule = new RegExp(`^.* --nfacct-name ${counters.localhost} .*\\n`, 'gm')
+import type { Book } from './book.ts'
+import { canary, type Jump, kubeletFirewall, savedJump, sharedChains } from './chains.ts'
+import {
+  chainIn,
+  chainsOf,
+  declaration,
+  declarationsOf,
+  filterOf,
+  type IptEntry,
+  linesOf,
+  natOf,
+  ownOf,
+} from './entries.ts'
+import type { Paper } from './paper.ts'
 
 /** Above this many endpoints their rules go without comments, which make up half of the text. */
 export const largeEndpoints = 1000
 
 export interface Draft {
-  /** Fixed parts, already adapted; '' where there is none. */
-  readonly base: Readonly<Record<Table, { readonly head: string; readonly tail: string }>>
-  /** Rules in the shared chains by service port, in order. */
-  readonly shared: Readonly<Record<Table, Iterable<readonly [port: string, text: string]>>>
-  /** Chains to write, by service port, in order; those of a port in kube-proxy's order. */
-  readonly chains: ReadonlyMap<string, readonly IptEntry[]>
+  /** All that is to be there. */
+  readonly book: Book
+  readonly own: OwnChains
   /** Chains to delete. */
   readonly stale: readonly string[]
+}
+
+/** Chains of service ports that are to be written. */
+export interface OwnChains {
+  /** In order; as they are in the book. */
+  readonly entries: readonly IptEntry[]
+  /** Only these chains of them, by id; undefined: all of all. */
+  readonly some: ReadonlyMap<string, ReadonlySet<string>> | undefined
   /** Without the comments of endpoints. */
   readonly large: boolean
 }
 
-export function compose(draft: Draft): Paper {
-  const { base, shared, chains, stale, large } = draft
-  const paper = new Paper()
+export function compose(paper: Paper, { book, own, stale }: Draft): void {
+  const head = book.base('filter head')
   paper.begin('filter')
   paper.add(declare(sharedChains.filter))
-  if (base.filter.head !== '') paper.add(declare([kubeletFirewall]))
-  paper.add(base.filter.head)
-  for (const [, text] of shared.filter) paper.add(text)
-  paper.add(base.filter.tail)
+  if (head !== '') paper.add(declare([kubeletFirewall]))
+  paper.add(head)
+  addFilterRules(paper, book)
+  paper.add(book.base('filter tail'))
   paper.commit()
   paper.begin('nat')
   paper.add(declare(sharedChains.nat))
-  for (const entries of chains.values()) paper.add(declarations(entries))
+  addDeclarations(paper, own)
   paper.add(declare(stale))
-  paper.add(base.nat.head)
-  let written = 0
-  for (const [port, rules] of shared.nat) {
-    paper.add(rules)
-    const own = chains.get(port)
-    if (own === undefined) continue
-    written++
-    paper.add(rulesOf(own, large))
-  }
-  // Of a port that nothing leads to.
-  if (written < chains.size) {
-    const led = new Set(ports(shared.nat))
-    for (const [port, own] of chains) if (!led.has(port)) paper.add(rulesOf(own, large))
-  }
+  paper.add(book.base('nat head'))
+  addNatRules(paper, book, own)
   for (const chain of stale) paper.add(`-X ${chain}\n`)
-  paper.add(base.nat.tail)
+  paper.add(book.base('nat tail'))
   paper.commit()
-  return paper
 }
 
-function* ports(texts: Iterable<readonly [port: string, text: string]>): Iterable<string> {
-  for (const [port] of texts) yield port
+// Each of these loops is a function by itself, as they are what V8 compiles.
+
+function addFilterRules(paper: Paper, book: Book): void {
+  for (const entry of book.ports()) if (entry.filterRules > 0) paper.add(filterOf(entry), entry.filterRules)
+}
+
+function addDeclarations(paper: Paper, own: OwnChains): void {
+  for (const entry of own.entries) paper.add(declarationsIn(entry, own), 0)
+}
+
+function addNatRules(paper: Paper, book: Book, own: OwnChains): void {
+  const whole = own.some === undefined && own.large
+  let next = 0
+  for (const entry of book.ports()) {
+    const lacking = book.lacking(entry)
+    const isWritten = own.entries[next]?.id === entry.id
+    if (isWritten) next++
+    if (isWritten && whole && lacking === 0) {
+      paper.add(natOf(entry), entry.sharedRules + entry.ownRules)
+      continue
+    }
+    if (entry.sharedRules > lacking) paper.add(book.shared(entry), entry.sharedRules - lacking)
+    if (isWritten) paper.add(rulesIn(entry, own))
+  }
 }
 
 /** Chains of services alone, with the one shared chain that they jump to. */
-export function composeChains({ head, chains, large }: ChainsDraft): Paper {
-  const paper = new Paper()
+export function composeChains(paper: Paper, book: Book, own: OwnChains): void {
   paper.begin('nat')
-  paper.add(':KUBE-MARK-MASQ - [0:0]\n')
-  for (const entries of chains.values()) paper.add(declarations(entries))
-  for (const line of head.match(/^-A KUBE-MARK-MASQ .*\n/gm) ?? []) paper.add(line)
-  for (const entries of chains.values()) paper.add(rulesOf(entries, large))
+  paper.add(declaration('KUBE-MARK-MASQ'))
+  addDeclarations(paper, own)
+  for (const line of book.base('nat head').match(/^-A KUBE-MARK-MASQ .*\n/gm) ?? []) paper.add(line)
+  for (const entry of own.entries) paper.add(rulesIn(entry, own))
   paper.commit()
-  return paper
 }
 
-interface ChainsDraft extends Pick<Draft, 'chains' | 'large'> {
-  /** The fixed part of nat. */
-  readonly head: string
-}
-
-export function composeDeletions(chains: readonly string[]): Paper {
-  const paper = new Paper()
+export function composeDeletions(paper: Paper, chains: readonly string[]): void {
   paper.begin('nat')
   paper.add(declare(chains))
   for (const chain of chains) paper.add(`-X ${chain}\n`)
   paper.commit()
-  return paper
 }
 
 /** The canaries, shared chains and jumps that are missing; '' if none is. A chain that exists must not be named: that would empty it. */
@@ -126,32 +116,21 @@ export function composeJumps(missing: readonly Jump[], absent: (table: string, c
   return out
 }
 
-const declare = (chains: readonly string[]): string => chains.map((chain) => `:${chain} - [0:0]\n`).join('')
+const declare = (chains: readonly string[]): string => chains.map(declaration).join('')
 
-function declarations(entries: readonly IptEntry[]): string {
-  let out = ''
-  for (const { id } of entries) out += `:${chainOf(id)} - [0:0]\n`
-  return out
+function declarationsIn(entry: IptEntry, { some }: OwnChains): string {
+  if (some === undefined) return declarationsOf(entry)
+  const chains = some.get(entry.id)
+  return declare(chainsOf(entry).filter((chain) => chains?.has(chain)))
 }
 
-/** kube-proxy writes the first rule for the cluster IP before it comes to the other chains of the port. */
-function rulesOf(entries: readonly IptEntry[], large: boolean): string {
-  let first = ''
-  let out = ''
-  for (const entry of entries) {
-    const text = textOf(entry, !large)
-    const end = first === '' && entry.id.startsWith('KUBE-SV', 4) ? clusterIpEnd(text) : 0
-    if (end > 0) first = text.slice(0, end)
-    out += end > 0 ? text.slice(end) : text
-  }
-  return first + out
-}
-
-/** Where the first line ends if it is about the cluster IP, else 0. */
-function clusterIpEnd(text: string): number {
-  const end = text.indexOf('\n') + 1
-  const at = text.indexOf(' cluster IP" ')
-  return at >= 0 && at < end ? end : 0
+function rulesIn(entry: IptEntry, { some, large }: OwnChains): string {
+  const rules = ownOf(entry, !large)
+  if (some === undefined) return rules
+  const chains = some.get(entry.id)
+  return linesOf(rules)
+    .filter((line) => chains?.has(chainIn(line)))
+    .join('')
 }
 
 /**

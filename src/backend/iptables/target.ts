@@ -1,17 +1,18 @@
 // Puts entries into the kernel's iptables tables through the programs, observes which chains are there, and notices tampering.
 
 import { describeError, ProxyError } from '../../lib/errors.ts'
+import { MemoryFile } from '../../sys/memory-file.ts'
 import { PacketCounters } from '../../sys/netlink/nfacct.ts'
 import { tcpIsLiberal } from '../../sys/tuning.ts'
 import type { Applied, Changes, Held, OpenContext, Target } from '../backend.ts'
 import { Book } from './book.ts'
-import { counters, isOwnChain, type Jump, jumpArgs, jumps, savedJump } from './chains.ts'
-import type { IptEntry } from './entries.ts'
+import { counters, type Jump, jumpArgs, jumps, savedJump } from './chains.ts'
+import { type IptEntry, sameRules, strayChain } from './entries.ts'
 import { composeJumps, largeEndpoints } from './restore.ts'
-import { openSight, type Seen, type Sight } from './sight.ts'
+import { openSight, type Seen, type Sight, type Surveyed } from './sight.ts'
 import { atLeast, type Programs, Tools } from './tools.ts'
 import { type Before, Watch } from './watch.ts'
-import { type Unit, Writer } from './writer.ts'
+import { isEntry, type Unit, Writer } from './writer.ts'
 
 export interface TargetOptions {
   readonly context: OpenContext
@@ -20,8 +21,6 @@ export interface TargetOptions {
 }
 
 const hourMs = 3_600_000
-/** Where the chain begins in the key of one in nat. */
-const natKey = 'nat '.length
 
 export class IptablesTarget implements Target<IptEntry> {
   readonly #context: OpenContext
@@ -29,10 +28,10 @@ export class IptablesTarget implements Target<IptEntry> {
   readonly #sight: Sight
   readonly #watch: Watch
   readonly #book = new Book()
-  readonly #writer: Writer
+  readonly #writer: Writer<MemoryFile>
   readonly #packets = new PacketCounters()
   /** What observe saw: set means that the next apply writes everything, and makes sure of jumps and counters. */
-  #seen: Seen | undefined
+  #seen: Surveyed | undefined
   #lastFull = 0
 
   constructor({ context, programs, syncPeriodMs }: TargetOptions) {
@@ -44,6 +43,7 @@ export class IptablesTarget implements Target<IptEntry> {
       book: this.#book,
       // The time of iptables-nft-restore --noflush grows with the square of its chains (1.8.9).
       chainsPerRestore: programs.flavour === 'nft' ? 1500 : Number.POSITIVE_INFINITY,
+      sheet: () => new MemoryFile('rules'),
       restore: (paper, signal) => this.#tools.restore(paper, signal),
     })
     this.#watch = new Watch({
@@ -57,22 +57,24 @@ export class IptablesTarget implements Target<IptEntry> {
     })
   }
 
-  /** Which chains of services exist. Rules carry no digest, so everything else is in doubt and will be written. */
+  /**
+   * Chains of services that we did not write. Rules carry no digest, so everything else is in doubt and will be written; and whatever
+   * we wrote that nobody wants any more is in the book.
+   */
   async observe(signal: AbortSignal): Promise<readonly Held[]> {
     this.#seen = await this.#sight.survey(signal)
-    const held: Held[] = []
-    for (const key of this.#seen.uses.keys()) {
-      if (key.startsWith('nat ') && isOwnChain(key, natKey)) held.push({ kind: 'chain', id: key, digest: '' })
-    }
-    return held
+    const { own } = this.#seen
+    if (own.tally.equals(this.#book.tally)) return []
+    const known = this.#book.chains()
+    const strays = own.names().filter((chain) => !known.has(chain))
+    return strays.map(strayChain)
   }
 
   async apply(changes: Changes<IptEntry>, _wanted: unknown, signal: AbortSignal): Promise<Applied> {
     const seen = this.#seen
     const full = seen !== undefined
-    if (!full && changes.put.length + changes.drop.length === 0) return { refused: [], figures: this.#figures(0, 0) }
-    if (!full && countsOnly(changes)) {
-      for (const { id } of changes.drop) this.#book.drop(id)
+    if (!full && changes.drop.length === 0 && changes.put.every((entry) => this.#isAsWritten(entry))) {
+      // Only endpoints that are not reached from here came or went.
       for (const entry of changes.put) this.#book.put(entry)
       return { refused: [], figures: this.#figures(0, 0) }
     }
@@ -80,10 +82,12 @@ export class IptablesTarget implements Target<IptEntry> {
     const commits = this.#tools.commits
     try {
       if (full) await this.#prepare(seen, signal)
-      const { refused, failures, lines } = await this.#writer.write(unitsOf(changes), signal)
+      const { refused, failures, lines, left } = await this.#writer.write(unitsOf(changes), signal)
       if (full) this.#lastFull = this.#context.clock.monotonic()
       this.#seen = undefined
       await this.#lookAfter(failures > 0 ? undefined : before, this.#tools.commits - commits, full, signal)
+      // The ledger knows nothing of these chains; whoever holds on to them, the next survey finds them.
+      if (left !== undefined) this.#context.onDrift(`another program (${left.message})`)
       const counted = failures > 0 ? { iptables_restore_failures: failures } : {}
       const partial = failures > 0 && !full ? { iptables_partial_restore_failures: failures } : {}
       return { refused, figures: { ...this.#figures(lines.filter, lines.nat), ...counted, ...partial } }
@@ -108,6 +112,11 @@ export class IptablesTarget implements Target<IptEntry> {
     this.#packets.close()
   }
 
+  #isAsWritten(entry: IptEntry): boolean {
+    const written = this.#book.entry(entry.id)
+    return written !== undefined && sameRules(written, entry)
+  }
+
   /** The rules are in; a look that fails leaves them in doubt, and does not undo them. */
   async #lookAfter(before: Before | undefined, commits: number, full: boolean, signal: AbortSignal): Promise<void> {
     try {
@@ -120,7 +129,7 @@ export class IptablesTarget implements Target<IptEntry> {
   }
 
   async #prepare(seen: Seen, signal: AbortSignal): Promise<void> {
-    this.#writer.features = {
+    this.#book.features = {
       randomFully: atLeast(this.#tools.programs.version, [1, 6, 2]),
       liberal: tcpIsLiberal(),
       counters: await this.#ensureCounters(),
@@ -175,10 +184,6 @@ export class IptablesTarget implements Target<IptEntry> {
   }
 }
 
-/** No rule changes. */
-const countsOnly = ({ put, drop }: Changes<IptEntry>): boolean =>
-  put.every(({ kind }) => kind === 'count') && drop.every(({ kind }) => kind === 'count')
-
 /** By service, the base first; chains that nobody known has left are a unit of their own. */
 export function unitsOf({ put, drop }: Changes<IptEntry>): readonly Unit[] {
   const base = { kind: 'base' as const, service: '', put: [] as IptEntry[], drop: [] as Held[] }
@@ -202,6 +207,3 @@ export function unitsOf({ put, drop }: Changes<IptEntry>): readonly Unit[] {
   for (const held of drop) (isEntry(held) ? of(held) : leftovers).drop.push(held)
   return [base, ...units.values(), ...(leftovers.drop.length > 0 ? [leftovers] : [])]
 }
-
-/** What the ledger has settled is our own entry; what was only observed is not. */
-const isEntry = (held: Held): held is IptEntry => 'service' in held

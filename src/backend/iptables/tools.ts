@@ -5,8 +5,10 @@ import { describeError, ProxyError } from '../../lib/errors.ts'
 import type { Family } from '../../lib/ip.ts'
 import { type Logger, silentLogger } from '../../lib/log.ts'
 import { type Clock, systemClock } from '../../lib/time.ts'
-import { type Output, type RunOptions, run } from '../../sys/exec.ts'
+import type { Output } from '../../sys/exec.ts'
+import { type LeanOptions, runLean } from '../../sys/lean.ts'
 import { runForLines } from '../../sys/lines.ts'
+import type { MemoryFile } from '../../sys/memory-file.ts'
 import type { Mode } from '../backend.ts'
 import type { Paper } from './paper.ts'
 
@@ -63,9 +65,9 @@ export class Tools {
     return (await this.#patiently(program, args, options)).stdout.split('\n').filter((line) => line.startsWith('-A '))
   }
 
-  async restore(text: string | Paper, signal?: AbortSignal, args: readonly string[] = []): Promise<void> {
+  async restore(text: string | Paper<MemoryFile>, signal?: AbortSignal, args: readonly string[] = []): Promise<void> {
     const program = `${this.#name}${this.programs.suffix}-restore`
-    const stdin = typeof text === 'string' ? text : text.pieces
+    const stdin = typeof text === 'string' ? text : text.sheet
     const options = { stdin, deadlineMs: restoreDeadlineMs, ...(signal && { signal }) }
     await this.#patiently(program, [...this.#wait([1, 6, 2]), ...args, '--noflush', '--counters'], options)
     this.commits += typeof text === 'string' ? text.split('\nCOMMIT').length - 1 : text.commits
@@ -73,7 +75,7 @@ export class Tools {
 
   async save(table: string, signal?: AbortSignal): Promise<string> {
     const options = { deadlineMs: restoreDeadlineMs, ...(signal && { signal }) }
-    return (await run(this.#saveProgram, ['-t', table], options)).stdout
+    return (await runLean(this.#saveProgram, ['-t', table], options)).stdout
   }
 
   /** Every table there is, in pieces of whole lines. */
@@ -90,12 +92,12 @@ export class Tools {
   }
 
   /** Goes on trying while others hold the lock; what was asked for does not get less urgent by waiting a whole sync period. */
-  async #patiently(program: string, args: readonly string[], options: RunOptions): Promise<Output> {
+  async #patiently(program: string, args: readonly string[], options: LeanOptions): Promise<Output> {
     const { clock, log, patienceMs } = this.#options
     const begun = clock.monotonic()
     for (;;) {
       try {
-        return await run(program, args, options)
+        return await runLean(program, args, options)
       } catch (error) {
         if (!isLocked(error)) throw error
         const locked = lockError(program, error)
@@ -194,7 +196,7 @@ export async function listPrograms(): Promise<readonly Programs[]> {
 
 async function programsCalled(suffix: string): Promise<Programs | undefined> {
   try {
-    const { stdout } = await run(`iptables${suffix}`, ['--version'])
+    const { stdout } = await runLean(`iptables${suffix}`, ['--version'])
     const match = /v(\d+)\.(\d+)(?:\.(\d+))?/.exec(stdout)
     const version: Version = [Number(match?.[1] ?? 0), Number(match?.[2] ?? 0), Number(match?.[3] ?? 0)]
     return { suffix, version, flavour: stdout.includes('nf_tables') ? 'nft' : 'legacy' }
@@ -233,7 +235,7 @@ async function saveBoth(suffix: string, args: readonly string[]): Promise<string
       if (args.length > 0 && suffix === '-legacy' && !legacyTables(family).includes(args[1] as string)) return ''
       const program = `${programName(family)}${suffix}-save`
       // A family that the kernel lacks holds no rules.
-      return await run(program, args, { accept: [0, 1, 2, 3, 4] }).then(({ stdout }) => stdout)
+      return await runLean(program, args, { accept: [0, 1, 2, 3, 4] }).then(({ stdout }) => stdout)
     }),
   )
   return texts.join('\n')

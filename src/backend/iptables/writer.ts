@@ -9,36 +9,34 @@
 //    flavour fails at COMMIT), halves are tried. Every success is written for good, so this ends.
 // 4. A refused service keeps what it had, its old rules, its old chains, and the chains those jump to, until everything is
 //    written anew.
+// 5. Of a service port that changed, only the chains that differ from those in the book are written, and those it has no longer are deleted.
 
 import { ProxyError } from '../../lib/errors.ts'
 import type { Held, Refusal } from '../backend.ts'
 import type { Book } from './book.ts'
-import { chainOf, type IptEntry, isEndpoint } from './entries.ts'
-import type { Paper } from './paper.ts'
-import {
-  adapt,
-  compose,
-  composeChains,
-  composeDeletions,
-  type Features,
-  largeEndpoints,
-  suspectLines,
-} from './restore.ts'
+import { chainOf, chainsOf, declares, type IptEntry, isEndpoint, ownOf, rulesByChain, strayChain } from './entries.ts'
+import { Paper, type Sheet } from './paper.ts'
+import { compose, composeChains, composeDeletions, largeEndpoints, type OwnChains, suspectLines } from './restore.ts'
 
-/** The changes of the base, of one service, or what nobody known has left. */
+/** The changes of the base, of one service, what nobody known has left, or what is in the book and nobody wants. */
 export interface Unit {
-  readonly kind: 'base' | 'service' | 'leftovers'
+  readonly kind: 'base' | 'service' | 'leftovers' | 'forgotten'
   /** '' unless a service's. */
   readonly service: string
   readonly put: readonly IptEntry[]
+  /** Entries; chains that were found, of leftovers. */
   readonly drop: readonly Held[]
+  /** What it has no longer is left there: it cannot be deleted. */
+  readonly keep?: boolean
 }
 
-export interface WriterOptions {
+export interface WriterOptions<S extends Sheet> {
   readonly book: Book
+  /** For one text. */
+  readonly sheet: () => S
   /** More chains than these are written in several restores. */
   readonly chainsPerRestore: number
-  readonly restore: (paper: Paper, signal: AbortSignal) => Promise<void>
+  readonly restore: (paper: Paper<S>, signal: AbortSignal) => Promise<void>
 }
 
 export interface Written {
@@ -47,6 +45,8 @@ export interface Written {
   readonly failures: number
   /** Lines in the last restore, by table. */
   readonly lines: { readonly filter: number; readonly nat: number }
+  /** Why chains that are no entry, but were an entry's, are still there; undefined if none is. */
+  readonly left: ProxyError | undefined
 }
 
 /** A restore that the programs or the kernel refused. */
@@ -58,25 +58,23 @@ class Refused extends Error {
   }
 }
 
-export class Writer {
-  features: Features = { randomFully: false, liberal: false, counters: new Set() }
-  readonly #options: WriterOptions
-  /** Chains that nobody wants any more, but that could not be deleted; by the service that still uses them. */
-  readonly #lingering = new Map<string, string>()
+export class Writer<S extends Sheet> {
+  readonly #options: WriterOptions<S>
   #refused: Refusal[] = []
   #failures = 0
   /** The last restore failed. */
   #half = false
+  /** Everything is written: what is not among it is forgotten, and no chain is taken to be as it was. */
   #anew = false
   #lines = { filter: 0, nat: 0 }
+  #left: ProxyError | undefined
 
-  constructor(options: WriterOptions) {
+  constructor(options: WriterOptions<S>) {
     this.#options = options
   }
 
-  /** The next write is of everything: what is not among it is forgotten. */
+  /** The next write is of everything. */
   startAnew(): void {
-    this.#lingering.clear()
     this.#anew = true
   }
 
@@ -84,11 +82,13 @@ export class Writer {
   async write(units: readonly Unit[], signal: AbortSignal): Promise<Written> {
     this.#refused = []
     this.#failures = 0
-    await this.#writeAll(units, signal)
+    this.#left = undefined
+    await this.#writeAll(this.#anew ? [...units, ...this.#forgetOthers(units)] : units, signal)
     // Each table changes by itself: filter may have taken what nat refused.
     const half = this.#half ? await this.#try([], signal) : undefined
     if (half !== undefined) throw failed(half)
-    return { refused: this.#refused, failures: this.#failures, lines: this.#lines }
+    this.#anew = false
+    return { refused: this.#refused, failures: this.#failures, lines: this.#lines, left: this.#left }
   }
 
   async #writeAll(all: readonly Unit[], signal: AbortSignal): Promise<void> {
@@ -112,7 +112,7 @@ export class Writer {
   }
 
   #suspects(units: readonly Unit[], failure: Refused): readonly Unit[] {
-    return units.filter((unit) => failure.suspects.some((line) => mentions(unit, line, this.#lingering)))
+    return units.filter((unit) => failure.suspects.some((line) => this.#mentions(unit, line)))
   }
 
   async #isolate(all: readonly Unit[], first: Refused, signal: AbortSignal): Promise<void> {
@@ -142,156 +142,177 @@ export class Writer {
   async #judge(unit: Unit, signal: AbortSignal): Promise<void> {
     const failure = await this.#try([unit], signal)
     if (failure === undefined) return
-    const stale = unit.drop.filter(isChain)
-    if (stale.length > 0) {
-      const kept = { ...unit, drop: unit.drop.filter((held) => !isChain(held)) }
-      if ((await this.#try([kept], signal)) === undefined) {
-        const error = refusal(`chains of ${unit.service || 'no service'} cannot be deleted`, failure)
-        for (const { id } of stale) this.#refused.push({ id, error })
-        return
-      }
+    const { book } = this.#options
+    const isLeft = unit.kind === 'forgotten' || unit.put.some((one) => lostChains(book.entry(one.id), one).length > 0)
+    if ((isLeft || unit.drop.length > 0) && (await this.#try([{ ...unit, keep: true }], signal)) === undefined) {
+      const error = refusal(`chains of ${unit.service || 'no service'} cannot be deleted`, failure)
+      for (const { id } of unit.drop) this.#refused.push({ id, error })
+      // Chains of ports that stay have no id that anybody knows.
+      if (isLeft) this.#left = error
+      return
     }
     const error = refusal(`the rules of ${unit.service || 'a leftover'} are refused`, failure)
-    for (const { id } of unit.put) this.#refused.push({ id, error })
-    for (const { id } of stale) this.#lingering.set(chainOf(id), unit.service)
+    for (const { id } of [...unit.put, ...unit.drop]) this.#refused.push({ id, error })
   }
 
   /** One restore, or several for very many chains. Undefined if all worked; then the book says so. */
   async #try(units: readonly Unit[], signal: AbortSignal): Promise<Refused | undefined> {
-    const undo = this.#stage(units)
+    const staged = this.#stage(units)
     const lines = { filter: 0, nat: 0 }
-    for (const paper of this.#papers(units)) {
+    for (const write of this.#papers(staged)) {
+      const paper = new Paper(this.#options.sheet())
       try {
         signal.throwIfAborted()
+        write(paper)
         await this.#options.restore(paper, signal)
       } catch (error) {
-        undo()
+        staged.undo()
         if (!(error instanceof ProxyError) || error.code !== 'exec' || error.fields.exitCode === undefined) throw error
         this.#failures++
         this.#half = true
         return new Refused(error, suspectLines(String(error.fields.stderr), String(paper)))
+      } finally {
+        paper.sheet.close()
       }
       lines.filter += paper.rules.filter
       lines.nat += paper.rules.nat
-    }
-    for (const { service } of units) {
-      for (const [chain, user] of this.#lingering) if (user === service) this.#lingering.delete(chain)
     }
     this.#lines = lines
     this.#half = false
     return undefined
   }
 
-  /** Enters the units in the book; the returned function takes them out again. */
-  #stage(units: readonly Unit[]): () => void {
+  /** Enters the units in the book, and says what that changes. */
+  #stage(units: readonly Unit[]): Staged {
     const { book } = this.#options
     const before: (readonly [string, IptEntry | undefined])[] = []
-    for (const unit of units) {
-      for (const { id } of unit.drop) before.push([id, book.drop(id)])
-      for (const entry of unit.put) {
-        const adapted = this.#adapted(entry)
-        const old = book.put(adapted)
+    const some = this.#anew ? undefined : new Map<string, ReadonlySet<string>>()
+    const stale = new Set<string>()
+    let strays = false
+    let count = 0
+    for (const { put, drop, keep } of units) {
+      for (const held of drop) {
+        const old = book.drop(held.id)
+        before.push([held.id, old])
+        strays ||= !isEntry(held)
+        if (keep !== true) for (const chain of chainsBehind(held, old)) stale.add(chain)
+      }
+      for (const entry of put) {
+        count++
+        const old = book.put(entry)
+        if (some !== undefined && entry.chains > 0) {
+          const changed = changedChains(old, entry)
+          if (changed.size > 0) some.set(entry.id, changed)
+        }
         // Most of a full write is what was there before.
-        if (old?.digest !== adapted.digest) before.push([entry.id, old])
+        if (old?.digest === entry.digest) continue
+        before.push([entry.id, old])
+        if (keep !== true) for (const chain of lostChains(old, entry)) stale.add(chain)
       }
     }
-    if (this.#anew) this.#forgetOthers(units)
-    return () => {
+    const undo = () => {
       for (const [id, entry] of before.reverse()) {
         if (entry === undefined) book.drop(id)
         else book.put(entry)
       }
     }
+    const ids =
+      some !== undefined || count === book.size ? some : new Set(units.flatMap(({ put }) => put.map(({ id }) => id)))
+    return { undo, some, stale, strays, written: ids === undefined ? book.ports() : this.#portsIn(ids) }
   }
 
-  #forgetOthers(units: readonly Unit[]): void {
+  /** In order, as they are in the book. */
+  #portsIn(ids: { has(id: string): boolean; keys(): Iterable<string>; readonly size: number }): readonly IptEntry[] {
     const { book } = this.#options
-    this.#anew = false
-    let count = 0
-    for (const { put } of units) count += put.length
-    // Mostly there are none.
-    if (count === book.size) return
-    const ids = new Set(units.flatMap(({ put }) => put.map(({ id }) => id)))
-    for (const { id } of [...book.entries()]) if (!ids.has(id)) book.drop(id)
+    if (16 * ids.size > book.size) return book.ports().filter(({ id }) => ids.has(id))
+    const entries = [...ids.keys()].sort().map((id) => book.entry(id) as IptEntry)
+    return entries.filter(({ kind }) => kind === 'port')
   }
 
-  #adapted(entry: IptEntry): IptEntry {
-    if (entry.kind === 'chain') return entry
-    const digest = adapt(entry.digest, this.features)
-    return digest === entry.digest ? entry : { ...entry, digest }
+  /** Takes out of the book what nobody wants any more; its chains are to be deleted. */
+  #forgetOthers(units: readonly Unit[]): readonly Unit[] {
+    const { book } = this.#options
+    let known = 0
+    for (const { put } of units) for (const { id } of put) if (book.entry(id) !== undefined) known++
+    // Mostly there are none.
+    if (known === book.size) return []
+    const ids = new Set(units.flatMap(({ put }) => put.map(({ id }) => id)))
+    const gone = [...book.entries()].filter(({ id }) => !ids.has(id))
+    for (const { id } of gone) book.drop(id)
+    const drop = gone.flatMap((entry) => chainsOf(entry).map(strayChain))
+    return drop.length === 0 ? [] : [{ kind: 'forgotten', service: '', put: [], drop }]
   }
 
   /**
    * Where there are too many chains for one restore, they are written before anything jumps to them, all of a service port at
    * once; and deleted after nothing does any more, those that jump before those they jump to.
    */
-  *#papers(units: readonly Unit[]): Iterable<Paper> {
+  *#papers({ written, some, stale, strays }: Staged): Iterable<(paper: Paper) => void> {
     const { book, chainsPerRestore } = this.#options
-    const { chains, stale } = this.#chainsOf(units)
     const large = book.endpoints > largeEndpoints
-    const many = chunks(chains, ([, entries]) => entries.length, chainsPerRestore)
-    const head = book.base('nat head')
-    if (many.length > 1) for (const some of many) yield composeChains({ head, chains: new Map(some), large })
-    const old = chunks(stale, () => 1, chainsPerRestore)
-    yield compose({
-      base: {
-        filter: { head: book.base('filter head'), tail: book.base('filter tail') },
-        nat: { head, tail: book.base('nat tail') },
-      },
-      shared: book.shared,
-      chains: new Map(many.length > 1 ? [] : chains),
-      stale: old.length > 1 ? [] : stale,
-      large,
-    })
-    if (old.length > 1) for (const some of old) yield composeDeletions(some)
-  }
-
-  #chainsOf(units: readonly Unit[]) {
-    const chains = new Map<string, IptEntry[]>()
-    const stale = new Set<string>()
-    for (const { put, drop, service } of units) {
-      // Those of a port follow each other.
-      for (let start = 0, end = 0; start < put.length; start = Math.max(end, start + 1)) {
-        const { kind, port } = put[start] as IptEntry
-        if (kind !== 'chain') continue
-        for (end = start + 1; put[end]?.kind === 'chain' && put[end]?.port === port; ) end++
-        const run = put.slice(start, end)
-        chains.set(port, chains.get(port)?.concat(run) ?? run)
-      }
-      for (const held of drop) if (isChain(held)) stale.add(chainOf(held.id))
-      for (const [chain, user] of this.#lingering) if (user === service) stale.add(chain)
+    const weight = (entry: IptEntry) => some?.get(entry.id)?.size ?? entry.chains
+    const many = chunks(written, weight, chainsPerRestore)
+    if (many.length > 1) {
+      for (const entries of many) yield (paper) => composeChains(paper, book, { entries, some, large })
     }
-    const jumping = (chain: string) => (isEndpoint({ id: `nat ${chain}` }) ? 1 : 0)
-    return {
-      chains: [...chains.keys()].sort().map((port) => [port, sorted(chains.get(port) ?? [])] as const),
-      stale: [...stale].sort((a, b) => jumping(a) - jumping(b)),
+    const own: OwnChains = { entries: many.length > 1 ? [] : written, some, large }
+    const live = strays ? book.chains() : undefined
+    const old = chunks(
+      [...stale].filter((chain) => live?.has(chain) !== true).sort(jumpingFirst),
+      () => 1,
+      chainsPerRestore,
+    )
+    yield (paper) => compose(paper, { book, own, stale: old.length > 1 ? [] : (old[0] ?? []) })
+    if (old.length > 1) for (const chains of old) yield (paper) => composeDeletions(paper, chains)
+  }
+
+  #mentions({ put, drop }: Unit, line: string): boolean {
+    const { book } = this.#options
+    const chain = /^(?:-X |-A |:)(\S+)/.exec(line)?.[1] as string
+    const has = (held: Held) => (isEntry(held) ? declares(held, chain) : chainOf(held.id) === chain)
+    const had = ({ id }: Held) => {
+      const old = book.entry(id)
+      return old !== undefined && declares(old, chain)
     }
+    return [...put, ...drop].some((one) => has(one) || had(one)) || put.some(({ digest }) => digest.includes(line))
   }
 }
 
-/** EXT, FW, SVC, SVL, SEP. They mostly are. */
-function sorted(entries: readonly IptEntry[]): readonly IptEntry[] {
-  let last = 0
-  for (const entry of entries) {
-    const rank = rankOf(entry)
-    if (rank < last) return entries.toSorted((a, b) => rankOf(a) - rankOf(b))
-    last = rank
-  }
-  return entries
+/** Units that are in the book, but not in the kernel yet. */
+interface Staged {
+  /** Takes them out of the book again. */
+  readonly undo: () => void
+  /** Ports with chains to write, in order. */
+  readonly written: readonly IptEntry[]
+  /** The chains to write, by id of their port; undefined: all of them. */
+  readonly some: ReadonlyMap<string, ReadonlySet<string>> | undefined
+  readonly stale: ReadonlySet<string>
+  /** Among the stale ones may be some that a port has. */
+  readonly strays: boolean
 }
 
-/** By what follows `nat KUBE-`. */
-function rankOf({ id }: IptEntry): number {
-  const first = id.charCodeAt(9)
-  if (first !== letters.S) return first === letters.E ? 0 : 1
-  if (id.charCodeAt(10) === letters.E) return 4
-  return id.charCodeAt(11) === letters.C ? 2 : 3
+/** Chains of a port that are not as they were. */
+function changedChains(old: IptEntry | undefined, entry: IptEntry): ReadonlySet<string> {
+  if (old === undefined) return new Set(chainsOf(entry))
+  const [before, after] = [rulesByChain(ownOf(old, false)), rulesByChain(ownOf(entry, false))]
+  return new Set(chainsOf(entry).filter((chain) => !declares(old, chain) || before.get(chain) !== after.get(chain)))
 }
 
-const letters = { C: 0x43, E: 0x45, S: 0x53 } as const
+/** Chains that a port had and has no longer. */
+const lostChains = (old: IptEntry | undefined, entry: IptEntry): readonly string[] =>
+  old === undefined ? [] : chainsOf(old).filter((chain) => !declares(entry, chain))
+
+/** Chains to delete for what is dropped; `old` is what the book says of it. */
+function chainsBehind(held: Held, old: IptEntry | undefined): readonly string[] {
+  if (!isEntry(held)) return [chainOf(held.id)]
+  return old === undefined ? chainsOf(held) : [...chainsOf(held), ...chainsOf(old)]
+}
+
+const jumpingFirst = (a: string, b: string): number => Number(isEndpoint(a)) - Number(isEndpoint(b))
 
 /** As few runs of neighbours as go, each of at most `limit` in weight or of a single one. */
-function chunks<T>(all: readonly T[], weight: (one: T) => number, limit: number): readonly T[][] {
+function chunks<T>(all: readonly T[], weight: (one: T) => number, limit: number): readonly (readonly T[])[] {
+  if (limit === Number.POSITIVE_INFINITY) return [all]
   const runs: T[][] = []
   let left = 0
   for (const one of all) {
@@ -306,14 +327,8 @@ function chunks<T>(all: readonly T[], weight: (one: T) => number, limit: number)
   return runs
 }
 
-const isChain = ({ kind }: Held): boolean => kind === 'chain'
-
-function mentions(unit: Unit, line: string, lingering: ReadonlyMap<string, string>): boolean {
-  const chain = /^(?:-X |-A |:)(\S+)/.exec(line)?.[1] as string
-  if (lingering.get(chain) === unit.service) return true
-  if (unit.drop.some(({ id }) => chainOf(id) === chain)) return true
-  return unit.put.some(({ id, digest }) => chainOf(id) === chain || digest.includes(line))
-}
+/** What the ledger has settled is our own entry; what was only observed is not. */
+export const isEntry = (held: Held): held is IptEntry => 'service' in held
 
 const failed = ({ message, cause }: Refused): ProxyError =>
   new ProxyError('iptables-restore', message, { cause, fields: cause instanceof ProxyError ? cause.fields : {} })

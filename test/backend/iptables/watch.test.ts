@@ -3,8 +3,8 @@
 import { describe, expect, it } from 'vitest'
 import { Book } from '../../../src/backend/iptables/book.ts'
 import { jumps, savedJump } from '../../../src/backend/iptables/chains.ts'
-import { chainEntry, endpointEntry, rulesEntry } from '../../../src/backend/iptables/entries.ts'
-import { countUses, type OwnChanges, type Sight } from '../../../src/backend/iptables/sight.ts'
+import { portEntry } from '../../../src/backend/iptables/entries.ts'
+import { countUses, OwnChainsSaved, type OwnChanges, type Sight } from '../../../src/backend/iptables/sight.ts'
 import { Watch } from '../../../src/backend/iptables/watch.ts'
 import { silentLogger } from '../../../src/lib/log.ts'
 import { FakeClock } from '../../support/clock.ts'
@@ -25,9 +25,21 @@ class Eyes implements Sight {
 
   constructor() {
     const owner = { id: 'ns/a/tcp', service: 'ns/a' }
-    this.book.put(rulesEntry('nat', owner, ['-A KUBE-SERVICES -d 10.0.0.1 -j KUBE-SVC-A']))
-    this.book.put(chainEntry('KUBE-SVC-A', owner, ['-A KUBE-SVC-A -j KUBE-SEP-A']))
-    this.book.put(endpointEntry('KUBE-SEP-A', owner, '10.1.0.1:80', false))
+    this.book.put(
+      portEntry(owner, {
+        chains: ['KUBE-SVC-A', 'KUBE-SEP-A'],
+        shared: ['-A KUBE-SERVICES -d 10.0.0.1 -j KUBE-SVC-A'],
+        counted: 0,
+        own: [
+          '-A KUBE-SVC-A -j KUBE-SEP-A',
+          '-A KUBE-SEP-A -s 10.1.0.1 -j KUBE-MARK-MASQ',
+          '-A KUBE-SEP-A -m tcp -p tcp -j DNAT --to-destination 10.1.0.1:80',
+        ],
+        filter: [],
+        unreached: 0,
+        endpoints: 1,
+      }),
+    )
     this.watch = new Watch({
       sight: this,
       expected: () => this.book.uses(),
@@ -51,7 +63,7 @@ class Eyes implements Sight {
     }
     return { uses, jumps: this.jumps }
   }
-  survey = this.look
+  survey = async () => ({ ...(await this.look()), own: new OwnChainsSaved() })
   close = () => {}
 
   /** Somebody changes something. */
@@ -85,7 +97,7 @@ describe('the watch', () => {
     const jumps = new Set<string>()
     const saved = `*nat\n:PREROUTING ACCEPT [0:0]\n:KUBE-A - [0:0]\n:KUBE-B - [0:0]
 -A PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-A\n-A KUBE-A -m comment --comment "x -j KUBE-B" -j KUBE-B\n-A KUBE-A -j RETURN\nCOMMIT\n`
-    countUses(saved, { uses, jumps, own: true, table: '' })
+    countUses(saved, { uses, jumps, own: undefined, table: '' })
     expect(Object.fromEntries(uses)).toEqual({ 'nat PREROUTING': 1, 'nat KUBE-A': 3, 'nat KUBE-B': 1 })
     expect([...jumps]).toEqual(['nat -A PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-A'])
   })

@@ -4,12 +4,13 @@ import type { Changes } from '../../../src/backend/backend.ts'
 import { iptables } from '../../../src/backend/iptables/backend.ts'
 import { Book } from '../../../src/backend/iptables/book.ts'
 import type { IptEntry } from '../../../src/backend/iptables/entries.ts'
-import type { Features } from '../../../src/backend/iptables/restore.ts'
+import type { Features } from '../../../src/backend/iptables/features.ts'
 import { unitsOf } from '../../../src/backend/iptables/target.ts'
 import { Writer, type Written } from '../../../src/backend/iptables/writer.ts'
 import { Ledger } from '../../../src/backend/ledger.ts'
 import { resolve } from '../../../src/model/resolve.ts'
 import type { NodeView, ServiceRecord, SliceRecord } from '../../../src/model/types.ts'
+import { MemoryFile } from '../../../src/sys/memory-file.ts'
 import { everyAddress, view } from '../../model/builders.ts'
 
 export const allFeatures: Features = {
@@ -23,7 +24,7 @@ export class Bench {
   readonly texts: string[] = []
   readonly ledger = new Ledger<IptEntry>()
   readonly book = new Book()
-  readonly writer: Writer
+  readonly writer: Writer<MemoryFile>
   readonly node: NodeView
   readonly #backend
   /** Throws where the programs would. */
@@ -38,13 +39,14 @@ export class Bench {
     this.writer = new Writer({
       book: this.book,
       chainsPerRestore,
+      sheet: () => new MemoryFile('rules'),
       restore: async (paper) => {
         const text = String(paper)
         this.texts.push(text)
         this.judge(text)
       },
     })
-    this.writer.features = features
+    this.book.features = features
     this.ledger.want('', this.#backend.base(node))
   }
 
