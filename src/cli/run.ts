@@ -13,7 +13,7 @@ import { endpointSlices, ownNode, type Resource, serviceCidrs, services } from '
 import { describeError, ProxyError } from '../lib/errors.ts'
 import type { Family } from '../lib/ip.ts'
 import type { Logger, RootLogger } from '../lib/log.ts'
-import { systemClock } from '../lib/time.ts'
+import { nextTurn, systemClock } from '../lib/time.ts'
 import { checkFamilies, missingDetector } from '../model/families.ts'
 import { conntrackMax, type NodeFacts } from '../model/node.ts'
 import { ipv6Available } from '../sys/families.ts'
@@ -101,6 +101,8 @@ export async function run({ options, backend, log, signal, onServing }: RunOptio
       journal,
     })
     const health = observe.serve(engine, recorder, name)
+    // Much code runs for the first time here; from now on somebody may ask for our health.
+    await nextTurn()
     const { metrics } = observe
     const follow = followUps({ engine, journal, views, health, recorder, backend, metrics, name, clock, log })
     node.subscribe((record) => {
@@ -121,6 +123,7 @@ export async function run({ options, backend, log, signal, onServing }: RunOptio
       nodeAddresses: () => views.addresses,
       log,
     })
+    await nextTurn()
     await engine.start()
 
     const cidrs = new ServiceCidrs(

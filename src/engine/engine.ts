@@ -70,8 +70,11 @@ export class Engine {
 
   /** Opens the data plane and begins to follow the store. Rejects if it cannot be opened. */
   async start(): Promise<void> {
-    const { journal, clock } = this.#options
-    for (const { lane } of this.#tracks.values()) await lane.open()
+    const { journal, clock, breathe = nextTurn } = this.#options
+    for (const { lane } of this.#tracks.values()) {
+      await lane.open()
+      await breathe()
+    }
     for (const [family, { pacer }] of this.#tracks) {
       pacer.start()
       journal.started(family, clock.now())

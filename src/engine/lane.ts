@@ -178,6 +178,8 @@ export class Lane {
     round.full = !this.#trusted || target.drifted()
     this.#trusted = false // until this sync has succeeded
     const drifts = this.#drifts
+    // Everything is new to the engine: not in the same turn as the other family's.
+    if (!this.#everSynced) await round.stint.rest()
     const gathering = stroll(this.#gathering(), round.stint)
     if (gathering !== undefined) await gathering
     for (const service of this.quarantine.due()) this.#retry(service, round)

@@ -46,8 +46,8 @@ export interface RuleTag {
 /** In place of a digest: the kernel cannot move a chain to another hook. */
 export const otherHook = 'another hook'
 
-/** Elements between two places where a long walk may be interrupted: a tenth of a millisecond, ten times that while the code is new. */
-export const stride = 100
+/** Operations between two places where a long walk may be interrupted: a rule takes fifty times as long as an element. */
+export const stride = 20
 
 /** Collects the operations of one transaction, in the order in which the kernel must see them. */
 export class Draft {

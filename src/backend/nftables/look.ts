@@ -2,24 +2,25 @@
 
 import { type Family, formatIp } from '../../lib/ip.ts'
 import type { NodeView } from '../../model/types.ts'
-import type { Element } from '../../sys/netlink/nft/types.ts'
 import type { Nftables } from '../../sys/netlink/nftables.ts'
 import { base, tableName } from './base.ts'
 import type { ChainSpec, SetSpec } from './entries.ts'
-import type { Dump, Expected } from './observe.ts'
+import { type Dump, type Expected, type Member, memberReader } from './observe.ts'
 
 /** What is asked of the kernel. */
 export type Kernel = Pick<
   Nftables,
-  'port' | 'commit' | 'failure' | 'tables' | 'sets' | 'chains' | 'rules' | 'elements' | 'members' | 'close'
+  'port' | 'commit' | 'failure' | 'tables' | 'sets' | 'chains' | 'rules' | 'elementsAs' | 'members' | 'close'
 >
 
 export async function dumpTable(nft: Kernel, { node, sets: known }: Expected, signal: AbortSignal): Promise<Dump> {
   const { family } = node
   const sets = await nft.sets(family, tableName, { signal })
-  const elements = new Map<string, readonly Element[]>()
+  const elements = new Map<string, readonly (Member | undefined)[]>()
   for (const { name } of sets) {
-    if (known.has(name)) elements.set(name, await nft.elements(family, tableName, name, { signal }))
+    const spec = known.get(name)
+    if (spec === undefined) continue
+    elements.set(name, await nft.elementsAs(family, tableName, name, memberReader(spec, family), { signal }))
   }
   const chains = await nft.chains(family, tableName, { signal })
   return { sets, elements, chains, rules: await nft.rules(family, tableName, { signal }) }

@@ -18,7 +18,17 @@ export interface Dump {
   readonly rules: readonly ListedRule[]
   readonly sets: readonly NftSet[]
   /** By set; those of sets that are not ours are not read. */
-  readonly elements: ReadonlyMap<string, readonly Element[]>
+  readonly elements: ReadonlyMap<string, readonly (Member | undefined)[]>
+}
+
+/** An element as text, made while it is read: there are very many. */
+export interface Member {
+  /** Without the slot. */
+  readonly key: string
+  /** -1 if it has none. */
+  readonly slot: number
+  /** The endpoint of a slot; otherwise the digest. */
+  readonly value: string
 }
 
 export interface Expected {
@@ -48,7 +58,7 @@ export async function observeTable(
   observeChains(dump, expected, mirror, held)
   const found: Found = { mirror, held, slots: new Map(), balanced: [], stint }
   let readable = true
-  for (const [set, elements] of dump.elements) readable &&= await observeElements(set, elements, expected, found)
+  for (const [set, elements] of dump.elements) readable &&= await observeElements(set, elements, found)
   const stuck = (chain: string) => expected.chains.has(chain) || parseBalanceName(chain) !== undefined
   if (!readable || held.some(({ id, digest }) => digest === otherShape && expected.sets.has(id.slice(4))))
     return undefined
@@ -127,36 +137,42 @@ interface Found {
   readonly stint: Stint
 }
 
-/** False if there is a key that we would never write, such as a range that is no CIDR. */
-async function observeElements(
-  set: string,
-  elements: readonly Element[],
-  { node, sets }: Expected,
-  found: Found,
-): Promise<boolean> {
-  const spec = sets.get(set)
-  if (spec === undefined) return true
-  const shape = shapeOf(spec.shape, node.family)
+/** Undefined for a key that we would never write, such as a range that is no CIDR. */
+export function memberReader(spec: SetSpec, family: Family): (element: Element) => Member | undefined {
+  const shape = shapeOf(spec.shape, family)
+  const slotted = shape.value === 'endpoint'
   // The endpoints of a frontend differ in the last part, their slot.
-  const parts = shape.key.length - (shape.value === 'endpoint' ? 1 : 0)
-  const leads = set === 'service-ips' || set === 'service-nodeports'
-  for (let i = 0; i < elements.length; i++) {
-    if (i % stride === stride - 1 && found.stint.over) await found.stint.rest()
-    const { key, keyEnd, data, comment } = elements[i] as Element
+  const parts = shape.key.length - (slotted ? 1 : 0)
+  return ({ key, keyEnd, data, comment }) => {
     const bytes = bufferOf(key)
-    const text = decodeKey(shape, node.family, bytes, keyEnd === undefined ? undefined : bufferOf(keyEnd), parts)
-    if (text === undefined) return false
-    if (shape.value === 'endpoint') {
-      const endpoint = (data instanceof Uint8Array ? decodeEndpoint(node.family, bufferOf(data)) : undefined) ?? ''
-      addSlot(found.slots, `${set} ${text}`, decodeSlot(shape, bytes), endpoint)
-      continue
+    const text = decodeKey(shape, family, bytes, keyEnd === undefined ? undefined : bufferOf(keyEnd), parts)
+    if (text === undefined) return undefined
+    if (slotted) {
+      const endpoint = (data instanceof Uint8Array ? decodeEndpoint(family, bufferOf(data)) : undefined) ?? ''
+      return { key: text, slot: decodeSlot(shape, bytes), value: endpoint }
     }
     const value =
       data === undefined || data instanceof Uint8Array ? '' : 'chain' in data ? `goto ${data.chain}` : data.verdict
-    const digest = comment === undefined ? value : `${value} # ${comment}`
-    found.mirror.setElement(`${set} ${text}`, digest)
-    if (!isBalanced(digest)) found.held.push({ id: `${set} ${text}`, kind: 'element', digest })
-    else if (leads) found.balanced.push({ key: text, digest })
+    return { key: text, slot: -1, value: comment === undefined ? value : `${value} # ${comment}` }
+  }
+}
+
+/** False if there is one that we would never write. */
+async function observeElements(set: string, members: readonly (Member | undefined)[], found: Found): Promise<boolean> {
+  const leads = set === 'service-ips' || set === 'service-nodeports'
+  for (let i = 0; i < members.length; i++) {
+    if (i % stride === stride - 1 && found.stint.over) await found.stint.rest()
+    const member = members[i]
+    if (member === undefined) return false
+    const id = `${set} ${member.key}`
+    if (member.slot >= 0) {
+      addSlot(found.slots, id, member.slot, member.value)
+      continue
+    }
+    const digest = member.value
+    found.mirror.setElement(id, digest)
+    if (!isBalanced(digest)) found.held.push({ id, kind: 'element', digest })
+    else if (leads) found.balanced.push({ key: member.key, digest })
   }
   return true
 }

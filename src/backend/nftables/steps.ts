@@ -6,7 +6,7 @@
 // 3. What is new comes before what goes; a source range before the list that makes ranges count, and after it on the way out.
 
 import type { Walk } from '../../lib/walk.ts'
-import type { Held } from '../backend.ts'
+import type { Changes, Held } from '../backend.ts'
 import { type Draft, stride } from './draft.ts'
 import type { NftEntry } from './entries.ts'
 
@@ -91,6 +91,21 @@ function* secondSteps({ members, frontends, hooks, ...coming }: Coming, going: G
   for (const list of [going.frontends, going.members, chains, sets, firewalled, rest.drop]) {
     for (const entry of list) yield { step: 'drop', entry }
   }
+}
+
+/** Sockets among the changes: no step of the table's. */
+export function* listening({ put, drop }: Changes<NftEntry>): Walk<Changes<NftEntry>> {
+  const found = { put: [] as NftEntry[], drop: [] as Held[] }
+  let seen = 0
+  for (const entry of put) {
+    if (++seen % stride === 0) yield
+    if (entry.kind === 'listener') found.put.push(entry)
+  }
+  for (const held of drop) {
+    if (++seen % stride === 0) yield
+    if (held.kind === 'listener') found.drop.push(held)
+  }
+  return found
 }
 
 export function take(draft: Draft, step: Step): void {

@@ -26,7 +26,7 @@ import { Listeners } from './listeners.ts'
 import { affinityClients, dumpTable, expectedOf, type Kernel } from './look.ts'
 import { Mirror } from './mirror.ts'
 import { type Expected, isOurs, observeTable } from './observe.ts'
-import { type Step, sortingSteps, take, without } from './steps.ts'
+import { listening, type Step, sortingSteps, take, without } from './steps.ts'
 
 /** Some milliseconds of ours and of the kernel's time each; the event loop has its turn in between. */
 const chunkOperations = 1_000
@@ -120,7 +120,7 @@ export class NftTarget implements Target<NftEntry> {
       const refused: Refusal[] = []
       if (this.#exchange) await this.#exchangeTable(changes.put, refused)
       else await this.#applyInChunks(changes, refused, signal)
-      refused.push(...(await this.#listeners.apply(changes)))
+      refused.push(...(await this.#listeners.apply(await stroll(listening(changes), this.#stint()))))
       this.#armSweep()
       return { refused }
     })

@@ -4,6 +4,7 @@ import { ProxyError } from '../../lib/errors.ts'
 import type { Family } from '../../lib/ip.ts'
 import { type Clock, sleep, systemClock } from '../../lib/time.ts'
 import { malformed } from './errors.ts'
+import { Fingerprints } from './fingerprints.ts'
 import { AttributeReader, type MessageReader } from './message.ts'
 import {
   type Decode,
@@ -95,19 +96,30 @@ export class Nftables {
    * came or went, elements change places, and it tells some twice and as many not at all, without saying so (seen on 6.18). Hence
    * the look for doubles.
    */
-  async elements(family: Family, table: string, set: string, wait?: Wait): Promise<readonly Element[]> {
+  elements(family: Family, table: string, set: string, wait?: Wait): Promise<readonly Element[]> {
+    return this.elementsAs(family, table, set, (element) => element, wait)
+  }
+
+  /** The same, each as what is made of it at once: nothing else of a hundred thousand is kept. */
+  async elementsAs<T>(
+    family: Family,
+    table: string,
+    set: string,
+    make: (element: Element) => T,
+    wait?: Wait,
+  ): Promise<readonly T[]> {
     const op = `list elements of ${set}`
     const body = header(familyNumber(family), table, set)
     for (let attempt = 1; attempt <= attempts; attempt++) {
-      const elements: Element[] = []
-      const seen = new Set<string>()
+      const made: T[] = []
+      const seen = new Fingerprints(attempt)
+      let doubles = false
       const collect = each((element) => {
-        elements.push(element)
-        seen.add(identity(element))
+        made.push(make(element))
+        // In sets of ranges the end of one and the start of the next have the same key.
+        if (!seen.add(element.key, element.keyEnd, element.intervalEnd === true ? 1 : 0)) doubles = true
       })
-      if ((await this.#dump(op, message.elements.get, body, collect, wait)) && seen.size === elements.length) {
-        return elements
-      }
+      if ((await this.#dump(op, message.elements.get, body, collect, wait)) && !doubles) return made
       await sleep(this.#clock, resizeMs * attempt, wait?.signal)
     }
     throw this.#restless(op)

@@ -294,6 +294,15 @@ export class FakeNftables {
   }
 
   /** Clients never cease to come: such a set does not hold still. */
+  async elementsAs<T>(
+    family: Family,
+    table: string,
+    set: string,
+    make: (element: Element) => T,
+  ): Promise<readonly T[]> {
+    return (await this.elements(family, table, set)).map(make)
+  }
+
   async elements(family: Family, table: string, set: string) {
     if (set.startsWith('affinity-')) throw new ProxyError('netlink', `${set} kept changing`)
     return this.members(family, table, set)

@@ -1,0 +1,31 @@
+import { describe, expect, it } from 'vitest'
+import { Fingerprints } from '../../../src/sys/netlink/fingerprints.ts'
+
+describe('fingerprints', () => {
+  it('know what came before, and nothing else, among a hundred thousand alike', () => {
+    const seen = new Fingerprints(1)
+    const key = Buffer.alloc(16)
+    const fill = (i: number) => {
+      key.writeUInt32BE(0x0a600000 + Math.floor(i / 5), 0)
+      key[4] = 6
+      key.writeUInt16BE(80, 8)
+      key.writeUInt32LE(i % 5, 12)
+      return key
+    }
+    let doubles = 0
+    for (let i = 0; i < 100_000; i++) if (!seen.add(fill(i))) doubles++
+    expect(doubles).toBe(0)
+    for (let i = 0; i < 100_000; i += 997) expect(seen.add(fill(i))).toBe(false)
+  })
+
+  it('tell a range from its start, and the end of one from the start of the next', () => {
+    const seen = new Fingerprints(2)
+    const [from, to] = [Buffer.of(10, 0, 0, 0), Buffer.of(10, 0, 0, 255)]
+    expect(seen.add(from)).toBe(true)
+    expect(seen.add(from, to)).toBe(true)
+    expect(seen.add(Buffer.concat([from, to]))).toBe(true)
+    expect(seen.add(from, undefined, 1)).toBe(true)
+    expect(seen.add(from, to)).toBe(false)
+    expect(seen.add(from, undefined, 1)).toBe(false)
+  })
+})
