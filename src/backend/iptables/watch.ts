@@ -23,8 +23,10 @@ export interface WatchOptions {
 
 /** A look costs 20 µs in the nft flavour, 30 µs in the other. */
 const periodMs = 500
-/** A thorough look takes at most this share of the time, however busy other writers are. */
+/** Thorough looks take at most this share of the time in the long run, however busy other writers are. */
 const lookShare = 0.05
+/** But so many may follow each other: the one that finds a drift must not wait because there was another just before, as after a write. */
+const looksInRow = 3
 
 /** How things were before a write of our own. */
 export interface Before {
@@ -54,6 +56,11 @@ export class Watch {
   #told = false
   /** Full writes in a row that did not help. */
   #doubts = 0
+  /** How long the last thorough look took. */
+  #lookMs = 0
+  /** What looks took and the time since has not made up for. */
+  #debtMs = 0
+  #reckonedAt = 0
   #closed = false
 
   constructor(options: WatchOptions) {
@@ -154,13 +161,25 @@ export class Watch {
     const mark = await sight.mark()
     if (this.#writing || this.#closed) return
     if (mark === this.#mark) return this.#arm(periodMs)
+    const wait = this.#waitMs()
+    if (wait > 0) return this.#arm(Math.max(periodMs, wait))
     const begun = clock.monotonic()
     const seen = await sight.look()
+    this.#lookMs = clock.monotonic() - begun
+    this.#debtMs += this.#lookMs
     if (this.#writing || this.#closed) return
     const found = this.#compare(seen)
     if (found !== '') return this.#tell(found)
     this.#mark = mark
-    this.#arm(Math.max(periodMs, (clock.monotonic() - begun) / lookShare))
+    this.#arm(periodMs)
+  }
+
+  /** Until there may be another thorough look. */
+  #waitMs(): number {
+    const now = this.#options.clock.monotonic()
+    this.#debtMs = Math.max(0, this.#debtMs - (now - this.#reckonedAt) * lookShare)
+    this.#reckonedAt = now
+    return (this.#debtMs - (looksInRow - 1) * this.#lookMs) / lookShare
   }
 
   #tell(found: string): void {

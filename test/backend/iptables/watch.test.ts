@@ -17,6 +17,8 @@ class Eyes implements Sight {
   readonly told: string[] = []
   generation = 1
   looks = 0
+  /** How long one takes. */
+  lookMs = 0
   /** Set: as the legacy flavour tells them. */
   jumps: ReadonlySet<string> | undefined
   /** Differences to what the book says. */
@@ -55,6 +57,7 @@ class Eyes implements Sight {
   onlyOwn = (before: string, after: string, { commits }: OwnChanges) => Number(after) === Number(before) + commits
   look = async () => {
     this.looks++
+    if (this.lookMs > 0) await new Promise<void>((resolve) => this.clock.after(this.lookMs, resolve))
     const uses = new Map(this.book.uses())
     for (const table of ['filter', 'nat', 'mangle']) uses.set(`${table} KUBE-PROXY-CANARY`, 0)
     for (const [chain, use] of this.changed) {
@@ -136,6 +139,29 @@ describe('the watch', () => {
     expect(eyes.watch.drifted).toBe(false)
     await eyes.pass(10_000)
     expect(eyes.told).toHaveLength(1)
+  })
+
+  it('looks at most a twentieth of the time where others write all the time, but is not late after a single look', async () => {
+    const eyes = new Eyes()
+    eyes.lookMs = 400
+    await eyes.write(true)
+    eyes.change('nat CNI-X', 1)
+    await eyes.pass(1000)
+    expect(eyes.looks).toBe(1)
+    eyes.change('nat KUBE-SEP-A', undefined)
+    await eyes.pass(1500)
+    expect(eyes.told).toHaveLength(1)
+    eyes.changed.clear()
+    const repaired = eyes.write(true)
+    await eyes.pass(eyes.lookMs)
+    await repaired
+    eyes.looks = 0
+    for (let i = 0; i < 800; i++) {
+      eyes.change('nat CNI-X', i)
+      await eyes.pass(100)
+    }
+    expect(eyes.looks).toBeGreaterThan(5)
+    expect(eyes.looks).toBeLessThan(15)
   })
 
   it('notices what others did during our own write', async () => {
