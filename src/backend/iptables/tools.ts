@@ -100,8 +100,9 @@ export class Tools {
         return await runLean(program, args, options)
       } catch (error) {
         if (!isLocked(error)) throw error
-        const locked = lockError(program, error)
-        if (clock.monotonic() - begun >= patienceMs) throw locked
+        const waitedMs = clock.monotonic() - begun
+        const locked = lockError(program, error, waitedMs)
+        if (waitedMs >= patienceMs) throw locked
         log.warn('waiting for the lock of iptables', { error: locked.message })
       }
     }
@@ -118,11 +119,12 @@ export const atLeast = (version: Version, other: Version): boolean => {
 const isLocked = (error: unknown): boolean =>
   error instanceof ProxyError && String(error.fields.stderr).includes('xtables lock')
 
-function lockError(program: string, cause: unknown): ProxyError {
+function lockError(program: string, cause: unknown, waitedMs: number): ProxyError {
   const file = process.env.XTABLES_LOCKFILE ?? '/run/xtables.lock'
   const holder = lockHolder(file)
   const who = holder === undefined ? 'another process' : `${holder.name} (pid ${holder.pid})`
-  return new ProxyError('iptables-locked', `${program}: ${who} has held the lock ${file} for ${lockSeconds} s`, {
+  const seconds = Math.max(lockSeconds, Math.round(waitedMs / 1000))
+  return new ProxyError('iptables-locked', `${program}: ${who} has held the lock ${file} for ${seconds} s`, {
     cause,
     fields: { file, holder: holder?.pid },
   })
