@@ -44,7 +44,9 @@ export async function run({ options, backend, log, signal, onServing }: RunOptio
   const { config } = options
   const clock = systemClock
   const stop = new AbortController()
-  signal.addEventListener('abort', () => stop.abort(signal.reason), { once: true })
+  // Who was asked to stop before this began is not asked again.
+  if (signal.aborted) stop.abort(signal.reason)
+  else signal.addEventListener('abort', () => stop.abort(signal.reason), { once: true })
   const fatal = (error: ProxyError) => stop.abort(error)
 
   const journal = new Journal({ log })
