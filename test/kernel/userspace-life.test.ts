@@ -2,6 +2,7 @@
 
 import { createSocket } from 'node:dgram'
 import { once } from 'node:events'
+import { createServer, Socket } from 'node:net'
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
 import type { Manifest } from '../scenarios/format.ts'
 import { type Flavour, privateLock } from './iptables-lab.ts'
@@ -184,6 +185,21 @@ describe.each<Flavour>(['nft', 'legacy'])('life of userspace mode, %s', (flavour
     const [port] = (await ports()) as [number]
     expect(await world.ask(nodeIp, port)).toBe('ECONNREFUSED')
     expect(podIps).toContain(await world.ask())
+  })
+
+  it('leaves alone who has the port of a listener on loopback', async () => {
+    await shared()
+    const [port] = await ports()
+    const server = createServer((socket) => socket.end('mine')).listen({
+      fd: world.node.openSocket('tcp', '127.0.0.1', port as number),
+    })
+    await once(server, 'listening')
+    const client = new Socket({ fd: world.node.openSocket('tcp', '127.0.0.1', 0) })
+    const heard = once(client, 'data')
+    client.connect({ host: '127.0.0.1', port: port as number })
+    expect(String((await heard)[0])).toBe('mine')
+    client.destroy()
+    server.close()
   })
 
   it('comes through a firewall that lets nothing in by default', async () => {

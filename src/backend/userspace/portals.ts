@@ -168,10 +168,14 @@ function resolve(line: string, { opened, host }: Draft): string | undefined {
   return line.slice(0, at) + target
 }
 
-/** Whoever was redirected may come in, even where INPUT denies by default; who found the port by himself may not. */
-function* guard({ listeners, nodePorts }: Draft): Iterable<string> {
+/**
+ * Whoever was redirected may come in, even where INPUT denies by default; who found the port by himself may not. Only on our address:
+ * another program may have the same port on loopback.
+ */
+function* guard({ listeners, nodePorts, host }: Draft): Iterable<string> {
+  const to = host === undefined ? '' : `-d ${host} `
   for (const { protocol, port } of listeners) {
-    const rule = `-A ${chains.accept} -p ${protocol} -m ${protocol} --dport ${port} -m conntrack --ctstate NEW`
+    const rule = `-A ${chains.accept} ${to}-p ${protocol} -m ${protocol} --dport ${port} -m conntrack --ctstate NEW`
     yield `${rule} -m conntrack --ctstate DNAT -j ACCEPT`
     if (!nodePorts.has(`${protocol} ${port}`)) yield `${rule} -j REJECT`
   }

@@ -73,8 +73,8 @@ describe('portals', () => {
     expect(rules(text, 'KUBE-PORTALS-HOST')).toEqual([rule])
     expect(rules(text, 'KUBE-PORTALS-FILTER')).toEqual(['-d 172.30.0.41 -j REJECT'])
     expect(rules(text, 'KUBE-NODEPORT-NON-LOCAL')).toEqual([
-      '-p tcp -m tcp --dport 40001 -m conntrack --ctstate NEW -m conntrack --ctstate DNAT -j ACCEPT',
-      '-p tcp -m tcp --dport 40001 -m conntrack --ctstate NEW -j REJECT',
+      '-d 192.168.0.2 -p tcp -m tcp --dport 40001 -m conntrack --ctstate NEW -m conntrack --ctstate DNAT -j ACCEPT',
+      '-d 192.168.0.2 -p tcp -m tcp --dport 40001 -m conntrack --ctstate NEW -j REJECT',
     ])
   })
 
