@@ -3,10 +3,13 @@
 import { ProxyError } from '../../lib/errors.ts'
 import type { Family } from '../../lib/ip.ts'
 import { EPERM } from '../../sys/errno.ts'
-import { beginBatch, endBatch, writeChain, writeSet, writeTable } from '../../sys/netlink/nft/objects.ts'
-import { TABLE_OWNER, TABLE_PERSIST } from '../../sys/netlink/nft/types.ts'
+import { beginBatch, endBatch, writeChain, writeRule, writeSet, writeTable } from '../../sys/netlink/nft/objects.ts'
+import { type Chain, TABLE_OWNER, TABLE_PERSIST } from '../../sys/netlink/nft/types.ts'
 import type { Nftables } from '../../sys/netlink/nftables.ts'
 import { MessageWriter } from '../../sys/netlink/writer.ts'
+import { compile } from './compile.ts'
+import type { Hook, SetShape, Statement } from './entries.ts'
+import { addressKey } from './rules.ts'
 import { declare } from './shapes.ts'
 
 export interface Features {
@@ -23,24 +26,15 @@ const probe = 'sluice-probe'
 /** Throws a ProxyError that says what is missing if the mode cannot work at all. */
 export async function findFeatures(nft: Nftables, family: Family): Promise<Features> {
   const table = { family, name: probe }
-  const required = await attempt(nft, (w) => {
-    writeTable(w, table)
-    writeChain(w, { family, table: probe, name: 'nat', base: { type: 'nat', hook: 'prerouting', priority: -100 } })
-    const ranges = declare({ name: 'ranges', shape: 'address . protocol . port . range', comment: '' }, family)
-    writeSet(w, { family, table: probe, name: 'ranges', id: 1, ...ranges })
-    const slots = declare(
-      { name: 'slots', shape: 'address . protocol . port . slot : address . port', comment: '' },
-      family,
-    )
-    writeSet(w, { family, table: probe, name: 'slots', id: 2, ...slots })
-    writeTable(w, table, 'delete')
-  })
-  if (required !== undefined) {
+  const parts = new Map<number, string>()
+  const failure = await attempt(nft, (w) => writeRequired(w, family, parts))
+  if (failure !== undefined) {
+    const part = parts.get(failure.sequence)
     const missing =
-      required.errno === EPERM
+      failure.errno === EPERM
         ? 'CAP_NET_ADMIN is missing: nftables mode must run as root or with that capability'
-        : 'this kernel cannot do nftables mode: it needs nf_tables with NAT, maps and concatenated ranges (Linux 5.13)'
-    throw new ProxyError('nftables', missing, { cause: nft.failure('try the kernel', required) })
+        : `this kernel cannot do nftables mode: it has no ${part ?? 'nf_tables with NAT'} (Linux 5.13 does)`
+    throw new ProxyError('nftables', missing, { cause: nft.failure('try the kernel', failure) })
   }
   const withFlags = (flags: number) => (w: MessageWriter) => {
     writeTable(w, { ...table, flags })
@@ -53,6 +47,51 @@ export async function findFeatures(nft: Nftables, family: Family): Promise<Featu
     destroy: await works((w) => writeTable(w, table, 'destroy')),
   }
 }
+
+/** A table with one of everything that ours is made of, and its end. `parts` says which message is about what. */
+function writeRequired(w: MessageWriter, family: Family, parts: Map<number, string>): void {
+  const names = { family, table: probe }
+  writeTable(w, { family, name: probe })
+  const chains: readonly Chain['base'][] = [
+    { type: 'nat', hook: 'prerouting', priority: -100 },
+    { type: 'nat', hook: 'postrouting', priority: 100 },
+    { type: 'filter', hook: 'input', priority: 0 },
+  ]
+  for (const base of chains) {
+    if (base !== undefined) parts.set(writeChain(w, { ...names, name: base.hook, base }), `${base.type} chains`)
+  }
+  const sets: readonly (readonly [string, SetShape])[] = [
+    ['slots', 'address . protocol . port . slot : address . port'],
+    ['clients', 'affinity'],
+    ['ranges', 'address . protocol . port . range'],
+  ]
+  for (const [i, [name, shape]] of sets.entries()) {
+    const declared = declare({ name, shape, comment: '', timeoutSeconds: 1 }, family)
+    parts.set(writeSet(w, { ...names, name, id: i + 1, ...declared }), `sets of the shape ${shape}`)
+  }
+  for (const [name, chain, statement] of optional) {
+    parts.set(writeRule(w, { ...names, chain, expressions: compile(statement, family, 0) }), name)
+  }
+  writeTable(w, { family, name: probe }, 'delete')
+}
+
+/** What may be left out of a kernel that has nf_tables. */
+const optional: readonly (readonly [name: string, chain: Hook, statement: Statement])[] = [
+  ['connection tracking in rules (CONFIG_NFT_CT)', 'input', { kind: 'ct-new' }],
+  [
+    'look-up of routes in rules (CONFIG_NFT_FIB_IPV4, CONFIG_NFT_FIB_IPV6)',
+    'prerouting',
+    { kind: 'address-type-local', field: 'saddr' },
+  ],
+  [
+    'choice at random (CONFIG_NFT_NUMGEN) or DNAT by a map (CONFIG_NFT_NAT)',
+    'prerouting',
+    { kind: 'dnat-map', fields: addressKey, count: 2, offset: 0, set: 'slots' },
+  ],
+  ['sets that rules fill', 'prerouting', { kind: 'remember', set: 'clients', timeoutSeconds: 1 }],
+  ['masquerading (CONFIG_NFT_MASQ)', 'postrouting', { kind: 'masquerade' }],
+  ['reject (CONFIG_NFT_REJECT)', 'input', { kind: 'reject' }],
+]
 
 /**
  * For tests: with `SLUICE_NFT_FEATURES` set, only the features it names are used (`owner,persist`; empty: none), so that the
