@@ -28,6 +28,8 @@ export class Book {
   #features: Features = { randomFully: false, liberal: false, counters: new Set() }
   /** Counted when first asked for, and kept from then on: most of the time nobody asks. */
   #uses: Map<string, number> | undefined
+  /** Rules in chains of service ports, likewise. */
+  #rules: Tally | undefined
   readonly #lines: Record<Table, number> = { filter: 0, nat: 0 }
   #chains = 0
   #endpoints = 0
@@ -95,6 +97,27 @@ export class Book {
     return this.#uses
   }
 
+  /** Rules in chains of service ports: in which chain each is, and where it leads. */
+  rules(): Tally {
+    if (this.#rules === undefined) {
+      this.#rules = new Tally()
+      for (const entry of this.#ports.values()) addRules(this.#rules, entry, 1)
+    }
+    return this.#rules
+  }
+
+  /** As `uses`, of rules in all other chains only. */
+  sharedUses(): Map<string, number> {
+    const uses = new Map<string, number>()
+    for (const { table, to } of jumps) use(uses, `${table} ${to}`, 1)
+    for (const entry of this.#base.values()) this.#countUses(uses, entry, 1)
+    for (const entry of this.#ports.values()) {
+      countUses(uses, 'filter', filterOf(entry), 1)
+      countUses(uses, 'nat', this.shared(entry), 1)
+    }
+    return uses
+  }
+
   /** Rules that there are. */
   lines(table: Table): number {
     return this.#lines[table]
@@ -150,6 +173,7 @@ export class Book {
     }
     this.#endpoints += sign * entry.endpoints
     if (this.#uses !== undefined) this.#countUses(this.#uses, entry, sign)
+    if (this.#rules !== undefined) addRules(this.#rules, entry, sign)
   }
 
   #countUses(uses: Map<string, number>, entry: IptEntry, sign: 1 | -1): void {
@@ -178,6 +202,14 @@ function indexOf(sorted: readonly IptEntry[], id: string): number {
 
 /** Of a part of the base. */
 const tableOf = ({ id }: IptEntry): Table => (id.startsWith('nat') ? 'nat' : 'filter')
+
+function addRules(tally: Tally, { digest, shared, own }: IptEntry, sign: 1 | -1): void {
+  for (let start = shared; start < own; ) {
+    const end = digest.indexOf('\n', start)
+    tally.addRule(digest, start, end, sign)
+    start = end + 1
+  }
+}
 
 function countUses(uses: Map<string, number>, table: Table, rules: string, sign: 1 | -1): void {
   for (let start = 0; start < rules.length; ) {

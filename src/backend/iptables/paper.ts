@@ -37,8 +37,13 @@ export class Paper<S extends Sheet = Sheet> {
     this.add(`*${table}\n`)
   }
 
-  /** Whole lines; how many of them are commands, if that is known. */
-  add(lines: string, rules = countRules(lines)): void {
+  /** Whole lines. */
+  add(lines: string): void {
+    this.addCounted(lines, countRules(lines))
+  }
+
+  /** Whole lines, of which so many are commands. */
+  addCounted(lines: string, rules: number): void {
     const most = mostBytes * lines.length
     if (this.#used + most > deskBytes) this.#flush()
     if (most > deskBytes) this.sheet.append(Buffer.from(lines))

@@ -63,11 +63,11 @@ export function compose(paper: Paper, { book, own, stale }: Draft): void {
 // Each of these loops is a function by itself, as they are what V8 compiles.
 
 function addFilterRules(paper: Paper, book: Book): void {
-  for (const entry of book.ports()) if (entry.filterRules > 0) paper.add(filterOf(entry), entry.filterRules)
+  for (const entry of book.ports()) if (entry.filterRules > 0) paper.addCounted(filterOf(entry), entry.filterRules)
 }
 
 function addDeclarations(paper: Paper, own: OwnChains): void {
-  for (const entry of own.entries) paper.add(declarationsIn(entry, own), 0)
+  for (const entry of own.entries) paper.addCounted(declarationsIn(entry, own), 0)
 }
 
 function addNatRules(paper: Paper, book: Book, own: OwnChains): void {
@@ -78,10 +78,10 @@ function addNatRules(paper: Paper, book: Book, own: OwnChains): void {
     const isWritten = own.entries[next]?.id === entry.id
     if (isWritten) next++
     if (isWritten && whole && lacking === 0) {
-      paper.add(natOf(entry), entry.sharedRules + entry.ownRules)
+      paper.addCounted(natOf(entry), entry.sharedRules + entry.ownRules)
       continue
     }
-    if (entry.sharedRules > lacking) paper.add(book.shared(entry), entry.sharedRules - lacking)
+    if (entry.sharedRules > lacking) paper.addCounted(book.shared(entry), entry.sharedRules - lacking)
     if (isWritten) paper.add(rulesIn(entry, own))
   }
 }

@@ -4,7 +4,7 @@ import type { Family } from '../../lib/ip.ts'
 import { ChainTable } from '../../sys/netlink/chains.ts'
 import { readTableSize } from '../../sys/xtables.ts'
 import { parseRule } from './book.ts'
-import { isOwnChain } from './chains.ts'
+import { canary, isOwnChain, kubeletFirewall } from './chains.ts'
 import type { Table } from './entries.ts'
 import { Tally } from './tally.ts'
 import type { Tools } from './tools.ts'
@@ -34,12 +34,22 @@ export interface OwnChanges {
   readonly parts: Readonly<Record<Table, number>> | undefined
 }
 
+/** What we wrote. */
+export interface Expected {
+  /** Rules in chains of service ports, as `Book.rules`. */
+  readonly rules: Tally
+  /** Uses by rules in all other chains, as `Book.sharedUses`, those of others that are tolerated included. */
+  readonly uses: ReadonlyMap<string, number>
+}
+
 export interface Sight {
   /** Costs next to nothing. Equal marks: nobody changed anything in between. */
   mark(): Promise<string>
   /** Whether nothing but `own` lies between two marks. */
   onlyOwn(before: string, after: string, own: OwnChanges): boolean
   look(signal?: AbortSignal): Promise<Seen>
+  /** Whether all is there as expected, where that is cheaper to tell than by a look; if not, only a look can tell why. */
+  matches?(expected: Expected): Promise<boolean>
   /** As `look`, for who wants to know which chains there are, and how built-in chains use them. */
   survey(signal?: AbortSignal): Promise<Surveyed>
   close(): void
@@ -93,6 +103,11 @@ function legacySight(tools: Tools, family: Family): Sight {
       return tables.every((table, i) => is[i] === (was[i] as number) + (table === 'mangle' ? 0 : parts[table]))
     },
     look: (signal) => read(signal, undefined),
+    async matches({ rules, uses: wanted }) {
+      const own = new OwnChainsSaved(new Tally())
+      const { uses } = await read(undefined, own)
+      return own.rules?.equals(rules) === true && sameUses(uses, wanted)
+    },
     survey: (signal) => read(signal, new OwnChainsSaved()),
     close: () => {},
   }
@@ -113,53 +128,99 @@ export interface Counted {
 /** Chains of service ports and endpoints in saved tables. Names are not taken out before somebody asks for them. */
 export class OwnChainsSaved implements OwnChainsSeen {
   readonly tally = new Tally()
-  /** Pieces of the text that have some, and where the first and the last begin. */
-  readonly #pieces: { readonly text: string; readonly first: number; last: number }[] = []
+  /** Of rules in these chains, if these are to be counted as well. */
+  readonly rules: Tally | undefined
+  /** Lines of the text that declare some. */
+  readonly #runs: { readonly text: string; readonly start: number; readonly end: number }[] = []
 
-  /** The one whose name begins here. */
-  add(text: string, start: number): void {
-    this.tally.add(text, start, text.indexOf(' ', start))
-    const piece = this.#pieces.at(-1)
-    if (piece?.text === text) piece.last = start
-    else this.#pieces.push({ text, first: start, last: start })
+  constructor(rules?: Tally) {
+    this.rules = rules
+  }
+
+  /** The run of their declarations that begins at `start`; returns where it ends. */
+  addRun(text: string, start: number): number {
+    const { tally } = this
+    let at = start
+    while (text.charCodeAt(at) === colon && isOwnChain(text, at + 1)) {
+      tally.add(text, at + 1, text.indexOf(' ', at))
+      at = lineEnd(text, at) + 1
+      if (at >= text.length) break
+    }
+    if (at > start) this.#runs.push({ text, start, end: at })
+    return at
   }
 
   names(): readonly string[] {
     const names: string[] = []
-    for (const { text, first, last } of this.#pieces) {
-      for (let at = first; at <= last; at = text.indexOf('\n', at) + 2) {
-        if (isOwnChain(text, at)) names.push(text.slice(at, text.indexOf(' ', at)))
-        if (text.indexOf('\n', at) < 0) break
-      }
+    for (const { text, start, end } of this.#runs) {
+      for (let at = start; at < end; at = lineEnd(text, at) + 1) names.push(text.slice(at + 1, text.indexOf(' ', at)))
     }
     return names
   }
 }
 
 /**
- * The counts that nf_tables keeps by itself, from saved tables, whole lines at a time. One pass: there may be 100,000 of them. What is
- * done for most lines is kept apart from the rest: V8 compiles it more than once, and that takes longer than what it does.
+ * The counts that nf_tables keeps by itself, from saved tables, whole lines at a time. One pass: there may be 200,000 of them. Runs of
+ * lines of one kind, which are nearly all, have small loops of their own: what V8 compiles, often more than once, cost more than it did.
  */
 export function countUses(saved: string, counted: Counted): void {
-  const { own } = counted
   for (let start = 0; start < saved.length; ) {
-    const newline = saved.indexOf('\n', start)
-    const end = newline < 0 ? saved.length : newline
-    const first = saved.charCodeAt(start)
-    if (own === undefined) countLine(saved, start, end, counted)
-    else if (first === colon && counted.table === 'nat' && isOwnChain(saved, start + 1)) own.add(saved, start + 1)
-    else if (first !== dash || !isKube(saved, start + 3)) countLine(saved, start, end, counted)
+    const next = skipOwn(saved, start, counted)
+    if (next > start) {
+      start = next
+      continue
+    }
+    const end = lineEnd(saved, start)
+    countLine(saved, start, end, counted)
     start = end + 1
   }
 }
 
-/** As `startsWith('KUBE-', at)`, without a call. */
-const isKube = (text: string, at: number): boolean =>
-  text.charCodeAt(at) === 0x4b &&
-  text.charCodeAt(at + 1) === 0x55 &&
-  text.charCodeAt(at + 2) === 0x42 &&
-  text.charCodeAt(at + 3) === 0x45 &&
-  text.charCodeAt(at + 4) === dash
+/** Where the run of lines ends that begins here and needs no closer look; `start` if there is none. */
+function skipOwn(saved: string, start: number, { own, table }: Counted): number {
+  if (own === undefined) return start
+  const first = saved.charCodeAt(start)
+  if (first === colon) return table === 'nat' ? own.addRun(saved, start) : start
+  if (first !== dash) return start
+  if (own.rules === undefined) return skipRules(saved, start)
+  return table === 'nat' ? tallyRules(saved, start, own.rules) : start
+}
+
+/** Rules in chains of ours and of our kin. */
+function skipRules(saved: string, start: number): number {
+  let at = start
+  while (saved.startsWith('-A KUBE-', at)) at = lineEnd(saved, at) + 1
+  return at
+}
+
+function tallyRules(saved: string, start: number, rules: Tally): number {
+  let at = start
+  while (saved.startsWith('-A KUBE-', at) && isOwnChain(saved, at + 3)) {
+    const end = lineEnd(saved, at)
+    rules.addRule(saved, at, end)
+    at = end + 1
+  }
+  return at
+}
+
+function lineEnd(text: string, start: number): number {
+  const newline = text.indexOf('\n', start)
+  return newline < 0 ? text.length : newline
+}
+
+/** Of chains that are expected, and of those that nobody expects in our name. */
+function sameUses(uses: ReadonlyMap<string, number>, wanted: ReadonlyMap<string, number>): boolean {
+  for (const table of tables) if (!uses.has(`${table} ${canary}`)) return false
+  for (const [chain, use] of wanted) {
+    const found = uses.get(chain) ?? 0
+    // Kubelet writes its chain, too.
+    if (chain.endsWith(` ${kubeletFirewall}`) ? found < use : found !== use) return false
+  }
+  for (const [chain, use] of uses) {
+    if (use > 0 && chain.startsWith('nat ') && isOwnChain(chain, natKey) && !wanted.has(chain)) return false
+  }
+  return true
+}
 
 function countLine(saved: string, start: number, end: number, counted: Counted): void {
   const first = saved.charCodeAt(start)

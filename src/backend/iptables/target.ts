@@ -49,6 +49,7 @@ export class IptablesTarget implements Target<IptEntry> {
     this.#watch = new Watch({
       sight: this.#sight,
       expected: () => this.#book.uses(),
+      written: () => ({ rules: this.#book.rules(), uses: this.#book.sharedUses() }),
       parts: () => this.#book.parts(),
       hooks: jumps,
       onDrift: context.onDrift,
@@ -62,6 +63,7 @@ export class IptablesTarget implements Target<IptEntry> {
    * we wrote that nobody wants any more is in the book.
    */
   async observe(signal: AbortSignal): Promise<readonly Held[]> {
+    this.#watch.rest()
     this.#seen = await this.#sight.survey(signal)
     const { own } = this.#seen
     if (own.tally.equals(this.#book.tally)) return []

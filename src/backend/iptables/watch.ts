@@ -7,11 +7,14 @@ import { parseRule } from './book.ts'
 import { canary, kubeletFirewall } from './chains.ts'
 import type { Table } from './entries.ts'
 import type { Seen, Sight } from './sight.ts'
+import type { Tally } from './tally.ts'
 
 export interface WatchOptions {
   readonly sight: Sight
   /** What we wrote, as `Book.uses`. */
   readonly expected: () => ReadonlyMap<string, number>
+  /** What we wrote, for `Sight.matches`. */
+  readonly written?: () => { readonly rules: Tally; readonly uses: Map<string, number> }
   /** Our own rules in chains that are not ours. */
   readonly hooks: readonly { readonly table: string; readonly to: string }[]
   /** As `Book.parts`. */
@@ -23,6 +26,7 @@ export interface WatchOptions {
 
 /** A look costs 20 µs in the nft flavour, 30 µs in the other. */
 const periodMs = 500
+const restMs = 30_000
 /** Thorough looks take at most this share of the time in the long run, however busy other writers are. */
 const lookShare = 0.05
 /** But so many may follow each other: the one that finds a drift must not wait because there was another just before, as after a write. */
@@ -52,6 +56,8 @@ export class Watch {
   #tolerated: ReadonlyMap<string, number> = new Map()
   #timer: Timer | undefined
   #writing = false
+  /** Writes begun: what was seen across one means nothing. */
+  #writes = 0
   /** Told, and not repaired yet. */
   #told = false
   /** Full writes in a row that did not help. */
@@ -72,9 +78,15 @@ export class Watch {
     return this.#told
   }
 
+  /** Everything is about to be read and written: what a look would find is of no use. Should that not happen, looks go on later. */
+  rest(): void {
+    if (!this.#told) this.#arm(restMs)
+  }
+
   /** Before a write of our own, so that foreign changes during it can be told. */
   async pause(): Promise<Before> {
     this.#writing = true
+    this.#writes++
     this.#timer?.cancel()
     const mark = await this.#options.sight.mark()
     return { mark, parts: mark === this.#mark ? this.#options.parts() : undefined }
@@ -158,17 +170,18 @@ export class Watch {
   async #check(): Promise<void> {
     const { sight, clock } = this.#options
     if (this.#told) return
+    const writes = this.#writes
+    const isVoid = () => this.#writing || writes !== this.#writes || this.#closed
     const mark = await sight.mark()
-    if (this.#writing || this.#closed) return
+    if (isVoid()) return
     if (mark === this.#mark) return this.#arm(periodMs)
     const wait = this.#waitMs()
     if (wait > 0) return this.#arm(Math.max(periodMs, wait))
     const begun = clock.monotonic()
-    const seen = await sight.look()
+    const found = (await this.#matches()) || isVoid() ? '' : this.#compare(await sight.look())
     this.#lookMs = clock.monotonic() - begun
     this.#debtMs += this.#lookMs
-    if (this.#writing || this.#closed) return
-    const found = this.#compare(seen)
+    if (isVoid()) return
     if (found !== '') return this.#tell(found)
     this.#mark = mark
     this.#arm(periodMs)
@@ -180,6 +193,15 @@ export class Watch {
     this.#debtMs = Math.max(0, this.#debtMs - (now - this.#reckonedAt) * lookShare)
     this.#reckonedAt = now
     return (this.#debtMs - (looksInRow - 1) * this.#lookMs) / lookShare
+  }
+
+  /** Whether all is as written, and tolerated, where that can be told at little cost. */
+  async #matches(): Promise<boolean> {
+    const { sight, written } = this.#options
+    if (sight.matches === undefined || written === undefined) return false
+    const { rules, uses } = written()
+    for (const [chain, more] of this.#tolerated) uses.set(chain, (uses.get(chain) ?? 0) + more)
+    return await sight.matches({ rules, uses })
   }
 
   #tell(found: string): void {

@@ -4,10 +4,19 @@ import { describe, expect, it } from 'vitest'
 import { Book } from '../../../src/backend/iptables/book.ts'
 import { jumps, savedJump } from '../../../src/backend/iptables/chains.ts'
 import { portEntry } from '../../../src/backend/iptables/entries.ts'
-import { countUses, OwnChainsSaved, type OwnChanges, type Sight } from '../../../src/backend/iptables/sight.ts'
+import {
+  countUses,
+  OwnChainsSaved,
+  type OwnChanges,
+  openSight,
+  type Sight,
+} from '../../../src/backend/iptables/sight.ts'
+import type { Tools } from '../../../src/backend/iptables/tools.ts'
 import { Watch } from '../../../src/backend/iptables/watch.ts'
 import { silentLogger } from '../../../src/lib/log.ts'
+import { endpoint, service, slice, tcp } from '../../model/builders.ts'
 import { FakeClock } from '../../support/clock.ts'
+import { Bench } from './write.ts'
 
 const signal = new AbortController().signal
 
@@ -46,6 +55,7 @@ class Eyes implements Sight {
       sight: this,
       expected: () => this.book.uses(),
       parts: () => this.book.parts(),
+      written: () => ({ rules: this.book.rules(), uses: this.book.sharedUses() }),
       hooks: jumps,
       onDrift: (culprit) => this.told.push(culprit),
       clock: this.clock,
@@ -66,6 +76,7 @@ class Eyes implements Sight {
     }
     return { uses, jumps: this.jumps }
   }
+  matches?: NonNullable<Sight['matches']>
   survey = async () => ({ ...(await this.look()), own: new OwnChainsSaved() })
   close = () => {}
 
@@ -285,4 +296,117 @@ describe('the watch', () => {
     await eyes.pass(1000)
     expect(eyes.told).toHaveLength(1)
   })
+})
+
+describe('a saved table', () => {
+  /** As iptables-save would print what was written, the hooks and canaries included. */
+  async function written() {
+    const bench = new Bench()
+    for (const n of [1, 2]) {
+      bench.put(
+        service({
+          key: `ns/s${n}`,
+          clusterIps: [`172.30.0.${n}`],
+          type: 'NodePort',
+          ports: [tcp(80, 'p80', 3000 + n)],
+        }),
+        slice([endpoint(`10.0.${n}.1`), endpoint(`10.0.${n}.2`)], { key: `ns/s${n}-a`, service: `ns/s${n}` }),
+      )
+    }
+    bench.put(service({ key: 'ns/none', clusterIps: ['172.30.0.9'] }))
+    await bench.sync()
+    const hooks = (table: string) => jumps.filter((jump) => jump.table === table).map(savedJump)
+    const saved = ['filter', 'nat'].map((table) => {
+      const text = bench.text.slice(bench.text.indexOf(`*${table}`))
+      const lines = text.slice(0, text.indexOf('COMMIT')).trim().split('\n')
+      return [lines[0], ':KUBE-PROXY-CANARY - [0:0]', ...lines.slice(1), ...hooks(table), 'COMMIT'].join('\n')
+    })
+    return { book: bench.book, saved: `${saved.join('\n')}\n*mangle\n:KUBE-PROXY-CANARY - [0:0]\nCOMMIT\n` }
+  }
+
+  const matches = async (book: Book, saved: string) => {
+    const tools = { programs: { flavour: 'legacy' }, saveAll: async (visit: (lines: string) => void) => visit(saved) }
+    const sight = openSight(tools as unknown as Tools, 4)
+    return await sight.matches?.({ rules: book.rules(), uses: book.sharedUses() })
+  }
+
+  it('matches what was written, whatever others have', async () => {
+    const { book, saved } = await written()
+    expect(await matches(book, saved)).toBe(true)
+    const more = saved
+      .replace('*nat\n', '*nat\n:CNI-X - [0:0]\n')
+      .replace(/COMMIT\n\*mangle/, '-A CNI-X -j ACCEPT\nCOMMIT\n*mangle')
+    expect(await matches(book, more)).toBe(true)
+  })
+
+  it('does not match if any rule or canary of ours is missing, doubled or leads elsewhere', async () => {
+    const { book, saved } = await written()
+    const lines = saved.split('\n')
+    for (const [i, line] of lines.entries()) {
+      if (!line.startsWith('-A') && !line.includes('CANARY')) continue
+      const without = lines.toSpliced(i, 1).join('\n')
+      expect([line, await matches(book, without)]).toEqual([line, false])
+      if (!line.startsWith('-A KUBE-') || line.startsWith('-A KUBE-FIREWALL')) continue
+      expect([line, await matches(book, lines.toSpliced(i, 0, line).join('\n'))]).toEqual([line, false])
+      if (!/-j KUBE-S/.test(line)) continue
+      const elsewhere = line.replace(/-j KUBE-S\S+/, '-j KUBE-MARK-MASQ')
+      expect([line, await matches(book, lines.toSpliced(i, 1, elsewhere).join('\n'))]).toEqual([line, false])
+    }
+  })
+
+  it('does not match if others jump to a chain of ours', async () => {
+    const { book, saved } = await written()
+    const sep = /^:(KUBE-SEP-\S+)/m.exec(saved)?.[1]
+    for (const chain of [sep, 'KUBE-MARK-MASQ']) {
+      expect(await matches(book, saved.replace(/COMMIT\n\*mangle/, `-A OUTPUT -j ${chain}\nCOMMIT\n*mangle`))).toBe(
+        false,
+      )
+    }
+  })
+
+  it('is followed through any history', async () => {
+    const { book, saved } = await written()
+    // Counted by now, and kept from then on.
+    expect(await matches(book, saved)).toBe(true)
+    const [entry] = book.ports()
+    book.drop(entry?.id ?? '')
+    expect(await matches(book, saved)).toBe(false)
+    if (entry !== undefined) book.put(entry)
+    expect(await matches(book, saved)).toBe(true)
+  })
+})
+
+it('takes a cheap match for a look, and looks only if there is none', async () => {
+  const eyes = new Eyes()
+  let asked = 0
+  let matching = true
+  eyes.matches = async () => {
+    asked++
+    return matching
+  }
+  await eyes.write(true)
+  eyes.change('nat CNI-X', 1)
+  await eyes.pass(1000)
+  expect([asked, eyes.looks]).toEqual([1, 0])
+  matching = false
+  eyes.change('nat KUBE-SVC-A', 1)
+  await eyes.pass(1000)
+  expect([asked, eyes.looks]).toEqual([2, 1])
+  expect(eyes.told).toHaveLength(1)
+})
+
+it('makes nothing of what it saw across a write', async () => {
+  const eyes = new Eyes()
+  await eyes.write(true)
+  const { look } = eyes
+  eyes.look = async () => {
+    const seen = await look()
+    // A whole write between the look and its end: what was seen is of another time.
+    await eyes.write(true)
+    return seen
+  }
+  eyes.change('nat KUBE-SVC-A', 1)
+  await eyes.pass(600)
+  expect(eyes.looks).toBe(1)
+  expect(eyes.told).toEqual([])
 })
