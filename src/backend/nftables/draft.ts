@@ -33,6 +33,14 @@ export type Operation = { readonly entry: string } & (
       readonly slot?: number
       readonly value: string
     }
+  /** All endpoints of a frontend that had none. */
+  | {
+      readonly op: 'add-slots'
+      readonly set: string
+      readonly key: string
+      readonly offset: number
+      readonly values: readonly string[]
+    }
   | { readonly op: 'delete-element'; readonly set: string; readonly key: string; readonly slot?: number }
 )
 
@@ -222,9 +230,18 @@ export class Draft {
   #placeSlots(entry: string, key: string, nodePort: boolean, offset: number, wanted: readonly string[]): void {
     const id = slotKey(key, offset)
     const table = this.#mirror.slots.get(id)
+    const set = nodePort ? 'nodeport-endpoints' : 'endpoints'
+    if (table === undefined && this.#mirror.strays === 0) {
+      // As one: at the start there are tens of thousands.
+      if (wanted.length > 0) {
+        this.#list(this.#additions, set).push({ op: 'add-slots', set, key, offset, values: wanted, entry })
+        this.#members += wanted.length - 1
+      }
+      this.#slots.set(id, { offset, slots: wanted })
+      return
+    }
     const present = table?.present ?? []
     const { slots, written } = place(present.slice(0, table?.count ?? 0), wanted)
-    const set = nodePort ? 'nodeport-endpoints' : 'endpoints'
     for (const index of written) {
       const value = slots[index] as string
       // Left over from before, and not yet swept.

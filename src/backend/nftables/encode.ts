@@ -108,6 +108,10 @@ class Encoder {
       this.#element(operation)
       return
     }
+    if (operation.op === 'add-slots') {
+      this.#slots(operation)
+      return
+    }
     this.finish()
     const names = { family: this.#family, table: tableName }
     const w = this.#writer
@@ -171,20 +175,42 @@ class Encoder {
   #element(operation: ElementOperation): void {
     const { set, op } = operation
     const list = this.#list
-    const same = list !== undefined && list.set === set && list.op === op
-    const mold = same ? list.mold : this.#mold(set)
+    const mold = list !== undefined && list.set === set ? list.mold : this.#mold(set)
     const adds = op === 'add-element'
     fill(mold, operation, this.#family)
     const w = this.#writer
-    if (!same || this.#single || !hasRoom(w, list.at)) {
-      this.finish()
-      this.entries.set(w.sequence, operation.entry)
-      const at = beginElements(w, { family: this.#family, table: tableName, set }, adds ? 'add' : 'delete')
-      this.#list = { set, op, at, mold }
-    }
+    this.#continue(set, op, operation.entry, mold)
     if (!adds) writeMember(w, mold.key, mold.keyEnd, undefined, '', -1)
     else if (mold.whole !== undefined) w.verbatim(mold.whole)
     else writeMember(w, mold.key, mold.keyEnd, mold.data, operation.value, mold.comment)
+  }
+
+  #slots({ set, key, offset, values, entry }: Operation & { op: 'add-slots' }): void {
+    const mold = this.#list?.set === set ? this.#list.mold : this.#mold(set)
+    const { shape, endpoint, whole } = mold
+    if (endpoint === undefined || whole === undefined) throw new Error(`${set} has no slots`)
+    fillKey(mold, key, this.#family)
+    for (let i = 0; i < values.length; i++) {
+      writeSlot(offset + i, mold.key, shape.keyLength - 4)
+      writeEndpoint(this.#family, values[i] as string, endpoint)
+      this.#continue(set, 'add-element', entry, mold)
+      this.#writer.verbatim(whole)
+    }
+  }
+
+  /** Goes on with the list that is being written, or begins one. */
+  #continue(set: string, op: ElementOperation['op'], entry: string, mold: Mold): void {
+    const list = this.#list
+    const w = this.#writer
+    if (list !== undefined && list.set === set && list.op === op && !this.#single && hasRoom(w, list.at)) return
+    this.finish()
+    this.entries.set(w.sequence, entry)
+    const at = beginElements(
+      w,
+      { family: this.#family, table: tableName, set },
+      op === 'add-element' ? 'add' : 'delete',
+    )
+    this.#list = { set, op, at, mold }
   }
 
   #mold(set: string): Mold {
@@ -243,13 +269,8 @@ const molds: Readonly<Record<Family, Map<string, Mold>>> = { 4: new Map(), 6: ne
 
 function fill(mold: Mold, operation: ElementOperation, family: Family): void {
   const { shape } = mold
-  const { key, slot } = operation
-  if (key !== mold.last) {
-    mold.last = ''
-    writeKey(shape, family, key, mold.key)
-    if (mold.keyEnd !== undefined) writeKey(shape, family, key, mold.keyEnd, true)
-    mold.last = key
-  }
+  const { slot } = operation
+  fillKey(mold, operation.key, family)
   if (slot !== undefined) writeSlot(slot, mold.key, shape.keyLength - 4)
   if (operation.op === 'delete-element') return
   const { value } = operation
@@ -260,6 +281,14 @@ function fill(mold: Mold, operation: ElementOperation, family: Family): void {
   const comment = value.indexOf(commentMark)
   mold.comment = comment < 0 ? -1 : comment + commentMark.length
   mold.data = shape.value === 'verdict' ? verdictOf(comment < 0 ? value : value.slice(0, comment)) : undefined
+}
+
+function fillKey(mold: Mold, key: string, family: Family): void {
+  if (key === mold.last) return
+  mold.last = ''
+  writeKey(mold.shape, family, key, mold.key)
+  if (mold.keyEnd !== undefined) writeKey(mold.shape, family, key, mold.keyEnd, true)
+  mold.last = key
 }
 
 const verdicts = new Map<string, Verdict>()

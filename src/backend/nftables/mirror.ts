@@ -56,7 +56,7 @@ export class Mirror {
   setSlots(id: string, offset: number, slots: readonly string[]): void {
     const table = this.slots.get(id)
     if (table === undefined) {
-      if (slots.length > 0) this.slots.set(id, { present: [...slots], count: slots.length, offset })
+      if (slots.length > 0) this.slots.set(id, { present: slots.slice(), count: slots.length, offset })
       return
     }
     for (const [i, endpoint] of slots.entries()) table.present[i] = endpoint
@@ -149,8 +149,12 @@ export class Mirror {
   }
 }
 
+const [zero, nine] = [48, 57]
+
 /** `lb-masquerade-5` and `lb-local-2-of-5` lead on into `lb-5`. */
 function withPlain(name: string): readonly string[] {
+  const third = name.charCodeAt(3)
+  if (third >= zero && third <= nine) return [name]
   const match = /^(lb|np)-(?:masquerade-|local-\d+-of-)(\d+)$/.exec(name)
   return match === null ? [name] : [name, `${match[1]}-${match[2]}`]
 }

@@ -190,8 +190,9 @@ export const endpointLength = (family: Family): number => (family === 4 ? 8 : 20
 
 export function writeEndpoint(family: Family, text: string, into: Buffer): void {
   const colon = text.lastIndexOf(':')
-  const [start, stop] = family === 4 ? [0, colon] : [1, colon - 1]
-  const at = writeAddress(family, text, start, stop, into, 0)
+  // IPv6 is in brackets.
+  const brackets = family === 4 ? 0 : 1
+  const at = writeAddress(family, text, brackets, colon - brackets, into, 0)
   writePort(numberAt(text, colon + 1, text.length), into, at)
 }
 
