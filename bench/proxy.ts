@@ -194,8 +194,10 @@ function fromMemory(): Source {
         })
         continue
       }
+      // Awaited from before it is sent: the reader may take a rest after a line, and be synced when it asks for the next.
+      const done = synced(1)
       yield [lines[sent++] as string]
-      await synced(1)
+      await done
     }
   }
   return {
