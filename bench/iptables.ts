@@ -16,7 +16,7 @@ import { fileURLToPath } from 'node:url'
 import { rolldown } from 'rolldown'
 import { iptables } from '../src/backend/iptables/backend.ts'
 import { Engine } from '../src/engine/engine.ts'
-import { Journal, type SyncReport } from '../src/engine/journal.ts'
+import { SyncJournal, type SyncReport } from '../src/engine/journal.ts'
 import { createLogger } from '../src/lib/log.ts'
 import { systemClock } from '../src/lib/time.ts'
 import type { NodeView, ServiceRecord, SliceRecord } from '../src/model/types.ts'
@@ -79,7 +79,7 @@ async function inside(flavour: Flavour, size: number): Promise<void> {
     verbosity: 0,
     write: (line) => void (process.env.VERBOSE && process.stderr.write(line)),
   })
-  const journal = new Journal({ log })
+  const journal = new SyncJournal({ log })
   let reported: (report: SyncReport) => void = () => {}
   journal.subscribe({ report: (report) => reported(report) })
   const engine = new Engine({

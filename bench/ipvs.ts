@@ -7,7 +7,7 @@ import { release } from 'node:os'
 import { ipvs } from '../src/backend/ipvs/backend.ts'
 import { cleanupIpvs } from '../src/backend/ipvs/cleanup.ts'
 import { Engine } from '../src/engine/engine.ts'
-import { Journal, type SyncReport } from '../src/engine/journal.ts'
+import { SyncJournal, type SyncReport } from '../src/engine/journal.ts'
 import { silentLogger } from '../src/lib/log.ts'
 import { systemClock } from '../src/lib/time.ts'
 import { makeNodeView } from '../src/model/node.ts'
@@ -90,7 +90,7 @@ async function measure(services: number): Promise<void> {
     ipvs: { scheduler: 'rr', excludeCidrs: [], strictArp: false, tcpTimeoutMs: 0, tcpFinTimeoutMs: 0, udpTimeoutMs: 0 },
   })
   await backend.prepare(view, silentLogger)
-  const journal = new Journal({ log: silentLogger })
+  const journal = new SyncJournal({ log: silentLogger })
   const engine = new Engine({
     backend,
     families: [4],

@@ -5,11 +5,11 @@ import type { Backend, Held } from '../src/backend/backend.ts'
 import { base } from '../src/backend/nftables/base.ts'
 import { plan } from '../src/backend/nftables/plan.ts'
 import { Engine } from '../src/engine/engine.ts'
-import { Journal } from '../src/engine/journal.ts'
+import { SyncJournal } from '../src/engine/journal.ts'
 import { Client } from '../src/kube/client.ts'
 import { loadConnection } from '../src/kube/kubeconfig.ts'
-import { Reflector } from '../src/kube/reflector.ts'
-import { endpointSlices, services as serviceResource } from '../src/kube/resources.ts'
+import { Reflector } from '../src/kube/reflect/reflector.ts'
+import { endpointSlices, services as serviceResource } from '../src/kube/reflect/watched-resources.ts'
 import type { Family } from '../src/lib/ip.ts'
 import { silentLogger as log } from '../src/lib/log.ts'
 import { systemClock as clock } from '../src/lib/time.ts'
@@ -49,7 +49,7 @@ const backend: Backend<Held> = {
   }),
 }
 
-const journal = new Journal({ log })
+const journal = new SyncJournal({ log })
 const engine = new Engine({
   backend,
   families,

@@ -1,6 +1,6 @@
 // Both executables start here: which command, with which words.
 
-import { proxy } from './cli/proxy.ts'
+import { proxy } from './daemon/proxy.ts'
 
 /** Never returns before the command has ended; sets the exit status. */
 export async function main(program: 'kube-proxy' | 'sluice', argv: readonly string[]): Promise<void> {
@@ -10,7 +10,7 @@ export async function main(program: 'kube-proxy' | 'sluice', argv: readonly stri
     return
   }
   // Only now: the proxy, which runs on every node, is not to pay for what people ask of it.
-  const { help, runCommand } = await import('./cli/commands.ts')
+  const { help, runCommand } = await import('./commands/command-list.ts')
   if (['help', '--help', '-h'].includes(name)) {
     process.stdout.write(help())
     return

@@ -32,8 +32,10 @@ const doors: Readonly<Record<string, readonly string[]>> = {
   http: ['lib', 'model', 'backend', 'engine'],
   apiserver: ['lib', 'model'],
   config: ['lib'],
-  cli: ['lib', 'model', 'sys', 'backend', 'engine', 'kube', 'http', 'apiserver', 'config'],
-  main: ['cli'],
+  inspect: ['lib', 'model', 'backend', 'engine', 'http'],
+  daemon: ['lib', 'model', 'sys', 'backend', 'engine', 'kube', 'http', 'config', 'inspect'],
+  commands: ['lib', 'model', 'sys', 'backend', 'engine', 'kube', 'http', 'apiserver', 'config', 'inspect', 'daemon'],
+  main: ['daemon', 'commands'],
 }
 
 const pure = (source: Source) =>

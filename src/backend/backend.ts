@@ -30,13 +30,13 @@ export interface Wanted<E extends Held> {
 }
 
 /** An entry that the kernel refused for its own sake; every other entry of the changes went in. */
-export interface Refusal {
+export interface RefusedEntry {
   readonly id: string
   readonly error: ProxyError
 }
 
 export interface Applied {
-  readonly refused: readonly Refusal[]
+  readonly refused: readonly RefusedEntry[]
   /** Figures of this backend for metrics, e.g. `iptables_total{nat}`. */
   readonly figures?: Readonly<Record<string, number>>
 }

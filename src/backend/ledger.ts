@@ -14,7 +14,7 @@
 // 6. Small: one slot per id, and a settled slot shares the entry it wants, so 200,000 entries cost tens of MB.
 // 7. Whatever walks over all entries may be interrupted after every `stride` of them, and is right also if wants change meanwhile.
 
-import { finish, type Walk } from '../lib/walk.ts'
+import { runAtOnce, type Steps } from '../lib/yielding.ts'
 import type { Changes, Held, Wanted } from './backend.ts'
 
 /** Entries between two places where a walk may be interrupted: a tenth of a millisecond, ten times that while the code is new. */
@@ -71,10 +71,10 @@ export class Ledger<E extends Held> {
 
   /** What the target must do for the data plane to hold the winners. Changes nothing: ask again, get the same. */
   diff(): Changes<E> {
-    return finish(this.diffing())
+    return runAtOnce(this.diffSteps())
   }
 
-  *diffing(): Walk<Changes<E>> {
+  *diffSteps(): Steps<Changes<E>> {
     const put: E[] = []
     const drop: Held[] = []
     const slots: Slot<E>[] = []
@@ -93,17 +93,17 @@ export class Ledger<E extends Held> {
       }
     }
     // Something was wanted in a pause: what was seen before it may no longer be so.
-    if (wants !== this.#wants) return yield* this.diffing()
+    if (wants !== this.#wants) return yield* this.diffSteps()
     this.#told = { changes: { put, drop }, slots: dropped.length === 0 ? slots : [...slots, ...dropped] }
     return this.#told.changes
   }
 
   /** The target did all of these changes but the refused ones. */
   settle(changes: Changes<E>, refused: Iterable<string> = []): void {
-    finish(this.settling(changes, refused))
+    runAtOnce(this.settleSteps(changes, refused))
   }
 
-  *settling(changes: Changes<E>, refused: Iterable<string> = []): Walk<void> {
+  *settleSteps(changes: Changes<E>, refused: Iterable<string> = []): Steps<void> {
     const failed = new Set(refused)
     const slots = this.#told?.changes === changes ? this.#told.slots : []
     this.#told = undefined
@@ -134,10 +134,10 @@ export class Ledger<E extends Held> {
 
   /** This, and nothing else, is what the data plane holds. Everything is compared by the next diff. */
   reset(held: Iterable<Held>): void {
-    finish(this.resetting(held))
+    runAtOnce(this.resetSteps(held))
   }
 
-  *resetting(held: Iterable<Held>): Walk<void> {
+  *resetSteps(held: Iterable<Held>): Steps<void> {
     let seen = 0
     for (const [id, slot] of this.#slots) {
       if (++seen % stride === 0) yield
@@ -286,7 +286,7 @@ export class Ledger<E extends Held> {
   }
 
   /** Takes off the list what does not differ any more, or was refused: what brings it back lists it again. */
-  *#shortening(): Walk<void> {
+  *#shortening(): Steps<void> {
     const before = this.#due
     // What is listed in a pause comes here. What is still on the old list counts as listed.
     this.#due = []

@@ -2,12 +2,12 @@
 
 import { isAlias, isMap, isScalar, isSeq, LineCounter, type Node, parseDocument, visit, type YAMLMap } from 'yaml'
 import { describeError, ProxyError } from '../lib/errors.ts'
-import { apiVersion, documentKind } from './schema.ts'
+import { apiVersion, documentKind } from './configuration.ts'
 import { readValue, type Setting } from './setting.ts'
-import { settingByPath } from './table.ts'
+import { settingByPath } from './settings-table.ts'
 import { codecs, type Value } from './values.ts'
 
-export interface Decoded {
+export interface DecodedConfig {
   /** Values that the file gives, by path, zeros included. */
   readonly values: ReadonlyMap<string, Value>
   /** Line of each field and list entry (`nodePortAddresses[0]`), by path. */
@@ -32,7 +32,7 @@ interface Entry {
 }
 
 /** Throws with every error of the file. Unknown and repeated fields are only warned about, as in kube-proxy's v1alpha1. */
-export function decode(file: string, text: string): Decoded {
+export function decode(file: string, text: string): DecodedConfig {
   const counter = new LineCounter()
   const root = parse(text, counter)
   const failed = root.errors.find((error) => error.code !== 'MULTIPLE_DOCS')

@@ -1,10 +1,10 @@
 // A configuration file to the internal form: decoding, then the defaults that only a file gets.
 
 import { hostPort, parseIp } from '../lib/ip.ts'
+import { fromV1alpha1, makeDocument, type Unchecked } from './configuration.ts'
 import { decode } from './decode.ts'
-import { fromV1alpha1, makeDocument, type Unchecked } from './schema.ts'
 import { isZero } from './setting.ts'
-import { settingByPath } from './table.ts'
+import { settingByPath } from './settings-table.ts'
 import { splitAddress } from './text.ts'
 import type { Value } from './values.ts'
 

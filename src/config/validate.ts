@@ -2,10 +2,10 @@
 
 import { type Family, parseCidr, parseIp } from '../lib/ip.ts'
 import { formatDuration } from '../lib/time.ts'
+import { type Config, periodBlock, type Unchecked } from './configuration.ts'
 import { featureEnabled, gateProblem } from './gates.ts'
-import { type Config, periodBlock, type Unchecked } from './schema.ts'
+import { kubernetesVersion } from './kubernetes-version.ts'
 import { parsePortRange, quantityBytes, splitAddress } from './text.ts'
-import { kubernetesVersion } from './version.ts'
 
 export interface FieldError {
   /** The name of kube-proxy's validation, e.g. `KubeProxyConfiguration.SyncPeriod`. */

@@ -1,8 +1,8 @@
 // A few records of one kind, handed out as a whole whenever they change: nodes, service CIDRs.
 
+import { deepEqual } from '../lib/equal.ts'
 import type { Problem } from '../model/types.ts'
-import { same } from './same.ts'
-import type { Sink } from './store.ts'
+import type { StoreSink } from './store.ts'
 
 export interface CollectionOptions<R> {
   /** Everything there is now, sorted by key. Called first when the first set is complete. */
@@ -10,7 +10,7 @@ export interface CollectionOptions<R> {
   readonly onProblem: (problem: Problem) => void
 }
 
-export class Collection<R> implements Sink<R> {
+export class Collection<R> implements StoreSink<R> {
   readonly #options: CollectionOptions<R>
   readonly #records = new Map<string, R>()
   #synced = false
@@ -20,7 +20,7 @@ export class Collection<R> implements Sink<R> {
   }
 
   put(key: string, record: R): void {
-    if (same(this.#records.get(key), record)) return
+    if (deepEqual(this.#records.get(key), record)) return
     this.#records.set(key, record)
     this.#tell()
   }

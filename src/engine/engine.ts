@@ -1,18 +1,18 @@
 // Store, one lane with its own pace per family, and the questions others ask. Nothing is programmed before services and slices have synced.
 
 import type { Backend, Held } from '../backend/backend.ts'
+import { deepEqual } from '../lib/equal.ts'
 import { type Family, familyName } from '../lib/ip.ts'
 import type { Logger } from '../lib/log.ts'
 import { type Clock, nextTurn } from '../lib/time.ts'
 import { resolve } from '../model/resolve.ts'
 import type { NodeView, ServicePort } from '../model/types.ts'
-import { stateHash } from './hash.ts'
-import type { Conflict, Journal } from './journal.ts'
+import type { Conflict, SyncJournal } from './journal.ts'
 import { type FamilyStatus, Lane } from './lane.ts'
 import { Pacer } from './pacer.ts'
 import type { Health, Resolve } from './planner.ts'
 import type { Quarantined } from './quarantine.ts'
-import { same } from './same.ts'
+import { stateHash } from './state-hash.ts'
 import { Store } from './store.ts'
 
 export interface EngineOptions {
@@ -29,7 +29,7 @@ export interface EngineOptions {
   }
   readonly clock: Clock
   readonly log: Logger
-  readonly journal: Journal
+  readonly journal: SyncJournal
   readonly resolve?: Resolve
   readonly breathe?: () => Promise<void>
 }
@@ -91,7 +91,7 @@ export class Engine {
 
   setView(family: Family, view: NodeView): void {
     const { lane } = this.#of(family)
-    if (same(lane.planner.view, view)) return
+    if (deepEqual(lane.planner.view, view)) return
     lane.setView(view)
     this.#request(family)
   }

@@ -6,7 +6,7 @@ import type { Logger } from '../lib/log.ts'
 import type { Problem } from '../model/types.ts'
 
 /** One entry, or with `id` '' one whole service, that could not be programmed. */
-export interface Refused {
+export interface RefusedService {
   /** '' for a leftover that no service claims. */
   readonly service: string
   readonly id: string
@@ -29,7 +29,7 @@ export interface SyncReport {
   readonly held: number
   /** Changed since the last sync that worked. */
   readonly services: readonly string[]
-  readonly refused: readonly Refused[]
+  readonly refused: readonly RefusedService[]
   /** Unix ms of the changes that this sync brought into force. */
   readonly triggers: readonly number[]
   /** Service ports with a Local policy, some endpoint somewhere, and none here. */
@@ -51,7 +51,7 @@ export interface Conflict {
 
 export type ChangeKind = 'service' | 'slice'
 
-export interface Listener {
+export interface JournalListener {
   report?(report: SyncReport): void
   /** A sync was asked for. */
   queued?(family: Family, at: number): void
@@ -85,11 +85,11 @@ export interface Counters {
 /** A remembered report names at most so many services, so that a hundred syncs of everything stay small. */
 const namesKept = 1000
 
-export class Journal {
+export class SyncJournal {
   readonly #log: Logger
   readonly #capacity: number
   readonly #recent: SyncReport[] = []
-  readonly #listeners = new Set<Listener>()
+  readonly #listeners = new Set<JournalListener>()
   readonly #counters: Counters = {
     syncs: 0,
     failures: 0,
@@ -165,13 +165,13 @@ export class Journal {
     return this.#counters
   }
 
-  subscribe(listener: Listener): () => void {
+  subscribe(listener: JournalListener): () => void {
     this.#listeners.add(listener)
     return () => void this.#listeners.delete(listener)
   }
 
   /** A listener's mistake must never stop rules from being programmed. */
-  #tell(tell: (listener: Listener) => void): void {
+  #tell(tell: (listener: JournalListener) => void): void {
     for (const listener of this.#listeners) {
       try {
         tell(listener)

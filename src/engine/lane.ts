@@ -6,21 +6,21 @@ import { describeError, ProxyError } from '../lib/errors.ts'
 import { type Family, familyName } from '../lib/ip.ts'
 import type { Logger } from '../lib/log.ts'
 import type { Clock, Timer } from '../lib/time.ts'
-import { Stint, stroll, type Walk } from '../lib/walk.ts'
+import { runSliced, type Steps, TimeSlice } from '../lib/yielding.ts'
 import { critical } from '../model/critical.ts'
 import type { NodeView, ServicePort } from '../model/types.ts'
-import type { Conflict, Journal, Refused, SyncReport } from './journal.ts'
+import type { Conflict, RefusedService, SyncJournal, SyncReport } from './journal.ts'
 import { Planner, type Resolve } from './planner.ts'
 import { Quarantine, type Quarantined } from './quarantine.ts'
-import type { Dirt, Store } from './store.ts'
-import { impactOf } from './view.ts'
+import type { PendingChanges, Store } from './store.ts'
+import { impactOf } from './view-impact.ts'
 
 export interface LaneOptions {
   readonly backend: Backend<Held>
   readonly family: Family
   readonly view: NodeView
   readonly store: Store
-  readonly journal: Journal
+  readonly journal: SyncJournal
   readonly resolve: Resolve
   readonly clock: Clock
   readonly log: Logger
@@ -47,12 +47,12 @@ export interface FamilyStatus {
 const base = ''
 
 interface Round {
-  readonly stint: Stint
+  readonly stint: TimeSlice
   full: boolean
   put: number
   dropped: number
   figures: Readonly<Record<string, number>>
-  readonly refused: Refused[]
+  readonly refused: RefusedService[]
   /** Services whose fate in this round decides whether they stay in quarantine. */
   readonly tried: Set<string>
 }
@@ -71,7 +71,7 @@ export class Lane {
   #baseDue = true
   #timer: Timer | undefined
   /** Taken from the store, and on its way into what follows. */
-  #dirt: Dirt | undefined
+  #dirt: PendingChanges | undefined
   /** To be planned; kept over failures. */
   readonly #queue = new Set<string>()
   /** What the next report that says ok is about. */
@@ -137,7 +137,7 @@ export class Lane {
     const { clock, backend, family, breathe } = this.#options
     const startedAt = clock.now()
     const started = clock.monotonic()
-    const stint = new Stint(clock, async () => {
+    const stint = new TimeSlice(clock, async () => {
       await breathe()
       signal.throwIfAborted()
     })
@@ -179,8 +179,8 @@ export class Lane {
     this.#trusted = false // until this sync has succeeded
     const drifts = this.#drifts
     // Everything is new to the engine: not in the same turn as the other family's.
-    if (!this.#everSynced) await round.stint.rest()
-    const gathering = stroll(this.#gathering(), round.stint)
+    if (!this.#everSynced) await round.stint.yieldLoop()
+    const gathering = runSliced(this.#gathering(), round.stint)
     if (gathering !== undefined) await gathering
     for (const service of this.quarantine.due()) this.#retry(service, round)
     if (this.#baseDue) {
@@ -191,14 +191,14 @@ export class Lane {
     if (!this.#everSynced) {
       await this.#plan(round, (service) => this.#critical(service))
       const held = await target.observe(signal)
-      round.stint.begin()
-      await stroll(this.ledger.resetting(held), round.stint)
+      round.stint.restart()
+      await runSliced(this.ledger.resetSteps(held), round.stint)
       observed = true
       // Only when nothing but the base is there: what a predecessor left must stay until all of its successor is known.
       if (held.every(({ id }) => this.ledger.owners(id)[0] === base)) await this.#apply(round, signal)
     }
     await this.#plan(round, () => true)
-    if (round.full && !observed) await stroll(this.ledger.resetting(await target.observe(signal)), round.stint)
+    if (round.full && !observed) await runSliced(this.ledger.resetSteps(await target.observe(signal)), round.stint)
     await this.#apply(round, signal)
     for (const service of round.tried) {
       if (!round.refused.some((one) => one.service === service)) this.quarantine.clear(service)
@@ -208,9 +208,9 @@ export class Lane {
   }
 
   /** Takes up what is dirty. */
-  *#gathering(): Walk<void> {
+  *#gathering(): Steps<void> {
     const { store, family } = this.#options
-    const dirt = store.take(family)
+    const dirt = store.drainPending(family)
     this.#dirt = dirt
     this.#triggers.push(...dirt.triggers)
     this.#udpChanged ||= dirt.udpChanged
@@ -235,7 +235,7 @@ export class Lane {
     const { stint } = round
     for (const service of this.#queue) {
       if (which(service)) this.#planOne(service, round)
-      if (stint.over) await stint.rest()
+      if (stint.over) await stint.yieldLoop()
     }
     const { began, ended } = this.planner.contest.changes()
     for (const conflict of ended) journal.resolved(conflict)
@@ -259,12 +259,12 @@ export class Lane {
   }
 
   async #apply(round: Round, signal: AbortSignal): Promise<void> {
-    const changes = await stroll(this.ledger.diffing(), round.stint)
+    const changes = await runSliced(this.ledger.diffSteps(), round.stint)
     const applied = await (this.#target as Target<Held>).apply(changes, this.ledger.wanted(), signal)
-    round.stint.begin()
+    round.stint.restart()
     const refused = this.#blame(applied, changes)
     const out = applied.refused.map((refusal) => refusal.id)
-    await stroll(this.ledger.settling(changes, out), round.stint)
+    await runSliced(this.ledger.settleSteps(changes, out), round.stint)
     this.#refuse(round, refused)
     round.put += changes.put.length
     round.dropped += changes.drop.length
@@ -272,7 +272,7 @@ export class Lane {
   }
 
   /** Whose the refused entries are. Without the base nothing works, so its refusal fails the whole sync. */
-  #blame(applied: Applied, changes: Changes<Held>): readonly Refused[] {
+  #blame(applied: Applied, changes: Changes<Held>): readonly RefusedService[] {
     if (applied.refused.length === 0) return []
     const asked = new Set([...changes.put, ...changes.drop].map((one) => one.id))
     return applied.refused
@@ -286,16 +286,16 @@ export class Lane {
       })
   }
 
-  #refuse(round: Round, refused: readonly Refused[]): void {
+  #refuse(round: Round, refused: readonly RefusedService[]): void {
     round.refused.push(...refused)
-    const byService = new Map<string, Refused[]>()
+    const byService = new Map<string, RefusedService[]>()
     for (const one of refused) {
       const own = byService.get(one.service)
       if (own === undefined) byService.set(one.service, [one])
       else own.push(one)
     }
     for (const [service, own] of byService) {
-      const { error } = own[0] as Refused
+      const { error } = own[0] as RefusedService
       if (this.quarantine.one(service)?.error.message !== error.message) {
         this.#log.error('a service cannot be programmed; all others go on', { service, error })
       }

@@ -4,7 +4,7 @@ import type { Backend, Held } from '../backend/backend.ts'
 import { describeError, ProxyError } from '../lib/errors.ts'
 import type { Family } from '../lib/ip.ts'
 import type { NodeView, ServicePort, ServiceRecord, SliceRecord } from '../model/types.ts'
-import { Contest } from './contest.ts'
+import { AddressConflicts } from './address-conflicts.ts'
 import type { Store } from './store.ts'
 
 export type Resolve = (service: ServiceRecord, slices: readonly SliceRecord[], node: NodeView) => readonly ServicePort[]
@@ -37,7 +37,7 @@ interface NoLocal {
 
 export class Planner {
   view: NodeView
-  readonly contest: Contest
+  readonly contest: AddressConflicts
   readonly #options: PlannerOptions
   // Service ports are cheap to compute and dear to keep, so only those are kept that are asked for as a whole after syncs.
   readonly #udp = new Map<string, readonly ServicePort[]>()
@@ -48,7 +48,7 @@ export class Planner {
   constructor(options: PlannerOptions) {
     this.#options = options
     this.view = options.view
-    this.contest = new Contest(options.family)
+    this.contest = new AddressConflicts(options.family)
   }
 
   plan(service: string): Plan {

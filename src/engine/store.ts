@@ -1,13 +1,13 @@
 // Records by key, which services are dirty in which family, and what has synced. Decides nothing.
 
+import { deepEqual } from '../lib/equal.ts'
 import type { Family } from '../lib/ip.ts'
 import type { Clock } from '../lib/time.ts'
 import type { EndpointRecord, Problem, ServiceRecord, SliceRecord } from '../model/types.ts'
-import type { ChangeKind, Journal } from './journal.ts'
-import { same } from './same.ts'
+import type { ChangeKind, SyncJournal } from './journal.ts'
 
 /** Where a reflector delivers one kind of record. */
-export interface Sink<R> {
+export interface StoreSink<R> {
   put(key: string, record: R): void
   drop(key: string): void
   /** The first complete set has been delivered. */
@@ -16,7 +16,7 @@ export interface Sink<R> {
 }
 
 /** What changed in one family since the last time it was asked. */
-export interface Dirt {
+export interface PendingChanges {
   /** Each at least once. */
   services(): Iterable<string>
   has(service: string): boolean
@@ -29,7 +29,7 @@ export interface StoreOptions {
   /** Slices of other families are not kept. */
   readonly families: readonly Family[]
   readonly clock: Clock
-  readonly journal: Journal
+  readonly journal: SyncJournal
 }
 
 /** A service's state before its pending changes, when somebody has read it in between. */
@@ -46,9 +46,9 @@ class FamilyState {
 }
 
 export class Store {
-  readonly services: Sink<ServiceRecord>
-  readonly slices: Sink<SliceRecord>
-  readonly #journal: Journal
+  readonly services: StoreSink<ServiceRecord>
+  readonly slices: StoreSink<SliceRecord>
+  readonly #journal: SyncJournal
   readonly #created: number
   readonly #services = new Map<string, ServiceRecord>()
   readonly #slices = new Map<string, SliceRecord>()
@@ -115,7 +115,7 @@ export class Store {
   }
 
   /** Hands out what is dirty, and starts anew. */
-  take(family: Family): Dirt {
+  drainPending(family: Family): PendingChanges {
     const state = this.#families.get(family) as FamilyState
     const { services, touched, udpChanged } = state
     const triggers = state.triggers.size === 0 ? none : [...state.triggers.values()].flat()
@@ -140,7 +140,7 @@ export class Store {
 
   #putService(key: string, record: ServiceRecord | undefined): void {
     const before = this.#services.get(key)
-    const changed = !same(before, record)
+    const changed = !deepEqual(before, record)
     if (changed) {
       if (record === undefined) this.#services.delete(key)
       else this.#services.set(key, record)
@@ -150,7 +150,7 @@ export class Store {
       const { services } = state
       if (changed) {
         if (!services.has(key)) services.set(key, before)
-        else if (same(services.get(key), record)) services.delete(key)
+        else if (deepEqual(services.get(key), record)) services.delete(key)
       }
       // A new address may have been asked before anybody answered there, and in userspace mode the socket behind it is a new one.
       if (udp) state.udpChanged = true
@@ -224,7 +224,7 @@ function replaced(
 function sharing(before: SliceRecord, after: SliceRecord): SliceRecord {
   const endpoints = sharedEndpoints(before.endpoints, after.endpoints)
   const rest = { endpoints: none }
-  if (endpoints === before.endpoints && same({ ...before, ...rest }, { ...after, ...rest })) return before
+  if (endpoints === before.endpoints && deepEqual({ ...before, ...rest }, { ...after, ...rest })) return before
   return { ...after, key: before.key, endpoints }
 }
 
@@ -254,8 +254,8 @@ function sameEndpoint(a: EndpointRecord, b: EndpointRecord): boolean {
     a.ready === b.ready &&
     a.serving === b.serving &&
     a.terminating === b.terminating &&
-    same(a.zoneHints, b.zoneHints) &&
-    same(a.nodeHints, b.nodeHints)
+    deepEqual(a.zoneHints, b.zoneHints) &&
+    deepEqual(a.nodeHints, b.nodeHints)
   )
 }
 

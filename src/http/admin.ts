@@ -13,7 +13,7 @@ import type { Reason } from '../model/trace.ts'
 import type { Disposition, NodeView, Protocol, ServiceRecord, SliceRecord } from '../model/types.ts'
 import { type Exchange, reply, router, text } from './server.ts'
 
-export interface Identity {
+export interface ProxyIdentity {
   readonly node: string
   readonly mode: Mode
   readonly pid: number
@@ -22,7 +22,7 @@ export interface Identity {
   readonly startedAt: number
 }
 
-export interface Summary extends Identity {
+export interface Summary extends ProxyIdentity {
   readonly services: number
   readonly families: readonly FamilySummary[]
   readonly conflicts: readonly Conflict[]
@@ -123,7 +123,7 @@ export interface Explanation {
   readonly service: string
   readonly frontend: string
   readonly steps: readonly string[]
-  readonly endpoints: readonly Candidate[]
+  readonly endpoints: readonly EndpointCandidate[]
   readonly affinitySeconds: number
   /** Does the endpoint see this node instead of the client? `hairpin`: only a pod that reaches itself. */
   readonly snat: 'yes' | 'no' | 'hairpin' | 'none'
@@ -132,7 +132,7 @@ export interface Explanation {
   readonly remarks: readonly string[]
 }
 
-export interface Candidate {
+export interface EndpointCandidate {
   readonly address: string
   readonly node: string
   /** 0 to 1; 0: not used. */
@@ -151,7 +151,7 @@ export interface EntrySummary {
 
 /** Everything a plan is made of, so that others can ask "what if" without the proxy's help. */
 export interface Inputs {
-  readonly identity: Identity
+  readonly identity: ProxyIdentity
   readonly settings: Settings
   readonly views: readonly NodeView[]
   readonly nodeAddresses: readonly string[]
@@ -174,7 +174,7 @@ export type AdminEvent =
   | { readonly kind: 'problem'; readonly object: string; readonly message: string }
 
 /** What the socket asks of the process behind it. */
-export interface Informant {
+export interface AdminAnswers {
   summary(): Summary
   /** All services or one; with `kernel`, what the kernel holds is looked up. */
   services(one: string, kernel: boolean): Promise<readonly ServiceSummary[]>
@@ -192,7 +192,7 @@ export interface AdminSocket {
 const json = (response: ServerResponse, status: number, value: unknown): void =>
   reply(response, { status, type: 'application/json', body: `${JSON.stringify(value)}\n` })
 
-export function adminRoutes(informant: Informant) {
+export function adminRoutes(informant: AdminAnswers) {
   const answer = (make: (exchange: Exchange) => unknown) => async (exchange: Exchange) => {
     if (exchange.method !== 'GET') return text(exchange.response, 405, 'only GET is understood here\n')
     try {
@@ -216,7 +216,7 @@ export function adminRoutes(informant: Informant) {
 }
 
 /** Server-sent events: one JSON object a line, until the reader leaves. */
-function stream(informant: Informant, { request, response }: Exchange): void {
+function stream(informant: AdminAnswers, { request, response }: Exchange): void {
   response.writeHead(200, { 'Content-Type': 'text/event-stream', 'Cache-Control': 'no-store' })
   response.write(': sluice\n\n')
   const stop = informant.subscribe((event) => {
@@ -229,7 +229,7 @@ function stream(informant: Informant, { request, response }: Exchange): void {
 }
 
 /** Rejects if it cannot be made; a socket that nobody listens on any more is replaced. */
-export async function listenAdmin(path: string, informant: Informant, log: Logger): Promise<AdminSocket> {
+export async function listenAdmin(path: string, informant: AdminAnswers, log: Logger): Promise<AdminSocket> {
   mkdirSync(dirname(path), { recursive: true, mode: 0o755 })
   if (await answered(path)) throw new ProxyError('admin', `another proxy listens on ${path}`)
   removeFile(path)

@@ -2,13 +2,13 @@
 
 import { collectDefaultMetrics, type Registry } from 'prom-client'
 import type { Mode, PortCounters } from '../backend/backend.ts'
-import type { ChangeKind, Listener, SyncReport } from '../engine/journal.ts'
+import type { ChangeKind, JournalListener, SyncReport } from '../engine/journal.ts'
 import { describeError } from '../lib/errors.ts'
 import { type Family, familyName } from '../lib/ip.ts'
 import type { Logger } from '../lib/log.ts'
 import { type Clock, systemClock } from '../lib/time.ts'
-import { checks, declarationsFor } from './declarations.ts'
-import { Instruments } from './registry.ts'
+import { checks, declarationsFor } from './metric-table.ts'
+import { Instruments } from './metrics-registry.ts'
 
 interface MeasuredRequest {
   readonly verb: string
@@ -159,7 +159,7 @@ function journalListener(live: Instruments, { mode, clock = systemClock }: Metri
       else recordFailure(live, report, mode)
       recordFigures(live, report)
     },
-  } satisfies Listener
+  } satisfies JournalListener
 }
 
 type FamilySeries = ReturnType<typeof familySeries>

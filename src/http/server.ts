@@ -40,7 +40,7 @@ const defaultLimits: Limits = {
   maxConnections: 1024,
 }
 
-export interface ListenOptions {
+export interface HttpListenOptions {
   /** `ip:port`; port 0 lets the kernel choose. */
   readonly address: string
   readonly handler: Handler
@@ -50,7 +50,7 @@ export interface ListenOptions {
   readonly limits?: Partial<Limits>
 }
 
-export interface Listener {
+export interface HttpListener {
   /** As bound. */
   readonly address: string
   readonly port: number
@@ -59,7 +59,7 @@ export interface Listener {
 }
 
 /** Resolves once requests are accepted; rejects with a ProxyError `listen` that names the address. */
-export async function listen(options: ListenOptions): Promise<Listener> {
+export async function listen(options: HttpListenOptions): Promise<HttpListener> {
   const target = splitHostPort(options.address)
   if (target === undefined) throw new ProxyError('listen', `cannot listen on "${options.address}": not an ip:port`)
   let failure: unknown
@@ -79,13 +79,13 @@ export async function listen(options: ListenOptions): Promise<Listener> {
   })
 }
 
-export interface ServeOptions extends ListenOptions {
+export interface ServeOptions extends HttpListenOptions {
   /** For log lines: `health server`. */
   readonly name: string
   /** Report the first failure and stop, instead of trying again every five seconds. */
   readonly hardFail?: boolean
   readonly onFatal?: (error: ProxyError) => void
-  readonly onListening?: (listener: Listener) => void
+  readonly onListening?: (listener: HttpListener) => void
   readonly clock?: Clock
 }
 
@@ -96,7 +96,7 @@ export function serveWithRetry(options: ServeOptions): { close(): Promise<void> 
   const clock = options.clock ?? systemClock
   let closed = false
   let timer: Timer | undefined
-  let listener: Listener | undefined
+  let listener: HttpListener | undefined
 
   const attempt = async (): Promise<void> => {
     try {
@@ -207,7 +207,7 @@ function familyMissing(error: unknown): boolean {
   return code === 'EAFNOSUPPORT' || code === 'EADDRNOTAVAIL'
 }
 
-function makeServer({ handler, log, limits }: ListenOptions): Server {
+function makeServer({ handler, log, limits }: HttpListenOptions): Server {
   const { headersTimeoutMs, requestTimeoutMs, checkMs, maxConnections } = { ...defaultLimits, ...limits }
   const server = createServer(
     {
@@ -244,7 +244,7 @@ function bind(server: Server, where: { host: string; port: number; ipv6Only: boo
   })
 }
 
-function makeListener(server: Server, log: Logger): Listener {
+function makeListener(server: Server, log: Logger): HttpListener {
   // After the bind only a failing accept reports here; connections that are open keep working, and so do later ones.
   server.on('error', (error) => log.error('cannot accept a connection', { error: describeError(error) }))
   const { address, port } = server.address() as AddressInfo

@@ -4,7 +4,7 @@ import { ProxyError } from '../lib/errors.ts'
 import { type Family, hostPort } from '../lib/ip.ts'
 import type { Logger } from '../lib/log.ts'
 import type { NodePortAddresses } from '../model/types.ts'
-import { type Handler, type Listener, listen, reply } from './server.ts'
+import { type Handler, type HttpListener, listen, reply } from './server.ts'
 
 /** What one service wants: its health check node port and the count to show there. */
 export interface ServiceCheck {
@@ -25,7 +25,7 @@ export interface ServiceHealthOptions {
 interface Opened {
   readonly port: number
   readonly hosts: readonly string[]
-  readonly listeners: readonly Listener[]
+  readonly listeners: readonly HttpListener[]
   localEndpoints: number
 }
 
@@ -78,7 +78,7 @@ export class ServiceHealth {
   }
 
   async #open(service: string, { port, localEndpoints }: ServiceCheck, family: Family): Promise<void> {
-    const listeners: Listener[] = []
+    const listeners: HttpListener[] = []
     const hosts = this.#hosts(family)
     const server: Opened = { port, hosts, listeners, localEndpoints }
     const handler = this.#answer(service, server)
@@ -126,7 +126,7 @@ export class ServiceHealth {
 /** There may be thousands of these servers, each asked by a few load balancers. */
 const limits = { maxConnections: 512, checkMs: 10_000 }
 
-async function closeAll(listeners: readonly Listener[]): Promise<void> {
+async function closeAll(listeners: readonly HttpListener[]): Promise<void> {
   await Promise.all(listeners.map((listener) => listener.close(0)))
 }
 

@@ -5,12 +5,12 @@ import { createGunzip } from 'node:zlib'
 import { ProxyError } from '../lib/errors.ts'
 import type { Logger } from '../lib/log.ts'
 import { type Clock, sleep } from '../lib/time.ts'
+import { networkError, readRetryAfter, statusError } from './api-errors.ts'
 import type { Connection } from './connection.ts'
-import { Credentials } from './credentials.ts'
+import { ClientCredentials } from './credentials.ts'
 import { Deadline } from './deadline.ts'
-import { TokenBucket } from './limiter.ts'
-import { type LineBatches, readLines } from './lines.ts'
-import { networkError, readRetryAfter, statusError } from './status.ts'
+import { type LineBatches, readLines } from './line-stream.ts'
+import { TokenBucket } from './rate-limiter.ts'
 import { Transport } from './transport.ts'
 
 /** Feeds the rest_client_* metrics. */
@@ -39,13 +39,13 @@ export interface ClientOptions {
   readonly observer?: RequestObserver
 }
 
-export interface Call {
+export interface RequestCall {
   readonly path: string
   readonly query?: Readonly<Record<string, string | undefined>>
   readonly signal?: AbortSignal
 }
 
-export interface Request extends Call {
+export interface ApiRequest extends RequestCall {
   readonly method?: string
   readonly body?: unknown
   readonly contentType?: string
@@ -65,14 +65,14 @@ const maxRetryAfterMs = 60_000
 export class Client {
   readonly #connection: Connection
   readonly #options: ClientOptions
-  readonly #credentials: Credentials
+  readonly #credentials: ClientCredentials
   readonly #transport: Transport
   readonly #bucket: TokenBucket
 
   constructor(connection: Connection, options: ClientOptions) {
     this.#connection = connection
     this.#options = options
-    this.#credentials = new Credentials(connection.auth, options.clock, options.log)
+    this.#credentials = new ClientCredentials(connection.auth, options.clock, options.log)
     this.#transport = new Transport(connection, options.clock, options.log)
     this.#bucket = new TokenBucket(options.qps, options.burst, options.clock)
   }
@@ -82,9 +82,9 @@ export class Client {
   }
 
   /** Throws a ProxyError whose code tells the reason: see status.ts. */
-  async request(request: Request): Promise<{ readonly status: number; readonly json: unknown }> {
+  async request(request: ApiRequest): Promise<{ readonly status: number; readonly json: unknown }> {
     const method = request.method ?? 'GET'
-    const waited = await this.#bucket.take(request.signal)
+    const waited = await this.#bucket.acquire(request.signal)
     this.#options.observer?.throttled(method, this.#host, waited)
     const deadline = new Deadline(this.#options.clock, request.signal)
     try {
@@ -101,7 +101,7 @@ export class Client {
    * Resolves when the server has accepted; then yields arrays of complete lines as they come. Ends when the server ends the
    * stream, throws when the connection breaks. Watches are not rate limited, as in client-go.
    */
-  async stream(call: Call): Promise<LineBatches> {
+  async stream(call: RequestCall): Promise<LineBatches> {
     const deadline = new Deadline(this.#options.clock, call.signal)
     try {
       const { response, report } = await this.#exchange(call, deadline, true)
@@ -127,7 +127,7 @@ export class Client {
   }
 
   /** Asks until there is an answer that is no refusal, or one that asking again will not change. */
-  async #exchange(request: Request, deadline: Deadline, watch: boolean): Promise<Exchange> {
+  async #exchange(request: ApiRequest, deadline: Deadline, watch: boolean): Promise<Exchange> {
     const body = request.body === undefined ? undefined : Buffer.from(JSON.stringify(request.body))
     let renewed = false
     for (let retries = 0; ; ) {
@@ -227,14 +227,14 @@ export class Client {
     return this.#connection.server.host
   }
 
-  #path(call: Call): string {
+  #path(call: RequestCall): string {
     const query = new URLSearchParams()
     for (const [name, value] of Object.entries(call.query ?? {})) if (value !== undefined) query.set(name, value)
     const prefix = this.#connection.server.pathname.replace(/\/+$/, '')
     return `${prefix}${call.path}${query.size === 0 ? '' : `?${query}`}`
   }
 
-  #what(request: Request): string {
+  #what(request: ApiRequest): string {
     return `${request.method ?? 'GET'} ${this.server}${request.path}`
   }
 }
@@ -246,10 +246,10 @@ interface Exchange {
 }
 
 interface Attempt {
-  readonly request: Request
+  readonly request: ApiRequest
   readonly body: Buffer | undefined
   readonly watch: boolean
-  readonly identity: Awaited<ReturnType<Credentials['identity']>>
+  readonly identity: Awaited<ReturnType<ClientCredentials['identity']>>
 }
 
 function parseBody(text: string, what: string): unknown {

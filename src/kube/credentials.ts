@@ -4,27 +4,27 @@ import { readFile } from 'node:fs/promises'
 import type { Logger } from '../lib/log.ts'
 import type { Clock } from '../lib/time.ts'
 import type { Auth } from './connection.ts'
-import { type Credential, runPlugin } from './plugin.ts'
+import { type Credential, runPlugin } from './exec-plugin.ts'
 
 /** The kubelet replaces a token well before it expires; client-go looks as often. */
 const rereadMs = 60_000
 
-export interface Identity {
+export interface ClientIdentity {
   readonly authorization: string
   /** Given by an exec plugin; PEM. */
   readonly certificate: Credential['certificate']
 }
 
-const anonymous: Identity = { authorization: '', certificate: undefined }
+const anonymous: ClientIdentity = { authorization: '', certificate: undefined }
 
-export class Credentials {
+export class ClientCredentials {
   readonly #auth: Auth
   readonly #clock: Clock
   readonly #log: Logger
-  #identity: Identity | undefined
+  #identity: ClientIdentity | undefined
   #goodUntil = 0
   /** One look-up at a time: a hundred requests must not start a hundred plugins. */
-  #looking: Promise<Identity> | undefined
+  #looking: Promise<ClientIdentity> | undefined
 
   constructor(auth: Auth, clock: Clock, log: Logger) {
     this.#auth = auth
@@ -32,7 +32,7 @@ export class Credentials {
     this.#log = log
   }
 
-  async identity(): Promise<Identity> {
+  async identity(): Promise<ClientIdentity> {
     if (this.#identity !== undefined && this.#clock.now() < this.#goodUntil) return this.#identity
     this.#looking ??= this.#look().finally(() => {
       this.#looking = undefined
@@ -41,14 +41,14 @@ export class Credentials {
   }
 
   /** The server did not accept `used`: the next look-up is a fresh one. False if that cannot help. */
-  reject(used: Identity): boolean {
+  reject(used: ClientIdentity): boolean {
     if (this.#auth.kind !== 'token-file' && this.#auth.kind !== 'exec') return false
     // Someone else was refused with the same identity before, and a newer one is here already.
     if (this.#identity === used) this.#goodUntil = 0
     return true
   }
 
-  async #look(): Promise<Identity> {
+  async #look(): Promise<ClientIdentity> {
     const auth = this.#auth
     let authorization = ''
     let certificate: Credential['certificate']

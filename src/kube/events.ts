@@ -1,7 +1,7 @@
 // Tells users through events.k8s.io/v1 what happens on this node; repeats become a series, and nobody ever waits for it.
 
 import { randomUUID } from 'node:crypto'
-import { describeError, ProxyError } from '../lib/errors.ts'
+import { ApiError, describeError, ProxyError } from '../lib/errors.ts'
 import type { Logger } from '../lib/log.ts'
 import { type Clock, sleep } from '../lib/time.ts'
 import type { Client } from './client.ts'
@@ -176,8 +176,7 @@ export class EventRecorder {
         if (signal.aborted) return
         if (!(error instanceof ProxyError)) throw error
         // A refusal stays a refusal; only what did not get through is worth another try.
-        const refused =
-          typeof error.fields.status === 'number' && error.fields.status < 500 && error.code !== 'too-many-requests'
+        const refused = error instanceof ApiError && error.status < 500 && error.code !== 'too-many-requests'
         if (refused || attempt >= maxAttempts) {
           log.warn('An event could not be written', {
             event: story.event.metadata.name,

@@ -6,8 +6,8 @@ import { createSecureContext } from 'node:tls'
 import { parseDocument } from 'yaml'
 import { ProxyError } from '../lib/errors.ts'
 import type { Auth, Connection, ExecPlugin, Source } from './connection.ts'
-import { asObject, type Json } from './fields.ts'
-import { parseProxy, proxyFromEnvironment } from './proxy.ts'
+import { parseProxy, proxyFromEnvironment } from './http-proxy.ts'
+import { asObject, type JsonObject } from './reflect/fields.ts'
 
 export interface ConnectionOptions {
   readonly kubeconfig: string
@@ -113,7 +113,7 @@ function fromFile(path: string, master: string, env: NodeJS.ProcessEnv): Connect
   }
 }
 
-function readCertificate(file: Kubeconfig, user: Json, at: string): Connection['certificate'] {
+function readCertificate(file: Kubeconfig, user: JsonObject, at: string): Connection['certificate'] {
   const cert = file.source(user, 'client-certificate', at)
   const key = file.source(user, 'client-key', at)
   if (cert === undefined && key === undefined) return undefined
@@ -122,7 +122,7 @@ function readCertificate(file: Kubeconfig, user: Json, at: string): Connection['
   return { cert, key }
 }
 
-function readAuth(file: Kubeconfig, user: Json, at: string, cluster: Json): Auth {
+function readAuth(file: Kubeconfig, user: JsonObject, at: string, cluster: JsonObject): Auth {
   const token = file.text(user, 'token', `${at}.token`)
   const tokenFile = file.path(file.text(user, 'tokenFile', `${at}.tokenFile`))
   const username = file.text(user, 'username', `${at}.username`)
@@ -142,7 +142,7 @@ function readAuth(file: Kubeconfig, user: Json, at: string, cluster: Json): Auth
   return { kind: 'token-file', file: tokenFile, token: token || readText(tokenFile, file.name, `${at}.tokenFile`) }
 }
 
-function readPlugin(file: Kubeconfig, exec: Json, at: string, cluster: Json): ExecPlugin {
+function readPlugin(file: Kubeconfig, exec: JsonObject, at: string, cluster: JsonObject): ExecPlugin {
   const apiVersion = file.text(exec, 'apiVersion', `${at}.apiVersion`)
   if (!/^client\.authentication\.k8s\.io\/v1(beta1)?$/.test(apiVersion)) {
     throw file.wrong(
@@ -169,7 +169,7 @@ function readPlugin(file: Kubeconfig, exec: Json, at: string, cluster: Json): Ex
   }
 }
 
-function clusterOf(file: Kubeconfig, cluster: Json): object {
+function clusterOf(file: Kubeconfig, cluster: JsonObject): object {
   const ca = file.source(cluster, 'certificate-authority', 'cluster')
   const pem = ca === undefined ? undefined : 'text' in ca ? ca.text : readText(ca.file, file.name, ca.field)
   const extensions = file.list(cluster, 'extensions', 'cluster.extensions').map((item) => asObject(item) ?? {})
@@ -184,7 +184,7 @@ function clusterOf(file: Kubeconfig, cluster: Json): object {
   }
 }
 
-function readImpersonation(file: Kubeconfig, user: Json, at: string): Connection['headers'] {
+function readImpersonation(file: Kubeconfig, user: JsonObject, at: string): Connection['headers'] {
   const headers: Record<string, string | string[]> = {}
   const name = file.text(user, 'as', `${at}.as`)
   const uid = file.text(user, 'as-uid', `${at}.as-uid`)
@@ -203,7 +203,7 @@ function readImpersonation(file: Kubeconfig, user: Json, at: string): Connection
 /** One file, with readers that complain in its name. */
 class Kubeconfig {
   readonly name: string
-  readonly root: Json
+  readonly root: JsonObject
   readonly #dir: string
 
   constructor(name: string) {
@@ -229,7 +229,7 @@ class Kubeconfig {
     }
   }
 
-  text(from: Json, name: string, field: string): string {
+  text(from: JsonObject, name: string, field: string): string {
     const value = from[name] ?? ''
     if (typeof value === 'string') return value
     // YAML reads an unquoted token or name of digits as a number.
@@ -237,29 +237,29 @@ class Kubeconfig {
     throw this.wrong(field, 'must be a string')
   }
 
-  flag(from: Json, name: string, at: string): boolean {
+  flag(from: JsonObject, name: string, at: string): boolean {
     const value = from[name] ?? false
     if (typeof value !== 'boolean') throw this.wrong(`${at}.${name}`, 'must be true or false')
     return value
   }
 
-  list(from: Json, name: string, field: string): readonly unknown[] {
+  list(from: JsonObject, name: string, field: string): readonly unknown[] {
     const value = from[name] ?? []
     if (!Array.isArray(value)) throw this.wrong(field, 'must be a list')
     return value
   }
 
-  section(from: Json, name: string, field: string): Json {
+  section(from: JsonObject, name: string, field: string): JsonObject {
     const value = asObject(from[name] ?? {})
     if (value === undefined) throw this.wrong(field, 'must be an object')
     return value
   }
 
   /** The entry of `clusters`, `users` or `contexts` with a name. */
-  named(list: string, inner: string, name: string): Json {
+  named(list: string, inner: string, name: string): JsonObject {
     const entry = this.list(this.root, list, list).find((item) => asObject(item)?.name === name)
     if (entry === undefined) throw this.wrong(list, `has no entry named ${JSON.stringify(name)}`)
-    return this.section(entry as Json, inner, `${list}[${name}].${inner}`)
+    return this.section(entry as JsonObject, inner, `${list}[${name}].${inner}`)
   }
 
   /** Relative paths are relative to the kubeconfig, not to the working directory. */
@@ -268,7 +268,7 @@ class Kubeconfig {
   }
 
   /** `name-data` (base64) wins over `name` (a file). */
-  source(from: Json, name: string, at: string): Source | undefined {
+  source(from: JsonObject, name: string, at: string): Source | undefined {
     const encoded = this.text(from, `${name}-data`, `${at}.${name}-data`)
     if (encoded !== '') return { field: `${at}.${name}-data`, text: Buffer.from(encoded, 'base64').toString('latin1') }
     const file = this.path(this.text(from, name, `${at}.${name}`))

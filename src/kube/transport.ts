@@ -10,10 +10,10 @@ import { type ConnectionOptions, checkServerIdentity, connect, createSecureConte
 import { ProxyError } from '../lib/errors.ts'
 import type { Logger } from '../lib/log.ts'
 import type { Clock } from '../lib/time.ts'
+import { networkError } from './api-errors.ts'
 import type { Connection, Source } from './connection.ts'
-import type { Credential } from './plugin.ts'
-import { hostOf, openTunnel, portOf, proxyAuthorization } from './proxy.ts'
-import { networkError } from './status.ts'
+import type { Credential } from './exec-plugin.ts'
+import { hostOf, openTunnel, portOf, proxyAuthorization } from './http-proxy.ts'
 
 const recheckMs = 60_000
 /** A peer that is gone without a word is found out in this time plus ten probes a second apart (libuv's choice). */

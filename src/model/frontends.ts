@@ -4,7 +4,7 @@ import { contains, type Family, familyOf, parseCidr } from '../lib/ip.ts'
 import type { Frontend, NodeView, ServicePortRecord, ServiceRecord } from './types.ts'
 
 /** What all ports of a service share. */
-export interface Addresses {
+export interface ServiceAddresses {
   readonly clusterIp: string
   readonly externalIps: readonly string[]
   readonly loadBalancerIps: readonly string[]
@@ -18,7 +18,7 @@ export interface Addresses {
 const none: readonly never[] = Object.freeze([])
 
 /** Undefined if the service has no cluster IP of the node view's family: then it does not count there at all. */
-export function addressesOf(service: ServiceRecord, node: NodeView): Addresses | undefined {
+export function addressesOf(service: ServiceRecord, node: NodeView): ServiceAddresses | undefined {
   const { family } = node
   const clusterIp = service.clusterIps.find((ip) => familyOf(ip) === family)
   if (clusterIp === undefined) return undefined
@@ -39,7 +39,7 @@ export function addressesOf(service: ServiceRecord, node: NodeView): Addresses |
  * Cluster IP, external IPs, load balancer IPs, node port: the order in which they are programmed. An address that is given
  * twice appears once, as the cluster IP before all, and as load balancer IP (with its source ranges) before external IP.
  */
-export function frontendsOf(addresses: Addresses, { port, nodePort }: ServicePortRecord): readonly Frontend[] {
+export function frontendsOf(addresses: ServiceAddresses, { port, nodePort }: ServicePortRecord): readonly Frontend[] {
   const frontends: Frontend[] = [{ kind: 'cluster-ip', ip: addresses.clusterIp, port, allow: none }]
   for (const ip of addresses.externalIps) frontends.push({ kind: 'external-ip', ip, port, allow: none })
   for (const ip of addresses.loadBalancerIps) {

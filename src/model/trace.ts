@@ -1,10 +1,10 @@
 // What must happen to the first packet of a connection, from the model alone: the oracle of the tests and the voice of `explain`.
 
 import { contains, familyOf, hostPort, isLoopback, parseCidr } from '../lib/ip.ts'
-import { type Dialect, nftables } from './dialect.ts'
+import { type ModeBehaviour, nftables } from './mode-behaviour.ts'
 import type { Disposition, Endpoint, Frontend, LocalDetector, NodeView, Protocol, ServicePort } from './types.ts'
 
-export interface World {
+export interface TraceContext {
   /** All service ports of the view's family. */
   readonly ports: readonly ServicePort[]
   readonly node: NodeView
@@ -69,7 +69,7 @@ export interface NotForwarded {
 
 export type Outcome = Forwarded | NotForwarded
 
-export function trace(world: World, packet: Packet, dialect: Dialect = nftables): Outcome {
+export function trace(world: TraceContext, packet: Packet, dialect: ModeBehaviour = nftables): Outcome {
   const steps: string[] = []
   if (familyOf(packet.to) !== world.node.family) {
     steps.push(`${packet.to} is not of the family that is traced.`)
@@ -86,9 +86,9 @@ export function trace(world: World, packet: Packet, dialect: Dialect = nftables)
 
 /** One trace under way, after a frontend was found. */
 interface Run {
-  readonly world: World
+  readonly world: TraceContext
   readonly packet: Packet
-  readonly dialect: Dialect
+  readonly dialect: ModeBehaviour
   readonly port: ServicePort
   readonly frontend: Frontend
   readonly steps: string[]
@@ -100,16 +100,16 @@ interface Match {
 }
 
 /** An exact address always goes before a node port of the same number. */
-function findByAddress(world: World, packet: Packet): Match | undefined {
+function findByAddress(world: TraceContext, packet: Packet): Match | undefined {
   return find(world, packet, (frontend) => frontend.ip === packet.to)
 }
 
-function findByNodePort(world: World, packet: Packet): Match | undefined {
+function findByNodePort(world: TraceContext, packet: Packet): Match | undefined {
   if (!isNodeAddress(world, packet.to)) return undefined
   return find(world, packet, (frontend) => frontend.kind === 'node-port')
 }
 
-function find(world: World, packet: Packet, wanted: (frontend: Frontend) => boolean): Match | undefined {
+function find(world: TraceContext, packet: Packet, wanted: (frontend: Frontend) => boolean): Match | undefined {
   for (const port of world.ports) {
     if (port.protocol !== packet.protocol) continue
     const frontend = port.frontends.find((candidate) => candidate.port === packet.port && wanted(candidate))
@@ -225,7 +225,7 @@ function toLocalEndpoints(run: Run): Forwarded {
 }
 
 /** No frontend has this address and port; perhaps the address alone means something. */
-function withoutService(world: World, packet: Packet, dialect: Dialect, steps: string[]): NotForwarded {
+function withoutService(world: TraceContext, packet: Packet, dialect: ModeBehaviour, steps: string[]): NotForwarded {
   const answer = (verdict: NotForwarded['verdict'], reason: Reason, port?: ServicePort): NotForwarded => {
     return { verdict, reason, port, frontend: undefined, steps }
   }
@@ -314,12 +314,12 @@ function forward(run: Run, endpoints: readonly Endpoint[], rewritten: boolean): 
   }
 }
 
-const isNodeAddress = (world: World, ip: string): boolean => isLoopback(ip) || world.nodeAddresses.includes(ip)
+const isNodeAddress = (world: TraceContext, ip: string): boolean => isLoopback(ip) || world.nodeAddresses.includes(ip)
 
 const hasClusterIp = (port: ServicePort, ip: string): boolean =>
   port.frontends.some((frontend) => frontend.kind === 'cluster-ip' && frontend.ip === ip)
 
-const holderOf = (world: World, ip: string): ServicePort | undefined =>
+const holderOf = (world: TraceContext, ip: string): ServicePort | undefined =>
   world.ports.find((port) => port.frontends.some((frontend) => frontend.ip === ip))
 
 function inside(cidr: string, ip: string): boolean {

@@ -4,9 +4,9 @@ import { constants, existsSync, readdirSync } from 'node:fs'
 import { join } from 'node:path'
 import { ProxyError } from '../lib/errors.ts'
 import { familyOf, parseIp } from '../lib/ip.ts'
-import { run } from './exec.ts'
 import * as libc from './libc.ts'
-import { callError } from './netlink/errors.ts'
+import { callError } from './netlink/netlink-errors.ts'
+import { runProgram } from './process/exec.ts'
 
 const folder = '/run/netns'
 const AF_INET = 2
@@ -22,7 +22,7 @@ export const listNamespaces = (): readonly string[] => (existsSync(folder) ? rea
 export async function ip(namespace: string, commands: readonly string[]): Promise<void> {
   if (commands.length === 0) return
   const where = namespace === '' ? [] : ['-n', namespace]
-  await run('ip', [...where, '-batch', '-'], { stdin: `${commands.join('\n')}\n` })
+  await runProgram('ip', [...where, '-batch', '-'], { stdin: `${commands.join('\n')}\n` })
 }
 
 /** Runs `work` with this thread inside. It must not wait: everything else on the thread would be inside, too. */

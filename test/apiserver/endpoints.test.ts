@@ -1,7 +1,7 @@
 // Slices from selectors and pod records, and what ends by itself: pods, namespaces, dependents, events.
 
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { endpointsOf, planSlices } from '../../src/apiserver/slices.ts'
+import { endpointsOf, planSlices } from '../../src/apiserver/controllers/endpoint-slices.ts'
 import type { ApiServer } from '../../src/apiserver/start.ts'
 import { type Clock, systemClock } from '../../src/lib/time.ts'
 import {

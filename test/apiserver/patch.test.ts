@@ -2,10 +2,10 @@
 
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { equal, type Json } from '../../src/apiserver/json.ts'
-import { jsonPatch, mergePatch } from '../../src/apiserver/patch.ts'
-import { named } from '../../src/apiserver/resources.ts'
-import { strategicPatch } from '../../src/apiserver/strategic.ts'
+import { jsonPatch, mergePatch } from '../../src/apiserver/requests/json-patch.ts'
+import { strategicPatch } from '../../src/apiserver/requests/strategic.ts'
+import { equal, type Json } from '../../src/apiserver/schema/json.ts'
+import { named } from '../../src/apiserver/schema/served-resources.ts'
 
 const leaf = fc.oneof(fc.string({ maxLength: 3 }), fc.integer({ min: -5, max: 5 }), fc.boolean())
 const key = fc.constantFrom('a', 'b', 'c/d', 'e~f', '')

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
-import { decodeProtobuf } from '../../src/apiserver/protobuf.ts'
-import { newEvent } from '../../src/apiserver/shapes.ts'
+import { newEvent } from '../../src/apiserver/schema/kinds.ts'
+import { decodeProtobuf } from '../../src/apiserver/schema/protobuf.ts'
 
 function varint(value: number): number[] {
   return value < 128 ? [value] : [(value & 127) | 128, ...varint(Math.floor(value / 128))]

@@ -4,13 +4,18 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { selfSigned } from '../../src/apiserver/certificate.ts'
+import { selfSigned } from '../../src/apiserver/http/certificate.ts'
 import type { ApiServer } from '../../src/apiserver/start.ts'
 import { Client, defaultUserAgent } from '../../src/kube/client.ts'
 import { EventRecorder } from '../../src/kube/events.ts'
 import { loadConnection } from '../../src/kube/kubeconfig.ts'
-import { Reflector, type ReflectorOptions } from '../../src/kube/reflector.ts'
-import { endpointSlices, ownNode, serviceCidrs, services as serviceResource } from '../../src/kube/resources.ts'
+import { Reflector, type ReflectorOptions } from '../../src/kube/reflect/reflector.ts'
+import {
+  endpointSlices,
+  ownNode,
+  serviceCidrs,
+  services as serviceResource,
+} from '../../src/kube/reflect/watched-resources.ts'
 import { silentLogger } from '../../src/lib/log.ts'
 import { systemClock } from '../../src/lib/time.ts'
 import type { SliceRecord } from '../../src/model/types.ts'

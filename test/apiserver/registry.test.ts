@@ -2,9 +2,9 @@
 
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import type { Change } from '../../src/apiserver/collection.ts'
-import { type Journal, memoryJournal, openJournal } from '../../src/apiserver/journal.ts'
-import { Registry } from '../../src/apiserver/registry.ts'
+import type { Change } from '../../src/apiserver/store/collection.ts'
+import { Registry } from '../../src/apiserver/store/registry.ts'
+import { memoryLog, openLog, type WriteAheadLog } from '../../src/apiserver/store/write-ahead-log.ts'
 import { folder } from './support.ts'
 
 const thing = (name: string, value: unknown, namespace = 'default') => ({ metadata: { name, namespace }, value })
@@ -15,8 +15,8 @@ describe('the registry', () => {
   it('gives every change the next version, and tells it only once it is on disk', async () => {
     const steps: string[] = []
     let release = () => {}
-    const slow: Journal = {
-      ...memoryJournal(),
+    const slow: WriteAheadLog = {
+      ...memoryLog(),
       append: () =>
         new Promise((resolve) => {
           release = resolve
@@ -39,8 +39,8 @@ describe('the registry', () => {
   it('takes changes back in reverse order when they cannot be written, and goes on', async () => {
     let broken = false
     const errors: unknown[] = []
-    const journal: Journal = {
-      ...memoryJournal(),
+    const journal: WriteAheadLog = {
+      ...memoryLog(),
       append: async () => {
         if (broken) throw new Error('disk full')
       },
@@ -80,7 +80,7 @@ describe('the registry', () => {
           maxLength: 40,
         }),
         async (steps) => {
-          const registry = new Registry({ journal: memoryJournal() })
+          const registry = new Registry({ journal: memoryLog() })
           const seen: { version: number; state: unknown }[] = [{ version: registry.head, state: [] }]
           for (const { name, drop, value } of steps) {
             if (drop) registry.remove('things', 'default', name)
@@ -99,7 +99,7 @@ describe('the registry', () => {
   })
 
   it('forgets the oldest past first, for each resource by itself', async () => {
-    const registry = new Registry({ journal: memoryJournal(), pastLimit: 10 })
+    const registry = new Registry({ journal: memoryLog(), pastLimit: 10 })
     const other = registry.put('others', thing('x', 0))
     for (let i = 0; i < 30; i++) registry.put('things', thing('a', i))
     await registry.settled()
@@ -117,7 +117,7 @@ describe('the registry', () => {
     let head = 0
     try {
       for (let round = 0; round < 4; round++) {
-        const { journal, recovered } = await openJournal(path, 2_000)
+        const { journal, recovered } = await openLog(path, 2_000)
         const registry = new Registry({ journal, recovered })
         expect(valuesOf(registry)).toEqual(expected)
         expect(registry.head).toBeGreaterThanOrEqual(head)

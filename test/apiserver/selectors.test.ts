@@ -8,7 +8,7 @@ import {
   matchesMap,
   parseFieldSelector,
   parseLabelSelector,
-} from '../../src/apiserver/selectors.ts'
+} from '../../src/apiserver/requests/selectors.ts'
 
 const matches = (selector: string, labels: Record<string, string>) =>
   matchesLabels(parseLabelSelector(selector), labels)

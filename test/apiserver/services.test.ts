@@ -2,10 +2,10 @@
 
 import fc from 'fast-check'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { Allocations } from '../../src/apiserver/allocate.ts'
-import { memoryJournal } from '../../src/apiserver/journal.ts'
-import { Registry } from '../../src/apiserver/registry.ts'
+import { Allocations } from '../../src/apiserver/controllers/allocate.ts'
 import type { ApiServer } from '../../src/apiserver/start.ts'
+import { Registry } from '../../src/apiserver/store/registry.ts'
+import { memoryLog } from '../../src/apiserver/store/write-ahead-log.ts'
 import { ask, type Body, folder, patch, post, put, service, services, start } from './support.ts'
 
 let server: ApiServer
@@ -224,7 +224,7 @@ describe('allocations', () => {
 
   it('find every free address of a small range, and only those', () => {
     const allocations = new Allocations(range)
-    const registry = new Registry({ journal: memoryJournal() })
+    const registry = new Registry({ journal: memoryLog() })
     registry.index((each) => allocations.observe(each))
     registry.put('servicecidrs', { metadata: { name: 'kubernetes' }, spec: { cidrs: ['10.0.0.0/28', 'fd00::/124'] } })
     const given = new Set<string>()

@@ -2,7 +2,7 @@ import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import type { Held } from '../../src/backend/backend.ts'
 import { Ledger, stride } from '../../src/backend/ledger.ts'
-import type { Walk } from '../../src/lib/walk.ts'
+import type { Steps } from '../../src/lib/yielding.ts'
 
 interface Entry extends Held {
   readonly content: string
@@ -149,7 +149,7 @@ describe('Ledger', () => {
 // ---- Many entries: walks pause, so that the event loop is never held for long. ----
 
 /** To the end; `pause` runs at every pause. Returns what the walk returns, and how often it paused. */
-function drive<T>(walk: Walk<T>, pause: () => void = () => {}): { readonly value: T; readonly pauses: number } {
+function drive<T>(walk: Steps<T>, pause: () => void = () => {}): { readonly value: T; readonly pauses: number } {
   for (let pauses = 0; ; pauses++) {
     const step = walk.next()
     if (step.done === true) return { value: step.value, pauses }
@@ -163,14 +163,14 @@ describe('Ledger, with many entries', () => {
   it('may be interrupted after every so many entries, whatever walks over them', () => {
     const ledger = new Ledger<Entry>()
     ledger.want('a', many)
-    const { value: changes, pauses } = drive(ledger.diffing())
+    const { value: changes, pauses } = drive(ledger.diffSteps())
     expect(changes.put).toHaveLength(many.length)
     // Each goes through the list of what is due as well.
     expect(pauses).toBe(2 + 3)
-    expect(drive(ledger.settling(changes)).pauses).toBe(3 + 2)
-    expect(drive(ledger.resetting(many)).pauses).toBe(6)
+    expect(drive(ledger.settleSteps(changes)).pauses).toBe(3 + 2)
+    expect(drive(ledger.resetSteps(many)).pauses).toBe(6)
     ledger.want('a', [])
-    expect(drive(ledger.settling(drive(ledger.diffing()).value)).pauses).toBe(3 + 2)
+    expect(drive(ledger.settleSteps(drive(ledger.diffSteps()).value)).pauses).toBe(3 + 2)
     expect(ledger.wanted().size).toBe(0)
   })
 
@@ -188,14 +188,14 @@ describe('Ledger, with many entries', () => {
         ledger.want('c', [entry(String(many.length - 1), `c${turn}`), entry(`new${turn}`)])
         ledger.want('a', many.slice(turn * 10))
       }
-      const run = <T>(name: string, steps: Walk<T>): T => drive(steps, name === walk ? meddle : undefined).value
+      const run = <T>(name: string, steps: Steps<T>): T => drive(steps, name === walk ? meddle : undefined).value
       for (let round = 0; round < 2; round++) {
-        if (round === 0) run('resetting', ledger.resetting(kernel.values()))
-        const changes = run('diffing', ledger.diffing())
+        if (round === 0) run('resetting', ledger.resetSteps(kernel.values()))
+        const changes = run('diffing', ledger.diffSteps())
         expect(new Set(changes.put.map(({ id }) => id)).size).toBe(changes.put.length)
         for (const one of changes.put) kernel.set(one.id, one)
         for (const one of changes.drop) kernel.delete(one.id)
-        run('settling', ledger.settling(changes))
+        run('settling', ledger.settleSteps(changes))
       }
       expect(turn).toBeGreaterThan(2)
       expect(ledger.diff()).toEqual({ put: [], drop: [] })
@@ -208,7 +208,7 @@ describe('Ledger, with many entries', () => {
     for (let pauses = 0; pauses < 5; pauses++) {
       const ledger = new Ledger<Entry>()
       ledger.want('a', many)
-      const walk = ledger.diffing()
+      const walk = ledger.diffSteps()
       for (let i = 0; i <= pauses; i++) walk.next()
       ledger.want('b', [entry('late')])
       walk.return({ put: [], drop: [] })

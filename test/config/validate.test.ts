@@ -1,8 +1,8 @@
 import { describe, expect, it } from 'vitest'
-import { withPlatformDefaults } from '../../src/config/complete.ts'
+import type { Unchecked } from '../../src/config/configuration.ts'
+import { withPlatformDefaults } from '../../src/config/defaults.ts'
 import { featureEnabled, featureStates, gateNames, gateProblem, gateWarnings } from '../../src/config/gates.ts'
 import { loadConfigFile } from '../../src/config/load.ts'
-import type { Unchecked } from '../../src/config/schema.ts'
 import { validate } from '../../src/config/validate.ts'
 
 const header = 'apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n'

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { Journal, type SyncReport } from '../../src/engine/journal.ts'
+import { SyncJournal, type SyncReport } from '../../src/engine/journal.ts'
 import { ProxyError } from '../../src/lib/errors.ts'
 import { silentLogger } from '../../src/lib/log.ts'
 
@@ -25,13 +25,13 @@ const report = (patch: Partial<SyncReport> = {}): SyncReport => ({
 
 describe('Journal', () => {
   it('keeps the last 100 reports, oldest first', () => {
-    const journal = new Journal({ log: silentLogger })
+    const journal = new SyncJournal({ log: silentLogger })
     for (let i = 0; i < 130; i++) journal.report(report({ startedAt: i }))
     expect(journal.recent().map((one) => one.startedAt)).toEqual(Array.from({ length: 100 }, (_, i) => i + 30))
   })
 
   it('remembers at most 1000 names of a report, but tells all', () => {
-    const journal = new Journal({ log: silentLogger })
+    const journal = new SyncJournal({ log: silentLogger })
     let told = 0
     journal.subscribe({ report: (one) => (told = one.services.length) })
     journal.report(report({ services: Array.from({ length: 5000 }, (_, i) => `ns/${i}`) }))
@@ -39,8 +39,8 @@ describe('Journal', () => {
   })
 
   it('counts', () => {
-    const journal = new Journal({ log: silentLogger })
-    const error = new ProxyError('test', 'no')
+    const journal = new SyncJournal({ log: silentLogger })
+    const error = new ProxyError('netlink', 'no')
     journal.report(report({ put: 2, dropped: 1 }))
     journal.report(report({ ok: false, error, refused: [{ service: 'ns/a', id: 'x', error }] }))
     journal.change('service', 1)
@@ -53,7 +53,7 @@ describe('Journal', () => {
   it('a listener that throws is logged and stops neither us nor the others', () => {
     const errors: unknown[] = []
     const log = { ...silentLogger, error: (_: string, fields?: object) => errors.push(fields) }
-    const journal = new Journal({ log: { ...log, named: () => log } })
+    const journal = new SyncJournal({ log: { ...log, named: () => log } })
     let heard = 0
     journal.subscribe({
       queued: () => {

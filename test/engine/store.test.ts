@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { Collection } from '../../src/engine/collection.ts'
-import { Journal } from '../../src/engine/journal.ts'
+import { SyncJournal } from '../../src/engine/journal.ts'
 import { Store } from '../../src/engine/store.ts'
 import type { Family } from '../../src/lib/ip.ts'
 import { silentLogger } from '../../src/lib/log.ts'
@@ -10,7 +10,7 @@ import { endpoint, service, slice } from './world.ts'
 
 function setUp(families: readonly Family[] = [4]) {
   const clock = new FakeClock()
-  const journal = new Journal({ log: silentLogger })
+  const journal = new SyncJournal({ log: silentLogger })
   const changes: string[] = []
   const dirty: Family[] = []
   journal.subscribe({
@@ -25,7 +25,7 @@ function setUp(families: readonly Family[] = [4]) {
   }
   const take = (family: Family = 4) => {
     dirty.length = 0
-    const { services, has: _, ...rest } = store.take(family)
+    const { services, has: _, ...rest } = store.drainPending(family)
     return { services: [...new Set(services())].sort(), ...rest }
   }
   return { store, clock, changes, dirty, put, take, ready: () => ready, journal }

@@ -2,7 +2,7 @@
 
 import type { EngineOptions } from '../../src/engine/engine.ts'
 import { Engine } from '../../src/engine/engine.ts'
-import { Journal, type SyncReport } from '../../src/engine/journal.ts'
+import { SyncJournal, type SyncReport } from '../../src/engine/journal.ts'
 import type { Family } from '../../src/lib/ip.ts'
 import { type Logger, silentLogger } from '../../src/lib/log.ts'
 import type { EndpointRecord, NodeView, ServiceRecord, SliceRecord } from '../../src/model/types.ts'
@@ -75,7 +75,7 @@ export interface WorldOptions extends MemoryBackendOptions {
 export class World {
   readonly clock: FakeClock
   readonly kernels: ReadonlyMap<Family, MemoryKernel>
-  readonly journal: Journal
+  readonly journal: SyncJournal
   readonly engine: Engine
   readonly reports: SyncReport[] = []
 
@@ -84,7 +84,7 @@ export class World {
     this.clock = options.clock ?? new FakeClock()
     this.kernels = options.kernels ?? new Map(families.map((family) => [family, new MemoryKernel()]))
     const log = options.log ?? silentLogger
-    this.journal = new Journal({ log })
+    this.journal = new SyncJournal({ log })
     this.journal.subscribe({ report: (report) => this.reports.push(report) })
     this.engine = new Engine({
       backend: memoryBackend(this.kernels, options),

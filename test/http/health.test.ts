@@ -3,7 +3,7 @@
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { ProxyHealth } from '../../src/http/health.ts'
 import { createMetrics } from '../../src/http/metrics.ts'
-import { type Listener, listen, router } from '../../src/http/server.ts'
+import { type HttpListener, listen, router } from '../../src/http/server.ts'
 import { silentLogger as log } from '../../src/lib/log.ts'
 import type { NodeRecord } from '../../src/model/types.ts'
 import { type Answer, ask, hasIpv6, ManualClock } from './support.ts'
@@ -12,7 +12,7 @@ const node: NodeRecord = { name: 'n', addresses: [], podCidrs: [], zone: '', del
 
 let clock: ManualClock
 let health: ProxyHealth
-let listener: Listener
+let listener: HttpListener
 let answers: string[]
 
 beforeEach(async () => {

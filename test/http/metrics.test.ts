@@ -2,7 +2,7 @@
 
 import { describe, expect, it } from 'vitest'
 import type { Mode } from '../../src/backend/backend.ts'
-import { Journal, type SyncReport } from '../../src/engine/journal.ts'
+import { SyncJournal, type SyncReport } from '../../src/engine/journal.ts'
 import { createMetrics, type Metrics, type MetricsOptions } from '../../src/http/metrics.ts'
 import type { RequestObserver } from '../../src/kube/client.ts'
 import { ProxyError } from '../../src/lib/errors.ts'
@@ -288,7 +288,7 @@ describe('what feeds them', () => {
 
   it('listens to a journal', async () => {
     const metrics = make('nftables')
-    const journal = new Journal({ log })
+    const journal = new SyncJournal({ log })
     const leave = journal.subscribe(metrics.journal)
     journal.report(report('nftables', { put: 1 }))
     journal.drift(6, 'nft (pid 7)')

@@ -4,14 +4,14 @@ import { afterEach, describe, expect, it } from 'vitest'
 import { parse } from 'yaml'
 import { createMetrics, type Metrics } from '../../src/http/metrics.ts'
 import { metricsPages, type PagesOptions } from '../../src/http/pages.ts'
-import { type Listener, listen, router } from '../../src/http/server.ts'
+import { type HttpListener, listen, router } from '../../src/http/server.ts'
 import { silentLogger as log } from '../../src/lib/log.ts'
 import { systemClock } from '../../src/lib/time.ts'
 import { parseExposition } from './exposition.ts'
 import { type Answer, type Ask, ask, hasIpv6, ManualClock, until } from './support.ts'
 
 const version = { kubernetes: 'v1.36.4', sluice: '0.1.0' }
-let listener: Listener | undefined
+let listener: HttpListener | undefined
 let verbosity: number[] = []
 afterEach(() => listener?.close(0))
 

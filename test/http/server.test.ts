@@ -2,7 +2,7 @@
 
 import { connect } from 'node:net'
 import { afterEach, describe, expect, it } from 'vitest'
-import { type Listener, listen, readBody, router, serveWithRetry, text } from '../../src/http/server.ts'
+import { type HttpListener, listen, readBody, router, serveWithRetry, text } from '../../src/http/server.ts'
 import type { ProxyError } from '../../src/lib/errors.ts'
 import { silentLogger } from '../../src/lib/log.ts'
 import { ask, freePort, hasIpv6, ManualClock, occupy, recordingLogger, sendRaw, until } from './support.ts'
@@ -15,7 +15,7 @@ afterEach(async () => {
 const log = silentLogger
 const hello = router({ '/hello': ({ response }) => text(response, 200, 'hello') }, log)
 
-async function start(options: Partial<Parameters<typeof listen>[0]> = {}): Promise<Listener> {
+async function start(options: Partial<Parameters<typeof listen>[0]> = {}): Promise<HttpListener> {
   const listener = await listen({ address: '127.0.0.1:0', handler: hello, log, ...options })
   open.push(listener)
   return listener

@@ -2,9 +2,9 @@
 
 import { release } from 'node:os'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
-import { Addresses } from '../../src/backend/ipvs/addresses.ts'
+import { DeviceAddresses } from '../../src/backend/ipvs/addresses.ts'
 import { ipvs } from '../../src/backend/ipvs/backend.ts'
-import { VirtualServers } from '../../src/backend/ipvs/kernel.ts'
+import { VirtualServers } from '../../src/backend/ipvs/ipvs-netlink.ts'
 import { Members } from '../../src/backend/ipvs/members.ts'
 import { setsOf } from '../../src/backend/ipvs/sets.ts'
 import { silentLogger } from '../../src/lib/log.ts'
@@ -226,7 +226,7 @@ describe('kube-ipvs0', () => {
       [4, '172.30.0.41'],
       [6, 'fd00:172:30::41'],
     ] as const) {
-      const addresses = new Addresses(family, () => undefined)
+      const addresses = new DeviceAddresses(family, () => undefined)
       try {
         await addresses.read({})
         await addresses.create({})

@@ -3,13 +3,13 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest'
-import { ConntrackCleaner } from '../../src/engine/conntrack.ts'
+import { ConntrackCleaner } from '../../src/engine/stale-flows.ts'
 import type { Family } from '../../src/lib/ip.ts'
 import { silentLogger } from '../../src/lib/log.ts'
 import { systemClock } from '../../src/lib/time.ts'
 import type { ServicePort } from '../../src/model/types.ts'
 import { ConntrackTable } from '../../src/sys/netlink/conntrack.ts'
-import type { Flow } from '../../src/sys/netlink/flow.ts'
+import type { TrackedFlow } from '../../src/sys/netlink/conntrack-codec.ts'
 import { enterNamespace, type Namespace } from './support-netns.ts'
 
 // Everything on loopback: 127.0.0.53:53 and a "service" address are translated by nft to whichever endpoint the rule names.
@@ -88,8 +88,8 @@ function ask(client: Socket, ip: string, port: number, waitMs = 2000): Promise<s
   })
 }
 
-async function list(conntrack: ConntrackTable, family: Family = 4): Promise<Flow[]> {
-  const flows: Flow[] = []
+async function list(conntrack: ConntrackTable, family: Family = 4): Promise<TrackedFlow[]> {
+  const flows: TrackedFlow[] = []
   await conntrack.list({ family, protocol: 17 }, (chunk) => flows.push(...chunk))
   return flows
 }
@@ -214,7 +214,9 @@ describe.each([4, 6] as const)('IPv%i flows made by real packets', (family) => {
     await ask(client, service[family], 53)
     const conntrack = table()
     expect(await conntrack.remove([])).toBe(0)
-    const flow = (await list(conntrack, family)).find(({ destination }) => destination === service[family]) as Flow
+    const flow = (await list(conntrack, family)).find(
+      ({ destination }) => destination === service[family],
+    ) as TrackedFlow
     expect(await conntrack.remove([{ ...flow, id: (flow.id ^ 1) >>> 0 }])).toBe(0)
     expect(await conntrack.remove([{ ...flow, sourcePort: flow.sourcePort ^ 1 }, flow])).toBe(1)
     expect(await conntrack.remove([flow])).toBe(0)
@@ -235,7 +237,7 @@ it('lists one protocol, whether the kernel filters or we do', async () => {
   for (const filters of [true, false]) {
     const conntrack = new ConntrackTable({ filters })
     expect((await list(conntrack)).map(({ protocol }) => protocol)).toEqual([17])
-    const tcp: Flow[] = []
+    const tcp: TrackedFlow[] = []
     await conntrack.list({ family: 4, protocol: 6 }, (flows) => tcp.push(...flows))
     expect(tcp.map(({ protocol }) => protocol)).toEqual([6])
     conntrack.close()

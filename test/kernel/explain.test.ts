@@ -2,7 +2,7 @@
 // A sample by default; EXPLAIN=* sends the whole corpus.
 
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
-import { asExpectation, explainScenario } from '../cli/corpus-explain.ts'
+import { asExpectation, explainScenario } from '../inspect/corpus-explain.ts'
 import { EngineDriver } from '../lab/engine-driver.ts'
 import { Lab } from '../lab/lab.ts'
 import { arrangementOf, playScenario } from '../lab/play.ts'

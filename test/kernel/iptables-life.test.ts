@@ -3,7 +3,7 @@
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
-import { counters } from '../../src/backend/iptables/chains.ts'
+import { counters } from '../../src/backend/iptables-kit/chains.ts'
 import type { Manifest } from '../scenarios/format.ts'
 import { type Flavour, privateLock } from './iptables-lab.ts'
 import {

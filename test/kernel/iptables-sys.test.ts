@@ -2,11 +2,11 @@
 
 import { afterAll, beforeAll, expect, it } from 'vitest'
 import { cleanupIptables } from '../../src/backend/iptables/cleanup.ts'
-import { countUses } from '../../src/backend/iptables/sight.ts'
+import { countUses } from '../../src/backend/iptables-kit/table-reader.ts'
 import { silentLogger } from '../../src/lib/log.ts'
-import { ChainTable } from '../../src/sys/netlink/chains.ts'
+import { readTableSize } from '../../src/sys/legacy-table-size.ts'
 import { PacketCounters } from '../../src/sys/netlink/nfacct.ts'
-import { readTableSize } from '../../src/sys/xtables.ts'
+import { ChainTable } from '../../src/sys/netlink/nft/chain-uses.ts'
 import { privateLock } from './iptables-lab.ts'
 import { enterNamespace, type Namespace } from './support-netns.ts'
 

@@ -1,7 +1,7 @@
 // The rules of the ipvs mode in the kernel's tables: written once, recognised, and every kind of change by others told. Without sets, which this kernel may lack.
 
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest'
-import { listPrograms, type Programs, Tools } from '../../src/backend/iptables/tools.ts'
+import { IptablesPrograms, listPrograms, type Programs } from '../../src/backend/iptables-kit/programs.ts'
 import { chains } from '../../src/backend/ipvs/rules.ts'
 import { Tables } from '../../src/backend/ipvs/tables.ts'
 import { silentLogger } from '../../src/lib/log.ts'
@@ -34,7 +34,13 @@ describe.each(flavours.map((programs) => [programs.flavour, programs] as const))
   let tables: Tables
   let before = ''
   beforeEach(async () => {
-    const tools = new Tools({ programs, family: 4, log: silentLogger, clock: systemClock, patienceMs: 10_000 })
+    const tools = new IptablesPrograms({
+      programs,
+      family: 4,
+      log: silentLogger,
+      clock: systemClock,
+      patienceMs: 10_000,
+    })
     tables = new Tables(tools, 4)
     await tables.read(signal)
     await tables.write(entry, signal)

@@ -3,8 +3,8 @@
 import type { Backend, Held } from '../../src/backend/backend.ts'
 import { nftables } from '../../src/backend/nftables/backend.ts'
 import { Engine } from '../../src/engine/engine.ts'
-import { Journal, type SyncReport } from '../../src/engine/journal.ts'
-import { decodeEndpointSlice, decodeService } from '../../src/kube/objects.ts'
+import { SyncJournal, type SyncReport } from '../../src/engine/journal.ts'
+import { decodeEndpointSlice, decodeService } from '../../src/kube/reflect/objects.ts'
 import type { Family } from '../../src/lib/ip.ts'
 import { type Logger, silentLogger } from '../../src/lib/log.ts'
 import { systemClock } from '../../src/lib/time.ts'
@@ -34,7 +34,7 @@ export class LiveProxy {
     { log = silentLogger, backend = nftables() as unknown as Backend<Held> }: LiveOptions,
   ) {
     this.#families = families
-    const journal = new Journal({ log })
+    const journal = new SyncJournal({ log })
     this.engine = new Engine({
       backend,
       families,

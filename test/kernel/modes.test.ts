@@ -12,7 +12,13 @@ import { clusterIp, extras, nodeIp, podIps, until, World, web } from './iptables
 
 privateLock()
 
-const program = [process.execPath, '--import', 'tsx', join(import.meta.dirname, '../cli/sluice.worker.ts'), 'proxy']
+const program = [
+  process.execPath,
+  '--import',
+  'tsx',
+  join(import.meta.dirname, '../commands/sluice.worker.ts'),
+  'proxy',
+]
 const metrics = '127.0.0.1:10249'
 
 let world: World

@@ -2,20 +2,11 @@ import { connect, createServer, type Server } from 'node:net'
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
 import type { Family } from '../../src/lib/ip.ts'
 import { nextTurn } from '../../src/lib/time.ts'
-import { addressBytes } from '../../src/sys/netlink/address.ts'
+import { addressBytes } from '../../src/sys/netlink/address-codec.ts'
 import { MessageReader } from '../../src/sys/netlink/message.ts'
-import type { Notice } from '../../src/sys/netlink/nft/dump.ts'
+import { MessageWriter } from '../../src/sys/netlink/message-writer.ts'
 import { elementAt, flushSet, writeElements } from '../../src/sys/netlink/nft/elements.ts'
 import type { Expression } from '../../src/sys/netlink/nft/expressions.ts'
-import {
-  beginBatch,
-  endBatch,
-  flushChain,
-  writeChain,
-  writeRule,
-  writeSet,
-  writeTable,
-} from '../../src/sys/netlink/nft/objects.ts'
 import {
   type Element,
   SET_CONCATENATION,
@@ -25,10 +16,19 @@ import {
   SET_TIMEOUT,
   TABLE_OWNER,
   TABLE_PERSIST,
-} from '../../src/sys/netlink/nft/types.ts'
+} from '../../src/sys/netlink/nft/nft-types.ts'
+import { Nftables, watchRuleset } from '../../src/sys/netlink/nft/nftables.ts'
+import type { Notice } from '../../src/sys/netlink/nft/read-objects.ts'
 import { describeSet, readSetComment, type SetDeclaration } from '../../src/sys/netlink/nft/userdata.ts'
-import { Nftables, watchRuleset } from '../../src/sys/netlink/nftables.ts'
-import { MessageWriter } from '../../src/sys/netlink/writer.ts'
+import {
+  beginBatch,
+  endBatch,
+  flushChain,
+  writeChain,
+  writeRule,
+  writeSet,
+  writeTable,
+} from '../../src/sys/netlink/nft/write-objects.ts'
 import { canOwn, kernelAtLeast, nftWritesRanges, patience } from '../lab/vm.ts'
 import { enterNamespace, type Namespace } from './support-netns.ts'
 

@@ -82,7 +82,7 @@ describe('what is missing', () => {
   it.skipIf(!existsSync('/usr/bin/setpriv'))(
     'without CAP_NET_ADMIN the proxy says so in one line, and ends before it removes what other modes left',
     async () => {
-      bundle = await bundleProgram(join(import.meta.dirname, '../cli/sluice.worker.ts'))
+      bundle = await bundleProgram(join(import.meta.dirname, '../commands/sluice.worker.ts'))
       const { status, stdout, stderr } = spawnSync(
         '/usr/bin/setpriv',
         [

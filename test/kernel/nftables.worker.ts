@@ -1,6 +1,6 @@
 // A proxy of its own process, to be killed: the real engine, backend and conntrack cleaner, told what to do by its parent.
 
-import { ConntrackCleaner } from '../../src/engine/conntrack.ts'
+import { ConntrackCleaner } from '../../src/engine/stale-flows.ts'
 import { silentLogger as log } from '../../src/lib/log.ts'
 import { systemClock } from '../../src/lib/time.ts'
 import { ConntrackTable } from '../../src/sys/netlink/conntrack.ts'

@@ -5,9 +5,9 @@ import { mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, describe, expect, it } from 'vitest'
-import { shop } from '../cli/support.ts'
+import { shop } from '../commands/support.ts'
 
-const worker = join(import.meta.dirname, '../cli/sluice.worker.ts')
+const worker = join(import.meta.dirname, '../commands/sluice.worker.ts')
 const folder = mkdtempSync(join(tmpdir(), 'sluice-plan-'))
 afterAll(() => rmSync(folder, { recursive: true, force: true }))
 writeFileSync(join(folder, 'shop.yaml'), shop)

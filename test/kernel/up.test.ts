@@ -8,7 +8,7 @@ import { afterEach, describe, expect, it } from 'vitest'
 import { bundleProgram } from './bundle.ts'
 
 const root = join(import.meta.dirname, '../..')
-const worker = join(root, 'test/cli/sluice.worker.ts')
+const worker = join(root, 'test/commands/sluice.worker.ts')
 const examples = join(root, 'examples/standalone')
 const program: readonly string[] = [process.execPath, '--import', 'tsx', worker]
 

@@ -5,8 +5,8 @@ import { Readable } from 'node:stream'
 import { gzipSync } from 'node:zlib'
 import { afterEach, describe, expect, it } from 'vitest'
 import { type Client, defaultUserAgent, type RequestObserver } from '../../src/kube/client.ts'
-import { TokenBucket } from '../../src/kube/limiter.ts'
-import { readLines, turnBytes } from '../../src/kube/lines.ts'
+import { readLines, turnBytes } from '../../src/kube/line-stream.ts'
+import { TokenBucket } from '../../src/kube/rate-limiter.ts'
 import { ProxyError } from '../../src/lib/errors.ts'
 import { hurriedClock } from './clock.ts'
 import {
@@ -534,7 +534,7 @@ describe('rate limit', () => {
     const clock = hurriedClock(100)
     const frozen = { ...clock, monotonic: () => 0 }
     const bucket = new TokenBucket(5, 3, frozen)
-    const waits = await Promise.all(Array.from({ length: 6 }, () => bucket.take()))
+    const waits = await Promise.all(Array.from({ length: 6 }, () => bucket.acquire()))
     expect(waits).toEqual([0, 0, 0, 200, 400, 600])
   })
 
@@ -542,24 +542,24 @@ describe('rate limit', () => {
     let at = 0
     const clock = { ...hurriedClock(1000), monotonic: () => at }
     const bucket = new TokenBucket(10, 2, clock)
-    expect([await bucket.take(), await bucket.take(), await bucket.take()]).toEqual([0, 0, 100])
+    expect([await bucket.acquire(), await bucket.acquire(), await bucket.acquire()]).toEqual([0, 0, 100])
     at = 60_000
-    expect([await bucket.take(), await bucket.take(), await bucket.take()]).toEqual([0, 0, 100])
+    expect([await bucket.acquire(), await bucket.acquire(), await bucket.acquire()]).toEqual([0, 0, 100])
   })
 
   it('gives the token of one who left to the next', async () => {
     const bucket = new TokenBucket(1, 1, { ...hurriedClock(1000), monotonic: () => 0 })
-    await bucket.take()
-    await expect(bucket.take(AbortSignal.abort(new Error('left')))).rejects.toThrow('left')
-    expect(await bucket.take()).toBe(1000)
+    await bucket.acquire()
+    await expect(bucket.acquire(AbortSignal.abort(new Error('left')))).rejects.toThrow('left')
+    expect(await bucket.acquire()).toBe(1000)
   })
 
   it('knows no limit below zero, and the default at zero', async () => {
     const clock = { ...hurriedClock(1000), monotonic: () => 0 }
     const unlimited = new TokenBucket(-1, 0, clock)
-    for (let i = 0; i < 100; i++) expect(await unlimited.take()).toBe(0)
+    for (let i = 0; i < 100; i++) expect(await unlimited.acquire()).toBe(0)
     const standard = new TokenBucket(0, 0, clock)
-    const waits = await Promise.all(Array.from({ length: 11 }, () => standard.take()))
+    const waits = await Promise.all(Array.from({ length: 11 }, () => standard.acquire()))
     expect(waits[9]).toBe(0)
     expect(waits[10]).toBe(200)
   })

@@ -1,15 +1,15 @@
 // A reflector on a fake API, and a sink that notes everything it is told.
 
-import type { Sink } from '../../src/kube/deliveries.ts'
-import type { Decoded } from '../../src/kube/fields.ts'
-import { Reflector, type ReflectorOptions } from '../../src/kube/reflector.ts'
+import type { RecordSink } from '../../src/kube/reflect/change-filter.ts'
+import type { DecodedRecord } from '../../src/kube/reflect/fields.ts'
+import { Reflector, type ReflectorOptions } from '../../src/kube/reflect/reflector.ts'
 import { silentLogger } from '../../src/lib/log.ts'
 import type { Problem } from '../../src/model/types.ts'
 import { type HurriedClock, hurriedClock } from './clock.ts'
 import type { FakeObject } from './fake-api.ts'
 import { clientTo, connectionTo } from './script-server.ts'
 
-function decodeFake(input: unknown): Decoded<number> {
+function decodeFake(input: unknown): DecodedRecord<number> {
   const { metadata, value } = input as FakeObject
   const key = `${metadata.namespace}/${metadata.name}`
   const problem = (message: string): Problem => ({ kind: 'Thing', object: key, uid: '', field: 'value', message })
@@ -31,7 +31,7 @@ export class Mirror {
   constructor(url: string, factor = 100, more: Partial<ReflectorOptions<number>> = {}) {
     this.clock = hurriedClock(factor)
     this.#client = clientTo(connectionTo(url), this.clock)
-    const sink: Sink<number> = {
+    const sink: RecordSink<number> = {
       put: (key, record) => {
         if (this.state.get(key) === record) this.told.push(`DUPLICATE put ${key}=${record}`)
         this.state.set(key, record)

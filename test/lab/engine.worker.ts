@@ -1,11 +1,11 @@
 // The proxy of an engine driver: the real engine and a real backend, in a process of its own inside the node's namespace.
 
 import type { Backend, Held, Settings } from '../../src/backend/backend.ts'
-import { cleanups, findBackend } from '../../src/backend/backends.ts'
-import { ConntrackCleaner } from '../../src/engine/conntrack.ts'
+import { cleanups, findBackend } from '../../src/backend/modes.ts'
 import { Engine } from '../../src/engine/engine.ts'
-import { Journal } from '../../src/engine/journal.ts'
-import { decodeEndpointSlice, decodeService } from '../../src/kube/objects.ts'
+import { SyncJournal } from '../../src/engine/journal.ts'
+import { ConntrackCleaner } from '../../src/engine/stale-flows.ts'
+import { decodeEndpointSlice, decodeService } from '../../src/kube/reflect/objects.ts'
 import { describeError } from '../../src/lib/errors.ts'
 import { type Family, familyOf } from '../../src/lib/ip.ts'
 import { createLogger } from '../../src/lib/log.ts'
@@ -93,7 +93,7 @@ async function answer(ask: Ask): Promise<unknown> {
 async function start(ask: Ask & { ask: 'start' }): Promise<Running> {
   const { mode, families, settings, interfaceAddresses } = ask
   const backend = backendOf(mode, settings)
-  const journal = new Journal({ log })
+  const journal = new SyncJournal({ log })
   const views = new Map(families.map((family) => [family, nodeView(settings, family, interfaceAddresses)]))
   for (const view of views.values()) await backend.prepare(view, log)
   const engine = new Engine({

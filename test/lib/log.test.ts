@@ -46,7 +46,7 @@ describe('text', () => {
 
   it('prints errors with their causes', () => {
     const { log, lines } = recorder()
-    log.error('Failed', { error: new ProxyError('x', 'outer', { cause: new Error('inner') }) })
+    log.error('Failed', { error: new ProxyError('config', 'outer', { cause: new Error('inner') }) })
     expect(lines[0]).toContain('error="outer: inner"')
   })
 })

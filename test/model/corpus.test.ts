@@ -1,10 +1,17 @@
 // The scenario corpus against the model alone: decode, resolve, trace, and compare with what the files say.
 
 import { describe, expect, it } from 'vitest'
-import { decodeEndpointSlice, decodeService } from '../../src/kube/objects.ts'
+import { decodeEndpointSlice, decodeService } from '../../src/kube/reflect/objects.ts'
 import { type Family, familyOf } from '../../src/lib/ip.ts'
 import { frontendKey, olderFirst, withoutFrontends } from '../../src/model/conflicts.ts'
-import { type Dialect, iptables, iptablesWithoutLocalhost, ipvs, nftables, userspace } from '../../src/model/dialect.ts'
+import {
+  iptables,
+  iptablesWithoutLocalhost,
+  ipvs,
+  type ModeBehaviour,
+  nftables,
+  userspace,
+} from '../../src/model/mode-behaviour.ts'
 import { resolve } from '../../src/model/resolve.ts'
 import { type Outcome, type Packet, trace } from '../../src/model/trace.ts'
 import type { ServicePort, ServiceRecord, SliceRecord } from '../../src/model/types.ts'
@@ -116,7 +123,7 @@ function packetOf(probe: Probe, settings: NodeSettings): Packet {
   return { from, to, port, protocol, origin, ...(entry === undefined ? {} : { inInterface: entry }) }
 }
 
-function dialectOf(mode: Mode, settings: NodeSettings): Dialect {
+function dialectOf(mode: Mode, settings: NodeSettings): ModeBehaviour {
   if (mode === 'nftables') return nftables
   if (mode === 'userspace') return userspace
   if (mode === 'ipvs') return ipvs

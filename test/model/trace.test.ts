@@ -1,16 +1,16 @@
 // The oracle against rows of the packet-flow table, for both columns; the whole table is run by the scenario corpus.
 
 import { describe, expect, it } from 'vitest'
-import { type Dialect, iptables, iptablesWithoutLocalhost, nftables } from '../../src/model/dialect.ts'
+import { iptables, iptablesWithoutLocalhost, type ModeBehaviour, nftables } from '../../src/model/mode-behaviour.ts'
 import { resolve } from '../../src/model/resolve.ts'
-import { type Outcome, type Packet, trace, type World } from '../../src/model/trace.ts'
+import { type Outcome, type Packet, type TraceContext, trace } from '../../src/model/trace.ts'
 import type { NodeView, Protocol, ServiceRecord, SliceRecord } from '../../src/model/types.ts'
 import { endpoint, everyAddress, service, slice, tcp, view } from './builders.ts'
 
 const nodeAddresses = ['192.168.0.2', '192.168.1.2', '192.168.99.11']
 type Objects = readonly (readonly [ServiceRecord, readonly SliceRecord[]])[]
 
-const worldOf = (objects: Objects, node: NodeView): World => {
+const worldOf = (objects: Objects, node: NodeView): TraceContext => {
   return { ports: objects.flatMap(([record, slices]) => resolve(record, slices, node)), node, nodeAddresses }
 }
 
@@ -32,7 +32,7 @@ function summary(outcome: Outcome): string {
 type Row = readonly [string, string, string, string, string?]
 
 function rows(name: string, objects: Objects, table: readonly Row[], node: Partial<NodeView> = {}) {
-  const dialects: readonly (readonly [Dialect, NodeView])[] = [
+  const dialects: readonly (readonly [ModeBehaviour, NodeView])[] = [
     [nftables, view(node)],
     [iptables, view({ nodePorts: everyAddress, ...node })],
   ]
@@ -337,7 +337,7 @@ describe('who is a pod', () => {
 describe('details', () => {
   it('J3: hairpin is per endpoint, and only iptables does it for remote ones', () => {
     const world = worldOf(basics, view())
-    const chosen = (from: string, dialect: Dialect) => {
+    const chosen = (from: string, dialect: ModeBehaviour) => {
       const outcome = trace(world, packet(from, '172.30.0.42:80'), dialect)
       return outcome.verdict === 'forward' ? outcome.endpoints.map(({ snat }) => snat) : undefined
     }
@@ -408,7 +408,7 @@ describe('details', () => {
     })
     const record = service({ type: 'NodePort', clusterIps: ['fd00:172::41'], ports: [tcp(80, 'p80', 3001)] })
     const ports = resolve(record, [slice([endpoint('fd00:10::1', 'here'), endpoint('fd00:10:2::1')])], six)
-    const world: World = { ports, node: six, nodeAddresses: ['fd00::2', 'fd00::3'] }
+    const world: TraceContext = { ports, node: six, nodeAddresses: ['fd00::2', 'fd00::3'] }
     const from6 = (to: string, port: number, from = '2001:db8::1') =>
       summary(trace(world, { from, to, port, protocol: 'tcp', origin: 'outside' }))
     expect(from6('fd00::2', 3001)).toBe('[fd00:10:2::1]:80 [fd00:10::1]:80 snat')

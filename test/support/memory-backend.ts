@@ -111,7 +111,7 @@ function openTarget(kernel: MemoryKernel, context: OpenContext): Target<Held> {
       kernel.observed++
       if (kernel.failObserve) {
         kernel.failObserve = false
-        throw new ProxyError('test', 'observe failed')
+        throw new ProxyError('netlink', 'observe failed')
       }
       return [...kernel.held.values()]
     },
@@ -139,15 +139,15 @@ function applyTo(kernel: MemoryKernel, changes: Changes<Held>): Applied {
   kernel.failApplyAfter = undefined
   const refused = new Set<string>()
   const change = (id: string, held: Held | undefined) => {
-    if (budget-- <= 0) throw new ProxyError('test', 'apply failed')
+    if (budget-- <= 0) throw new ProxyError('netlink', 'apply failed')
     if (kernel.refuses(id)) refused.add(id)
     else kernel.write(id, held)
   }
   for (const one of changes.put) change(one.id, one)
   for (const one of changes.drop) change(one.id, undefined)
-  if (budget <= 0) throw new ProxyError('test', 'apply failed')
+  if (budget <= 0) throw new ProxyError('netlink', 'apply failed')
   return {
-    refused: [...refused].map((id) => ({ id, error: new ProxyError('test', `refused ${id}`) })),
+    refused: [...refused].map((id) => ({ id, error: new ProxyError('netlink', `refused ${id}`) })),
     figures: { held: kernel.held.size },
   }
 }

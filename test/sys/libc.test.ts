@@ -10,7 +10,7 @@ describe('libc', () => {
   it('is not loaded until it is needed', () => {
     const script = `
       import { createRequire } from 'node:module'
-      await import('./src/sys/netlink/nftables.ts')
+      await import('./src/sys/netlink/nft/nftables.ts')
       const libc = await import('./src/sys/libc.ts')
       const loaded = () => Object.keys(createRequire(import.meta.url).cache).some((path) => path.includes('koffi'))
       const before = loaded()

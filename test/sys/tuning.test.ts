@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { ProxyError } from '../../src/lib/errors.ts'
-import { atLeast, ipv6Available, kernelVersion, parseKernelVersion } from '../../src/sys/families.ts'
+import { atLeast, ipv6Available, kernelVersion, parseKernelVersion } from '../../src/sys/kernel-facts.ts'
 import { ensureSysctl, readSysctl } from '../../src/sys/sysctl.ts'
 import { countCpus, type KernelFiles, setOomScore, tcpIsLiberal, tuneConntrack } from '../../src/sys/tuning.ts'
 

@@ -23,7 +23,7 @@ export async function bundleTests(sources: readonly string[]): Promise<Bundles> 
   mkdirSync(folder, { recursive: true })
   const remove = () => rmSync(folder, { recursive: true, force: true })
   process.once('exit', remove)
-  const programs = ['test/lab', 'test/cli', 'test/kernel', 'test/ipvs', 'test/vm'].flatMap((one) =>
+  const programs = ['test/lab', 'test/commands', 'test/kernel', 'test/ipvs', 'test/vm'].flatMap((one) =>
     readdirSync(join(root, one))
       .filter((name) => name.endsWith('.worker.ts'))
       .map((name) => `${one}/${name}`),

@@ -6,7 +6,7 @@ import { release } from 'node:os'
 import { findFeatures } from '../../src/backend/nftables/features.ts'
 import { describeError } from '../../src/lib/errors.ts'
 import { ConntrackTable } from '../../src/sys/netlink/conntrack.ts'
-import { Nftables } from '../../src/sys/netlink/nftables.ts'
+import { Nftables } from '../../src/sys/netlink/nft/nftables.ts'
 
 export interface Traits {
   readonly release: string

@@ -2,11 +2,11 @@
 
 import { ensureSysctl } from '../../sys/sysctl.ts'
 import type { Backend, Settings } from '../backend.ts'
+import { findPrograms, type Programs, usableFamilies } from '../iptables-kit/programs.ts'
 import { base, servesLocalhost } from './base.ts'
 import { type IptEntry, partsOf } from './entries.ts'
 import { plan } from './plan.ts'
 import { IptablesTarget } from './target.ts'
-import { findPrograms, type Programs, usableFamilies } from './tools.ts'
 
 export type IptablesSettings = Pick<Settings, 'syncPeriodMs' | 'localhostNodePorts'>
 

@@ -2,7 +2,7 @@
 
 import { isLoopback } from '../../lib/ip.ts'
 import type { NodeView } from '../../model/types.ts'
-import { counters } from './chains.ts'
+import { counters } from '../iptables-kit/chains.ts'
 import { baseEntry, type IptEntry } from './entries.ts'
 
 /** Node ports answer on 127.0.0.1: asked for, possible in this family, and not excluded by nodePortAddresses. */

@@ -4,11 +4,11 @@ import { ProxyError } from '../../lib/errors.ts'
 import type { Family } from '../../lib/ip.ts'
 import type { Logger } from '../../lib/log.ts'
 import { systemClock } from '../../lib/time.ts'
-import { run } from '../../sys/exec.ts'
+import { runProgram } from '../../sys/process/exec.ts'
 import type { Cleanup } from '../backend.ts'
-import { canary, isOwnChain, jumps, kubeletFirewall, savedJump, sharedChains } from './chains.ts'
-import type { Table } from './entries.ts'
-import { legacyTables, listPrograms, type Programs, programName, Tools } from './tools.ts'
+import { canary, isOwnChain, jumps, kubeletFirewall, savedJump, sharedChains } from '../iptables-kit/chains.ts'
+import { IptablesPrograms, legacyTables, listPrograms, type Programs, programName } from '../iptables-kit/programs.ts'
+import type { IptablesTableName } from './entries.ts'
 
 export const cleanupIptables: Cleanup = async (log) => {
   const errors: string[] = []
@@ -19,7 +19,7 @@ export const cleanupIptables: Cleanup = async (log) => {
 }
 
 async function cleanFamily(programs: Programs, family: Family, log: Logger): Promise<readonly string[]> {
-  const tools = new Tools({ programs, family, log, clock: systemClock, patienceMs: 30_000 })
+  const tools = new IptablesPrograms({ programs, family, log, clock: systemClock, patienceMs: 30_000 })
   const errors: string[] = []
   const legacy = programs.flavour === 'legacy' ? legacyTables(family) : undefined
   for (const table of ['nat', 'filter', 'mangle'] as const) {
@@ -37,7 +37,7 @@ async function cleanFamily(programs: Programs, family: Family, log: Logger): Pro
 /** A family that the kernel lacks has no leftovers. */
 async function readTable({ suffix }: Programs, family: Family, table: string): Promise<string> {
   const options = { accept: [0, 1, 2, 3, 4], deadlineMs: 10 * 60_000 }
-  return (await run(`${programName(family)}${suffix}-save`, ['-t', table], options)).stdout
+  return (await runProgram(`${programName(family)}${suffix}-save`, ['-t', table], options)).stdout
 }
 
 interface Leftovers {
@@ -47,7 +47,7 @@ interface Leftovers {
 }
 
 /** Only what a proxy makes, by exact name and exact jump. */
-export function leftovers(table: Table | 'mangle', saved: string): Leftovers {
+export function leftovers(table: IptablesTableName | 'mangle', saved: string): Leftovers {
   const wanted = new Set(
     jumps.filter((jump) => jump.table === table && jump.to !== kubeletFirewall).map((jump) => savedJump(jump)),
   )
@@ -64,7 +64,11 @@ export function leftovers(table: Table | 'mangle', saved: string): Leftovers {
 const chainsPerRestore = 1500
 
 /** All at once if they are not too many; if that is refused, because somebody else uses one of the chains, as much as goes. */
-async function remove(tools: Tools, table: string, { jumps: lines, chains }: Leftovers): Promise<readonly string[]> {
+async function remove(
+  tools: IptablesPrograms,
+  table: string,
+  { jumps: lines, chains }: Leftovers,
+): Promise<readonly string[]> {
   const unlink = lines.map((line) => line.replace(/^-A/, '-D'))
   const input = (body: readonly string[]) => `${[`*${table}`, ...body, 'COMMIT'].join('\n')}\n`
   const restore = (body: readonly string[]) => tools.restore(input(body), undefined, ['-T', table])

@@ -2,7 +2,7 @@
 
 import type { Held } from '../backend.ts'
 
-export type Table = 'filter' | 'nat'
+export type IptablesTableName = 'filter' | 'nat'
 
 /**
  * The digest is the text itself, whole lines of iptables-restore: nothing is kept twice, and equal text is equal content. There is one

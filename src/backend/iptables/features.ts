@@ -1,9 +1,9 @@
 // What the tools and the kernel of this machine can do, and planned rules without what they cannot. Pure.
 
-import { counters } from './chains.ts'
+import { counters } from '../iptables-kit/chains.ts'
 
 /** What the tools and the kernel of this machine can do. */
-export interface Features {
+export interface IptablesFeatures {
   /** MASQUERADE --random-fully: iptables 1.6.2. */
   readonly randomFully: boolean
   /** The kernel takes out-of-window packets for valid, so nothing is dropped as invalid. */
@@ -12,14 +12,14 @@ export interface Features {
   readonly counters: ReadonlySet<string>
 }
 
-export const sameFeatures = (a: Features, b: Features): boolean =>
+export const sameFeatures = (a: IptablesFeatures, b: IptablesFeatures): boolean =>
   a.randomFully === b.randomFully &&
   a.liberal === b.liberal &&
   a.counters.size === b.counters.size &&
   [...a.counters].every((counter) => b.counters.has(counter))
 
 /** Takes out of planned rules what this machine cannot do. */
-export function adapt(text: string, features: Features): string {
+export function adapt(text: string, features: IptablesFeatures): string {
   let adapted = text
   if (!features.randomFully) adapted = adapted.replace(' --random-fully', '')
   if (features.liberal) adapted = adapted.replace(/^.* --ctstate INVALID .*\n/m, '')

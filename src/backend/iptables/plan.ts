@@ -3,16 +3,16 @@
 import { hostPort } from '../../lib/ip.ts'
 import { reachableOf } from '../../model/endpoints.ts'
 import type { Endpoint, Frontend, NodeView, ServicePort } from '../../model/types.ts'
+import { counters } from '../iptables-kit/chains.ts'
 import { hash32, iptablesHash } from '../names.ts'
-import { counters } from './chains.ts'
 import { type IptEntry, portEntry } from './entries.ts'
 
-export interface PlanOptions {
+export interface IptablesPlanOptions {
   /** Node ports are served on 127.0.0.1. */
   readonly localhost: boolean
 }
 
-export function plan(port: ServicePort, node: NodeView, options: PlanOptions): readonly IptEntry[] {
+export function plan(port: ServicePort, node: NodeView, options: IptablesPlanOptions): readonly IptEntry[] {
   if (port.frontends.length === 0) return []
   const run = begin(port, node)
   const { filter, nat, counted } = capture(run, options)
@@ -95,7 +95,7 @@ interface Captured {
   counted: number
 }
 
-function capture(run: Run, { localhost }: PlanOptions): Captured {
+function capture(run: Run, { localhost }: IptablesPlanOptions): Captured {
   const { port, node, match, ext, fw, usable, firewalled, balancers } = run
   const captured: Captured = { filter: [], nat: [], counted: 0 }
   const { filter, nat } = captured

@@ -4,8 +4,8 @@
 // are, and each table changes at its COMMIT, all at once. The shared chains are always written whole; chains of services
 // only where they changed. A line that is refused is found again by its number.
 
-import type { Book } from './book.ts'
-import { canary, type Jump, kubeletFirewall, savedJump, sharedChains } from './chains.ts'
+import { canary, type KubeJump, kubeletFirewall, savedJump, sharedChains } from '../iptables-kit/chains.ts'
+import type { RestoreInput } from '../iptables-kit/restore-input.ts'
 import {
   chainIn,
   chainsOf,
@@ -17,14 +17,14 @@ import {
   natOf,
   ownOf,
 } from './entries.ts'
-import type { Paper } from './paper.ts'
+import type { WrittenRules } from './written.ts'
 
 /** Above this many endpoints their rules go without comments, which make up half of the text. */
 export const largeEndpoints = 1000
 
-export interface Draft {
+export interface RestoreDraft {
   /** All that is to be there. */
-  readonly book: Book
+  readonly book: WrittenRules
   readonly own: OwnChains
   /** Chains to delete. */
   readonly stale: readonly string[]
@@ -40,7 +40,7 @@ export interface OwnChains {
   readonly large: boolean
 }
 
-export function compose(paper: Paper, { book, own, stale }: Draft): void {
+export function compose(paper: RestoreInput, { book, own, stale }: RestoreDraft): void {
   const head = book.base('filter head')
   paper.begin('filter')
   paper.add(declare(sharedChains.filter))
@@ -62,15 +62,15 @@ export function compose(paper: Paper, { book, own, stale }: Draft): void {
 
 // Each of these loops is a function by itself, as they are what V8 compiles.
 
-function addFilterRules(paper: Paper, book: Book): void {
+function addFilterRules(paper: RestoreInput, book: WrittenRules): void {
   for (const entry of book.ports()) if (entry.filterRules > 0) paper.addCounted(filterOf(entry), entry.filterRules)
 }
 
-function addDeclarations(paper: Paper, own: OwnChains): void {
+function addDeclarations(paper: RestoreInput, own: OwnChains): void {
   for (const entry of own.entries) paper.addCounted(declarationsIn(entry, own), 0)
 }
 
-function addNatRules(paper: Paper, book: Book, own: OwnChains): void {
+function addNatRules(paper: RestoreInput, book: WrittenRules, own: OwnChains): void {
   const whole = own.some === undefined && own.large
   let next = 0
   for (const entry of book.ports()) {
@@ -87,7 +87,7 @@ function addNatRules(paper: Paper, book: Book, own: OwnChains): void {
 }
 
 /** Chains of services alone, with the one shared chain that they jump to. */
-export function composeChains(paper: Paper, book: Book, own: OwnChains): void {
+export function composeChains(paper: RestoreInput, book: WrittenRules, own: OwnChains): void {
   paper.begin('nat')
   paper.add(declaration('KUBE-MARK-MASQ'))
   addDeclarations(paper, own)
@@ -96,7 +96,7 @@ export function composeChains(paper: Paper, book: Book, own: OwnChains): void {
   paper.commit()
 }
 
-export function composeDeletions(paper: Paper, chains: readonly string[]): void {
+export function composeDeletions(paper: RestoreInput, chains: readonly string[]): void {
   paper.begin('nat')
   paper.add(declare(chains))
   for (const chain of chains) paper.add(`-X ${chain}\n`)
@@ -104,7 +104,7 @@ export function composeDeletions(paper: Paper, chains: readonly string[]): void 
 }
 
 /** The canaries, shared chains and jumps that are missing; '' if none is. A chain that exists must not be named: that would empty it. */
-export function composeJumps(missing: readonly Jump[], absent: (table: string, chain: string) => boolean): string {
+export function composeJumps(missing: readonly KubeJump[], absent: (table: string, chain: string) => boolean): string {
   let out = ''
   for (const table of ['mangle', 'nat', 'filter']) {
     const own = missing.filter((jump) => jump.table === table)

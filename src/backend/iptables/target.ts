@@ -1,20 +1,20 @@
 // Puts entries into the kernel's iptables tables through the programs, observes which chains are there, and notices tampering.
 
 import { describeError, ProxyError } from '../../lib/errors.ts'
-import { MemoryFile } from '../../sys/memory-file.ts'
 import { PacketCounters } from '../../sys/netlink/nfacct.ts'
+import { MemoryFile } from '../../sys/process/memory-file.ts'
 import { tcpIsLiberal } from '../../sys/tuning.ts'
 import type { Applied, Changes, Held, OpenContext, Target } from '../backend.ts'
-import { Book } from './book.ts'
-import { counters, type Jump, jumpArgs, jumps, savedJump } from './chains.ts'
+import { counters, jumpArgs, jumps, type KubeJump, savedJump } from '../iptables-kit/chains.ts'
+import { type Before, DriftWatch } from '../iptables-kit/drift-watch.ts'
+import { atLeast, IptablesPrograms, type Programs } from '../iptables-kit/programs.ts'
+import { type ChainSurvey, type ChainUses, openTableReader, type TableReader } from '../iptables-kit/table-reader.ts'
 import { type IptEntry, sameRules, strayChain } from './entries.ts'
 import { composeJumps, largeEndpoints } from './restore.ts'
-import { openSight, type Seen, type Sight, type Surveyed } from './sight.ts'
-import { atLeast, type Programs, Tools } from './tools.ts'
-import { type Before, Watch } from './watch.ts'
-import { isEntry, type Unit, Writer } from './writer.ts'
+import { isEntry, RestoreWriter, type Unit } from './writer.ts'
+import { WrittenRules } from './written.ts'
 
-export interface TargetOptions {
+export interface IptablesTargetOptions {
   readonly context: OpenContext
   readonly programs: Programs
   readonly syncPeriodMs: number
@@ -24,29 +24,29 @@ const hourMs = 3_600_000
 
 export class IptablesTarget implements Target<IptEntry> {
   readonly #context: OpenContext
-  readonly #tools: Tools
-  readonly #sight: Sight
-  readonly #watch: Watch
-  readonly #book = new Book()
-  readonly #writer: Writer<MemoryFile>
+  readonly #tools: IptablesPrograms
+  readonly #sight: TableReader
+  readonly #watch: DriftWatch
+  readonly #book = new WrittenRules()
+  readonly #writer: RestoreWriter<MemoryFile>
   readonly #packets = new PacketCounters()
   /** What observe saw: set means that the next apply writes everything, and makes sure of jumps and counters. */
-  #seen: Surveyed | undefined
+  #seen: ChainSurvey | undefined
   #lastFull = 0
 
-  constructor({ context, programs, syncPeriodMs }: TargetOptions) {
+  constructor({ context, programs, syncPeriodMs }: IptablesTargetOptions) {
     const { family, log, clock } = context
     this.#context = context
-    this.#tools = new Tools({ programs, family, log, clock, patienceMs: syncPeriodMs })
-    this.#sight = openSight(this.#tools, family)
-    this.#writer = new Writer({
+    this.#tools = new IptablesPrograms({ programs, family, log, clock, patienceMs: syncPeriodMs })
+    this.#sight = openTableReader(this.#tools, family)
+    this.#writer = new RestoreWriter({
       book: this.#book,
       // The time of iptables-nft-restore --noflush grows with the square of its chains (1.8.9).
       chainsPerRestore: programs.flavour === 'nft' ? 1500 : Number.POSITIVE_INFINITY,
       sheet: () => new MemoryFile('rules'),
       restore: (paper, signal) => this.#tools.restore(paper, signal),
     })
-    this.#watch = new Watch({
+    this.#watch = new DriftWatch({
       sight: this.#sight,
       expected: () => this.#book.uses(),
       written: () => ({ rules: this.#book.rules(), uses: this.#book.sharedUses() }),
@@ -64,7 +64,7 @@ export class IptablesTarget implements Target<IptEntry> {
    */
   async observe(signal: AbortSignal): Promise<readonly Held[]> {
     this.#watch.rest()
-    this.#seen = await this.#sight.survey(signal)
+    this.#seen = await this.#sight.readChains(signal)
     const { own } = this.#seen
     if (own.tally.equals(this.#book.tally)) return []
     const known = this.#book.chains()
@@ -130,7 +130,7 @@ export class IptablesTarget implements Target<IptEntry> {
     }
   }
 
-  async #prepare(seen: Seen, signal: AbortSignal): Promise<void> {
+  async #prepare(seen: ChainUses, signal: AbortSignal): Promise<void> {
     this.#book.features = {
       randomFully: atLeast(this.#tools.programs.version, [1, 6, 2]),
       liberal: tcpIsLiberal(),
@@ -156,8 +156,8 @@ export class IptablesTarget implements Target<IptEntry> {
   }
 
   /** Chains and jumps that are missing, all in one restore. A chain that does not exist or is not in use needs no question. */
-  async #ensureJumps({ uses, jumps: found }: Seen, signal: AbortSignal): Promise<void> {
-    const missing: Jump[] = []
+  async #ensureJumps({ uses, jumps: found }: ChainUses, signal: AbortSignal): Promise<void> {
+    const missing: KubeJump[] = []
     const known = new Set(found ?? [])
     const listed = new Set<string>()
     for (const one of jumps) {

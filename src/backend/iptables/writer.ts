@@ -12,11 +12,12 @@
 // 5. Of a service port that changed, only the chains that differ from those in the book are written, and those it has no longer are deleted.
 
 import { ProxyError } from '../../lib/errors.ts'
-import type { Held, Refusal } from '../backend.ts'
-import type { Book } from './book.ts'
+import { ExecError } from '../../sys/process/exec.ts'
+import type { Held, RefusedEntry } from '../backend.ts'
+import { type ByteSink, RestoreInput } from '../iptables-kit/restore-input.ts'
 import { chainOf, chainsOf, declares, type IptEntry, isEndpoint, ownOf, rulesByChain, strayChain } from './entries.ts'
-import { Paper, type Sheet } from './paper.ts'
 import { compose, composeChains, composeDeletions, largeEndpoints, type OwnChains, suspectLines } from './restore.ts'
+import type { WrittenRules } from './written.ts'
 
 /** The changes of the base, of one service, what nobody known has left, or what is in the book and nobody wants. */
 export interface Unit {
@@ -30,17 +31,17 @@ export interface Unit {
   readonly keep?: boolean
 }
 
-export interface WriterOptions<S extends Sheet> {
-  readonly book: Book
+export interface RestoreWriterOptions<S extends ByteSink> {
+  readonly book: WrittenRules
   /** For one text. */
   readonly sheet: () => S
   /** More chains than these are written in several restores. */
   readonly chainsPerRestore: number
-  readonly restore: (paper: Paper<S>, signal: AbortSignal) => Promise<void>
+  readonly restore: (paper: RestoreInput<S>, signal: AbortSignal) => Promise<void>
 }
 
-export interface Written {
-  readonly refused: readonly Refusal[]
+export interface WriteResult {
+  readonly refused: readonly RefusedEntry[]
   /** Restores that failed. */
   readonly failures: number
   /** Lines in the last restore, by table. */
@@ -58,9 +59,9 @@ class Refused extends Error {
   }
 }
 
-export class Writer<S extends Sheet> {
-  readonly #options: WriterOptions<S>
-  #refused: Refusal[] = []
+export class RestoreWriter<S extends ByteSink> {
+  readonly #options: RestoreWriterOptions<S>
+  #refused: RefusedEntry[] = []
   #failures = 0
   /** The last restore failed. */
   #half = false
@@ -69,7 +70,7 @@ export class Writer<S extends Sheet> {
   #lines = { filter: 0, nat: 0 }
   #left: ProxyError | undefined
 
-  constructor(options: WriterOptions<S>) {
+  constructor(options: RestoreWriterOptions<S>) {
     this.#options = options
   }
 
@@ -79,7 +80,7 @@ export class Writer<S extends Sheet> {
   }
 
   /** Throws with code `iptables-restore` if what is refused is not in these units. */
-  async write(units: readonly Unit[], signal: AbortSignal): Promise<Written> {
+  async write(units: readonly Unit[], signal: AbortSignal): Promise<WriteResult> {
     this.#refused = []
     this.#failures = 0
     this.#left = undefined
@@ -160,17 +161,17 @@ export class Writer<S extends Sheet> {
     const staged = this.#stage(units)
     const lines = { filter: 0, nat: 0 }
     for (const write of this.#papers(staged)) {
-      const paper = new Paper(this.#options.sheet())
+      const paper = new RestoreInput(this.#options.sheet())
       try {
         signal.throwIfAborted()
         write(paper)
         await this.#options.restore(paper, signal)
       } catch (error) {
         staged.undo()
-        if (!(error instanceof ProxyError) || error.code !== 'exec' || error.fields.exitCode === undefined) throw error
+        if (!(error instanceof ExecError) || error.exitCode === undefined) throw error
         this.#failures++
         this.#half = true
-        return new Refused(error, suspectLines(String(error.fields.stderr), String(paper)))
+        return new Refused(error, suspectLines(error.stderr, String(paper)))
       } finally {
         paper.sheet.close()
       }
@@ -247,7 +248,7 @@ export class Writer<S extends Sheet> {
    * Where there are too many chains for one restore, they are written before anything jumps to them, all of a service port at
    * once; and deleted after nothing does any more, those that jump before those they jump to.
    */
-  *#papers({ written, some, stale, strays }: Staged): Iterable<(paper: Paper) => void> {
+  *#papers({ written, some, stale, strays }: Staged): Iterable<(paper: RestoreInput) => void> {
     const { book, chainsPerRestore } = this.#options
     const large = book.endpoints > largeEndpoints
     const weight = (entry: IptEntry) => some?.get(entry.id)?.size ?? entry.chains

@@ -3,8 +3,7 @@
 import { ProxyError } from '../../lib/errors.ts'
 import { type Family, isLoopback } from '../../lib/ip.ts'
 import { EEXIST } from '../../sys/errno.ts'
-import { AddressCache } from '../../sys/netlink/address.ts'
-import { errnoOf } from '../../sys/netlink/errors.ts'
+import { AddressCache } from '../../sys/netlink/address-codec.ts'
 import {
   RTM_DELADDR,
   RTM_DELLINK,
@@ -17,19 +16,20 @@ import {
   writeAddress,
   writeDummy,
   writeLinkName,
-} from '../../sys/netlink/link.ts'
+} from '../../sys/netlink/dummy-link.ts'
+import { decodeAddress, decodeLink, listAddresses } from '../../sys/netlink/interface-addresses.ts'
 import { AttributeReader, hostU32, type MessageReader, NLM_F_CREATE, NLM_F_EXCL } from '../../sys/netlink/message.ts'
-import { decodeAddress, decodeLink, listAddresses } from '../../sys/netlink/route.ts'
+import { errnoOf } from '../../sys/netlink/netlink-errors.ts'
 import { NetlinkSocket, type Wait } from '../../sys/netlink/socket.ts'
 import { type Subscription, subscribe } from '../../sys/netlink/subscribe.ts'
-import type { Refusal } from '../backend.ts'
+import type { RefusedEntry } from '../backend.ts'
 import { Batch } from './batch.ts'
 import { deviceName } from './entries.ts'
 
 const purpose = 'service addresses'
 const EADDRNOTAVAIL = 99
 
-export class Addresses {
+export class DeviceAddresses {
   readonly #socket = new NetlinkSocket({ protocol: 'route', purpose, receiveBufferBytes: 4 << 20 })
   readonly #family: Family
   readonly #onDrift: (what: string) => void
@@ -91,7 +91,10 @@ export class Addresses {
   }
 
   /** Returns those that are now on the device; another interface's own are left where they are. */
-  async bind(ips: readonly string[], wait: Wait): Promise<{ bound: readonly string[]; refused: readonly Refusal[] }> {
+  async bind(
+    ips: readonly string[],
+    wait: Wait,
+  ): Promise<{ bound: readonly string[]; refused: readonly RefusedEntry[] }> {
     const own = ips.filter((ip) => !this.#others.has(ip))
     for (const ip of ips) if (this.#others.has(ip)) this.#elsewhere.add(ip)
     const batch = new Batch<string>(this.#socket, `add addresses to ${deviceName}`, wait)

@@ -3,16 +3,16 @@
 import { describeError, ProxyError } from '../../lib/errors.ts'
 import { familyOf } from '../../lib/ip.ts'
 import type { Logger } from '../../lib/log.ts'
-import { run } from '../../sys/exec.ts'
-import { atLeast, kernelVersion } from '../../sys/families.ts'
+import { atLeast, kernelVersion } from '../../sys/kernel-facts.ts'
 import { command, type Service } from '../../sys/netlink/ipvs.ts'
+import { runProgram } from '../../sys/process/exec.ts'
 import { ensureSysctl } from '../../sys/sysctl.ts'
 import type { Backend, Settings } from '../backend.ts'
-import { findPrograms, type Programs, usableFamilies } from '../iptables/tools.ts'
+import { findPrograms, type Programs, usableFamilies } from '../iptables-kit/programs.ts'
 import { base } from './base.ts'
 import { PortTotals } from './counters.ts'
 import type { IpvsEntry } from './entries.ts'
-import { noIpvs, VirtualServers } from './kernel.ts'
+import { noIpvs, VirtualServers } from './ipvs-netlink.ts'
 import { plan } from './plan.ts'
 import { IpvsTarget } from './target.ts'
 
@@ -103,7 +103,7 @@ async function loadModule(log: Logger): Promise<void> {
   there?.close()
   if (there !== undefined) return
   try {
-    await run('modprobe', ['ip_vs'])
+    await runProgram('modprobe', ['ip_vs'])
   } catch (error) {
     log.warn('cannot load the module ip_vs', { error: describeError(error) })
   }

@@ -3,15 +3,15 @@
 import { ProxyError } from '../../lib/errors.ts'
 import { nextTurn } from '../../lib/time.ts'
 import { NLM_F_REQUEST } from '../../sys/netlink/message.ts'
-import type { Failure, NetlinkSocket, Wait } from '../../sys/netlink/socket.ts'
-import { MessageWriter } from '../../sys/netlink/writer.ts'
+import { MessageWriter } from '../../sys/netlink/message-writer.ts'
+import type { MessageFailure, NetlinkSocket, Wait } from '../../sys/netlink/socket.ts'
 
 /** The kernel works inside `send`, and the event loop waits for it: some hundred messages at a time. */
 const datagramBytes = 48 * 1024
 /** What one more message may take. */
 const roomBytes = 512
 
-export interface Refused<T> {
+export interface RefusedRequest<T> {
   readonly about: T
   readonly errno: number
   readonly error: ProxyError
@@ -43,8 +43,8 @@ export class Batch<T> {
   }
 
   /** Sends everything; returns what was refused of it. */
-  async send(): Promise<readonly Refused<T>[]> {
-    const refused: Refused<T>[] = []
+  async send(): Promise<readonly RefusedRequest<T>[]> {
+    const refused: RefusedRequest<T>[] = []
     for (const writer of [...this.#full, this.#writer]) {
       if (writer.count === 0) continue
       const last = writer.acknowledge()
@@ -57,7 +57,7 @@ export class Batch<T> {
     return refused
   }
 
-  #refuse(failure: Failure, refused: Refused<T>[]): void {
+  #refuse(failure: MessageFailure, refused: RefusedRequest<T>[]): void {
     const about = this.#about.get(failure.sequence)
     if (about === undefined) return
     refused.push({ about, errno: failure.errno, error: this.#socket.failure(this.#op, failure) })

@@ -6,12 +6,12 @@ import type { Logger } from '../../lib/log.ts'
 import { systemClock } from '../../lib/time.ts'
 import { command } from '../../sys/netlink/ipvs.ts'
 import type { Cleanup, Held } from '../backend.ts'
-import { legacyTables, listPrograms, type Programs, Tools } from '../iptables/tools.ts'
-import { Addresses } from './addresses.ts'
-import { VirtualServers } from './kernel.ts'
+import { IptablesPrograms, legacyTables, listPrograms, type Programs } from '../iptables-kit/programs.ts'
+import { DeviceAddresses } from './addresses.ts'
+import { VirtualServers } from './ipvs-netlink.ts'
 import { Members } from './members.ts'
-import { isOurs, outside } from './ours.ts'
-import { chains, type Table } from './rules.ts'
+import { isOurs, outside } from './ownership.ts'
+import { chains, type RuleTable } from './rules.ts'
 import { jumpLines, ownLines } from './tables.ts'
 
 export const cleanupIpvs: Cleanup = async (log, spared = { cidrs: [] }) => {
@@ -44,7 +44,7 @@ export async function removeAllRules(log: Logger): Promise<void> {
 
 async function removeServers(family: Family, log: Logger, spared: readonly string[]): Promise<void> {
   const members = new Members(family)
-  const addresses = new Addresses(family, () => undefined)
+  const addresses = new DeviceAddresses(family, () => undefined)
   try {
     const held: readonly Held[] = await members.read({})
     await addresses.read({})
@@ -72,7 +72,7 @@ async function removeServers(family: Family, log: Logger, spared: readonly strin
 }
 
 async function removeDevice(): Promise<void> {
-  const addresses = new Addresses(4, () => undefined)
+  const addresses = new DeviceAddresses(4, () => undefined)
   try {
     await addresses.read({})
     await addresses.destroy({})
@@ -82,7 +82,7 @@ async function removeDevice(): Promise<void> {
 }
 
 async function removeRules(programs: Programs, family: Family, log: Logger): Promise<void> {
-  const tools = new Tools({ programs, family, log, clock: systemClock, patienceMs: 30_000 })
+  const tools = new IptablesPrograms({ programs, family, log, clock: systemClock, patienceMs: 30_000 })
   const legacy = programs.flavour === 'legacy' ? legacyTables(family) : undefined
   for (const table of ['nat', 'filter', 'mangle'] as const) {
     // The legacy programs would make a table that is not there by looking at it.
@@ -93,7 +93,7 @@ async function removeRules(programs: Programs, family: Family, log: Logger): Pro
 }
 
 /** Chains are emptied by being named, then deleted; one that rules of others use, such as those of the iptables mode, stays for them. */
-export function removal(table: Table, saved: string): string {
+export function removal(table: RuleTable, saved: string): string {
   const lines = ownLines(table, saved)
   if (lines.length === 0) return ''
   const jump = new Set(jumpLines(table))

@@ -8,7 +8,7 @@ import type { PortCounters } from '../backend.ts'
 const others = 'others'
 
 /** One virtual server of a service port, as the kernel counts it: from zero when it is made anew. */
-export interface Reading {
+export interface CounterReading {
   readonly family: Family
   /** `tcp 10.0.0.1:80`. */
   readonly server: string
@@ -17,7 +17,7 @@ export interface Reading {
   readonly statistics: Statistics
 }
 
-interface Tally {
+interface RunningTotal {
   /** Everything so far, by which it ranks. */
   readonly all: PortCounters
   /** What was told under its own name. */
@@ -30,10 +30,10 @@ interface Tally {
  */
 export class PortTotals {
   #seen = new Map<string, Statistics>()
-  #tallies = new Map<string, Tally>()
+  #tallies = new Map<string, RunningTotal>()
   readonly #rest = new Map<Family, PortCounters>()
 
-  tell(readings: readonly Reading[], limit: number): readonly PortCounters[] {
+  tell(readings: readonly CounterReading[], limit: number): readonly PortCounters[] {
     const ports = [...this.#news(readings)].map(([key, more]) => {
       const before = this.#tallies.get(key) ?? { all: none(more), told: none(more) }
       return { key, more, all: add(before.all, more), told: before.told }
@@ -50,7 +50,7 @@ export class PortTotals {
   }
 
   /** By service port: what its servers counted since the last time. */
-  #news(readings: readonly Reading[]): ReadonlyMap<string, PortCounters> {
+  #news(readings: readonly CounterReading[]): ReadonlyMap<string, PortCounters> {
     const seen = new Map<string, Statistics>()
     const ports = new Map<string, PortCounters>()
     for (const { family, server, port, statistics } of readings) {

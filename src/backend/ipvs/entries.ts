@@ -9,13 +9,13 @@ export interface DeviceEntry extends Held {
   readonly kind: 'device'
 }
 
-export interface SetEntry extends Held {
+export interface IpsetEntry extends Held {
   readonly kind: 'set'
   readonly set: SetSpec
 }
 
 /** All iptables rules of one family; none depends on a service. */
-export interface RulesEntry extends Held {
+export interface IpvsRulesEntry extends Held {
   readonly kind: 'rules'
   readonly text: string
 }
@@ -39,13 +39,13 @@ export interface ServerEntry extends Held {
   readonly port: string
 }
 
-export type IpvsEntry = DeviceEntry | SetEntry | RulesEntry | AddressEntry | MemberEntry | ServerEntry
+export type IpvsEntry = DeviceEntry | IpsetEntry | IpvsRulesEntry | AddressEntry | MemberEntry | ServerEntry
 
 export const deviceName = 'kube-ipvs0'
 
 export const deviceEntry: DeviceEntry = { id: 'device', kind: 'device', digest: 'dummy' }
 
-export const setEntry = (set: SetSpec): SetEntry => ({ id: `set ${set.name}`, kind: 'set', digest: set.type, set })
+export const setEntry = (set: SetSpec): IpsetEntry => ({ id: `set ${set.name}`, kind: 'set', digest: set.type, set })
 
 export const addressEntry = (ip: string): AddressEntry => ({ id: `address ${ip}`, kind: 'address', digest: 'bound' })
 

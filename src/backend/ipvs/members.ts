@@ -2,8 +2,7 @@
 
 import { ProxyError } from '../../lib/errors.ts'
 import type { Family } from '../../lib/ip.ts'
-import { AddressCache } from '../../sys/netlink/address.ts'
-import { malformed } from '../../sys/netlink/errors.ts'
+import { AddressCache } from '../../sys/netlink/address-codec.ts'
 import {
   decodeSet,
   ipsetCommand,
@@ -17,8 +16,9 @@ import {
   writeSetName,
 } from '../../sys/netlink/ipset.ts'
 import { AttributeReader } from '../../sys/netlink/message.ts'
+import { malformed } from '../../sys/netlink/netlink-errors.ts'
 import { NetlinkSocket, type Wait } from '../../sys/netlink/socket.ts'
-import type { Held, Refusal } from '../backend.ts'
+import type { Held, RefusedEntry } from '../backend.ts'
 import { Batch } from './batch.ts'
 import { memberEntry, splitMember } from './entries.ts'
 import { setsOf } from './sets.ts'
@@ -52,7 +52,7 @@ export class Members {
     return held
   }
 
-  async create(sets: readonly SetSpec[], wait: Wait): Promise<readonly Refusal[]> {
+  async create(sets: readonly SetSpec[], wait: Wait): Promise<readonly RefusedEntry[]> {
     const batch = new Batch<SetSpec>(this.#socket, 'create sets', wait)
     for (const set of sets) {
       batch.add(ipsetMessage(ipsetCommand.create), 0, set, (writer) => writeCreate(writer, set))
@@ -63,7 +63,7 @@ export class Members {
   }
 
   /** Adds or deletes members, given by their ids. */
-  async change(ids: readonly string[], add: boolean, wait: Wait): Promise<readonly Refusal[]> {
+  async change(ids: readonly string[], add: boolean, wait: Wait): Promise<readonly RefusedEntry[]> {
     if (ids.length === 0) return []
     const batch = new Batch<string>(this.#socket, add ? 'add members' : 'delete members', wait)
     const type = ipsetMessage(add ? ipsetCommand.add : ipsetCommand.delete)

@@ -16,12 +16,12 @@ import {
 } from './entries.ts'
 import { type SetName, setName } from './sets.ts'
 
-export interface PlanOptions {
+export interface IpvsPlanOptions {
   /** Of services that name none. */
   readonly scheduler: string
 }
 
-export function plan(port: ServicePort, node: NodeView, options: PlanOptions): readonly IpvsEntry[] {
+export function plan(port: ServicePort, node: NodeView, options: IpvsPlanOptions): readonly IpvsEntry[] {
   const draft = new Draft(port, node, options.scheduler)
   for (const frontend of port.frontends) {
     if (frontend.kind === 'cluster-ip') draft.clusterIp(frontend)

@@ -5,14 +5,14 @@
 
 import { type Family, hostPort } from '../../lib/ip.ts'
 import { ConntrackTable } from '../../sys/netlink/conntrack.ts'
-import type { Flow } from '../../sys/netlink/flow.ts'
+import type { TrackedFlow } from '../../sys/netlink/conntrack-codec.ts'
 import { command, protocolNumbers, type Service } from '../../sys/netlink/ipvs.ts'
 import type { Retire } from '../backend.ts'
-import { Addresses } from './addresses.ts'
+import { DeviceAddresses } from './addresses.ts'
 import { cleanupIpvs, removeAllRules } from './cleanup.ts'
-import { VirtualServers } from './kernel.ts'
+import { VirtualServers } from './ipvs-netlink.ts'
 import { Members } from './members.ts'
-import { isOurs, outside } from './ours.ts'
+import { isOurs, outside } from './ownership.ts'
 
 export const retireIpvs: Retire = async (log, again, spared = { cidrs: [] }) => {
   const busy = (await retireFamily(4, spared.cidrs)) + (await retireFamily(6, spared.cidrs))
@@ -30,7 +30,7 @@ export const retireIpvs: Retire = async (log, again, spared = { cidrs: [] }) => 
 /** Returns how many servers are still in use. */
 async function retireFamily(family: Family, spared: readonly string[]): Promise<number> {
   const members = new Members(family)
-  const addresses = new Addresses(family, () => undefined)
+  const addresses = new DeviceAddresses(family, () => undefined)
   try {
     const held = await members.read({})
     await addresses.read({})
@@ -86,7 +86,7 @@ async function forgetFlows(family: Family, servers: readonly Service[]): Promise
   if (gone.size === 0) return
   const table = new ConntrackTable()
   try {
-    const flows: Flow[] = []
+    const flows: TrackedFlow[] = []
     const destinationPorts = new Set(servers.map(({ port }) => port))
     await table.list({ family, protocol: protocolNumbers.udp, destinationPorts }, (some) => {
       flows.push(...some.filter(({ destination, destinationPort }) => gone.has(hostPort(destination, destinationPort))))

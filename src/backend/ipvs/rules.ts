@@ -7,9 +7,9 @@ import type { Family } from '../../lib/ip.ts'
 import type { LocalDetector, NodeView } from '../../model/types.ts'
 import { type SetName, setComment, setName } from './sets.ts'
 
-export type Table = 'nat' | 'filter' | 'mangle'
+export type RuleTable = 'nat' | 'filter' | 'mangle'
 
-export const chains: Readonly<Record<Table, readonly string[]>> = {
+export const chains: Readonly<Record<RuleTable, readonly string[]>> = {
   nat: ['KUBE-SERVICES', 'KUBE-POSTROUTING', 'KUBE-NODE-PORT', 'KUBE-LOAD-BALANCER', 'KUBE-MARK-MASQ'],
   filter: [
     'KUBE-FORWARD',
@@ -22,15 +22,15 @@ export const chains: Readonly<Record<Table, readonly string[]>> = {
   mangle: ['SLUICE-IPVS-OUTPUT', 'SLUICE-SOURCE-RANGES'],
 }
 
-export interface Jump {
-  readonly table: Table
+export interface IpvsJump {
+  readonly table: RuleTable
   readonly from: string
   readonly to: string
   readonly comment: string
 }
 
 /** In the order they are prepended: the last comes first in its chain. */
-export const jumps: readonly Jump[] = [
+export const jumps: readonly IpvsJump[] = [
   { table: 'nat', from: 'OUTPUT', to: 'KUBE-SERVICES', comment: 'kubernetes service portals' },
   { table: 'nat', from: 'PREROUTING', to: 'KUBE-SERVICES', comment: 'kubernetes service portals' },
   { table: 'nat', from: 'POSTROUTING', to: 'KUBE-POSTROUTING', comment: 'kubernetes postrouting rules' },
@@ -44,7 +44,7 @@ export const jumps: readonly Jump[] = [
 ]
 
 /** As iptables-save prints it. */
-export const savedJump = ({ from, to, comment }: Jump): string =>
+export const savedJump = ({ from, to, comment }: IpvsJump): string =>
   `-A ${from} -m comment --comment "${comment}" -j ${to}`
 
 export function rulesText(node: NodeView): string {

@@ -12,20 +12,20 @@ import type { Clock } from '../../lib/time.ts'
 import { EEXIST, ENOENT } from '../../sys/errno.ts'
 import { command, type Destination, type Service } from '../../sys/netlink/ipvs.ts'
 import type { Wait } from '../../sys/netlink/socket.ts'
-import type { Refusal } from '../backend.ts'
+import type { RefusedEntry } from '../backend.ts'
 import { destinationKey, type ServerEntry, serverDigest, serverKey } from './entries.ts'
-import type { Requests, VirtualServers } from './kernel.ts'
+import type { Requests, VirtualServers } from './ipvs-netlink.ts'
 
 const ESRCH = 3
 
-export interface Known {
+export interface KnownServer {
   readonly server: Service
   readonly live: Map<string, Destination>
   /** Since when, monotonic. */
   readonly draining: Map<string, { readonly destination: Destination; readonly since: number }>
 }
 
-export interface Wish {
+export interface WantedServer {
   readonly key: string
   /** The id to blame. */
   readonly id: string
@@ -47,7 +47,7 @@ export interface ServersOptions {
 
 export class Servers {
   readonly #options: ServersOptions
-  readonly #known = new Map<string, Known>()
+  readonly #known = new Map<string, KnownServer>()
   /** Keys of servers with destinations that drain. */
   readonly #draining = new Set<string>()
 
@@ -55,7 +55,7 @@ export class Servers {
     this.#options = options
   }
 
-  get known(): ReadonlyMap<string, Known> {
+  get known(): ReadonlyMap<string, KnownServer> {
     return this.#known
   }
 
@@ -80,11 +80,11 @@ export class Servers {
   }
 
   /** Makes each server what is wished for. */
-  async reconcile(wishes: readonly Wish[], wait: Wait): Promise<readonly Refusal[]> {
+  async reconcile(wishes: readonly WantedServer[], wait: Wait): Promise<readonly RefusedEntry[]> {
     const first = await this.#attempt(wishes, wait)
     if (first.length === 0) return []
-    const again: Wish[] = []
-    const refusals: Refusal[] = []
+    const again: WantedServer[] = []
+    const refusals: RefusedEntry[] = []
     for (const { wish, refusal, stale } of first) {
       if (stale) again.push(wish)
       else refusals.push(refusal)
@@ -144,9 +144,9 @@ export class Servers {
     )
   }
 
-  async #readOne(server: Service, before: Known | undefined, wait: Wait): Promise<void> {
+  async #readOne(server: Service, before: KnownServer | undefined, wait: Wait): Promise<void> {
     const key = serverKey(server)
-    const known: Known = { server, live: new Map(), draining: new Map() }
+    const known: KnownServer = { server, live: new Map(), draining: new Map() }
     for (const { ip, port, weight } of await this.#options.kernel.destinations(server, wait)) {
       const destination = { ip, port, weight }
       const name = destinationKey(destination)
@@ -160,7 +160,7 @@ export class Servers {
     if (known.draining.size > 0) this.#draining.add(key)
   }
 
-  async #reread({ key, entry }: Wish, wait: Wait): Promise<void> {
+  async #reread({ key, entry }: WantedServer, wait: Wait): Promise<void> {
     const before = this.#known.get(key)
     const asked = entry?.server ?? before?.server
     this.#known.delete(key)
@@ -173,17 +173,17 @@ export class Servers {
   }
 
   /** One failure per server: the first says why. `stale`: what we knew was wrong. */
-  async #attempt(wishes: readonly Wish[], wait: Wait) {
+  async #attempt(wishes: readonly WantedServer[], wait: Wait) {
     if (wishes.length === 0) return []
     const requests = this.#options.kernel.requests<About>('program virtual servers', wait)
-    const byKey = new Map<string, Wish>()
+    const byKey = new Map<string, WantedServer>()
     for (const wish of wishes) {
       byKey.set(wish.key, wish)
       this.#bring(wish, requests)
     }
-    const failed = new Map<string, { wish: Wish; refusal: Refusal; stale: boolean }>()
+    const failed = new Map<string, { wish: WantedServer; refusal: RefusedEntry; stale: boolean }>()
     for (const { about, errno, error } of await requests.send()) {
-      const wish = byKey.get(about.key) as Wish
+      const wish = byKey.get(about.key) as WantedServer
       const gone = errno === ENOENT || errno === ESRCH
       if (gone && (about.what === command.deleteDestination || about.what === command.deleteService)) continue
       if (failed.has(about.key)) continue
@@ -197,7 +197,7 @@ export class Servers {
     return [...failed.values()]
   }
 
-  #bring({ key, entry }: Wish, requests: Requests<About>): void {
+  #bring({ key, entry }: WantedServer, requests: Requests<About>): void {
     const known = this.#known.get(key)
     if (entry === undefined) {
       if (known === undefined) return
@@ -212,7 +212,7 @@ export class Servers {
       requests.service(what, { key, what }, server)
     }
     const live = known?.live ?? new Map<string, Destination>()
-    const draining: Known['draining'] = known?.draining ?? new Map()
+    const draining: KnownServer['draining'] = known?.draining ?? new Map()
     this.#known.set(key, { server, live, draining })
     const wanted = new Set<string>()
     for (const destination of entry.destinations) {

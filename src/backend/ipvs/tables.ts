@@ -2,18 +2,18 @@
 
 import { createHash } from 'node:crypto'
 import type { Family } from '../../lib/ip.ts'
-import { run } from '../../sys/exec.ts'
+import { runProgram } from '../../sys/process/exec.ts'
 import type { Held } from '../backend.ts'
-import { openSight, type Sight } from '../iptables/sight.ts'
-import { atLeast, programName, type Tools } from '../iptables/tools.ts'
-import type { RulesEntry } from './entries.ts'
-import { chains, jumps, savedJump, type Table } from './rules.ts'
+import { atLeast, type IptablesPrograms, programName } from '../iptables-kit/programs.ts'
+import { openTableReader, type TableReader } from '../iptables-kit/table-reader.ts'
+import type { IpvsRulesEntry } from './entries.ts'
+import { chains, jumps, type RuleTable, savedJump } from './rules.ts'
 
 const doubtsAllowed = 5
 const tableNames = ['nat', 'filter', 'mangle'] as const
 
 /** What is ours in the tables, line by line. */
-type Saved = Readonly<Record<Table, readonly string[]>>
+type Saved = Readonly<Record<RuleTable, readonly string[]>>
 
 interface Written {
   /** Of the entry. */
@@ -25,8 +25,8 @@ interface Written {
 }
 
 export class Tables {
-  readonly #tools: Tools
-  readonly #sight: Sight
+  readonly #tools: IptablesPrograms
+  readonly #sight: TableReader
   readonly #family: Family
   #written: Written | undefined
   /** How often in a row what was written had another shape than expected. */
@@ -36,14 +36,14 @@ export class Tables {
   /** What was read last, and the mark of that moment. */
   #last: { readonly mark: string; readonly saved: Saved } | undefined
 
-  constructor(tools: Tools, family: Family) {
+  constructor(tools: IptablesPrograms, family: Family) {
     this.#tools = tools
     this.#family = family
-    this.#sight = openSight(tools, family)
+    this.#sight = openTableReader(tools, family)
   }
 
   async read(signal: AbortSignal): Promise<readonly Held[]> {
-    const mark = await this.#sight.mark()
+    const mark = await this.#sight.version()
     // To start a program costs more than all the rest of a look. The mark of the legacy flavour can miss a change.
     const exact = this.#tools.programs.flavour === 'nft'
     if (exact && this.#written !== undefined && mark === this.#mark) {
@@ -60,21 +60,21 @@ export class Tables {
     return some ? [{ id: 'rules', kind: 'rules', digest: 'unknown' }] : []
   }
 
-  async write(entry: RulesEntry, signal: AbortSignal): Promise<void> {
+  async write(entry: IpvsRulesEntry, signal: AbortSignal): Promise<void> {
     const saved = this.#last?.saved ?? (await this.#save(signal))
     this.#last = undefined
     this.#written = undefined
     const randomFully = atLeast(this.#tools.programs.version, [1, 6, 2])
     const text = randomFully ? entry.text : entry.text.replaceAll(' --random-fully', '')
     await this.#tools.restore(withJumps(text, saved), signal)
-    this.#mark = await this.#sight.mark()
+    this.#mark = await this.#sight.version()
     this.#written = { digest: entry.digest, shape: shapeOf(text), looks: undefined }
   }
 
   /** What is not as it was left, in words; '' if all is. Reads the tables only if somebody changed any rule. */
   async check(signal: AbortSignal): Promise<string> {
     if (this.#written === undefined) return ''
-    const mark = await this.#sight.mark()
+    const mark = await this.#sight.version()
     if (mark === this.#mark && this.#written.looks !== undefined) return ''
     const saved = await this.#save(signal)
     if (this.#asWritten(saved)) {
@@ -108,7 +108,7 @@ export class Tables {
   async #save(signal: AbortSignal): Promise<Saved> {
     // All tables at once: starting a program is most of the cost.
     const program = `${programName(this.#family)}${this.#tools.programs.suffix}-save`
-    const { stdout } = await run(program, [], { signal })
+    const { stdout } = await runProgram(program, [], { signal })
     return {
       nat: ownLines('nat', section(stdout, 'nat')),
       filter: ownLines('filter', section(stdout, 'filter')),
@@ -118,7 +118,7 @@ export class Tables {
 }
 
 /** Our chains, their rules, and the jumps to them; counters left out. */
-export function ownLines(table: Table, text: string): readonly string[] {
+export function ownLines(table: RuleTable, text: string): readonly string[] {
   const own = new Set(chains[table])
   const jump = new Set(jumpLines(table))
   return text
@@ -130,11 +130,11 @@ export function ownLines(table: Table, text: string): readonly string[] {
     .map((line) => line.replace(/ \[\d+:\d+\]$/, ''))
 }
 
-export const jumpLines = (table: Table): readonly string[] =>
+export const jumpLines = (table: RuleTable): readonly string[] =>
   jumps.filter((jump) => jump.table === table).map((jump) => savedJump(jump))
 
 /** From `*table` to its COMMIT. */
-function section(saved: string, table: Table): string {
+function section(saved: string, table: RuleTable): string {
   const start = saved.indexOf(`*${table}\n`)
   return start < 0 ? '' : saved.slice(start, saved.indexOf('COMMIT\n', start))
 }

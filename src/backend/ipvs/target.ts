@@ -4,33 +4,33 @@
 // they go. Servers are therefore always named by our sets: that is how we know our own again, after a crash or a predecessor.
 
 import { describeError } from '../../lib/errors.ts'
+import { Mutex } from '../../lib/mutex.ts'
 import type { Timer } from '../../lib/time.ts'
-import { Turns } from '../../lib/turns.ts'
 import type { ServiceSeen } from '../../sys/netlink/ipvs.ts'
 import type { Wait } from '../../sys/netlink/socket.ts'
-import type { Applied, Changes, Held, OpenContext, Refusal, Target, Wanted } from '../backend.ts'
-import { type Programs, Tools } from '../iptables/tools.ts'
-import { Addresses } from './addresses.ts'
-import type { Reading } from './counters.ts'
+import type { Applied, Changes, Held, OpenContext, RefusedEntry, Target, Wanted } from '../backend.ts'
+import { IptablesPrograms, type Programs } from '../iptables-kit/programs.ts'
+import { DeviceAddresses } from './addresses.ts'
+import type { CounterReading } from './counters.ts'
 import {
   addressEntry,
   deviceEntry,
   exactId,
   type IpvsEntry,
+  type IpvsRulesEntry,
   keyOfId,
   memberEntry,
   nodePortId,
-  type RulesEntry,
   serverKey,
 } from './entries.ts'
-import type { VirtualServers } from './kernel.ts'
+import type { VirtualServers } from './ipvs-netlink.ts'
 import { Members } from './members.ts'
-import { isOurs, outside } from './ours.ts'
-import { Servers, type Wish } from './servers.ts'
+import { isOurs, outside } from './ownership.ts'
+import { Servers, type WantedServer } from './servers.ts'
 import { setName } from './sets.ts'
 import { Tables } from './tables.ts'
 
-export interface TargetOptions {
+export interface IpvsTargetOptions {
   readonly context: OpenContext
   readonly kernel: VirtualServers
   readonly programs: Programs
@@ -48,9 +48,9 @@ const fullShare = 100
 const spellMs = 10
 
 export class IpvsTarget implements Target<IpvsEntry> {
-  readonly #options: TargetOptions
+  readonly #options: IpvsTargetOptions
   readonly #members: Members
-  readonly #addresses: Addresses
+  readonly #addresses: DeviceAddresses
   readonly #tables: Tables
   readonly #servers: Servers
   readonly #stop = new AbortController()
@@ -61,26 +61,29 @@ export class IpvsTarget implements Target<IpvsEntry> {
   #readMs = 0
   #drifted = false
   /** Syncs, looks and the last one. */
-  readonly #turns = new Turns()
+  readonly #turns = new Mutex()
   #verified = 0
   /** Members of KUBE-IPVS-IPS, which belong to their addresses. */
   readonly #listed = new Set<string>()
   /** Names of service ports by server, for statistics. */
   readonly #names = new Map<string, string>()
 
-  constructor(options: TargetOptions) {
+  constructor(options: IpvsTargetOptions) {
     const { context, kernel, programs, drainLimitMs } = options
     const { family, log, clock } = context
     this.#options = options
     this.#members = new Members(family)
-    this.#addresses = new Addresses(family, (what) => this.#tell(what))
-    this.#tables = new Tables(new Tools({ programs, family, log, clock, patienceMs: options.syncPeriodMs }), family)
+    this.#addresses = new DeviceAddresses(family, (what) => this.#tell(what))
+    this.#tables = new Tables(
+      new IptablesPrograms({ programs, family, log, clock, patienceMs: options.syncPeriodMs }),
+      family,
+    )
     this.#servers = new Servers({ kernel, family, clock, drainLimitMs })
     this.#included = outside(options.excludeCidrs)
   }
 
   async observe(signal: AbortSignal): Promise<readonly Held[]> {
-    return this.#turns.take(async () => {
+    return this.#turns.run(async () => {
       const wait: Wait = { signal }
       const held: Held[] = []
       const { family, clock } = this.#options.context
@@ -116,7 +119,7 @@ export class IpvsTarget implements Target<IpvsEntry> {
   }
 
   async apply(changes: Changes<IpvsEntry>, wanted: Wanted<IpvsEntry>, signal: AbortSignal): Promise<Applied> {
-    return this.#turns.take(async () => {
+    return this.#turns.run(async () => {
       const before = this.#options.kernel.sent
       const refused = await this.#apply(changes, wanted, { signal }, signal)
       this.#arm()
@@ -129,11 +132,11 @@ export class IpvsTarget implements Target<IpvsEntry> {
     wanted: Wanted<IpvsEntry>,
     wait: Wait,
     signal: AbortSignal,
-  ): Promise<readonly Refusal[]> {
+  ): Promise<readonly RefusedEntry[]> {
     const of = <K extends IpvsEntry['kind']>(kind: K) =>
       put.filter((entry): entry is Extract<IpvsEntry, { kind: K }> => entry.kind === kind)
     const dropped = (kind: string) => drop.filter((held) => held.kind === kind).map(({ id }) => id)
-    const refused: Refusal[] = []
+    const refused: RefusedEntry[] = []
     if (of('device').length > 0) await this.#addresses.create(wait)
     const sets = of('set')
     if (sets.length > 0)
@@ -143,7 +146,7 @@ export class IpvsTarget implements Target<IpvsEntry> {
           wait,
         )),
       )
-    for (const entry of of('rules') as RulesEntry[]) await this.#tables.write(entry, signal)
+    for (const entry of of('rules') as IpvsRulesEntry[]) await this.#tables.write(entry, signal)
 
     await this.#unbind(dropped('address').map(ipOf), wait)
     const members = of('member').map(({ id }) => id)
@@ -171,7 +174,7 @@ export class IpvsTarget implements Target<IpvsEntry> {
     this.#options.onClose?.()
     this.#stop.abort()
     this.#timer?.cancel()
-    await this.#turns.take(async () => {})
+    await this.#turns.run(async () => {})
     this.#options.kernel.close()
     this.#members.close()
     this.#addresses.close()
@@ -179,7 +182,7 @@ export class IpvsTarget implements Target<IpvsEntry> {
   }
 
   /** Of all servers in the kernel: those that are not ours have no name and are left out. */
-  readings(services: readonly ServiceSeen[]): readonly Reading[] {
+  readings(services: readonly ServiceSeen[]): readonly CounterReading[] {
     const { family } = this.#options.context
     return services.flatMap((service) => {
       const server = serverKey(service)
@@ -189,10 +192,10 @@ export class IpvsTarget implements Target<IpvsEntry> {
   }
 
   /** An exact address goes before a node port of the same number, whoever asks for it. */
-  #wishes(ids: readonly string[], wanted: Wanted<IpvsEntry>): readonly Wish[] {
+  #wishes(ids: readonly string[], wanted: Wanted<IpvsEntry>): readonly WantedServer[] {
     const asked = new Set(ids)
     const keys = new Set(ids.flatMap((id) => keyOfId(id) ?? []))
-    return [...keys].map((key): Wish => {
+    return [...keys].map((key): WantedServer => {
       const entry = wanted.entry(exactId(key)) ?? wanted.entry(nodePortId(key))
       if (entry?.kind !== 'server') {
         this.#names.delete(key)
@@ -203,7 +206,7 @@ export class IpvsTarget implements Target<IpvsEntry> {
     })
   }
 
-  async #bind(ips: readonly string[], wait: Wait): Promise<readonly Refusal[]> {
+  async #bind(ips: readonly string[], wait: Wait): Promise<readonly RefusedEntry[]> {
     if (ips.length === 0) return []
     const set = setName('KUBE-IPVS-IPS', this.#options.context.family)
     const { bound, refused } = await this.#addresses.bind(ips, wait)
@@ -252,7 +255,7 @@ export class IpvsTarget implements Target<IpvsEntry> {
   async #look(): Promise<void> {
     // A sync under way knows better; its changes are not tampering.
     if (this.#turns.open > 0 || this.#drifted) return
-    await this.#turns.take(async () => {
+    await this.#turns.run(async () => {
       const { signal } = this.#stop
       const wait: Wait = { signal, deadlineMs: 10_000 }
       if (this.#servers.anyDraining) await this.#servers.sweep(wait, this.#enough())

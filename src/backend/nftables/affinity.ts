@@ -2,7 +2,7 @@
 
 import type { Endpoint, NodeView, ServicePort } from '../../model/types.ts'
 import { nftEndpointBase, nftServiceBase } from '../names.ts'
-import { chainEntry, type NftEntry, type Rule, setEntry } from './entries.ts'
+import { chainEntry, type NftEntry, type PlannedRule, setEntry } from './entries.ts'
 import { fromLocalPods } from './rules.ts'
 
 /** The chain that traffic of one kind enters. */
@@ -41,29 +41,29 @@ function endpointEntries(port: ServicePort, base: string, endpoint: Endpoint): r
 function balance(port: ServicePort, name: string, endpoints: readonly Endpoint[]): NftEntry {
   const bases = endpoints.map((endpoint) => nftEndpointBase(port, endpoint))
   const remembered = bases.map(
-    (base): Rule => ({
+    (base): PlannedRule => ({
       statements: [
         { kind: 'in-set', fields: ['saddr'], set: `affinity-${base}` },
         { kind: 'goto', chain: `endpoint-${base}` },
       ],
     }),
   )
-  const spread: Rule = {
+  const spread: PlannedRule = {
     statements: [{ kind: 'random-verdict', targets: bases.map((base) => `endpoint-${base}`) }],
   }
   // A packet that entered before a commit may look into the old map after it, and find nothing: dropped, it is sent again.
-  const drop: Rule = { statements: [{ kind: 'drop' }] }
+  const drop: PlannedRule = { statements: [{ kind: 'drop' }] }
   return chainEntry({ name, rules: [...remembered, spread, drop], comment: port.name })
 }
 
 function externalChain(port: ServicePort, node: NodeView): NftEntry {
   const cluster = affinityDispatch(port, 'cluster')
-  const mark: Rule['statements'][number] = { kind: 'mark-or', bits: node.masqueradeMark }
-  const rules: Rule[] = []
+  const mark: PlannedRule['statements'][number] = { kind: 'mark-or', bits: node.masqueradeMark }
+  const rules: PlannedRule[] = []
   if (port.external === 'cluster') {
     rules.push({ statements: [mark, { kind: 'goto', chain: cluster }], comment: 'masquerade' })
   } else {
-    const local: Rule['statements'][number] = { kind: 'address-type-local', field: 'saddr' }
+    const local: PlannedRule['statements'][number] = { kind: 'address-type-local', field: 'saddr' }
     const pods = fromLocalPods(node, true)
     if (pods !== undefined) {
       rules.push({ statements: [pods, { kind: 'goto', chain: cluster }], comment: 'short-circuit pod traffic' })

@@ -2,13 +2,13 @@
 
 import type { NodeView } from '../../model/types.ts'
 import {
+  type ChainHook,
   type ChainSpec,
   chainEntry,
   element,
-  type Hook,
   type NftEntry,
-  type Rule,
-  type SetSpec,
+  type NftSetSpec,
+  type PlannedRule,
   type Statement,
   setEntry,
 } from './entries.ts'
@@ -25,9 +25,9 @@ export function base(node: NodeView): readonly NftEntry[] {
   ]
 }
 
-function sets(node: NodeView): readonly SetSpec[] {
+function sets(node: NodeView): readonly NftSetSpec[] {
   const verdicts = 'address . protocol . port : verdict'
-  const list: SetSpec[] = [
+  const list: NftSetSpec[] = [
     { name: 'cluster-ips', shape: 'address', comment: 'Active ClusterIPs' },
     {
       name: 'hairpin-connections',
@@ -66,8 +66,8 @@ function sets(node: NodeView): readonly SetSpec[] {
 
 /** Chains that are jumped to come before those that jump. */
 function chains(node: NodeView): readonly ChainSpec[] {
-  const fresh = (chain: string): Rule => ({ statements: [{ kind: 'ct-new' }, { kind: 'jump', chain }] })
-  const jump = (chain: string): Rule => ({ statements: [{ kind: 'jump', chain }] })
+  const fresh = (chain: string): PlannedRule => ({ statements: [{ kind: 'ct-new' }, { kind: 'jump', chain }] })
+  const jump = (chain: string): PlannedRule => ({ statements: [{ kind: 'jump', chain }] })
   return [
     {
       name: 'reject-chain',
@@ -104,12 +104,12 @@ function chains(node: NodeView): readonly ChainSpec[] {
   ]
 }
 
-function hooked(name: string, hook: Hook, priority: number, rules: readonly Rule[]): ChainSpec {
+function hooked(name: string, hook: ChainHook, priority: number, rules: readonly PlannedRule[]): ChainSpec {
   return { name, hook: { type: name.startsWith('nat-') ? 'nat' : 'filter', hook, priority }, rules }
 }
 
 /** The mark is cleared so that a packet which passes twice is not masqueraded twice. */
-function masquerading(node: NodeView): readonly Rule[] {
+function masquerading(node: NodeView): readonly PlannedRule[] {
   const bits = node.masqueradeMark
   return [
     { statements: [{ kind: 'match-mark', bits }, { kind: 'mark-clear', bits }, { kind: 'masquerade' }] },
@@ -123,13 +123,13 @@ function masquerading(node: NodeView): readonly Rule[] {
   ]
 }
 
-function clusterIpsCheck(node: NodeView): readonly Rule[] {
-  const rejectUnused: Rule = {
+function clusterIpsCheck(node: NodeView): readonly PlannedRule[] {
+  const rejectUnused: PlannedRule = {
     statements: [{ kind: 'in-set', fields: ['daddr'], set: 'cluster-ips' }, { kind: 'reject' }],
     comment: 'Reject traffic to invalid ports of ClusterIPs',
   }
   const dropUnallocated = node.serviceCidrs.map(
-    (cidr): Rule => ({
+    (cidr): PlannedRule => ({
       statements: [{ kind: 'match-address', field: 'daddr', cidr }, { kind: 'drop' }],
       comment: 'Drop traffic to unallocated ClusterIPs',
     }),
@@ -137,7 +137,7 @@ function clusterIpsCheck(node: NodeView): readonly Rule[] {
   return [rejectUnused, ...dropUnallocated]
 }
 
-function firewallCheck(): Rule {
+function firewallCheck(): PlannedRule {
   return {
     statements: [
       { kind: 'in-set', fields: addressKey, set: 'firewalled-ips' },
@@ -148,8 +148,8 @@ function firewallCheck(): Rule {
   }
 }
 
-function services(node: NodeView): readonly Rule[] {
-  const rules: Rule[] = []
+function services(node: NodeView): readonly PlannedRule[] {
+  const rules: PlannedRule[] = []
   const toClusterIp: Statement = { kind: 'in-set', fields: ['daddr'], set: 'cluster-ips' }
   const mark: Statement = { kind: 'mark-or', bits: node.masqueradeMark }
   const outside = fromLocalPods(node, false)

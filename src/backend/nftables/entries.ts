@@ -4,12 +4,12 @@ import type { Protocol } from '../../model/types.ts'
 import type { Held } from '../backend.ts'
 import { hash32 } from '../names.ts'
 
-export type NftEntry = SetEntry | ChainEntry | ElementEntry | FrontendEntry | ListenerEntry
+export type NftEntry = NftSetEntry | ChainEntry | ElementEntry | FrontendEntry | LoopbackListenerEntry
 
 /** A named set or map. */
-export interface SetEntry extends Held {
+export interface NftSetEntry extends Held {
   readonly kind: 'set'
-  readonly set: SetSpec
+  readonly set: NftSetSpec
 }
 
 /** A chain with all its rules; written whole. */
@@ -36,21 +36,21 @@ export interface FrontendEntry extends Held {
 }
 
 /** A socket on loopback for a node port: the kernel cannot translate 127.0.0.1 and ::1 without route_localnet. */
-export interface ListenerEntry extends Held {
+export interface LoopbackListenerEntry extends Held {
   readonly kind: 'listener'
   readonly listener: ListenerSpec
 }
 
-export interface SetSpec {
+export interface NftSetSpec {
   readonly name: string
-  readonly shape: SetShape
+  readonly shape: NftSetShape
   readonly comment: string
   /** Affinity sets: members come from packets and leave after this time. */
   readonly timeoutSeconds?: number
 }
 
 /** The shapes of key and value that we use; each has one fixed encoding per family. */
-export type SetShape =
+export type NftSetShape =
   | 'address'
   | 'address . address . protocol . port'
   | 'address . protocol . port'
@@ -63,14 +63,14 @@ export type SetShape =
 
 export interface ChainSpec {
   readonly name: string
-  readonly hook?: { readonly type: 'filter' | 'nat'; readonly hook: Hook; readonly priority: number }
-  readonly rules: readonly Rule[]
+  readonly hook?: { readonly type: 'filter' | 'nat'; readonly hook: ChainHook; readonly priority: number }
+  readonly rules: readonly PlannedRule[]
   readonly comment?: string
 }
 
-export type Hook = 'prerouting' | 'input' | 'forward' | 'output' | 'postrouting'
+export type ChainHook = 'prerouting' | 'input' | 'forward' | 'output' | 'postrouting'
 
-export interface Rule {
+export interface PlannedRule {
   readonly statements: readonly Statement[]
   readonly comment?: string
 }
@@ -150,7 +150,7 @@ export const frontendEntry = (frontend: FrontendSpec): FrontendEntry => ({
   frontend,
 })
 
-export const setEntry = (set: SetSpec): SetEntry => ({
+export const setEntry = (set: NftSetSpec): NftSetEntry => ({
   kind: 'set',
   id: `set ${set.name}`,
   digest: setDigest(set),
@@ -158,7 +158,7 @@ export const setEntry = (set: SetSpec): SetEntry => ({
 })
 
 /** The timeout of an affinity set is not part of it: rules give theirs with every client they remember. */
-export const setDigest = (set: Pick<SetSpec, 'shape' | 'comment'>): string => `${set.shape} # ${set.comment}`
+export const setDigest = (set: Pick<NftSetSpec, 'shape' | 'comment'>): string => `${set.shape} # ${set.comment}`
 
 /** The digest is what the kernel keeps in every rule of the chain, so that a chain can be recognised without reading its rules. */
 export const chainEntry = (chain: ChainSpec): ChainEntry => ({

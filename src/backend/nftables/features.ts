@@ -3,16 +3,23 @@
 import { ProxyError } from '../../lib/errors.ts'
 import type { Family } from '../../lib/ip.ts'
 import { EPERM } from '../../sys/errno.ts'
-import { beginBatch, endBatch, writeChain, writeRule, writeSet, writeTable } from '../../sys/netlink/nft/objects.ts'
-import { type Chain, TABLE_OWNER, TABLE_PERSIST } from '../../sys/netlink/nft/types.ts'
-import type { Nftables } from '../../sys/netlink/nftables.ts'
-import { MessageWriter } from '../../sys/netlink/writer.ts'
-import { compile } from './compile.ts'
-import type { Hook, SetShape, Statement } from './entries.ts'
+import { MessageWriter } from '../../sys/netlink/message-writer.ts'
+import { type Chain, TABLE_OWNER, TABLE_PERSIST } from '../../sys/netlink/nft/nft-types.ts'
+import type { Nftables } from '../../sys/netlink/nft/nftables.ts'
+import {
+  beginBatch,
+  endBatch,
+  writeChain,
+  writeRule,
+  writeSet,
+  writeTable,
+} from '../../sys/netlink/nft/write-objects.ts'
+import { compile } from './commit/compile.ts'
+import { declare } from './commit/set-codec.ts'
+import type { ChainHook, NftSetShape, Statement } from './entries.ts'
 import { addressKey } from './rules.ts'
-import { declare } from './shapes.ts'
 
-export interface Features {
+export interface NftablesFeatures {
   /** The table can be ours alone: nobody else's flush touches it (Linux 5.12). */
   readonly owner: boolean
   /** It can also outlive us, without which owning it is of no use (Linux 6.9). */
@@ -24,7 +31,7 @@ export interface Features {
 const probe = 'sluice-probe'
 
 /** Throws a ProxyError that says what is missing if the mode cannot work at all. */
-export async function findFeatures(nft: Nftables, family: Family): Promise<Features> {
+export async function findFeatures(nft: Nftables, family: Family): Promise<NftablesFeatures> {
   const table = { family, name: probe }
   const parts = new Map<number, string>()
   const failure = await attempt(nft, (w) => writeRequired(w, family, parts))
@@ -60,7 +67,7 @@ function writeRequired(w: MessageWriter, family: Family, parts: Map<number, stri
   for (const base of chains) {
     if (base !== undefined) parts.set(writeChain(w, { ...names, name: base.hook, base }), `${base.type} chains`)
   }
-  const sets: readonly (readonly [string, SetShape])[] = [
+  const sets: readonly (readonly [string, NftSetShape])[] = [
     ['slots', 'address . protocol . port . slot : address . port'],
     ['clients', 'affinity'],
     ['ranges', 'address . protocol . port . range'],
@@ -76,7 +83,7 @@ function writeRequired(w: MessageWriter, family: Family, parts: Map<number, stri
 }
 
 /** What may be left out of a kernel that has nf_tables. */
-const optional: readonly (readonly [name: string, chain: Hook, statement: Statement])[] = [
+const optional: readonly (readonly [name: string, chain: ChainHook, statement: Statement])[] = [
   ['connection tracking in rules (CONFIG_NFT_CT)', 'input', { kind: 'ct-new' }],
   [
     'look-up of routes in rules (CONFIG_NFT_FIB_IPV4, CONFIG_NFT_FIB_IPV6)',
@@ -97,11 +104,11 @@ const optional: readonly (readonly [name: string, chain: Hook, statement: Statem
  * For tests: with `SLUICE_NFT_FEATURES` set, only the features it names are used (`owner,persist`; empty: none), so that the
  * ways of older kernels can be gone on a newer one.
  */
-export function permitted(found: Features, names = process.env.SLUICE_NFT_FEATURES): Features {
+export function permitted(found: NftablesFeatures, names = process.env.SLUICE_NFT_FEATURES): NftablesFeatures {
   if (names === undefined) return found
   const allowed = new Set(names.split(','))
   const entries = Object.entries(found).map(([name, has]) => [name, has && allowed.has(name)])
-  return Object.fromEntries(entries) as Features
+  return Object.fromEntries(entries) as NftablesFeatures
 }
 
 async function attempt(nft: Nftables, write: (writer: MessageWriter) => void) {

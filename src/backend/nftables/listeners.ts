@@ -1,11 +1,11 @@
 // Node ports on loopback: sockets of our own, since the kernel drops translated answers to 127.0.0.1 and ::1 as martians.
 
 import { ProxyError } from '../../lib/errors.ts'
-import type { Changes, Held, OpenContext, Refusal } from '../backend.ts'
+import type { Changes, Held, OpenContext, RefusedEntry } from '../backend.ts'
 import { Balancer } from '../relay/balance.ts'
 import { type Relay, relayTcp } from '../relay/tcp.ts'
 import { relayUdp } from '../relay/udp.ts'
-import type { ListenerEntry, NftEntry } from './entries.ts'
+import type { LoopbackListenerEntry, NftEntry } from './entries.ts'
 
 /** As long as the kernel keeps a UDP flow with traffic in one direction. */
 const udpIdleMs = 30_000
@@ -16,7 +16,7 @@ interface Open {
   digest: string
 }
 
-export class Listeners {
+export class LoopbackListeners {
   readonly #context: OpenContext
   readonly #open = new Map<string, Open>()
 
@@ -28,8 +28,8 @@ export class Listeners {
     return [...this.#open].map(([id, { digest }]) => ({ id, kind: 'listener', digest }))
   }
 
-  async apply({ put, drop }: Changes<NftEntry>): Promise<readonly Refusal[]> {
-    const refused: Refusal[] = []
+  async apply({ put, drop }: Changes<NftEntry>): Promise<readonly RefusedEntry[]> {
+    const refused: RefusedEntry[] = []
     for (const held of drop) {
       if (held.kind === 'listener') await this.#close(held.id)
     }
@@ -52,7 +52,7 @@ export class Listeners {
   }
 
   /** Endpoints change in place: connections under way go on. */
-  async #put({ id, digest, listener }: ListenerEntry): Promise<void> {
+  async #put({ id, digest, listener }: LoopbackListenerEntry): Promise<void> {
     const { clock, log } = this.#context
     const open = this.#open.get(id)
     if (open !== undefined) {

@@ -1,7 +1,7 @@
 // Rules that several chains share, and the chains that frontends with the same number of endpoints share.
 
 import type { NodeView } from '../../model/types.ts'
-import { type ChainSpec, chainDigest, type KeyField, type Rule, type Statement } from './entries.ts'
+import { type ChainSpec, chainDigest, type KeyField, type PlannedRule, type Statement } from './entries.ts'
 
 /** Matches traffic of this node's pods, or all other traffic; undefined where pods cannot be told apart. */
 export function fromLocalPods(node: NodeView, yes: boolean): Statement | undefined {
@@ -93,9 +93,9 @@ function makeChains(balance: Balance, node: NodeView): readonly ChainSpec[] {
 }
 
 /** Traffic of this node and its pods to an address with a Local policy goes to every endpoint. */
-function shortCircuit(balance: Balance, node: NodeView, plain: string): readonly Rule[] {
+function shortCircuit(balance: Balance, node: NodeView, plain: string): readonly PlannedRule[] {
   if (balance.cluster === 0) return []
-  const rules: Rule[] = []
+  const rules: PlannedRule[] = []
   const pods = fromLocalPods(node, true)
   if (pods !== undefined) {
     rules.push({ statements: [pods, { kind: 'goto', chain: plain }], comment: 'short-circuit pod traffic' })
@@ -112,8 +112,8 @@ function shortCircuit(balance: Balance, node: NodeView, plain: string): readonly
  * The final drop is for a packet whose slot was not found because a commit came between its two look-ups: dropped, it is sent
  * again; passed on, it would leave an untranslated conntrack entry that breaks the connection for good.
  */
-function pick(balance: Balance, count: number, offset: number): readonly Rule[] {
-  const drop: Rule = { statements: [{ kind: 'drop' }] }
+function pick(balance: Balance, count: number, offset: number): readonly PlannedRule[] {
+  const drop: PlannedRule = { statements: [{ kind: 'drop' }] }
   if (count === 0) return [drop]
   const fields = balance.nodePort ? nodePortKey : addressKey
   const set = balance.nodePort ? 'nodeport-endpoints' : 'endpoints'

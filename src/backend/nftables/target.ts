@@ -8,25 +8,25 @@
 // 5. At the end ownership is given up in the same way, so that whoever comes next, be it kube-proxy, finds a table it can use.
 
 import { ProxyError } from '../../lib/errors.ts'
+import { Mutex } from '../../lib/mutex.ts'
 import type { Timer } from '../../lib/time.ts'
-import { Turns } from '../../lib/turns.ts'
-import { Stint, stroll } from '../../lib/walk.ts'
+import { runSliced, TimeSlice } from '../../lib/yielding.ts'
 import * as errno from '../../sys/errno.ts'
-import { TABLE_OWNER, TABLE_PERSIST, type Table } from '../../sys/netlink/nft/types.ts'
-import type { Failure } from '../../sys/netlink/socket.ts'
-import { MessageWriter } from '../../sys/netlink/writer.ts'
-import type { Applied, Changes, Held, OpenContext, Refusal, Target, Wanted } from '../backend.ts'
+import { MessageWriter } from '../../sys/netlink/message-writer.ts'
+import { TABLE_OWNER, TABLE_PERSIST, type Table } from '../../sys/netlink/nft/nft-types.ts'
+import type { MessageFailure } from '../../sys/netlink/socket.ts'
+import type { Applied, Changes, Held, OpenContext, RefusedEntry, Target, Wanted } from '../backend.ts'
+import { affinityClients, dumpTable, expectedOf, type Kernel } from './adopt/dump.ts'
+import { type ExpectedTable, isOurs, recogniseTable } from './adopt/recognise.ts'
 import { tableName } from './base.ts'
-import { Draft } from './draft.ts'
-import { type Encoded, encoding } from './encode.ts'
+import { CommittedState } from './commit/committed.ts'
+import { type Encoded, EncodeError, encode } from './commit/encode.ts'
+import { applyStep, listening, orderSteps, type Step, without } from './commit/order.ts'
+import { Transaction } from './commit/transaction.ts'
+import { TableGuard } from './drift.ts'
 import type { NftEntry } from './entries.ts'
-import type { Features } from './features.ts'
-import { Guard } from './guard.ts'
-import { Listeners } from './listeners.ts'
-import { affinityClients, dumpTable, expectedOf, type Kernel } from './look.ts'
-import { Mirror } from './mirror.ts'
-import { type Expected, isOurs, observeTable } from './observe.ts'
-import { listening, type Step, sortingSteps, take, without } from './steps.ts'
+import type { NftablesFeatures } from './features.ts'
+import { LoopbackListeners } from './listeners.ts'
 
 /** Some milliseconds of ours and of the kernel's time each; the event loop has its turn in between. */
 const chunkOperations = 1_000
@@ -56,11 +56,11 @@ export class NftTarget implements Target<NftEntry> {
   readonly #context: OpenContext
   readonly #flags: number
   readonly #nft: Kernel
-  readonly #guard: Guard | undefined
-  readonly #listeners: Listeners
+  readonly #guard: TableGuard | undefined
+  readonly #listeners: LoopbackListeners
   readonly #writer = new MessageWriter(1 << 16)
-  readonly #mirror = new Mirror()
-  readonly #expected: Expected
+  readonly #mirror = new CommittedState()
+  readonly #expected: ExpectedTable
   #wanted: Wanted<NftEntry> | undefined
   /** The mirror is what was observed and nothing was committed since: the kernel's word on an entry is about the entry. */
   #fresh = false
@@ -73,17 +73,17 @@ export class NftTarget implements Target<NftEntry> {
   #failedSweeps = 0
   #ownerTimer: Timer | undefined
   /** One transaction at a time: syncs, sweeps and the last one. */
-  readonly #turns = new Turns()
+  readonly #turns = new Mutex()
   #closed = false
 
-  constructor(context: OpenContext, nft: Kernel, features: Features) {
+  constructor(context: OpenContext, nft: Kernel, features: NftablesFeatures) {
     this.#context = context
     this.#nft = nft
     this.#expected = expectedOf(context.node)
     const owned = features.owner && features.persist
     this.#flags = owned ? TABLE_OWNER | TABLE_PERSIST : 0
-    this.#listeners = new Listeners(context)
-    if (!owned) this.#guard = new Guard(nft.port, context)
+    this.#listeners = new LoopbackListeners(context)
+    if (!owned) this.#guard = new TableGuard(nft.port, context)
   }
 
   drifted(): boolean {
@@ -91,7 +91,7 @@ export class NftTarget implements Target<NftEntry> {
   }
 
   observe(signal: AbortSignal): Promise<readonly Held[]> {
-    return this.#turns.take(async () => {
+    return this.#turns.run(async () => {
       this.#guard?.reset()
       this.#fresh = true
       this.#exchange = false
@@ -103,7 +103,7 @@ export class NftTarget implements Target<NftEntry> {
       }
       const dump = await dumpTable(this.#nft, this.#expected, signal)
       const usable = isOurs(dump) && this.#ownable(table) && !this.#stuck
-      const held = usable ? await observeTable(dump, this.#expected, this.#mirror, this.#stint()) : undefined
+      const held = usable ? await recogniseTable(dump, this.#expected, this.#mirror, this.#stint()) : undefined
       if (held === undefined) {
         this.#mirror.clear()
         this.#exchange = true
@@ -115,12 +115,12 @@ export class NftTarget implements Target<NftEntry> {
   }
 
   apply(changes: Changes<NftEntry>, wanted: Wanted<NftEntry>, signal: AbortSignal): Promise<Applied> {
-    return this.#turns.take(async () => {
+    return this.#turns.run(async () => {
       this.#wanted = wanted
-      const refused: Refusal[] = []
+      const refused: RefusedEntry[] = []
       if (this.#exchange) await this.#exchangeTable(changes.put, refused)
       else await this.#applyInChunks(changes, refused, signal)
-      refused.push(...(await this.#listeners.apply(await stroll(listening(changes), this.#stint()))))
+      refused.push(...(await this.#listeners.apply(await runSliced(listening(changes), this.#stint()))))
       this.#armSweep()
       return { refused }
     })
@@ -131,7 +131,7 @@ export class NftTarget implements Target<NftEntry> {
     this.#sweepTimer?.cancel()
     this.#ownerTimer?.cancel()
     await this.#turns
-      .take(() => this.#release())
+      .run(() => this.#release())
       .catch((error) =>
         this.#context.log.warn('our table could not be released: kube-proxy cannot use it as it is', { error }),
       )
@@ -153,23 +153,23 @@ export class NftTarget implements Target<NftEntry> {
 
   // ---- Writing. ----
 
-  async #applyInChunks({ put, drop }: Changes<NftEntry>, refused: Refusal[], signal: AbortSignal): Promise<void> {
+  async #applyInChunks({ put, drop }: Changes<NftEntry>, refused: RefusedEntry[], signal: AbortSignal): Promise<void> {
     // Listeners, and what stands for a foreign table, are no step.
     const stint = this.#stint()
-    const { first, second } = await stroll(sortingSteps(put, drop), stint)
-    let draft: Draft | undefined
+    const { first, second } = await runSliced(orderSteps(put, drop), stint)
+    let draft: Transaction | undefined
     for (const steps of [first, second]) {
       let chunk: Step[] = []
       for (const step of steps) {
         draft ??= this.#draft()
         chunk.push(step)
-        take(draft, step)
-        if (chunk.length % stride === 0 && stint.over) await stint.rest()
+        applyStep(draft, step)
+        if (chunk.length % stride === 0 && stint.over) await stint.yieldLoop()
         if (draft.size < chunkOperations && chunk.length < chunkSteps) continue
         if (draft.size > 0) await this.#transact(chunk, draft, refused)
         chunk = []
         draft = undefined
-        await stint.rest()
+        await stint.yieldLoop()
         signal.throwIfAborted()
       }
       if (draft === undefined || draft.size === 0) continue
@@ -181,14 +181,14 @@ export class NftTarget implements Target<NftEntry> {
   }
 
   /** A draft that begins with what the last look found damaged. */
-  #draft(): Draft {
-    const draft = new Draft(this.#mirror, this.#context.node)
+  #draft(): Transaction {
+    const draft = new Transaction(this.#mirror, this.#context.node)
     for (const [name, chain] of this.#mirror.stale) draft.putChain(`chain ${name}`, chain)
     return draft
   }
 
   /** Commits the draft of a chunk; entries that the kernel refuses, now or before, are left out and the rest is tried again. */
-  async #transact(chunk: readonly Step[], drafted: Draft, refused: Refusal[]): Promise<void> {
+  async #transact(chunk: readonly Step[], drafted: Transaction, refused: RefusedEntry[]): Promise<void> {
     const out = new Set(refused.map(({ id }) => id))
     for (let draft = out.size > 0 ? this.#redraft(chunk, out) : drafted; draft.size > 0 || !this.#taken; ) {
       const failed = await this.#commit(draft, { replace: false, refusals: refused.length > 0 })
@@ -198,17 +198,17 @@ export class NftTarget implements Target<NftEntry> {
     }
   }
 
-  #redraft(chunk: readonly Step[], out: ReadonlySet<string>): Draft {
+  #redraft(chunk: readonly Step[], out: ReadonlySet<string>): Transaction {
     const draft = this.#draft()
     for (const step of chunk) {
       const left = without(step, out)
-      if (left !== undefined) take(draft, left)
+      if (left !== undefined) applyStep(draft, left)
     }
     return draft
   }
 
   /** Everything in one transaction, whatever its size: a table of which only a part is there would be a gap. */
-  async #exchangeTable(put: readonly NftEntry[], refused: Refusal[]): Promise<void> {
+  async #exchangeTable(put: readonly NftEntry[], refused: RefusedEntry[]): Promise<void> {
     const out = new Set<string>()
     for (;;) {
       this.#mirror.clear()
@@ -223,16 +223,16 @@ export class NftTarget implements Target<NftEntry> {
     this.#failedSweeps = 0
   }
 
-  async #putAll(draft: Draft, entries: Iterable<NftEntry>, out: ReadonlySet<string>): Promise<void> {
+  async #putAll(draft: Transaction, entries: Iterable<NftEntry>, out: ReadonlySet<string>): Promise<void> {
     const stint = this.#stint()
     let seen = 0
     for (const entry of entries) {
       if (entry.kind !== 'listener' && !out.has(entry.id)) draft.put(entry)
-      if (++seen % stride === 0 && stint.over) await stint.rest()
+      if (++seen % stride === 0 && stint.over) await stint.yieldLoop()
     }
   }
 
-  #blame(failed: ReadonlyMap<string, ProxyError>, refused: Refusal[], out: Set<string>): void {
+  #blame(failed: ReadonlyMap<string, ProxyError>, refused: RefusedEntry[], out: Set<string>): void {
     for (const [id, error] of failed) {
       if (out.has(id)) throw error
       out.add(id)
@@ -241,7 +241,7 @@ export class NftTarget implements Target<NftEntry> {
   }
 
   /** Entries the kernel refused, by id; throws if the fault is not with single entries. */
-  async #commit(draft: Draft, how: Commit): Promise<ReadonlyMap<string, ProxyError>> {
+  async #commit(draft: Transaction, how: Commit): Promise<ReadonlyMap<string, ProxyError>> {
     const { family } = this.#context
     const { replace, flags = this.#flags } = how
     const shapeOf = (set: string) => (set.startsWith('affinity-') ? 'affinity' : this.#expected.sets.get(set)?.shape)
@@ -250,16 +250,16 @@ export class NftTarget implements Target<NftEntry> {
       let encoded: Encoded
       try {
         const table = { family, flags, replace, single, settled: this.#taken }
-        const walk = encoding(this.#writer, draft.operations(), shapeOf, table)
-        encoded = await stroll(walk, this.#stint())
+        const walk = encode(this.#writer, draft.operations(), shapeOf, table)
+        encoded = await runSliced(walk, this.#stint())
       } catch (error) {
-        if (!(error instanceof ProxyError)) throw error
-        return new Map([[String(error.fields.entry), error]])
+        if (!(error instanceof EncodeError)) throw error
+        return new Map([[error.entry, error]])
       }
       const { failures, overflow } = await this.#nft.commit(this.#writer, encoded.last)
       const first = failures[0]
       if (first === undefined && !overflow) {
-        await stroll(draft.committing(), this.#stint())
+        await runSliced(draft.markCommitted(), this.#stint())
         this.#mirror.stale.clear()
         this.#fresh = false
         this.#taken = true
@@ -279,7 +279,7 @@ export class NftTarget implements Target<NftEntry> {
   }
 
   #failures(
-    failures: readonly Failure[],
+    failures: readonly MessageFailure[],
     encoded: Encoded,
     { refusals = false }: Commit,
   ): ReadonlyMap<string, ProxyError> {
@@ -306,7 +306,7 @@ export class NftTarget implements Target<NftEntry> {
     if (this.#closed) return
     this.#ownerTimer = this.#context.clock.after(ownerMs, () => {
       this.#turns
-        .take(() => this.#nft.tables())
+        .run(() => this.#nft.tables())
         .then(
           (tables) => {
             const owned = tables.some((table) => this.#isIt(table) && ((table.flags ?? 0) & TABLE_OWNER) !== 0)
@@ -318,8 +318,8 @@ export class NftTarget implements Target<NftEntry> {
     })
   }
 
-  #stint(): Stint {
-    return new Stint(this.#context.clock)
+  #stint(): TimeSlice {
+    return new TimeSlice(this.#context.clock)
   }
 
   // ---- Sweeping. ----
@@ -330,7 +330,7 @@ export class NftTarget implements Target<NftEntry> {
     this.#sweepTimer = this.#context.clock.after(sweepMs, () => {
       this.#sweepTimer = undefined
       this.#turns
-        .take(() => this.#sweep())
+        .run(() => this.#sweep())
         .then(
           () => {
             this.#failedSweeps = 0
@@ -352,7 +352,7 @@ export class NftTarget implements Target<NftEntry> {
     if (this.#closed) return
     const stint = this.#stint()
     for (;;) {
-      const draft = new Draft(this.#mirror, this.#context.node)
+      const draft = new Transaction(this.#mirror, this.#context.node)
       const retired = this.#mirror.retired(chunkOperations)
       draft.sweep(retired)
       if (draft.size === 0) {
@@ -361,7 +361,7 @@ export class NftTarget implements Target<NftEntry> {
       }
       const failed = await this.#commit(draft, { replace: false })
       for (const error of failed.values()) throw error
-      await stint.rest()
+      await stint.yieldLoop()
     }
     this.#mirror.age()
   }
@@ -369,7 +369,7 @@ export class NftTarget implements Target<NftEntry> {
   /** The same table again, but nobody's: what has an owner, or had one, kube-proxy cannot use. */
   async #release(): Promise<void> {
     if (this.#flags === 0 || this.#wanted === undefined || !this.#taken) return
-    const draft = new Draft(new Mirror(), this.#context.node)
+    const draft = new Transaction(new CommittedState(), this.#context.node)
     await this.#putAll(draft, this.#wanted.entries(), new Set())
     draft.remember(await affinityClients(this.#nft, this.#context.family))
     const failed = await this.#commit(draft, { replace: true, flags: 0 })

@@ -5,8 +5,8 @@ import { ProxyError } from '../../lib/errors.ts'
 import { hostPort, splitHostPort } from '../../lib/ip.ts'
 import type { Logger } from '../../lib/log.ts'
 import type { Balancer } from './balance.ts'
-import { release } from './memory.ts'
-import { vigil } from './vigil.ts'
+import { busyPoll } from './busy-poll.ts'
+import { release } from './read-buffers.ts'
 
 /** How long each attempt may take; each goes to the next endpoint. */
 export const dialTimeoutsMs: readonly number[] = [250, 500, 1000, 2000]
@@ -22,8 +22,8 @@ export type ShedReason = 'files' | 'dial' | 'ports' | 'flows'
 
 /** Descriptors that relays of one process share, so that they leave some for everything else. */
 export interface Budget {
-  take(descriptors: number): boolean
-  give(descriptors: number): void
+  acquire(descriptors: number): boolean
+  release(descriptors: number): void
 }
 
 export interface RelayOptions {
@@ -57,14 +57,14 @@ export async function relayTcp(options: RelayOptions): Promise<Relay> {
     (client) => {
       if (options.admits?.(plainIp(client.remoteAddress)) === false) return client.resetAndDestroy()
       // Two: the client's and the endpoint's.
-      if (options.budget?.take(2) === false) {
+      if (options.budget?.acquire(2) === false) {
         options.onShed?.('files')
         return client.resetAndDestroy()
       }
       clients.add(client)
       client.once('close', () => {
         clients.delete(client)
-        options.budget?.give(2)
+        options.budget?.release(2)
       })
       connect(client, options).catch((error) => {
         options.log.v(4, 'relay ended', { error })
@@ -193,7 +193,7 @@ function join(client: Socket, endpoint: Socket): void {
   const unwritten: Buffer[] = []
   client.on('data', (chunk) => {
     const took = endpoint.write(chunk)
-    vigil.relayed(chunk.length)
+    busyPoll.relayed(chunk.length)
     // What went out at once needs no pause, whatever the high-water mark says.
     if (endpoint.writableLength === 0) return release(chunk)
     if (took) return
@@ -230,7 +230,7 @@ function intake(to: Socket, from: () => Socket): NonNullable<NetConnectOpts['onr
     },
     callback(bytes, filled) {
       const took = to.write(filled.subarray(0, bytes))
-      vigil.relayed(bytes)
+      busyPoll.relayed(bytes)
       // What is not written yet still lies in this buffer.
       const pending = to.writableLength > 0
       if (pending) buffer = new Uint8Array(0)

@@ -3,9 +3,9 @@
 import { createSocket, type Socket, type SocketOptions } from 'node:dgram'
 import { ProxyError } from '../../lib/errors.ts'
 import { hostPort, splitHostPort } from '../../lib/ip.ts'
+import { busyPoll } from './busy-poll.ts'
 import type { Relay, RelayOptions } from './tcp.ts'
 import { balancerFor, plainIp } from './tcp.ts'
-import { vigil } from './vigil.ts'
 
 export interface UdpRelayOptions extends RelayOptions {
   /** A client that is silent in both directions for so long gets an endpoint anew. */
@@ -42,7 +42,7 @@ export async function relayUdp(options: UdpRelayOptions): Promise<Relay> {
     clearTimeout(flow.timer)
     flows.delete(client)
     flow.socket.close()
-    options.budget?.give(1)
+    options.budget?.release(1)
   }
 
   front.on('message', (datagram, from) => {
@@ -52,7 +52,7 @@ export async function relayUdp(options: UdpRelayOptions): Promise<Relay> {
     const flow = flows.get(client) ?? begin(client, clientIp, from)
     if (flow === undefined) return
     flow.timer.refresh()
-    vigil.relayed(datagram.length)
+    busyPoll.relayed(datagram.length)
     if (flow.waiting === undefined) flow.socket.send(datagram)
     else if (flow.waiting.length < mostWaiting) flow.waiting.push(datagram)
   })
@@ -65,7 +65,7 @@ export async function relayUdp(options: UdpRelayOptions): Promise<Relay> {
       options.onShed?.(endpoint === undefined ? 'dial' : 'flows')
       return undefined
     }
-    if (options.budget?.take(1) === false) {
+    if (options.budget?.acquire(1) === false) {
       options.onShed?.('files')
       return undefined
     }
@@ -80,7 +80,7 @@ export async function relayUdp(options: UdpRelayOptions): Promise<Relay> {
     })
     socket.on('message', (answer) => {
       flow.timer.refresh()
-      vigil.relayed(answer.length)
+      busyPoll.relayed(answer.length)
       if (!closed) front.send(answer, from.port, from.address)
     })
     socket.once('connect', () => {

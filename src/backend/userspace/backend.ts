@@ -3,14 +3,14 @@
 import { ProxyError } from '../../lib/errors.ts'
 import { type Family, isLoopback } from '../../lib/ip.ts'
 import type { Backend, Settings } from '../backend.ts'
-import { findPrograms, type Programs, usableFamilies } from '../iptables/tools.ts'
+import { findPrograms, type Programs, usableFamilies } from '../iptables-kit/programs.ts'
 import type { UserspaceEntry } from './entries.ts'
-import { FileBudget, raiseOpenFileLimit } from './files.ts'
+import { FdBudget, raiseOpenFileLimit } from './fd-budget.ts'
 import { base, plan } from './plan.ts'
 import { UserspaceTarget } from './target.ts'
 
 export function userspace(settings: Pick<Settings, 'syncPeriodMs' | 'userspace'>): Backend<UserspaceEntry> {
-  const budget = new FileBudget()
+  const budget = new FdBudget()
   const targets = new Map<Family, UserspaceTarget>()
   let found: Promise<Programs> | undefined
   /** Of the process, not of a family. */

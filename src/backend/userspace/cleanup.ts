@@ -4,10 +4,10 @@ import { ProxyError } from '../../lib/errors.ts'
 import type { Family } from '../../lib/ip.ts'
 import type { Logger } from '../../lib/log.ts'
 import { systemClock } from '../../lib/time.ts'
-import { run } from '../../sys/exec.ts'
+import { runProgram } from '../../sys/process/exec.ts'
 import type { Cleanup } from '../backend.ts'
-import { canary } from '../iptables/chains.ts'
-import { legacyTables, listPrograms, type Programs, programName, Tools } from '../iptables/tools.ts'
+import { canary } from '../iptables-kit/chains.ts'
+import { IptablesPrograms, legacyTables, listPrograms, type Programs, programName } from '../iptables-kit/programs.ts'
 import { ownChains, type PortalTable } from './portals.ts'
 
 /** Those with our chains before the one in which there is only a canary. */
@@ -22,7 +22,7 @@ export const cleanupUserspace: Cleanup = async (log) => {
 }
 
 async function cleanFamily(programs: Programs, family: Family, log: Logger): Promise<readonly string[]> {
-  const tools = new Tools({ programs, family, log, clock: systemClock, patienceMs: 30_000 })
+  const tools = new IptablesPrograms({ programs, family, log, clock: systemClock, patienceMs: 30_000 })
   const legacy = programs.flavour === 'legacy' ? legacyTables(family) : undefined
   const errors: string[] = []
   let ours = false
@@ -31,7 +31,7 @@ async function cleanFamily(programs: Programs, family: Family, log: Logger): Pro
     // The legacy programs would make a table that is not there by looking at it.
     if (legacy !== undefined && !legacy.includes(table)) continue
     const options = { accept: [0, 1, 2, 3, 4], deadlineMs: 10 * 60_000 }
-    const { stdout } = await run(`${programName(family)}${programs.suffix}-save`, ['-t', table], options)
+    const { stdout } = await runProgram(`${programName(family)}${programs.suffix}-save`, ['-t', table], options)
     const input: string = table === 'mangle' ? canaryRemoval(ours && alone, stdout) : removal(table, stdout)
     alone &&= !othersIn(chainsOf(stdout))
     ours ||= input !== ''

@@ -9,12 +9,12 @@ export type Reach = 'cluster' | 'local'
 export const reaches: readonly Reach[] = ['cluster', 'local']
 
 /** One socket per service port and reach; which port it gets is the target's business. */
-export interface ListenerEntry extends Held {
+export interface RelayListenerEntry extends Held {
   readonly kind: 'listener'
-  readonly listener: Listener
+  readonly listener: ListenerPlan
 }
 
-export interface Listener {
+export interface ListenerPlan {
   readonly protocol: Protocol
   /** `ip:port`. */
   readonly endpoints: readonly string[]
@@ -27,7 +27,7 @@ export interface Listener {
  * Lines of iptables-restore by chain, in which `<id>` of a listener stands for the jump to it. The digest is the text: nothing
  * is kept twice, and equal text is equal content.
  */
-export interface RulesEntry extends Held {
+export interface PortalRulesEntry extends Held {
   readonly kind: 'rules'
   /** By which the text is ordered. */
   readonly order: string
@@ -40,17 +40,21 @@ export interface HostEntry extends Held {
   readonly kind: 'host'
 }
 
-export type UserspaceEntry = ListenerEntry | RulesEntry | HostEntry
+export type UserspaceEntry = RelayListenerEntry | PortalRulesEntry | HostEntry
 
 export const listenerId = (port: string, reach: Reach): string => `${port} ${reach}`
 
-export function listenerEntry(id: string, listener: Listener): ListenerEntry {
+export function listenerEntry(id: string, listener: ListenerPlan): RelayListenerEntry {
   const { protocol, endpoints, serving, affinitySeconds } = listener
   const digest = `${protocol} ${affinitySeconds} ${endpoints.join(',')} ${serving.join(',')}`
   return { kind: 'listener', id, digest, listener }
 }
 
-export function rulesEntry(order: string, lines: readonly string[], nodePorts: readonly string[] = []): RulesEntry {
+export function rulesEntry(
+  order: string,
+  lines: readonly string[],
+  nodePorts: readonly string[] = [],
+): PortalRulesEntry {
   const digest = lines.map((line) => `${line}\n`).join('')
   return { kind: 'rules', id: `rules ${order}`, digest, order, nodePorts }
 }

@@ -3,16 +3,16 @@
 import { ProxyError } from '../../lib/errors.ts'
 import type { Logger } from '../../lib/log.ts'
 import type { Clock } from '../../lib/time.ts'
-import type { Held, Refusal } from '../backend.ts'
+import type { Held, RefusedEntry } from '../backend.ts'
 import { Balancer } from '../relay/balance.ts'
 import { type Budget, type Relay, type RelayOptions, relayTcp, type ShedReason } from '../relay/tcp.ts'
 import { relayUdp } from '../relay/udp.ts'
-import type { Listener, ListenerEntry } from './entries.ts'
-import type { Opened } from './portals.ts'
-import { openAnyPort, type PortRange } from './ports.ts'
+import type { ListenerPlan, RelayListenerEntry } from './entries.ts'
+import type { OpenedListener } from './portals.ts'
+import { openAnyPort, type ProxyPortRange } from './ports.ts'
 
 export interface ListenersOptions {
-  readonly portRange: PortRange | undefined
+  readonly portRange: ProxyPortRange | undefined
   readonly udpIdleMs: number
   readonly budget: Budget
   readonly clock: Clock
@@ -28,7 +28,7 @@ interface Open {
   digest: string
 }
 
-export class Listeners {
+export class RelayListeners {
   readonly #options: ListenersOptions
   readonly #open = new Map<string, Open>()
   /** Closed, but with connections that go on. */
@@ -46,17 +46,17 @@ export class Listeners {
     return [...this.#open].map(([id, { digest }]) => ({ id, kind: 'listener', digest }))
   }
 
-  opened(id: string): Opened | undefined {
+  opened(id: string): OpenedListener | undefined {
     const open = this.#open.get(id)
     return open === undefined ? undefined : { protocol: open.protocol, port: open.relay.port }
   }
 
   /** Those that are open elsewhere, or not at all, are opened; the others only learn of their endpoints. */
   async put(
-    entries: Iterable<ListenerEntry>,
-    { host, avoid }: { readonly host: string; readonly avoid: (opened: Opened) => boolean },
-  ): Promise<readonly Refusal[]> {
-    const refused: Refusal[] = []
+    entries: Iterable<RelayListenerEntry>,
+    { host, avoid }: { readonly host: string; readonly avoid: (opened: OpenedListener) => boolean },
+  ): Promise<readonly RefusedEntry[]> {
+    const refused: RefusedEntry[] = []
     for (const entry of entries) {
       const open = this.#open.get(entry.id)
       if (open !== undefined && open.host === host && open.protocol === entry.listener.protocol) {
@@ -119,7 +119,11 @@ export class Listeners {
     }
   }
 
-  async #listen({ id, digest, listener }: ListenerEntry, host: string, avoid: (opened: Opened) => boolean) {
+  async #listen(
+    { id, digest, listener }: RelayListenerEntry,
+    host: string,
+    avoid: (opened: OpenedListener) => boolean,
+  ) {
     const { clock, log, budget, portRange, random = Math.random, udpIdleMs: idleMs } = this.#options
     const { protocol } = listener
     if (protocol === 'sctp') throw new ProxyError('sctp', 'SCTP cannot be relayed in userspace mode: use another mode')
@@ -153,7 +157,7 @@ const reasons: Readonly<Record<ShedReason, string>> = {
   flows: 'too many UDP clients at once',
 }
 
-export function feed({ balancer, relay }: Pick<Open, 'balancer' | 'relay'>, listener: Listener): void {
+export function feed({ balancer, relay }: Pick<Open, 'balancer' | 'relay'>, listener: ListenerPlan): void {
   balancer.update(listener.endpoints, listener.affinitySeconds)
   relay.keep(new Set([...listener.endpoints, ...listener.serving]))
 }

@@ -8,11 +8,11 @@ import { hostPort, isLoopback } from '../../lib/ip.ts'
 import type { Endpoint, Frontend, LocalDetector, NodeView, ServicePort } from '../../model/types.ts'
 import {
   hostEntry,
-  type Listener,
+  type ListenerPlan,
   listenerEntry,
   listenerId,
+  type PortalRulesEntry,
   type Reach,
-  type RulesEntry,
   rulesEntry,
   type UserspaceEntry,
 } from './entries.ts'
@@ -58,7 +58,7 @@ function planPort(port: ServicePort, node: NodeView): readonly UserspaceEntry[] 
   return entries
 }
 
-export function listenerOf(port: ServicePort, reach: Reach): Listener {
+export function listenerOf(port: ServicePort, reach: Reach): ListenerPlan {
   return {
     protocol: port.protocol,
     endpoints: port[reach].map(address),
@@ -150,7 +150,7 @@ function admit({ port, frontend, lines }: Route, verdict: 'RETURN' | 'REJECT'): 
 }
 
 /** Shared by all ports of a service: what is still for the cluster IP in the filter table was redirected for none of them. */
-function unusedPorts(port: ServicePort, ip: string): RulesEntry {
+function unusedPorts(port: ServicePort, ip: string): PortalRulesEntry {
   const lines = [`-A ${chains.filter} -d ${ip} ${comment(`${port.service} has no such port`)} -j REJECT`]
   return rulesEntry(`${lastOrders.unused}${ip}`, lines)
 }

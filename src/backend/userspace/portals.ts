@@ -1,7 +1,7 @@
 // The chains that bring traffic to our listeners: their names and hooks, and the text of iptables-restore for all of them. Pure.
 
 import { hostPort } from '../../lib/ip.ts'
-import { canary } from '../iptables/chains.ts'
+import { canary } from '../iptables-kit/chains.ts'
 
 /** Those of kube-proxy's old userspace mode, and one in filter for what it could not refuse or drop. */
 export const chains = {
@@ -18,7 +18,7 @@ export const ownChains: Readonly<Record<PortalTable, readonly string[]>> = {
   nat: [chains.portals.container, chains.portals.host, chains.nodePorts.container, chains.nodePorts.host],
 }
 
-export interface Hook {
+export interface PortalHook {
   readonly table: PortalTable
   readonly from: string
   readonly to: string
@@ -33,7 +33,7 @@ const toNode = '-m addrtype --dst-type LOCAL '
 const fresh = '-m conntrack --ctstate NEW '
 const filtered = 'handle ClusterIPs; NOTE: what is not redirected is refused or dropped'
 
-export const hooks: readonly Hook[] = [
+export const hooks: readonly PortalHook[] = [
   {
     table: 'nat',
     from: 'PREROUTING',
@@ -76,31 +76,31 @@ export const hooks: readonly Hook[] = [
   },
   // Before the one above, which accepts: each is put before what is there.
   ...(['INPUT', 'FORWARD', 'OUTPUT'] as const).map(
-    (from): Hook => ({ table: 'filter', from, to: chains.filter, at: 'first', match: fresh, comment: filtered }),
+    (from): PortalHook => ({ table: 'filter', from, to: chains.filter, at: 'first', match: fresh, comment: filtered }),
   ),
 ]
 
 /** What follows the name of the chain, for -C, -I and -A. */
-export function hookArgs({ match, comment, to }: Hook): readonly string[] {
+export function hookArgs({ match, comment, to }: PortalHook): readonly string[] {
   return [...match.split(' ').filter((word) => word !== ''), '-m', 'comment', '--comment', comment, '-j', to]
 }
 
-const hookLine = ({ at, from, match, comment, to }: Hook): string =>
+const hookLine = ({ at, from, match, comment, to }: PortalHook): string =>
   `${at === 'first' ? '-I' : '-A'} ${from} ${match}-m comment --comment "${comment}" -j ${to}`
 
 export const canaryTables: readonly string[] = ['nat', 'filter', 'mangle']
 
 /** A socket that is open. */
-export interface Opened {
+export interface OpenedListener {
   readonly protocol: 'tcp' | 'udp'
   readonly port: number
 }
 
-export interface Draft {
+export interface PortalDraft {
   /** Texts of all rules, in order. */
   readonly texts: Iterable<string>
-  readonly opened: (listener: string) => Opened | undefined
-  readonly listeners: Iterable<Opened>
+  readonly opened: (listener: string) => OpenedListener | undefined
+  readonly listeners: Iterable<OpenedListener>
   /** Where the listeners are; undefined: on every address, and nobody knows which one the packet should go to. */
   readonly host: string | undefined
   /** `tcp 30080`: node ports that may have the number of a listener. */
@@ -108,14 +108,14 @@ export interface Draft {
 }
 
 /** What is not there and must be. */
-export interface Missing {
-  readonly hooks: readonly Hook[]
+export interface MissingListeners {
+  readonly hooks: readonly PortalHook[]
   /** Tables without the chain by which the watch sees that a table was flushed. */
   readonly canaries: readonly string[]
 }
 
 /** One text for one restore: each table changes at its COMMIT, all at once. Lines without a listener are left out. */
-export function compose(draft: Draft, missing: Missing = { hooks: [], canaries: [] }): string {
+export function compose(draft: PortalDraft, missing: MissingListeners = { hooks: [], canaries: [] }): string {
   const lines: Record<PortalTable, string[]> = { filter: [], nat: [] }
   for (const line of guard(draft)) lines.filter.push(line)
   for (const text of draft.texts) {
@@ -142,7 +142,7 @@ export function compose(draft: Draft, missing: Missing = { hooks: [], canaries: 
 const nowhere = 1
 
 /** As `compose`, but whoever would be redirected to a listener is refused. */
-export function composeRefusal(draft: Draft): string {
+export function composeRefusal(draft: PortalDraft): string {
   const refusal = (['tcp', 'udp'] as const).map(
     (protocol) =>
       `-A ${chains.accept} -p ${protocol} -m ${protocol} --dport ${nowhere} -m conntrack --ctstate NEW -j REJECT`,
@@ -156,7 +156,7 @@ const declaration = (chain: string): string => `:${chain} - [0:0]`
 const tableOf = (line: string): PortalTable =>
   ownChains.filter.some((chain) => line.startsWith(`-A ${chain} `)) ? 'filter' : 'nat'
 
-function resolve(line: string, { opened, host }: Draft): string | undefined {
+function resolve(line: string, { opened, host }: PortalDraft): string | undefined {
   const at = line.lastIndexOf('<')
   if (at < 0) return line
   const listener = opened(line.slice(at + 1, -1))
@@ -172,7 +172,7 @@ function resolve(line: string, { opened, host }: Draft): string | undefined {
  * Whoever was redirected may come in, even where INPUT denies by default; who found the port by himself may not. Only on our address:
  * another program may have the same port on loopback.
  */
-function* guard({ listeners, nodePorts, host }: Draft): Iterable<string> {
+function* guard({ listeners, nodePorts, host }: PortalDraft): Iterable<string> {
   const to = host === undefined ? '' : `-d ${host} `
   for (const { protocol, port } of listeners) {
     const rule = `-A ${chains.accept} ${to}-p ${protocol} -m ${protocol} --dport ${port} -m conntrack --ctstate NEW`

@@ -2,12 +2,12 @@
 
 import { ProxyError } from '../../lib/errors.ts'
 
-export type PortRange = readonly [first: number, last: number]
+export type ProxyPortRange = readonly [first: number, last: number]
 
 /** Calls `open` until it does not say that the port is taken; `avoid` are ports that somebody else has a use for. */
 export async function openAnyPort<T extends { readonly port: number; close(): Promise<void> }>(
   open: (port: number) => Promise<T>,
-  range: PortRange | undefined,
+  range: ProxyPortRange | undefined,
   options: { readonly random: () => number; readonly avoid: (port: number) => boolean },
 ): Promise<T> {
   if (range === undefined) return await openFree(open, options.avoid)

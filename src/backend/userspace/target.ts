@@ -3,30 +3,31 @@
 import { networkInterfaces } from 'node:os'
 import { describeError, ProxyError } from '../../lib/errors.ts'
 import { canonicalIp, type Family, familyOf, isLinkLocal6, isLoopback, isUnspecified } from '../../lib/ip.ts'
-import type { Applied, Changes, Held, OpenContext, Refusal, Settings, Target, Wanted } from '../backend.ts'
-import { canary } from '../iptables/chains.ts'
+import { ExecError } from '../../sys/process/exec.ts'
+import type { Applied, Changes, Held, OpenContext, RefusedEntry, Settings, Target, Wanted } from '../backend.ts'
 import { suspectLines } from '../iptables/restore.ts'
-import { openSight, type Seen, type Sight } from '../iptables/sight.ts'
-import { type Programs, Tools } from '../iptables/tools.ts'
-import { Watch } from '../iptables/watch.ts'
+import { canary } from '../iptables-kit/chains.ts'
+import { DriftWatch } from '../iptables-kit/drift-watch.ts'
+import { type Culprit, type IsolationFailure, isolate } from '../iptables-kit/isolate.ts'
+import { IptablesPrograms, type Programs } from '../iptables-kit/programs.ts'
+import { type ChainUses, openTableReader, type TableReader } from '../iptables-kit/table-reader.ts'
 import type { Budget } from '../relay/tcp.ts'
-import { type ListenerEntry, listenerId, type RulesEntry, reaches, type UserspaceEntry } from './entries.ts'
-import { type Culprit, type Failure, isolate } from './isolate.ts'
-import { Listeners } from './listeners.ts'
+import { listenerId, type PortalRulesEntry, type RelayListenerEntry, reaches, type UserspaceEntry } from './entries.ts'
+import { RelayListeners } from './listeners.ts'
 import {
   canaryTables,
   compose,
   composeRefusal,
-  type Draft,
-  type Hook,
   hookArgs,
   hooks,
-  type Missing,
+  type MissingListeners,
   ownChains,
+  type PortalDraft,
+  type PortalHook,
   type PortalTable,
 } from './portals.ts'
 
-export interface TargetOptions {
+export interface UserspaceTargetOptions {
   readonly context: OpenContext
   readonly programs: Programs
   readonly budget: Budget
@@ -38,17 +39,17 @@ const leftover: Held = { kind: 'leftover', id: 'leftover', digest: '' }
 
 export class UserspaceTarget implements Target<UserspaceEntry> {
   readonly #context: OpenContext
-  readonly #settings: TargetOptions['settings']
-  readonly #tools: Tools
-  readonly #sight: Sight
-  readonly #watch: Watch
-  readonly #listeners: Listeners
+  readonly #settings: UserspaceTargetOptions['settings']
+  readonly #tools: IptablesPrograms
+  readonly #sight: TableReader
+  readonly #watch: DriftWatch
+  readonly #listeners: RelayListeners
   /** Rules and jumps in each of our chains, as written. */
   #uses: ReadonlyMap<string, number> = new Map()
   /** What observe saw; set means that the next apply writes everything and makes sure of the hooks. */
-  #seen: Seen | undefined
+  #seen: ChainUses | undefined
   /** Rules that the kernel has. Of a service whose new ones were refused these are the old ones. */
-  #rules: ReadonlyMap<string, RulesEntry> = new Map()
+  #rules: ReadonlyMap<string, PortalRulesEntry> = new Map()
   /** Their text; undefined: unknown. */
   #written: string | undefined
   /** Rules, or the ports that they lead to, changed since they were written. */
@@ -57,23 +58,23 @@ export class UserspaceTarget implements Target<UserspaceEntry> {
   #inherited = false
   #begun = false
 
-  constructor({ context, programs, budget, settings }: TargetOptions) {
+  constructor({ context, programs, budget, settings }: UserspaceTargetOptions) {
     const { family, log, clock } = context
     this.#context = context
     this.#settings = settings
-    this.#tools = new Tools({ programs, family, log, clock, patienceMs: settings.syncPeriodMs })
-    this.#sight = openSight(this.#tools, family)
+    this.#tools = new IptablesPrograms({ programs, family, log, clock, patienceMs: settings.syncPeriodMs })
+    this.#sight = openTableReader(this.#tools, family)
     const { portRange, udpTimeoutMs: udpIdleMs } = settings.userspace
-    this.#listeners = new Listeners({ portRange, udpIdleMs, budget, clock, log })
+    this.#listeners = new RelayListeners({ portRange, udpIdleMs, budget, clock, log })
     const { onDrift } = context
     const expected = () => this.#uses
     const parts = () => partsOf(this.#uses)
-    this.#watch = new Watch({ sight: this.#sight, expected, parts, hooks, onDrift, clock, log })
+    this.#watch = new DriftWatch({ sight: this.#sight, expected, parts, hooks, onDrift, clock, log })
   }
 
   /** Our own listeners, which nobody can tamper with. Rules carry no digest, so they are in doubt and will be written. */
   async observe(signal: AbortSignal): Promise<readonly Held[]> {
-    this.#seen = await this.#sight.look(signal)
+    this.#seen = await this.#sight.readUses(signal)
     const left = this.#written === undefined && ownChains.nat.some((chain) => this.#seen?.uses.has(`nat ${chain}`))
     this.#inherited = left && !this.#begun
     return [...this.#listeners.held(), ...(left ? [leftover] : [])]
@@ -116,7 +117,7 @@ export class UserspaceTarget implements Target<UserspaceEntry> {
       await this.#tools.restore(composeRefusal(this.#draft(rules, wanted)), signal)
     } catch (error) {
       // A service that is refused is found out about later, when all rules are written.
-      if (!(error instanceof ProxyError) || error.code !== 'exec' || error.fields.exitCode === undefined) throw error
+      if (!(error instanceof ExecError) || error.exitCode === undefined) throw error
       this.#context.log.warn('rules of an earlier process stay until new ones are written', { error: error.message })
     }
     this.#inherited = false
@@ -124,11 +125,11 @@ export class UserspaceTarget implements Target<UserspaceEntry> {
   }
 
   /** Before the rules: nothing may lead to a port that nobody listens on. */
-  async #open({ put }: Changes<UserspaceEntry>, wanted: Wanted<UserspaceEntry>): Promise<readonly Refusal[]> {
+  async #open({ put }: Changes<UserspaceEntry>, wanted: Wanted<UserspaceEntry>): Promise<readonly RefusedEntry[]> {
     const host = this.#host(wanted) ?? anyAddress(this.#context.family)
     const fresh = put.filter((entry) => entry.kind === 'listener')
     const moved = this.#listeners.misplaced(host).map((id) => wanted.entry(id))
-    const entries = new Map<string, ListenerEntry>()
+    const entries = new Map<string, RelayListenerEntry>()
     for (const entry of [...moved, ...fresh]) if (entry?.kind === 'listener') entries.set(entry.id, entry)
     if (entries.size === 0) return []
     const nodePorts = nodePortsOf(wanted)
@@ -140,7 +141,7 @@ export class UserspaceTarget implements Target<UserspaceEntry> {
     changes: Changes<UserspaceEntry>,
     wanted: Wanted<UserspaceEntry>,
     signal: AbortSignal,
-  ): Promise<readonly Refusal[]> {
+  ): Promise<readonly RefusedEntry[]> {
     const seen = this.#seen
     const fresh = changes.put.filter((entry) => entry.kind === 'rules')
     const kept = new Map(seen === undefined ? this.#rules : [])
@@ -153,15 +154,15 @@ export class UserspaceTarget implements Target<UserspaceEntry> {
     this.#written = undefined
     const before = await this.#watch.pause()
     const commits = this.#tools.commits
-    let culprits: readonly Culprit<RulesEntry>[] = []
+    let culprits: readonly Culprit<PortalRulesEntry>[] = []
     try {
       let missing = seen === undefined ? undefined : await this.#missing(seen, signal)
       this.#rules = kept
-      const attempt = async (some: readonly RulesEntry[]) => {
+      const attempt = async (some: readonly PortalRulesEntry[]) => {
         const failure = await this.#attempt(joined(this.#rules, some), wanted, missing, signal)
         if (failure === undefined) missing = undefined
         // Each table is written by itself, so some hooks may be there by now.
-        else if (missing !== undefined) missing = await this.#missing(await this.#sight.look(signal), signal)
+        else if (missing !== undefined) missing = await this.#missing(await this.#sight.readUses(signal), signal)
         return failure
       }
       culprits = await isolate(fresh, { attempt, mentions })
@@ -184,19 +185,19 @@ export class UserspaceTarget implements Target<UserspaceEntry> {
 
   /** Undefined if the kernel has these rules now. */
   async #attempt(
-    rules: ReadonlyMap<string, RulesEntry>,
+    rules: ReadonlyMap<string, PortalRulesEntry>,
     wanted: Wanted<UserspaceEntry>,
-    missing: Missing | undefined,
+    missing: MissingListeners | undefined,
     signal: AbortSignal,
-  ): Promise<Failure | undefined> {
+  ): Promise<IsolationFailure | undefined> {
     const draft = this.#draft(rules, wanted)
     const text = compose(draft, missing)
     try {
       signal.throwIfAborted()
       await this.#tools.restore(text, signal)
     } catch (error) {
-      if (!(error instanceof ProxyError) || error.code !== 'exec' || error.fields.exitCode === undefined) throw error
-      const lines = suspectLines(String(error.fields.stderr), text)
+      if (!(error instanceof ExecError) || error.exitCode === undefined) throw error
+      const lines = suspectLines(error.stderr, text)
       return {
         error: new ProxyError('iptables-refused', `rules are refused: ${error.message}`, { cause: error }),
         lines,
@@ -209,7 +210,7 @@ export class UserspaceTarget implements Target<UserspaceEntry> {
     return undefined
   }
 
-  #draft(rules: ReadonlyMap<string, RulesEntry>, wanted: Wanted<UserspaceEntry>): Draft {
+  #draft(rules: ReadonlyMap<string, PortalRulesEntry>, wanted: Wanted<UserspaceEntry>): PortalDraft {
     const inOrder = [...rules.values()].sort((a, b) => (a.order < b.order ? -1 : 1))
     return {
       texts: inOrder.map(({ digest }) => digest),
@@ -232,8 +233,8 @@ export class UserspaceTarget implements Target<UserspaceEntry> {
   }
 
   /** A chain that nothing uses is not hooked in; of the others it must be asked. */
-  async #missing({ uses }: Seen, signal: AbortSignal): Promise<Missing> {
-    const absent: Hook[] = []
+  async #missing({ uses }: ChainUses, signal: AbortSignal): Promise<MissingListeners> {
+    const absent: PortalHook[] = []
     for (const hook of hooks) {
       const used = (uses.get(`${hook.table} ${hook.to}`) ?? 0) > 0
       const rule = [hook.from, '-t', hook.table, ...hookArgs(hook)]
@@ -246,11 +247,11 @@ export class UserspaceTarget implements Target<UserspaceEntry> {
 /** Or what rules depend on. Listeners that open are counted by themselves. */
 const isRule = ({ kind }: Held): boolean => kind !== 'listener'
 
-function listenersOf(wanted: Wanted<UserspaceEntry>): readonly ListenerEntry[] {
+function listenersOf(wanted: Wanted<UserspaceEntry>): readonly RelayListenerEntry[] {
   return [...wanted.entries()].filter((entry) => entry.kind === 'listener')
 }
 
-function* rulesOf(wanted: Wanted<UserspaceEntry>): Iterable<RulesEntry> {
+function* rulesOf(wanted: Wanted<UserspaceEntry>): Iterable<PortalRulesEntry> {
   for (const entry of wanted.entries()) if (entry.kind === 'rules') yield entry
 }
 
@@ -260,14 +261,17 @@ function nodePortsOf(wanted: Wanted<UserspaceEntry>): ReadonlySet<string> {
   return nodePorts
 }
 
-function joined(rules: ReadonlyMap<string, RulesEntry>, more: readonly RulesEntry[]): ReadonlyMap<string, RulesEntry> {
+function joined(
+  rules: ReadonlyMap<string, PortalRulesEntry>,
+  more: readonly PortalRulesEntry[],
+): ReadonlyMap<string, PortalRulesEntry> {
   const all = new Map(rules)
   for (const entry of more) all.set(entry.id, entry)
   return all
 }
 
 /** A line of the text is one of the entry's up to where it leads to. */
-const mentions = ({ digest }: RulesEntry, line: string): boolean =>
+const mentions = ({ digest }: PortalRulesEntry, line: string): boolean =>
   digest.split('\n').some((own) => own !== '' && line.startsWith(own.split('<', 1)[0] as string))
 
 /** Every chain is used by the rules in it and by the hooks that lead to it. */

@@ -2,12 +2,20 @@
 
 import { nextTurn } from '../../lib/time.ts'
 import { EINTR, ENOENT } from '../errno.ts'
-import { AddressCache } from './address.ts'
-import { errnoOf, malformed } from './errors.ts'
-import { decodeFlow, type Flow, type FlowFilter, type FlowMatch, writeDelete, writeDump, writeMatch } from './flow.ts'
+import { AddressCache } from './address-codec.ts'
+import {
+  decodeFlow,
+  type FlowFilter,
+  type FlowMatch,
+  type TrackedFlow,
+  writeDelete,
+  writeDump,
+  writeMatch,
+} from './conntrack-codec.ts'
 import { AttributeReader, type MessageReader, NLM_F_ACK, NLM_F_REQUEST } from './message.ts'
+import { MessageWriter } from './message-writer.ts'
+import { errnoOf, malformed } from './netlink-errors.ts'
 import { NetlinkSocket, type Wait } from './socket.ts'
-import { MessageWriter } from './writer.ts'
 
 const CT_GET = 0x101
 const CT_DELETE = 0x102
@@ -40,11 +48,11 @@ export class ConntrackTable {
    */
   async list(
     filter: FlowFilter,
-    visit: (flows: readonly Flow[]) => void,
+    visit: (flows: readonly TrackedFlow[]) => void,
     wait: Wait = {},
   ): Promise<{ readonly interrupted: boolean }> {
     const reader = new AttributeReader()
-    let chunk: Flow[] = []
+    let chunk: TrackedFlow[] = []
     const outcome = await this.#dump(filter, wait, (message) => {
       const flow = decodeFlow(message, reader, filter, this.#addresses)
       if (reader.error !== undefined) throw malformed('conntrack', 'list flows', reader.error)
@@ -69,13 +77,14 @@ export class ConntrackTable {
   }
 
   /** Deletes these flows; returns how many were still there. */
-  async remove(flows: readonly Flow[], wait: Wait = {}): Promise<number> {
+  async remove(flows: readonly TrackedFlow[], wait: Wait = {}): Promise<number> {
     let removed = 0
     let single = flows
     if (flows.length >= manyFlows) {
-      const left: Flow[] = []
+      const left: TrackedFlow[] = []
       for (const alike of grouped(flows).values()) {
-        if (alike.length >= manyFlows && (await this.#removeMatching(alike[0] as Flow, wait))) removed += alike.length
+        if (alike.length >= manyFlows && (await this.#removeMatching(alike[0] as TrackedFlow, wait)))
+          removed += alike.length
         else left.push(...alike)
       }
       single = left
@@ -128,7 +137,7 @@ export class ConntrackTable {
     }
   }
 
-  async #removeChunk(flows: readonly Flow[], wait: Wait): Promise<number> {
+  async #removeChunk(flows: readonly TrackedFlow[], wait: Wait): Promise<number> {
     const op = 'delete flows'
     let removed = 0
     let left = flows
@@ -156,8 +165,8 @@ export class ConntrackTable {
 }
 
 /** By where they were sent and who answers. */
-function grouped(flows: readonly Flow[]): Map<string, Flow[]> {
-  const groups = new Map<string, Flow[]>()
+function grouped(flows: readonly TrackedFlow[]): Map<string, TrackedFlow[]> {
+  const groups = new Map<string, TrackedFlow[]>()
   for (const flow of flows) {
     const key = `${flow.destination} ${flow.destinationPort} ${flow.replySource} ${flow.replySourcePort}`
     const group = groups.get(key)

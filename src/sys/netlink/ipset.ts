@@ -3,9 +3,9 @@
 // Everything is sent without NLM_F_EXCL, which means "-exist": to add what is there and to delete what is not there is no error.
 
 import type { Family } from '../../lib/ip.ts'
-import { type AddressCache, addressBytes } from './address.ts'
+import { type AddressCache, addressBytes } from './address-codec.ts'
 import type { AttributeReader, MessageReader } from './message.ts'
-import type { MessageWriter } from './writer.ts'
+import type { MessageWriter } from './message-writer.ts'
 
 const NFNL_SUBSYS_IPSET = 6
 const netByteOrder = 0x4000

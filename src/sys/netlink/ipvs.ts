@@ -3,10 +3,10 @@
 // Integers are in host order, ports and addresses in network order. Answers hold addresses in 16 bytes, IPv4 in the first four.
 
 import type { Family } from '../../lib/ip.ts'
-import { type AddressCache, addressBytes } from './address.ts'
-import { genericHeader, writeGeneric } from './generic.ts'
+import { type AddressCache, addressBytes } from './address-codec.ts'
+import { genericHeader, writeGeneric } from './generic-netlink.ts'
 import { type AttributeReader, littleEndian, type MessageReader } from './message.ts'
-import type { MessageWriter } from './writer.ts'
+import type { MessageWriter } from './message-writer.ts'
 
 export const ipvsFamilyName = 'IPVS'
 const version = 1

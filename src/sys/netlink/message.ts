@@ -219,7 +219,7 @@ export class AttributeReader {
 }
 
 /** What the kernel answers to a message: errno 0 is an acknowledgement. */
-export interface Answer {
+export interface NetlinkAnswer {
   readonly errno: number
   /** The kernel's own words; '' if it has none. */
   readonly text: string
@@ -232,7 +232,7 @@ export interface Answer {
 const answerSchema = { text: 1, offset: 2 }
 
 /** The payload of NLMSG_ERROR, and of the NLMSG_DONE of a dump (which has no header of a message at fault). */
-export function decodeAnswer(message: MessageReader): Answer {
+export function decodeAnswer(message: MessageReader): NetlinkAnswer {
   const { bytes, start, end, flags } = message
   if (end - start < 4) return { errno: 0, text: '', offset: -1, about: 0 }
   const errno = Math.abs(hostI32(bytes, start))

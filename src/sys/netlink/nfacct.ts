@@ -1,10 +1,10 @@
 // Packet counters of the kernel that iptables rules feed (nfacct): make one, read it, or learn that this kernel has none.
 
 import { EBUSY, EEXIST, errnoName } from '../errno.ts'
-import { errnoOf } from './errors.ts'
 import { NLM_F_CREATE } from './message.ts'
+import type { MessageWriter } from './message-writer.ts'
+import { errnoOf } from './netlink-errors.ts'
 import { NetlinkSocket } from './socket.ts'
-import type { MessageWriter } from './writer.ts'
 
 const NEW = 0x700
 const GET = 0x701

@@ -8,16 +8,15 @@
 // 4. After a wait that was given up, its late answers are thrown away before the next operation.
 
 import { ProxyError } from '../../lib/errors.ts'
+import { Mutex } from '../../lib/mutex.ts'
 import { type Clock, nextTurn, systemClock } from '../../lib/time.ts'
-import { Turns } from '../../lib/turns.ts'
 import * as errno from '../errno.ts'
 import * as libc from '../libc.ts'
-import { callError, malformed, netlinkError } from './errors.ts'
 import {
-  type Answer,
   decodeAnswer,
   hostU32,
   MessageReader,
+  type NetlinkAnswer,
   NLM_F_ACK,
   NLM_F_DUMP,
   NLM_F_DUMP_INTR,
@@ -25,8 +24,9 @@ import {
   NLMSG_DONE,
   NLMSG_ERROR,
 } from './message.ts'
-import { debugging, openNetlink, receiveBytes, type SocketOptions, trace } from './open.ts'
-import { MessageWriter } from './writer.ts'
+import { MessageWriter } from './message-writer.ts'
+import { callError, malformed, netlinkError } from './netlink-errors.ts'
+import { debugging, openNetlink, receiveBytes, type SocketOptions, trace } from './open-socket.ts'
 
 /** The event loop gets its turn after this much of a dump. */
 const sliceMs = 4
@@ -42,7 +42,7 @@ export interface Wait {
 }
 
 /** One message: the socket adds sequence number and the flags that the kind of call needs. */
-export interface Request {
+export interface NetlinkRequest {
   /** What is being done, for errors: `list conntrack entries`. */
   readonly op: string
   readonly type: number
@@ -52,20 +52,20 @@ export interface Request {
 
 export type Visit = (message: MessageReader) => void
 
-export interface Failure extends Answer {
+export interface MessageFailure extends NetlinkAnswer {
   readonly sequence: number
 }
 
 export interface BatchOutcome {
   /** Messages that the kernel refused, in its order. */
-  readonly failures: readonly Failure[]
+  readonly failures: readonly MessageFailure[]
   /** More answers came than the receive buffer holds: failures may be missing. */
   readonly overflow: boolean
 }
 
 interface BatchReading extends BatchOutcome {
   readonly last: number
-  readonly failures: Failure[]
+  readonly failures: MessageFailure[]
   overflow: boolean
   done: boolean
 }
@@ -81,7 +81,7 @@ export class NetlinkSocket {
   readonly #clock: Clock
   readonly #writer = new MessageWriter()
   #buffer = Buffer.allocUnsafe(receiveBytes)
-  readonly #turns = new Turns()
+  readonly #turns = new Mutex()
   /** Of this socket: its fd is in use by another thread. */
   #sending: Promise<number> | undefined
   #closed = false
@@ -105,7 +105,7 @@ export class NetlinkSocket {
   }
 
   /** Sends one message and waits for its acknowledgement; data that comes before it goes to `visit`. */
-  request(request: Request, visit?: Visit, wait: Wait = {}): Promise<void> {
+  request(request: NetlinkRequest, visit?: Visit, wait: Wait = {}): Promise<void> {
     return this.#exclusively(async () => {
       const sequence = this.#sendOne(request, NLM_F_REQUEST | NLM_F_ACK)
       await this.#answers(request.op, sequence, wait, (message) => {
@@ -121,7 +121,7 @@ export class NetlinkSocket {
   }
 
   /** Visits every message of a dump, with turns for the event loop in between. `interrupted`: some may be missing or double. */
-  dump(request: Request, visit: Visit, wait: Wait = {}): Promise<{ readonly interrupted: boolean }> {
+  dump(request: NetlinkRequest, visit: Visit, wait: Wait = {}): Promise<{ readonly interrupted: boolean }> {
     return this.#exclusively(async () => {
       const sequence = this.#sendOne(request, NLM_F_REQUEST | NLM_F_DUMP)
       let interrupted = false
@@ -199,7 +199,7 @@ export class NetlinkSocket {
   }
 
   /** Turns an answer of a batch into the error to throw. */
-  failure(op: string, failure: Failure): ProxyError {
+  failure(op: string, failure: MessageFailure): ProxyError {
     return netlinkError(this.#purpose, op, failure, failure.sequence)
   }
 
@@ -214,7 +214,7 @@ export class NetlinkSocket {
   }
 
   #exclusively<T>(run: () => T | Promise<T>): Promise<T> {
-    return this.#turns.take(() => this.#operate(run))
+    return this.#turns.run(() => this.#operate(run))
   }
 
   async #operate<T>(run: () => T | Promise<T>): Promise<T> {
@@ -231,7 +231,7 @@ export class NetlinkSocket {
     }
   }
 
-  #sendOne(request: Request, flags: number): number {
+  #sendOne(request: NetlinkRequest, flags: number): number {
     const writer = this.#writer
     writer.clear()
     const sequence = writer.begin(request.type, flags | (request.flags ?? 0))

@@ -3,13 +3,13 @@
 import { EAGAIN, EINTR } from '../errno.ts'
 import * as libc from '../libc.ts'
 import { MessageReader, NLMSG_OVERRUN } from './message.ts'
-import { debugging, openNetlink, receiveBytes, type SocketOptions, trace } from './open.ts'
+import { debugging, openNetlink, receiveBytes, type SocketOptions, trace } from './open-socket.ts'
 
 export interface Subscription {
   close(): void
 }
 
-export interface Listener {
+export interface NotificationListener {
   /** One call per message; the reader is valid during the call. */
   message(message: MessageReader): void
   /** Messages were lost, because we were too slow or the buffer is too small: whatever was derived from them is in doubt. */
@@ -17,7 +17,11 @@ export interface Listener {
 }
 
 /** Joins multicast groups on a socket of its own, so that a flood of news never displaces answers. */
-export function subscribe(options: SocketOptions, groups: readonly number[], listener: Listener): Subscription {
+export function subscribe(
+  options: SocketOptions,
+  groups: readonly number[],
+  listener: NotificationListener,
+): Subscription {
   const fd = openNetlink(options, groups)
   const buffer = Buffer.allocUnsafe(receiveBytes)
   let closed = false

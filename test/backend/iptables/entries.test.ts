@@ -1,9 +1,9 @@
 // One entry per service port: what it is made of, and what of it can be told apart.
 
 import { expect, it } from 'vitest'
-import { Book } from '../../../src/backend/iptables/book.ts'
 import { chainsOf, type IptEntry, partsOf, sameRules } from '../../../src/backend/iptables/entries.ts'
-import { countUses, OwnChainsSaved } from '../../../src/backend/iptables/sight.ts'
+import { WrittenRules } from '../../../src/backend/iptables/written.ts'
+import { countUses, OwnChainsSaved } from '../../../src/backend/iptables-kit/table-reader.ts'
 import { endpoint, service, slice, tcp } from '../../model/builders.ts'
 import { Bench } from './write.ts'
 
@@ -46,7 +46,7 @@ it('is the same rule for rule, whatever endpoints there are elsewhere', () => {
 
 it('tells from saved tables whether all chains are known, and else which ones there are', () => {
   const entry = portOf('10.0.0.1', '10.0.0.2')
-  const book = new Book()
+  const book = new WrittenRules()
   book.put(entry)
   const look = (...chains: string[]) => {
     const own = new OwnChainsSaved()

@@ -1,10 +1,10 @@
 import { expect, it } from 'vitest'
-import { Paper } from '../../../src/backend/iptables/paper.ts'
-import { MemoryFile } from '../../../src/sys/memory-file.ts'
+import { RestoreInput } from '../../../src/backend/iptables-kit/restore-input.ts'
+import { MemoryFile } from '../../../src/sys/process/memory-file.ts'
 
 it('is the text in pieces, and knows how many rules and tables there are', () => {
   const sheet = new MemoryFile('rules')
-  const paper = new Paper(sheet)
+  const paper = new RestoreInput(sheet)
   let text = ''
   const add = (lines: string) => {
     paper.add(lines)

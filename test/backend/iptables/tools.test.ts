@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { leftovers } from '../../../src/backend/iptables/cleanup.ts'
-import { atLeast, findPrograms, Tools } from '../../../src/backend/iptables/tools.ts'
+import { atLeast, findPrograms, IptablesPrograms } from '../../../src/backend/iptables-kit/programs.ts'
 import { createLogger } from '../../../src/lib/log.ts'
 import { systemClock } from '../../../src/lib/time.ts'
 
@@ -84,7 +84,13 @@ describe('the flavour', () => {
 
 describe('running', () => {
   const tools = (version: [number, number, number], patienceMs = 0) =>
-    new Tools({ programs: { flavour: 'legacy', suffix: '', version }, family: 4, log, clock: systemClock, patienceMs })
+    new IptablesPrograms({
+      programs: { flavour: 'legacy', suffix: '', version },
+      family: 4,
+      log,
+      clock: systemClock,
+      patienceMs,
+    })
 
   it('waits for the lock as far as the version can', async () => {
     const out = join(folder, 'args')

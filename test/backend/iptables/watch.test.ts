@@ -1,18 +1,18 @@
 // The watch with eyes that the test opens: what is told as drift, what is tolerated, and what it costs.
 
 import { describe, expect, it } from 'vitest'
-import { Book } from '../../../src/backend/iptables/book.ts'
-import { jumps, savedJump } from '../../../src/backend/iptables/chains.ts'
 import { portEntry } from '../../../src/backend/iptables/entries.ts'
+import { WrittenRules } from '../../../src/backend/iptables/written.ts'
+import { jumps, savedJump } from '../../../src/backend/iptables-kit/chains.ts'
+import { DriftWatch } from '../../../src/backend/iptables-kit/drift-watch.ts'
+import type { IptablesPrograms } from '../../../src/backend/iptables-kit/programs.ts'
 import {
   countUses,
   OwnChainsSaved,
   type OwnChanges,
-  openSight,
-  type Sight,
-} from '../../../src/backend/iptables/sight.ts'
-import type { Tools } from '../../../src/backend/iptables/tools.ts'
-import { Watch } from '../../../src/backend/iptables/watch.ts'
+  openTableReader,
+  type TableReader,
+} from '../../../src/backend/iptables-kit/table-reader.ts'
 import { silentLogger } from '../../../src/lib/log.ts'
 import { endpoint, service, slice, tcp } from '../../model/builders.ts'
 import { FakeClock } from '../../support/clock.ts'
@@ -20,8 +20,8 @@ import { Bench } from './write.ts'
 
 const signal = new AbortController().signal
 
-class Eyes implements Sight {
-  readonly book = new Book()
+class Eyes implements TableReader {
+  readonly book = new WrittenRules()
   readonly clock = new FakeClock()
   readonly told: string[] = []
   generation = 1
@@ -32,7 +32,7 @@ class Eyes implements Sight {
   jumps: ReadonlySet<string> | undefined
   /** Differences to what the book says. */
   readonly changed = new Map<string, number | undefined>()
-  readonly watch: Watch
+  readonly watch: DriftWatch
 
   constructor() {
     const owner = { id: 'ns/a/tcp', service: 'ns/a' }
@@ -51,7 +51,7 @@ class Eyes implements Sight {
         endpoints: 1,
       }),
     )
-    this.watch = new Watch({
+    this.watch = new DriftWatch({
       sight: this,
       expected: () => this.book.uses(),
       parts: () => this.book.parts(),
@@ -63,9 +63,9 @@ class Eyes implements Sight {
     })
   }
 
-  mark = async () => String(this.generation)
+  version = async () => String(this.generation)
   onlyOwn = (before: string, after: string, { commits }: OwnChanges) => Number(after) === Number(before) + commits
-  look = async () => {
+  readUses = async () => {
     this.looks++
     if (this.lookMs > 0) await new Promise<void>((resolve) => this.clock.after(this.lookMs, resolve))
     const uses = new Map(this.book.uses())
@@ -76,8 +76,8 @@ class Eyes implements Sight {
     }
     return { uses, jumps: this.jumps }
   }
-  matches?: NonNullable<Sight['matches']>
-  survey = async () => ({ ...(await this.look()), own: new OwnChainsSaved() })
+  matches?: NonNullable<TableReader['matches']>
+  readChains = async () => ({ ...(await this.readUses()), own: new OwnChainsSaved() })
   close = () => {}
 
   /** Somebody changes something. */
@@ -324,9 +324,9 @@ describe('a saved table', () => {
     return { book: bench.book, saved: `${saved.join('\n')}\n*mangle\n:KUBE-PROXY-CANARY - [0:0]\nCOMMIT\n` }
   }
 
-  const matches = async (book: Book, saved: string) => {
+  const matches = async (book: WrittenRules, saved: string) => {
     const tools = { programs: { flavour: 'legacy' }, saveAll: async (visit: (lines: string) => void) => visit(saved) }
-    const sight = openSight(tools as unknown as Tools, 4)
+    const sight = openTableReader(tools as unknown as IptablesPrograms, 4)
     return await sight.matches?.({ rules: book.rules(), uses: book.sharedUses() })
   }
 
@@ -398,9 +398,9 @@ it('takes a cheap match for a look, and looks only if there is none', async () =
 it('makes nothing of what it saw across a write', async () => {
   const eyes = new Eyes()
   await eyes.write(true)
-  const { look } = eyes
-  eyes.look = async () => {
-    const seen = await look()
+  const { readUses } = eyes
+  eyes.readUses = async () => {
+    const seen = await readUses()
     // A whole write between the look and its end: what was seen is of another time.
     await eyes.write(true)
     return seen

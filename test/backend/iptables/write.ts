@@ -2,18 +2,18 @@
 
 import type { Changes } from '../../../src/backend/backend.ts'
 import { iptables } from '../../../src/backend/iptables/backend.ts'
-import { Book } from '../../../src/backend/iptables/book.ts'
 import type { IptEntry } from '../../../src/backend/iptables/entries.ts'
-import type { Features } from '../../../src/backend/iptables/features.ts'
+import type { IptablesFeatures } from '../../../src/backend/iptables/features.ts'
 import { unitsOf } from '../../../src/backend/iptables/target.ts'
-import { Writer, type Written } from '../../../src/backend/iptables/writer.ts'
+import { RestoreWriter, type WriteResult } from '../../../src/backend/iptables/writer.ts'
+import { WrittenRules } from '../../../src/backend/iptables/written.ts'
 import { Ledger } from '../../../src/backend/ledger.ts'
 import { resolve } from '../../../src/model/resolve.ts'
 import type { NodeView, ServiceRecord, SliceRecord } from '../../../src/model/types.ts'
-import { MemoryFile } from '../../../src/sys/memory-file.ts'
+import { MemoryFile } from '../../../src/sys/process/memory-file.ts'
 import { everyAddress, view } from '../../model/builders.ts'
 
-export const allFeatures: Features = {
+export const allFeatures: IptablesFeatures = {
   randomFully: false,
   liberal: false,
   counters: new Set(['ct_state_invalid_dropped_pkts', 'localhost_nps_accepted_pkts']),
@@ -23,8 +23,8 @@ export const allFeatures: Features = {
 export class Bench {
   readonly texts: string[] = []
   readonly ledger = new Ledger<IptEntry>()
-  readonly book = new Book()
-  readonly writer: Writer<MemoryFile>
+  readonly book = new WrittenRules()
+  readonly writer: RestoreWriter<MemoryFile>
   readonly node: NodeView
   readonly #backend
   /** Throws where the programs would. */
@@ -36,7 +36,7 @@ export class Bench {
   ) {
     this.node = node
     this.#backend = iptables({ syncPeriodMs: 30_000, localhostNodePorts: localhost })
-    this.writer = new Writer({
+    this.writer = new RestoreWriter({
       book: this.book,
       chainsPerRestore,
       sheet: () => new MemoryFile('rules'),
@@ -62,7 +62,7 @@ export class Bench {
     this.ledger.want(service, [])
   }
 
-  async sync(): Promise<Written & { readonly changes: Changes<IptEntry> }> {
+  async sync(): Promise<WriteResult & { readonly changes: Changes<IptEntry> }> {
     const changes = this.ledger.diff()
     const written = await this.writer.write(unitsOf(changes), new AbortController().signal)
     this.ledger.settle(

@@ -1,11 +1,12 @@
 // What is written when, and what happens when the programs refuse: who is blamed, who goes in all the same.
 
 import { describe, expect, it } from 'vitest'
-import { jumps } from '../../../src/backend/iptables/chains.ts'
 import { strayChain } from '../../../src/backend/iptables/entries.ts'
 import { adapt } from '../../../src/backend/iptables/features.ts'
 import { composeJumps, suspectLines } from '../../../src/backend/iptables/restore.ts'
+import { jumps } from '../../../src/backend/iptables-kit/chains.ts'
 import { ProxyError } from '../../../src/lib/errors.ts'
+import { ExecError } from '../../../src/sys/process/exec.ts'
 import { endpoint, service, slice, tcp } from '../../model/builders.ts'
 import { allFeatures, Bench, rulesOf } from './write.ts'
 
@@ -19,7 +20,7 @@ const put = (bench: Bench, n: number, ...ips: string[]) =>
   )
 
 const failure = (stderr: string) =>
-  new ProxyError('exec', `iptables-restore ended with exit code 1: ${stderr}`, { fields: { exitCode: 1, stderr } })
+  new ExecError({ program: 'iptables-restore', args: [], what: 'ended with exit code 1', exitCode: 1, stderr })
 
 /** Complains like the program does, about the first line that matches. */
 const refuse = (pattern: RegExp, words: (line: number, lines: number) => string) => (text: string) => {

@@ -2,9 +2,9 @@
 
 import { describe, expect, it } from 'vitest'
 import { base } from '../../../src/backend/ipvs/base.ts'
-import { PortTotals, type Reading } from '../../../src/backend/ipvs/counters.ts'
+import { type CounterReading, PortTotals } from '../../../src/backend/ipvs/counters.ts'
 import type { IpvsEntry, ServerEntry } from '../../../src/backend/ipvs/entries.ts'
-import { isOurs } from '../../../src/backend/ipvs/ours.ts'
+import { isOurs } from '../../../src/backend/ipvs/ownership.ts'
 import { plan } from '../../../src/backend/ipvs/plan.ts'
 import { rulesText } from '../../../src/backend/ipvs/rules.ts'
 import { setName, setsOf } from '../../../src/backend/ipvs/sets.ts'
@@ -160,13 +160,13 @@ describe('ownership', () => {
 })
 
 describe('counters', () => {
-  const one = (port: string, server: string, connections: number): Reading => ({
+  const one = (port: string, server: string, connections: number): CounterReading => ({
     family: 4,
     server,
     port,
     statistics: { connections, packetsIn: 2, packetsOut: 3, bytesIn: 4, bytesOut: 5 },
   })
-  const shown = (totals: PortTotals, limit: number, ...readings: Reading[]) =>
+  const shown = (totals: PortTotals, limit: number, ...readings: CounterReading[]) =>
     totals.tell(readings, limit).map(({ port, connections }) => `${port} ${connections}`)
 
   it('sums the servers of a service port', () => {

@@ -2,7 +2,7 @@
 
 import { beforeEach, describe, expect, it } from 'vitest'
 import { type ServerEntry, serverDigest, serverKey } from '../../../src/backend/ipvs/entries.ts'
-import type { Requests } from '../../../src/backend/ipvs/kernel.ts'
+import type { Requests } from '../../../src/backend/ipvs/ipvs-netlink.ts'
 import { Servers } from '../../../src/backend/ipvs/servers.ts'
 import { ProxyError } from '../../../src/lib/errors.ts'
 import { command, type DestinationSeen, type Service, type ServiceKey } from '../../../src/sys/netlink/ipvs.ts'

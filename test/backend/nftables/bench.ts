@@ -3,9 +3,9 @@
 import type { Applied, Held } from '../../../src/backend/backend.ts'
 import { Ledger } from '../../../src/backend/ledger.ts'
 import { base } from '../../../src/backend/nftables/base.ts'
+import { decodeEndpoint, decodeKey, shapeOf } from '../../../src/backend/nftables/commit/set-codec.ts'
 import type { NftEntry } from '../../../src/backend/nftables/entries.ts'
 import { plan } from '../../../src/backend/nftables/plan.ts'
-import { decodeEndpoint, decodeKey, shapeOf } from '../../../src/backend/nftables/shapes.ts'
 import { NftTarget } from '../../../src/backend/nftables/target.ts'
 import { silentLogger } from '../../../src/lib/log.ts'
 import { resolve } from '../../../src/model/resolve.ts'
@@ -115,7 +115,7 @@ const anonymous = ({ state }: FakeKernel, name: string) =>
   [...(state.elements.get(name)?.values() ?? [])].map(({ key, data }) => [Buffer.from(key).toString('hex'), data])
 
 type Member = Parameters<
-  Parameters<ReadonlyMap<string, import('../../../src/sys/netlink/nft/types.ts').Element>['forEach']>[0]
+  Parameters<ReadonlyMap<string, import('../../../src/sys/netlink/nft/nft-types.ts').Element>['forEach']>[0]
 >[0]
 
 function describe(set: string, { key, keyEnd, data, comment }: Member, node: NodeView): string {

@@ -4,11 +4,23 @@ import { ProxyError } from '../../../src/lib/errors.ts'
 import type { Family } from '../../../src/lib/ip.ts'
 import { EBUSY, EEXIST, ENOENT, EPERM } from '../../../src/sys/errno.ts'
 import { AttributeReader, MessageReader } from '../../../src/sys/netlink/message.ts'
-import { decodeChain, decodeRule, decodeSet, decodeTable, type ListedRule } from '../../../src/sys/netlink/nft/dump.ts'
+import type { MessageWriter } from '../../../src/sys/netlink/message-writer.ts'
 import { decodeElements } from '../../../src/sys/netlink/nft/elements.ts'
-import { type Chain, type Element, message, type NftSet, SET_ANONYMOUS } from '../../../src/sys/netlink/nft/types.ts'
-import type { BatchOutcome, Failure } from '../../../src/sys/netlink/socket.ts'
-import type { MessageWriter } from '../../../src/sys/netlink/writer.ts'
+import {
+  type Chain,
+  type Element,
+  message,
+  type NftSet,
+  SET_ANONYMOUS,
+} from '../../../src/sys/netlink/nft/nft-types.ts'
+import {
+  decodeChain,
+  decodeRule,
+  decodeSet,
+  decodeTable,
+  type ListedRule,
+} from '../../../src/sys/netlink/nft/read-objects.ts'
+import type { BatchOutcome, MessageFailure } from '../../../src/sys/netlink/socket.ts'
 
 export interface State {
   exists: boolean
@@ -64,7 +76,7 @@ export class FakeKernel {
     const scripted = this.script.shift()
     if (scripted !== undefined) return { failures: [failure(scripted, 0)], overflow: false }
     const work = copy(this.state)
-    const failures: Failure[] = []
+    const failures: MessageFailure[] = []
     const texts: string[] = []
     const reader = new MessageReader(Buffer.from(writer.toBytes()))
     this.sizes.push(0)
@@ -249,7 +261,13 @@ function copy(state: State): State {
   }
 }
 
-const failure = (errno: number, sequence: number): Failure => ({ errno, sequence, text: '', offset: -1, about: 0 })
+const failure = (errno: number, sequence: number): MessageFailure => ({
+  errno,
+  sequence,
+  text: '',
+  offset: -1,
+  about: 0,
+})
 
 /** One socket of the fake kernel. */
 export class FakeNftables {
@@ -267,7 +285,7 @@ export class FakeNftables {
     return Promise.resolve(this.#kernel.commit(writer, this.port))
   }
 
-  failure(op: string, { errno }: Failure): ProxyError {
+  failure(op: string, { errno }: MessageFailure): ProxyError {
     return new ProxyError('netlink', `${op}: errno ${errno}`, { fields: { op, errno } })
   }
 

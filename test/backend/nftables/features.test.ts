@@ -3,9 +3,9 @@ import { findFeatures } from '../../../src/backend/nftables/features.ts'
 import { ProxyError } from '../../../src/lib/errors.ts'
 import { EEXIST, ENOENT, EPERM } from '../../../src/sys/errno.ts'
 import { MessageReader } from '../../../src/sys/netlink/message.ts'
-import { message } from '../../../src/sys/netlink/nft/types.ts'
-import type { Nftables } from '../../../src/sys/netlink/nftables.ts'
-import type { MessageWriter } from '../../../src/sys/netlink/writer.ts'
+import type { MessageWriter } from '../../../src/sys/netlink/message-writer.ts'
+import { message } from '../../../src/sys/netlink/nft/nft-types.ts'
+import type { Nftables } from '../../../src/sys/netlink/nft/nftables.ts'
 
 /** A kernel that refuses the nth message of a kind. */
 const refusing = (type: number, nth: number, errno: number) =>

@@ -1,6 +1,6 @@
 // What a packet may not meet: between any two states of the table, it may read rules of the one and elements of the other.
 
-import { decodeKey, shapeOf } from '../../../src/backend/nftables/shapes.ts'
+import { decodeKey, shapeOf } from '../../../src/backend/nftables/commit/set-codec.ts'
 import type { State } from './fake-kernel.ts'
 
 interface Lead {

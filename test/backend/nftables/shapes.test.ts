@@ -1,6 +1,5 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import type { SetShape } from '../../../src/backend/nftables/entries.ts'
 import {
   declare,
   decodeEndpoint,
@@ -8,7 +7,8 @@ import {
   encodeEndpoint,
   encodeKey,
   shapeOf,
-} from '../../../src/backend/nftables/shapes.ts'
+} from '../../../src/backend/nftables/commit/set-codec.ts'
+import type { NftSetShape } from '../../../src/backend/nftables/entries.ts'
 import { type Family, formatIp, hostPort, maskBytes } from '../../../src/lib/ip.ts'
 
 const family = fc.constantFrom<Family>(4, 6)
@@ -25,7 +25,7 @@ const range = (of: Family) =>
     .tuple(bytes(of), fc.nat({ max: of === 4 ? 32 : 128 }))
     .map(([raw, bits]) => `${formatIp(maskBytes(raw, bits))}/${bits}`)
 
-const keys: Readonly<Record<Exclude<SetShape, 'affinity'>, (of: Family) => fc.Arbitrary<string>>> = {
+const keys: Readonly<Record<Exclude<NftSetShape, 'affinity'>, (of: Family) => fc.Arbitrary<string>>> = {
   address,
   'address . address . protocol . port': (of) => words(address(of), address(of), protocol, port),
   'address . protocol . port': (of) => words(address(of), protocol, port),

@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { place } from '../../../src/backend/nftables/slots.ts'
+import { place } from '../../../src/backend/nftables/commit/slots.ts'
 
 const list = fc.uniqueArray(fc.integer({ min: 1, max: 20 }).map(String), { maxLength: 12 })
 

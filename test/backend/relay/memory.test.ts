@@ -1,7 +1,7 @@
 import { once } from 'node:events'
 import { createConnection, createServer } from 'node:net'
 import { describe, expect, it } from 'vitest'
-import { release } from '../../../src/backend/relay/memory.ts'
+import { release } from '../../../src/backend/relay/read-buffers.ts'
 
 describe('release', () => {
   it('frees what is large and alone in its memory', () => {

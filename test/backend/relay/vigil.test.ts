@@ -1,10 +1,10 @@
 import { beforeEach, describe, expect, it } from 'vitest'
-import { Vigil } from '../../../src/backend/relay/vigil.ts'
+import { BusyPoll } from '../../../src/backend/relay/busy-poll.ts'
 
 describe('the vigil after something was relayed', () => {
   let nowMs: number
   let waiting: (() => void)[]
-  let vigil: Vigil
+  let vigil: BusyPoll
   const awake = () => waiting.length > 0
   /** One turn of the event loop that takes so long. */
   const turn = (ms: number) => {
@@ -15,7 +15,7 @@ describe('the vigil after something was relayed', () => {
   beforeEach(() => {
     nowMs = 1000
     waiting = []
-    vigil = new Vigil({ nowMs: () => nowMs, nextTurn: (resume) => waiting.push(resume) })
+    vigil = new BusyPoll({ nowMs: () => nowMs, nextTurn: (resume) => waiting.push(resume) })
   })
 
   it('lasts a moment, and then the process may sleep', () => {

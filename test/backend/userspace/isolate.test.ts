@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { isolate } from '../../../src/backend/userspace/isolate.ts'
+import { isolate } from '../../../src/backend/iptables-kit/isolate.ts'
 import { ProxyError } from '../../../src/lib/errors.ts'
 
 /** A kernel that refuses some numbers, and tells which one or not. */

@@ -8,8 +8,8 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, describe, expect, it, onTestFinished } from 'vitest'
 import { listenerEntry } from '../../../src/backend/userspace/entries.ts'
-import { FileBudget, openFileLimit } from '../../../src/backend/userspace/files.ts'
-import { Listeners } from '../../../src/backend/userspace/listeners.ts'
+import { FdBudget, openFileLimit } from '../../../src/backend/userspace/fd-budget.ts'
+import { RelayListeners } from '../../../src/backend/userspace/listeners.ts'
 import { openAnyPort } from '../../../src/backend/userspace/ports.ts'
 import { ProxyError } from '../../../src/lib/errors.ts'
 import { silentLogger } from '../../../src/lib/log.ts'
@@ -89,10 +89,10 @@ describe('too many open files', () => {
     expect(openFileLimit(file)).toBe(300)
     expect(openFileLimit('/nonexistent')).toBe(Number.POSITIVE_INFINITY)
     let limit = 260
-    const budget = new FileBudget(() => limit)
-    expect([budget.take(2), budget.take(2), budget.take(2)]).toEqual([true, true, false])
+    const budget = new FdBudget(() => limit)
+    expect([budget.acquire(2), budget.acquire(2), budget.acquire(2)]).toEqual([true, true, false])
     limit = 264
-    expect([budget.take(2), budget.taken]).toEqual([true, 6])
+    expect([budget.acquire(2), budget.taken]).toEqual([true, 6])
   })
 })
 
@@ -120,10 +120,10 @@ describe('proxy ports', () => {
     await once(taken, 'listening')
     opened.push(() => taken.close())
     const { port } = taken.address() as AddressInfo
-    const listeners = new Listeners({
+    const listeners = new RelayListeners({
       portRange: [port, port],
       udpIdleMs: 250,
-      budget: new FileBudget(),
+      budget: new FdBudget(),
       clock: systemClock,
       log: silentLogger,
     })

@@ -2,7 +2,7 @@
 
 import { Balancer } from '../../../src/backend/relay/balance.ts'
 import { relayTcp } from '../../../src/backend/relay/tcp.ts'
-import { FileBudget } from '../../../src/backend/userspace/files.ts'
+import { FdBudget } from '../../../src/backend/userspace/fd-budget.ts'
 import { silentLogger } from '../../../src/lib/log.ts'
 
 const [endpoint, budgeted] = process.argv.slice(2) as [string, string]
@@ -17,7 +17,7 @@ const relay = await relayTcp({
   onShed: (why) => {
     shed[why] = (shed[why] ?? 0) + 1
   },
-  ...(budgeted === 'budget' ? { budget: new FileBudget() } : {}),
+  ...(budgeted === 'budget' ? { budget: new FdBudget() } : {}),
 })
 process.send?.({ port: relay.port })
 process.on('message', () => process.send?.({ shed, active: relay.active() }))

@@ -5,10 +5,10 @@ import { type AddressInfo, createConnection, createServer } from 'node:net'
 import type { NetworkInterfaceInfo } from 'node:os'
 import { afterEach, describe, expect, it } from 'vitest'
 import type { Backend, Held, Settings } from '../../../src/backend/backend.ts'
-import { onLoopback, userspaceUnprivileged } from '../../../src/backend/userspace/unprivileged.ts'
-import { winuserspace } from '../../../src/backend/userspace/winuserspace.ts'
+import { onLoopback, userspaceUnprivileged } from '../../../src/backend/userspace/direct/unprivileged.ts'
+import { winuserspace } from '../../../src/backend/userspace/direct/windows.ts'
 import { Engine } from '../../../src/engine/engine.ts'
-import { Journal, type SyncReport } from '../../../src/engine/journal.ts'
+import { SyncJournal, type SyncReport } from '../../../src/engine/journal.ts'
 import { silentLogger } from '../../../src/lib/log.ts'
 import { systemClock } from '../../../src/lib/time.ts'
 import type { Frontend, ServiceRecord, SliceRecord } from '../../../src/model/types.ts'
@@ -37,7 +37,7 @@ class Bench {
   #next = () => {}
 
   constructor(backend: Backend<Held>) {
-    const journal = new Journal({ log: silentLogger })
+    const journal = new SyncJournal({ log: silentLogger })
     journal.subscribe({
       report: (report) => {
         this.#report = report

@@ -1,9 +1,9 @@
 import { describe, expect, it } from 'vitest'
-import { Fingerprints } from '../../../src/sys/netlink/fingerprints.ts'
+import { DuplicateFilter } from '../../../src/sys/netlink/duplicate-filter.ts'
 
 describe('fingerprints', () => {
   it('know what came before, and nothing else, among a hundred thousand alike', () => {
-    const seen = new Fingerprints(1)
+    const seen = new DuplicateFilter(1)
     const key = Buffer.alloc(16)
     const fill = (i: number) => {
       key.writeUInt32BE(0x0a600000 + Math.floor(i / 5), 0)
@@ -19,7 +19,7 @@ describe('fingerprints', () => {
   })
 
   it('tell a range from its start, and the end of one from the start of the next', () => {
-    const seen = new Fingerprints(2)
+    const seen = new DuplicateFilter(2)
     const [from, to] = [Buffer.of(10, 0, 0, 0), Buffer.of(10, 0, 0, 255)]
     expect(seen.add(from)).toBe(true)
     expect(seen.add(from, to)).toBe(true)

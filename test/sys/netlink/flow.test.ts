@@ -1,10 +1,16 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { formatIp } from '../../../src/lib/ip.ts'
-import { AddressCache } from '../../../src/sys/netlink/address.ts'
-import { decodeFlow, type Flow, writeDelete, writeDump, writeMatch } from '../../../src/sys/netlink/flow.ts'
+import { AddressCache } from '../../../src/sys/netlink/address-codec.ts'
+import {
+  decodeFlow,
+  type TrackedFlow,
+  writeDelete,
+  writeDump,
+  writeMatch,
+} from '../../../src/sys/netlink/conntrack-codec.ts'
 import { AttributeReader, MessageReader } from '../../../src/sys/netlink/message.ts'
-import { MessageWriter } from '../../../src/sys/netlink/writer.ts'
+import { MessageWriter } from '../../../src/sys/netlink/message-writer.ts'
 
 const hex = (text: string) => Buffer.from(text.replace(/\s+/g, ''), 'hex')
 
@@ -25,7 +31,7 @@ const dns = hex(`
                1c 00 02 80  05 00 01 00 11 00 00 00  06 00 02 00 00 35 00 00  06 00 03 00 82 64 00 00
   08 00 03 00 00 00 01 aa   08 00 08 00 00 00 00 00   08 00 0c 00 37 37 89 61   08 00 0b 00 00 00 00 01   08 00 07 00 00 00 00 1d`)
 
-const dnsFlow: Flow = {
+const dnsFlow: TrackedFlow = {
   family: 4,
   protocol: 17,
   source: '10.0.0.2',

@@ -2,10 +2,10 @@
 
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { AddressCache } from '../../../src/sys/netlink/address.ts'
+import { AddressCache } from '../../../src/sys/netlink/address-codec.ts'
 import { decodeSet, writeCreate, writeList, writeMember } from '../../../src/sys/netlink/ipset.ts'
 import { AttributeReader, MessageReader } from '../../../src/sys/netlink/message.ts'
-import { MessageWriter } from '../../../src/sys/netlink/writer.ts'
+import { MessageWriter } from '../../../src/sys/netlink/message-writer.ts'
 
 const hex = (text: string) => Buffer.from(text.replace(/\s+/g, ''), 'hex')
 

@@ -3,8 +3,8 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { formatIp } from '../../../src/lib/ip.ts'
-import { AddressCache } from '../../../src/sys/netlink/address.ts'
-import { writeFamilyRequest } from '../../../src/sys/netlink/generic.ts'
+import { AddressCache } from '../../../src/sys/netlink/address-codec.ts'
+import { writeFamilyRequest } from '../../../src/sys/netlink/generic-netlink.ts'
 import {
   command,
   decodeDestination,
@@ -17,7 +17,7 @@ import {
   writeTimeouts,
 } from '../../../src/sys/netlink/ipvs.ts'
 import { AttributeReader, MessageReader } from '../../../src/sys/netlink/message.ts'
-import { MessageWriter } from '../../../src/sys/netlink/writer.ts'
+import { MessageWriter } from '../../../src/sys/netlink/message-writer.ts'
 
 const hex = (text: string) => Buffer.from(text.replace(/\s+/g, ''), 'hex')
 

@@ -9,7 +9,7 @@ import {
   NLMSG_DONE,
   NLMSG_ERROR,
 } from '../../../src/sys/netlink/message.ts'
-import { MessageWriter } from '../../../src/sys/netlink/writer.ts'
+import { MessageWriter } from '../../../src/sys/netlink/message-writer.ts'
 
 const hex = (text: string) => Buffer.from(text.replace(/\s+/g, ''), 'hex')
 

@@ -1,7 +1,7 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { formatIp, parseIp } from '../../../src/lib/ip.ts'
-import { addressBytes, putAddress } from '../../../src/sys/netlink/address.ts'
+import { addressBytes, putAddress } from '../../../src/sys/netlink/address-codec.ts'
 import { packFields, unpackFields } from '../../../src/sys/netlink/nft/key.ts'
 import { intervalElements, mergeRanges } from '../../../src/sys/netlink/nft/ranges.ts'
 import { describeSet, type Field } from '../../../src/sys/netlink/nft/userdata.ts'

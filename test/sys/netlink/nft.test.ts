@@ -4,26 +4,9 @@ import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import type { Family } from '../../../src/lib/ip.ts'
 import { AttributeReader, MessageReader } from '../../../src/sys/netlink/message.ts'
-import {
-  type Decode,
-  decodeChain,
-  decodeGeneration,
-  decodeNotice,
-  decodeRule,
-  decodeSet,
-  decodeTable,
-} from '../../../src/sys/netlink/nft/dump.ts'
+import { MessageWriter } from '../../../src/sys/netlink/message-writer.ts'
 import { decodeElements, elementAt, flushSet, writeElements } from '../../../src/sys/netlink/nft/elements.ts'
 import type { Expression, Verdict } from '../../../src/sys/netlink/nft/expressions.ts'
-import {
-  beginBatch,
-  endBatch,
-  flushChain,
-  writeChain,
-  writeRule,
-  writeSet,
-  writeTable,
-} from '../../../src/sys/netlink/nft/objects.ts'
 import {
   type Chain,
   type Element,
@@ -33,9 +16,26 @@ import {
   SET_INTERVAL,
   SET_MAP,
   SET_TIMEOUT,
-} from '../../../src/sys/netlink/nft/types.ts'
+} from '../../../src/sys/netlink/nft/nft-types.ts'
+import {
+  type Decode,
+  decodeChain,
+  decodeGeneration,
+  decodeNotice,
+  decodeRule,
+  decodeSet,
+  decodeTable,
+} from '../../../src/sys/netlink/nft/read-objects.ts'
 import { describeSet, readComment, type SetDeclaration } from '../../../src/sys/netlink/nft/userdata.ts'
-import { MessageWriter } from '../../../src/sys/netlink/writer.ts'
+import {
+  beginBatch,
+  endBatch,
+  flushChain,
+  writeChain,
+  writeRule,
+  writeSet,
+  writeTable,
+} from '../../../src/sys/netlink/nft/write-objects.ts'
 
 const hex = (text: string) => Buffer.from(text.replace(/\s+/g, ''), 'hex')
 const table = 'kube-proxy'

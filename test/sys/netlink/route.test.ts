@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest'
 import type { Clock } from '../../../src/lib/time.ts'
-import { type InterfaceAddress, pollAddresses } from '../../../src/sys/netlink/route.ts'
+import { type InterfaceAddress, pollAddresses } from '../../../src/sys/netlink/interface-addresses.ts'
 
 it('without netlink, addresses are looked at from time to time, and only changes are told', () => {
   const due: (() => void)[] = []

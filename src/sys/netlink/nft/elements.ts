@@ -3,11 +3,11 @@
 // An attribute ends at 64 KiB, so a long list becomes several messages.
 
 import { type AttributeReader, align4, littleEndian, type MessageReader, NLA_F_NESTED } from '../message.ts'
-import type { MessageWriter } from '../writer.ts'
+import type { MessageWriter } from '../message-writer.ts'
 import { readData, writeVerdict } from './expressions.ts'
-import { beginChange } from './objects.ts'
-import { type Element, type Elements, familyOfNumber, type Verb } from './types.ts'
+import { type Element, type Elements, familyOfNumber, type Verb } from './nft-types.ts'
 import { commentBytes, readComment } from './userdata.ts'
+import { beginChange } from './write-objects.ts'
 
 const LIST = { table: 1, set: 2, elements: 3, setId: 4 } as const
 const ELEMENT = { key: 1, data: 2, flags: 3, timeout: 4, userdata: 6, keyEnd: 10 } as const

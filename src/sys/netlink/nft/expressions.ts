@@ -4,7 +4,7 @@
 // packet fields in network order; marks, states and numbers made by the kernel in host order.
 
 import type { AttributeReader } from '../message.ts'
-import type { MessageWriter } from '../writer.ts'
+import type { MessageWriter } from '../message-writer.ts'
 
 export type Verdict =
   | { readonly verdict: 'accept' | 'drop' | 'return' }

@@ -1,7 +1,7 @@
 // Keys and data of set elements from addresses, protocols, ports and slots: each field padded to 4 bytes, as it lies in registers. Pure.
 
 import { formatIp } from '../../../lib/ip.ts'
-import { putAddress } from '../address.ts'
+import { putAddress } from '../address-codec.ts'
 import { littleEndian } from '../message.ts'
 import type { Field } from './userdata.ts'
 

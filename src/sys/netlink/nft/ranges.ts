@@ -1,7 +1,7 @@
 // Address ranges as nf_tables wants them in interval sets: sorted and disjoint, for it refuses what overlaps. Pure.
 
 import { type Cidr, formatIp, maskBytes, parseCidr, parseIp } from '../../../lib/ip.ts'
-import type { Element } from './types.ts'
+import type { Element } from './nft-types.ts'
 
 /** Both ends belong to it; canonical. */
 export interface Range {

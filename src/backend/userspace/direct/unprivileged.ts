@@ -1,0 +1,41 @@
+// Userspace mode without any rights, for `sluice up` on a workstation: services on loopback addresses, no iptables, no root.
+//
+// Node ports answer on 127.0.0.1. A cluster IP answers on the loopback address with the same last three numbers: 10.96.0.80 is
+// 127.96.0.80. Ports that only root may bind move up by 10000.
+
+import { readSysctl } from '../../../sys/sysctl.ts'
+import type { Backend, Settings } from '../../backend.ts'
+import { FdBudget } from '../fd-budget.ts'
+import { type DirectEntry, planDirect, type Where } from './direct-plan.ts'
+import { SocketsTarget } from './sockets.ts'
+
+const movedUp = 10_000
+
+/** `firstFree`: the lowest port that everybody may bind. */
+export const onLoopback =
+  (firstFree: number): Where =>
+  ({ kind, ip, port: wanted }) => {
+    const ports = [wanted < firstFree ? wanted + movedUp : wanted]
+    if (kind === 'node-port') return { host: '127.0.0.1', ports }
+    const numbers = ip.split('.')
+    return kind === 'cluster-ip' && numbers.length === 4
+      ? { host: `127.${numbers.slice(1).join('.')}`, ports }
+      : undefined
+  }
+
+export const firstFreePort = (): number => Number(readSysctl('net/ipv4/ip_unprivileged_port_start') ?? 1024)
+
+export function userspaceUnprivileged(settings: Pick<Settings, 'userspace'>): Backend<DirectEntry> {
+  const budget = new FdBudget()
+  const { udpTimeoutMs: udpIdleMs } = settings.userspace
+  return {
+    name: 'userspace',
+    periodic: true,
+    untracked: true,
+    families: async () => [4],
+    prepare: async () => {},
+    base: () => [],
+    plan: planDirect(onLoopback(firstFreePort())),
+    open: async (context) => new SocketsTarget({ context, udpIdleMs, budget }),
+  }
+}

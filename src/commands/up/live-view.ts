@@ -1,0 +1,107 @@
+// The live view of a running proxy: redrawn in place where somebody is looking, a line per event elsewhere.
+
+import type { AdminEvent, Connections, ReportSummary, ServiceSummary, Summary } from '../../http/admin.ts'
+import type { AdminClient } from '../../http/admin-client.ts'
+import { ProxyError } from '../../lib/errors.ts'
+import { familyName } from '../../lib/ip.ts'
+import { count } from '../../lib/plural.ts'
+import { age, fitted, type Terminal, table } from '../terminal.ts'
+
+const refreshMs = 1_000
+const shownServices = 15
+const shownReports = 5
+
+/** Until the signal; a proxy that cannot be asked any more is not the view's business. */
+export async function watchProxy(proxy: AdminClient, terminal: Terminal, signal: AbortSignal): Promise<void> {
+  try {
+    await (terminal.interactive ? draw(proxy, terminal, signal) : tell(proxy, terminal, signal))
+  } catch (error) {
+    if (!(error instanceof ProxyError)) throw error
+    if (!signal.aborted) terminal.note(`${error.message}\n`)
+  }
+}
+
+async function tell(proxy: AdminClient, terminal: Terminal, signal: AbortSignal): Promise<void> {
+  await proxy.events((event) => terminal.write(`${new Date().toISOString()} ${eventLine(event)}\n`), signal)
+}
+
+export function eventLine(event: AdminEvent): string {
+  switch (event.kind) {
+    case 'sync':
+      return reportLine(event.report)
+    case 'conflict':
+      return `conflict: ${event.conflict.frontend} is claimed by ${event.conflict.loser} but held by ${event.conflict.winner}`
+    case 'resolved':
+      return `conflict over: ${event.conflict.frontend} of ${event.conflict.loser}`
+    case 'drift':
+      return `rules were changed by ${event.culprit} (${familyName(event.family)}); repairing`
+    case 'problem':
+      return `bad object ${event.object}: ${event.message}`
+  }
+}
+
+function reportLine(report: ReportSummary): string {
+  const { family, ok, error, put, dropped, durationMs, services } = report
+  const what = ok ? `put ${put}, dropped ${dropped}, ${durationMs.toFixed(1)} ms` : `FAILED: ${error}`
+  const whose = services.length === 0 ? '' : `: ${services.slice(0, 4).join(', ')}${services.length > 4 ? ', …' : ''}`
+  return `sync ${familyName(family)} ${what}${whose}`
+}
+
+async function draw(proxy: AdminClient, terminal: Terminal, signal: AbortSignal): Promise<void> {
+  let lines = 0
+  while (!signal.aborted) {
+    const [summary, services, connections] = await Promise.all([
+      proxy.summary(),
+      proxy.services('', false),
+      proxy.connections(),
+    ])
+    const text = frame(summary, services, connections, terminal)
+    // Up to where the last picture began, and everything below it away.
+    terminal.write(`${lines === 0 ? '' : `\x1b[${lines}A\x1b[J`}${text}`)
+    lines = text.split('\n').length - 1
+    await new Promise<void>((resolve) => {
+      const timer = setTimeout(done, refreshMs)
+      function done() {
+        clearTimeout(timer)
+        signal.removeEventListener('abort', done)
+        resolve()
+      }
+      signal.addEventListener('abort', done, { once: true })
+    })
+  }
+}
+
+export function frame(
+  summary: Summary,
+  services: readonly ServiceSummary[],
+  connections: readonly Connections[],
+  terminal: Terminal,
+): string {
+  const flows = new Map<string, number>()
+  for (const one of connections) flows.set(`${one.service} ${one.endpoint}`, one.count)
+  const rows = services
+    .slice(0, shownServices)
+    .flatMap((one) =>
+      one.ports.map((port) => [
+        `${port.name}/${port.protocol}`,
+        port.frontends.map((text) => text.replace('cluster-ip ', '').replace('node-port ', ':')).join(' '),
+        port.endpoints.map((endpoint) => `${endpoint} (${flows.get(`${port.name} ${endpoint}`) ?? 0})`).join('  ') ||
+          terminal.paint('yellow', 'none: refused'),
+      ]),
+    )
+  const more = services.length > shownServices ? `… and ${services.length - shownServices} more\n` : ''
+  const reports = summary.reports
+    .slice(0, shownReports)
+    .map((report) => `  ${age(Date.now() - report.startedAt).padStart(4)} ago  ${reportLine(report)}\n`)
+  return [
+    `\n${count(summary.services, 'service')}, ${summary.connections?.tracked ?? 0} connections tracked, state ${summary.families[0]?.stateHash ?? ''}\n`,
+    table(['SERVICE PORT', 'ADDRESSES', 'ENDPOINTS (CONNECTIONS)'], rows, terminal),
+    more,
+    'Last syncs\n',
+    ...reports,
+  ]
+    .join('')
+    .split('\n')
+    .map((line) => fitted(line, terminal.columns))
+    .join('\n')
+}

@@ -1,0 +1,120 @@
+// The flag table as people read it: the usage text, and docs/flags.md.
+
+import { fileDefault } from '../configuration.ts'
+import { showValue } from '../setting.ts'
+import { fieldSettings } from '../settings-table.ts'
+import { codecs } from '../values.ts'
+import { flagSettings } from './flag-table.ts'
+import type { FlagSetting } from './pflag.ts'
+
+const width = 100
+const indent = 10
+
+export function usage(): string {
+  const current = flagSettings.filter((row) => row.deprecated === undefined)
+  const old = flagSettings.filter((row) => row.deprecated !== undefined)
+  return [
+    'The Kubernetes network proxy: forwards connections to Services to their endpoints, on every node.',
+    '',
+    'Usage:',
+    '  kube-proxy [flags]',
+    '',
+    'Flags:',
+    ...current.map(usageOf),
+    '',
+    'Deprecated flags:',
+    ...old.map(usageOf),
+    '',
+  ].join('\n')
+}
+
+/** Markdown; a test keeps docs/flags.md equal to it. */
+export function flagDocs(): string {
+  const fields = fieldSettings.filter((row) => row.path !== undefined)
+  return [
+    '# Flags and configuration fields',
+    '',
+    'Made from the table in `src/config/settings-table.ts` and `src/config/flags/flag-table.ts`: run `npx vitest run test/config/flags.test.ts -u` after a change.',
+    '',
+    '`--config` names a KubeProxyConfiguration (`kubeproxy.config.k8s.io/v1alpha1`). It replaces every flag that has a field in it,',
+    'except those marked "Counts also with --config".',
+    '',
+    '## Flags',
+    '',
+    '| Flag | Type | Default | Field | What it does |',
+    '| --- | --- | --- | --- | --- |',
+    ...flagSettings.map(
+      (row) =>
+        `| ${names(row)} | ${cell(typeOf(row) || 'bool')} | ${code(defaultOf(row))} | ${code(row.path ?? '')} | ${cell(remarks(row))} |`,
+    ),
+    '',
+    '## Fields',
+    '',
+    '| Field | Type | Default | Flag | What it does |',
+    '| --- | --- | --- | --- | --- |',
+    ...fields
+      .toSorted((a, b) => ((a.path as string) < (b.path as string) ? -1 : 1))
+      .map((row) => {
+        const value = showValue(row, fileDefault(row))
+        const flag = row.flag === undefined ? '' : `--${row.flag}`
+        const help = row.deprecated === undefined ? row.help : `${row.help} Deprecated: ${row.deprecated}.`
+        return `| ${code(row.path as string)} | ${cell(fieldType(row.kind))} | ${code(value)} | ${code(flag)} | ${cell(help)} |`
+      }),
+    '',
+  ].join('\n')
+}
+
+function usageOf(row: FlagSetting): string {
+  const short = row.shorthand === undefined ? '    ' : `-${row.shorthand}, `
+  const type = typeOf(row)
+  const preset = defaultOf(row)
+  const bare = codecs[row.kind].bare !== undefined && row.kind !== 'bool' ? '[=true]' : ''
+  const head = `  ${short}--${row.flag}${type === '' ? '' : ` ${type}`}${bare}`
+  const words = `${remarks(row)}${preset === '' || preset === 'false' ? '' : ` (default ${preset})`}`
+  return [head, ...wrap(words)].join('\n')
+}
+
+function remarks(row: FlagSetting): string {
+  const beats = row.beatsFile && row.path !== undefined ? ' Counts also with --config.' : ''
+  return `${row.help}${beats}${row.deprecated === undefined ? '' : ` Deprecated: ${row.deprecated}.`}`
+}
+
+function wrap(text: string): string[] {
+  const lines: string[] = []
+  let line = ''
+  for (const word of text.split(' ')) {
+    if (line !== '' && line.length + word.length + 1 > width - indent) {
+      lines.push(line)
+      line = ''
+    }
+    line += line === '' ? word : ` ${word}`
+  }
+  return [...lines, line].map((each) => ' '.repeat(indent) + each)
+}
+
+const typeOf = (row: FlagSetting): string => row.label ?? codecs[row.kind].label
+
+const fieldTypes: Readonly<Record<string, string>> = {
+  bool: 'boolean',
+  int32: 'integer',
+  float32: 'number',
+  duration: 'duration',
+  flushFrequency: 'duration or integer (ns)',
+  list: 'list of strings',
+  gates: 'map of booleans',
+  level: 'integer',
+  vmodule: 'list of filePattern, verbosity',
+  quantity: 'quantity',
+}
+const fieldType = (kind: string): string => fieldTypes[kind] ?? 'string'
+
+const defaultOf = (row: FlagSetting): string => {
+  const shown = showValue(row, row.default)
+  return shown === '[]' ? '' : shown
+}
+const names = (row: FlagSetting): string =>
+  row.shorthand === undefined || row.shorthand === row.flag
+    ? `\`--${row.flag}\``
+    : `\`-${row.shorthand}\`, \`--${row.flag}\``
+const code = (text: string): string => (text === '' || text === '[]' ? '' : `\`${text}\``)
+const cell = (text: string): string => text.replaceAll('|', '\\|')

@@ -1,0 +1,52 @@
+// What this proxy reads from the API server, with kube-proxy's selectors; nothing beyond what its ClusterRole allows.
+
+import type { NodeRecord, ServiceCidrRecord, ServiceRecord, SliceRecord } from '../../model/types.ts'
+import type { DecodedRecord } from './fields.ts'
+import {
+  decodeEndpointSlice,
+  decodeNode,
+  decodeService,
+  decodeServiceCidr,
+  headlessLabel,
+  proxyNameLabel,
+} from './objects.ts'
+
+export interface WatchedResource<R> {
+  /** Path of the collection. */
+  readonly resource: string
+  readonly kind: string
+  readonly labelSelector?: string
+  readonly fieldSelector?: string
+  /** The server may not know the field; the decoder filters as well, so the reflector may do without. */
+  readonly fieldSelectorOptional?: boolean
+  readonly decode: (json: unknown) => DecodedRecord<R>
+}
+
+export const services: WatchedResource<ServiceRecord> = {
+  resource: '/api/v1/services',
+  kind: 'Service',
+  labelSelector: `!${proxyNameLabel}`,
+  fieldSelector: 'spec.clusterIP!=None',
+  fieldSelectorOptional: true,
+  decode: decodeService,
+}
+
+export const endpointSlices: WatchedResource<SliceRecord> = {
+  resource: '/apis/discovery.k8s.io/v1/endpointslices',
+  kind: 'EndpointSlice',
+  labelSelector: `!${headlessLabel}`,
+  decode: decodeEndpointSlice,
+}
+
+export const serviceCidrs: WatchedResource<ServiceCidrRecord> = {
+  resource: '/apis/networking.k8s.io/v1/servicecidrs',
+  kind: 'ServiceCIDR',
+  decode: decodeServiceCidr,
+}
+
+export const ownNode = (name: string): WatchedResource<NodeRecord> => ({
+  resource: '/api/v1/nodes',
+  kind: 'Node',
+  fieldSelector: `metadata.name=${name}`,
+  decode: decodeNode,
+})

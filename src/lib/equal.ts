@@ -1,0 +1,20 @@
+// Whether two records say the same: plain data only, order matters.
+
+export function deepEqual(a: unknown, b: unknown): boolean {
+  if (a === b) return true
+  if (typeof a !== 'object' || typeof b !== 'object' || a === null || b === null) return false
+  if (Array.isArray(a)) {
+    if (!Array.isArray(b) || a.length !== b.length) return false
+    for (let i = 0; i < a.length; i++) if (!deepEqual(a[i], b[i])) return false
+    return true
+  }
+  if (Array.isArray(b)) return false
+  const [left, right] = [a as Record<string, unknown>, b as Record<string, unknown>]
+  let fields = 0
+  for (const key in left) {
+    if (!deepEqual(left[key], right[key])) return false
+    fields++
+  }
+  for (const _ in right) fields--
+  return fields === 0
+}

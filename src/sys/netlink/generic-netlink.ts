@@ -1,0 +1,49 @@
+// Generic netlink: families have names, and a number that the kernel gives them when their module is loaded.
+
+import { AttributeReader } from './message.ts'
+import type { MessageWriter } from './message-writer.ts'
+import { errnoOf } from './netlink-errors.ts'
+import type { NetlinkSocket, Wait } from './socket.ts'
+
+const GENL_ID_CTRL = 0x10
+const CTRL_CMD_GETFAMILY = 3
+const CTRL_ATTR_FAMILY_ID = 1
+const CTRL_ATTR_FAMILY_NAME = 2
+export const genericHeader = 4
+
+/** The header that follows netlink's own. */
+export function writeGeneric(writer: MessageWriter, command: number, version: number): void {
+  writer.reserve(genericHeader)
+  const { bytes, length: at } = writer
+  bytes[at] = command
+  bytes[at + 1] = version
+  bytes[at + 2] = 0
+  bytes[at + 3] = 0
+  writer.length = at + genericHeader
+}
+
+/** The message type of a family; undefined if this kernel has none of that name. Asking loads its module where that is allowed. */
+export async function findFamily(socket: NetlinkSocket, name: string, wait: Wait = {}): Promise<number | undefined> {
+  const reader = new AttributeReader()
+  let id: number | undefined
+  const body = (writer: MessageWriter) => writeFamilyRequest(writer, name)
+  try {
+    await socket.request(
+      { op: `look up the generic netlink family ${name}`, type: GENL_ID_CTRL, body },
+      (message) => {
+        message.attributes(genericHeader, reader)
+        while (reader.next()) if (reader.type === CTRL_ATTR_FAMILY_ID) id = reader.hostU16()
+      },
+      wait,
+    )
+  } catch (error) {
+    if (errnoOf(error) === 'ENOENT') return undefined
+    throw error
+  }
+  return id
+}
+
+export function writeFamilyRequest(writer: MessageWriter, name: string): void {
+  writeGeneric(writer, CTRL_CMD_GETFAMILY, 1)
+  writer.text(CTRL_ATTR_FAMILY_NAME, name)
+}

@@ -1,0 +1,203 @@
+// Addresses of this machine's interfaces, from rtnetlink: list them, and be told when they change.
+
+import { networkInterfaces } from 'node:os'
+import { canonicalIp, type Family } from '../../lib/ip.ts'
+import { type Clock, systemClock, type Timer } from '../../lib/time.ts'
+import { AddressCache } from './address-codec.ts'
+import { AttributeReader, hostU32, type MessageReader } from './message.ts'
+import type { MessageWriter } from './message-writer.ts'
+import { malformed } from './netlink-errors.ts'
+import { type NetlinkRequest, NetlinkSocket, type Wait } from './socket.ts'
+import { subscribe } from './subscribe.ts'
+
+const purpose = 'interface addresses'
+
+const RTM_NEWLINK = 16
+const RTM_GETLINK = 18
+const RTM_NEWADDR = 20
+const RTM_GETADDR = 22
+const IFLA_IFNAME = 3
+const IFLA_EXT_MASK = 29
+/** Leaves out the counters of IPv6, a large part of a link's message. */
+const RTEXT_FILTER_SKIP_STATS = 8
+const IFA_ADDRESS = 1
+const IFA_LOCAL = 2
+const RTNLGRP_IPV4_IFADDR = 5
+const RTNLGRP_IPV6_IFADDR = 9
+const linkHeader = 16
+const addressHeader = 8
+
+type Scope = 'global' | 'site' | 'link' | 'host'
+
+export interface InterfaceAddress {
+  readonly interface: string
+  /** Canonical. */
+  readonly ip: string
+  readonly family: Family
+  /** Length of the prefix it came with. */
+  readonly bits: number
+  readonly scope: Scope
+}
+
+const scopes: Readonly<Record<number, Scope>> = { 0: 'global', 200: 'site', 253: 'link', 254: 'host' }
+
+/** All addresses of all interfaces, up or down. Without netlink: what Node tells, which is those of interfaces that are up. */
+export async function listAddresses(wait: Wait = {}): Promise<readonly InterfaceAddress[]> {
+  let socket: NetlinkSocket
+  try {
+    socket = new NetlinkSocket({ protocol: 'route', purpose })
+  } catch {
+    return nodeAddresses()
+  }
+  try {
+    const links = await dumpAll(socket, { op: 'list interfaces', type: RTM_GETLINK, body: linkBody }, decodeLink, wait)
+    const names = new Map(links.map(({ index, name }) => [index, name]))
+    const cache = new AddressCache()
+    const decode = (message: MessageReader, reader: AttributeReader) => decodeAddress(message, reader, names, cache)
+    return await dumpAll(socket, { op: 'list addresses', type: RTM_GETADDR, body: addressBody }, decode, wait)
+  } finally {
+    socket.close()
+  }
+}
+
+/** Of the machine itself: those on kube-ipvs0 are services', put there by us or by kube-proxy in mode ipvs. */
+export async function listOwnIps(wait: Wait = {}): Promise<readonly string[]> {
+  return (await listAddresses(wait)).filter((one) => one.interface !== 'kube-ipvs0').map(({ ip }) => ip)
+}
+
+export interface AddressWatchOptions {
+  /** Changes come in bursts: told once, this long after the first. */
+  readonly debounceMs?: number
+  /** Without netlink: how often to look. */
+  readonly pollMs?: number
+  readonly clock?: Clock
+}
+
+/** Calls `onChange` after an address was added or removed anywhere. */
+export function watchAddresses(onChange: () => void, options: AddressWatchOptions = {}): { close(): void } {
+  const { debounceMs = 250, pollMs = 30_000, clock = systemClock } = options
+  let timer: Timer | undefined
+  const changed = () => {
+    timer ??= clock.after(debounceMs, () => {
+      timer = undefined
+      onChange()
+    })
+  }
+  try {
+    const groups = [RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV6_IFADDR]
+    const subscription = subscribe({ protocol: 'route', purpose }, groups, { message: changed, lost: changed })
+    return {
+      close() {
+        timer?.cancel()
+        subscription.close()
+      },
+    }
+  } catch {
+    const poll = pollAddresses(changed, pollMs, clock)
+    return {
+      close() {
+        timer?.cancel()
+        poll.close()
+      },
+    }
+  }
+}
+
+/** Looks again and again; `list` is what the machine has. */
+export function pollAddresses(
+  changed: () => void,
+  pollMs: number,
+  clock: Clock,
+  list: () => readonly InterfaceAddress[] = nodeAddresses,
+): { close(): void } {
+  const snapshot = () => JSON.stringify(list())
+  let before = snapshot()
+  const look = () => {
+    const now = snapshot()
+    if (now !== before) changed()
+    before = now
+    next = clock.after(pollMs, look)
+  }
+  let next = clock.after(pollMs, look)
+  return { close: () => next.cancel() }
+}
+
+/** What Node tells by itself; no scope, so all but loopback and link-local count as global. */
+export function nodeAddresses(): readonly InterfaceAddress[] {
+  return Object.entries(networkInterfaces()).flatMap(([name, addresses = []]) =>
+    addresses.flatMap(({ address, family, internal, cidr, scopeid }): InterfaceAddress[] => {
+      const ip = canonicalIp(address)
+      if (ip === undefined) return []
+      const scope: Scope = internal ? 'host' : scopeid ? 'link' : 'global'
+      const bits = Number(cidr?.split('/')[1] ?? (family === 'IPv4' ? 32 : 128))
+      return [{ interface: name, ip, family: family === 'IPv4' ? 4 : 6, bits, scope }]
+    }),
+  )
+}
+
+/** Repeats a dump that was interrupted by a change; at last takes what it has, since the change is told to the watchers anyway. */
+async function dumpAll<T>(
+  socket: NetlinkSocket,
+  request: NetlinkRequest,
+  decode: (message: MessageReader, reader: AttributeReader) => T | undefined,
+  wait: Wait,
+): Promise<T[]> {
+  const reader = new AttributeReader()
+  for (let attempt = 1; ; attempt++) {
+    const found: T[] = []
+    const visit = (message: MessageReader) => {
+      const one = decode(message, reader)
+      if (reader.error !== undefined) throw malformed(purpose, request.op, reader.error)
+      if (one !== undefined) found.push(one)
+    }
+    const { interrupted } = await socket.dump(request, visit, wait)
+    if (!interrupted || attempt === 5) return found
+  }
+}
+
+function linkBody(writer: MessageWriter): void {
+  writer.header(new Uint8Array(linkHeader))
+  writer.hostU32(IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS)
+}
+
+function addressBody(writer: MessageWriter): void {
+  writer.header(new Uint8Array(addressHeader))
+}
+
+export function decodeLink(message: MessageReader, reader: AttributeReader) {
+  if (message.type !== RTM_NEWLINK) return undefined
+  let name = ''
+  message.attributes(linkHeader, reader)
+  while (reader.next()) if (reader.type === IFLA_IFNAME) name = reader.text()
+  if (reader.error !== undefined) return undefined
+  return { index: hostU32(message.bytes, message.start + 4), name }
+}
+
+export function decodeAddress(
+  message: MessageReader,
+  reader: AttributeReader,
+  names: ReadonlyMap<number, string>,
+  cache: AddressCache,
+): InterfaceAddress | undefined {
+  if (message.type !== RTM_NEWADDR) return undefined
+  message.attributes(addressHeader, reader)
+  let ip = ''
+  while (reader.next()) {
+    // On a point-to-point link IFA_ADDRESS is the other end, and IFA_LOCAL ours; otherwise IPv6 has no IFA_LOCAL.
+    const better = reader.type === IFA_LOCAL || (reader.type === IFA_ADDRESS && ip === '')
+    if (!better) continue
+    if (reader.length === 4) ip = cache.ipv4(reader.bytes, reader.start)
+    else if (reader.length === 16) ip = cache.ipv6(reader.bytes, reader.start)
+    else reader.fail(`an address of ${reader.length} bytes`)
+  }
+  if (reader.error !== undefined || ip === '') return undefined
+  const { bytes, start } = message
+  const index = hostU32(bytes, start + 4)
+  return {
+    interface: names.get(index) ?? `if${index}`,
+    ip,
+    family: ip.includes(':') ? 6 : 4,
+    bits: bytes[start + 1] as number,
+    scope: scopes[bytes[start + 3] as number] ?? 'global',
+  }
+}

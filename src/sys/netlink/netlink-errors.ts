@@ -1,0 +1,43 @@
+// What goes wrong with netlink, as errors a person can act on: the operation, the errno by name, and the kernel's own words.
+
+import { ProxyError } from '../../lib/errors.ts'
+import { EPERM, errnoName, errnoText } from '../errno.ts'
+import type { NetlinkAnswer } from './message.ts'
+
+/** An operation that the kernel refused, or a system call that failed. */
+export class NetlinkError extends ProxyError {
+  /** `RTM_NEWADDR` and the like, or the system call. */
+  readonly op: string
+  /** The errno by name, `ENOENT`; '' if the answer could not be read. */
+  readonly errno: string
+
+  constructor(op: string, errno: string, message: string, fields: Readonly<Record<string, unknown>> = {}) {
+    super('netlink', message, { fields: { op, ...(errno === '' ? {} : { errno }), ...fields } })
+    this.op = op
+    this.errno = errno
+  }
+}
+
+/** `sequence` 0: not about a message, but about a call. */
+export function netlinkError(purpose: string, op: string, answer: NetlinkAnswer, sequence: number): NetlinkError {
+  const name = errnoName(answer.errno)
+  const meaning = answer.errno === EPERM ? 'operation not permitted, this needs CAP_NET_ADMIN' : errnoText(answer.errno)
+  const words = answer.text === '' ? '' : `: kernel says "${answer.text}"`
+  const where = answer.offset < 0 ? '' : ` at byte ${answer.offset} of the message`
+  const message = `${purpose}: ${op}: ${name} (${meaning})${words}${where}`
+  return new NetlinkError(op, name, message, { text: answer.text, offset: answer.offset, sequence })
+}
+
+/** A system call that failed without an answer from netlink. */
+export function callError(purpose: string, op: string, errno: number): NetlinkError {
+  return netlinkError(purpose, op, { errno, text: '', offset: -1, about: 0 }, 0)
+}
+
+export function malformed(purpose: string, op: string, what: string): NetlinkError {
+  return new NetlinkError(op, '', `${purpose}: ${op}: malformed answer from the kernel: ${what}`)
+}
+
+/** The name of the errno (`ENOENT`) behind an error of this file; '' if it is another error. */
+export function errnoOf(error: unknown): string {
+  return error instanceof NetlinkError ? error.errno : ''
+}

@@ -1,0 +1,268 @@
+import { existsSync, statSync, writeFileSync } from 'node:fs'
+import { request } from 'node:http'
+import { createServer } from 'node:net'
+import { join } from 'node:path'
+import { describe, expect, it, onTestFinished } from 'vitest'
+import type { Backend, Held } from '../../src/backend/backend.ts'
+import { base } from '../../src/backend/nftables/base.ts'
+import { plan } from '../../src/backend/nftables/plan.ts'
+import { examineProxy } from '../../src/commands/doctor/cluster.ts'
+import { configOf } from '../../src/commands/sources/source.ts'
+import { eventLine, frame } from '../../src/commands/up/live-view.ts'
+import { adminAnswers } from '../../src/daemon/admin-answers.ts'
+import { settingsOf } from '../../src/daemon/backend-settings.ts'
+import { Engine } from '../../src/engine/engine.ts'
+import { SyncJournal } from '../../src/engine/journal.ts'
+import { type AdminEvent, listenAdmin } from '../../src/http/admin.ts'
+import { AdminClient, findSocket, socketPath } from '../../src/http/admin-client.ts'
+import { decodeEndpointSlice, decodeService } from '../../src/kube/reflect/objects.ts'
+import { silentLogger } from '../../src/lib/log.ts'
+import { systemClock } from '../../src/lib/time.ts'
+import type { NodeView } from '../../src/model/types.ts'
+import { directory, memoryTerminal } from '../commands/support.ts'
+
+const view: NodeView = {
+  name: 'a',
+  family: 4,
+  zone: '',
+  ip: '192.168.5.1',
+  nodePorts: { all: false, addresses: ['192.168.5.1'], loopback: false, loopbackNamed: false },
+  local: { kind: 'cidr', cidr: '10.1.0.0/16' },
+  masqueradeAll: false,
+  masqueradeMark: 0x4000,
+  serviceCidrs: ['10.96.0.0/16'],
+  externalIps: true,
+}
+
+/** The plans of nftables over a kernel that is a map: what it holds can be damaged from outside. */
+function fakeKernel(): { backend: Backend<Held>; kernel: Map<string, Held> } {
+  const kernel = new Map<string, Held>()
+  const backend: Backend<Held> = {
+    name: 'nftables',
+    periodic: false,
+    families: async () => [4],
+    prepare: async () => {},
+    base,
+    plan,
+    open: async () => ({
+      observe: async () => [...kernel.values()],
+      async apply({ put, drop }) {
+        for (const entry of put) kernel.set(entry.id, entry)
+        for (const { id } of drop) kernel.delete(id)
+        return { refused: [] }
+      },
+      drifted: () => false,
+      close: async () => {},
+    }),
+  }
+  return { backend, kernel }
+}
+
+const service = (name: string, clusterIP: string, created = '2024-01-01T00:00:00Z') =>
+  decodeService({
+    kind: 'Service',
+    metadata: { name, namespace: 'shop', creationTimestamp: created },
+    spec: {
+      clusterIP,
+      clusterIPs: [clusterIP],
+      type: 'NodePort',
+      ports: [{ port: 80, nodePort: 30080, protocol: 'TCP' }],
+    },
+  })
+
+const slice = decodeEndpointSlice({
+  kind: 'EndpointSlice',
+  metadata: { name: 'web-1', namespace: 'shop', labels: { 'kubernetes.io/service-name': 'web' } },
+  addressType: 'IPv4',
+  ports: [{ name: '', port: 8080, protocol: 'TCP' }],
+  endpoints: [{ addresses: ['10.1.0.11'], nodeName: 'a', conditions: { ready: true } }],
+})
+
+async function running() {
+  const { backend, kernel } = fakeKernel()
+  const journal = new SyncJournal({ log: silentLogger })
+  const engine = new Engine({
+    backend,
+    families: [4],
+    views: () => view,
+    settings: { minSyncMs: 0, syncMs: 1000 },
+    clock: systemClock,
+    log: silentLogger,
+    journal,
+  })
+  const path = join(directory(), 'deep', 'a.sock')
+  const informant = adminAnswers({
+    engine,
+    journal,
+    backend,
+    settings: settingsOf(configOf(new Map())),
+    identity: { node: 'a', mode: 'nftables', pid: process.pid, version: 'test', startedAt: Date.now() },
+    families: [4],
+    views: () => view,
+    nodeAddresses: () => ['192.168.5.1'],
+    log: silentLogger,
+  })
+  const socket = await listenAdmin(path, informant, silentLogger)
+  onTestFinished(() => socket.close())
+  onTestFinished(() => engine.stop())
+  await engine.start()
+  const synced = () =>
+    new Promise<void>((resolve) => {
+      const stop = journal.subscribe({
+        report: () => {
+          stop()
+          resolve()
+        },
+      })
+    })
+  const first = synced()
+  engine.store.services.put('shop/web', service('web', '10.96.0.50').record!)
+  engine.store.slices.put('shop/web-1', slice.record!)
+  engine.store.services.synced()
+  engine.store.slices.synced()
+  await first
+  return { client: new AdminClient(path), engine, kernel, journal, path, synced, informant }
+}
+
+describe('the admin socket', () => {
+  it('is its owner’s alone, and gone with the proxy', async () => {
+    const { path, informant } = await running()
+    expect(statSync(path).mode & 0o777).toBe(0o600)
+    await expect(listenAdmin(path, informant, silentLogger)).rejects.toThrow('another proxy listens on')
+  })
+
+  it('replaces a socket that nobody listens on, and removes it at the end', async () => {
+    const { informant } = await running()
+    const path = join(directory(), 'b.sock')
+    const dead = createServer()
+    await new Promise<void>((resolve) => dead.listen(path, resolve))
+    writeFileSync(`${path}.note`, '')
+    const socket = await new Promise<void>((resolve) => dead.close(() => resolve())).then(() =>
+      listenAdmin(path, informant, silentLogger),
+    )
+    expect(existsSync(path)).toBe(true)
+    await socket.close()
+    expect(existsSync(path)).toBe(false)
+  })
+
+  it('tells the state, and sees what the kernel has lost', async () => {
+    const { client, kernel } = await running()
+    const summary = await client.summary()
+    expect(summary).toMatchObject({ node: 'a', mode: 'nftables', services: 1, conflicts: [], quarantined: [] })
+    expect(summary.families[0]).toMatchObject({ family: 4, entries: 4, lastSync: { ok: true } })
+    const [good] = await client.services('shop/web', true)
+    expect(good).toMatchObject({ entries: 4, inKernel: { held: 4, missing: 0 }, wrong: [] })
+    kernel.delete('frontend 10.96.0.50 tcp 80')
+    kernel.set('frontend tcp 30080', { id: 'frontend tcp 30080', kind: 'frontend', digest: 'something else' })
+    const [bad] = await client.services('', true)
+    expect(bad?.wrong).toEqual([
+      'frontend 10.96.0.50 tcp 80: is not in the kernel',
+      'frontend tcp 30080: is another one',
+    ])
+    expect((await client.services('', false))[0]?.inKernel).toBeUndefined()
+    expect(await client.services('no/such', true)).toEqual([])
+  })
+
+  it('is what the doctor asks, who takes the mode from it', async () => {
+    const { path } = await running()
+    expect(await examineProxy(path)).toMatchObject({
+      mode: 'nftables',
+      findings: [{ level: 'ok', about: 'running proxy (a)' }],
+    })
+    expect(await examineProxy(`${path}.none`)).toMatchObject({ mode: undefined, findings: [{ level: 'warning' }] })
+  })
+
+  it('explains, with the kernel’s own word', async () => {
+    const { client, kernel } = await running()
+    kernel.delete('cluster-ips 10.96.0.50')
+    const [answer] = await client.explain({ target: '10.96.0.50:80', from: '10.1.0.77' })
+    expect(answer).toMatchObject({ verdict: 'forward', packet: { origin: 'pod' }, snat: 'no' })
+    expect(Object.fromEntries(answer!.entries.map(({ id, kernel: at }) => [id, at]))).toMatchObject({
+      'cluster-ips 10.96.0.50': 'missing',
+      'frontend 10.96.0.50 tcp 80': 'held',
+    })
+    await expect(client.explain({ target: 'nonsense!', from: '' })).rejects.toThrow('is neither')
+  })
+
+  it('names conflicts in the state and in explanations', async () => {
+    const { client, engine, synced } = await running()
+    const next = synced()
+    engine.store.services.put('shop/late', service('late', '10.96.0.60', '2025-01-01T00:00:00Z').record!)
+    await next
+    expect((await client.summary()).conflicts).toEqual([
+      { family: 4, frontend: ':30080/tcp', winner: 'shop/web', loser: 'shop/late' },
+    ])
+    const [answer] = await client.explain({ target: '10.96.0.60:80', from: '' })
+    expect(answer?.remarks).toContain(':30080/tcp is held by the older service shop/web.')
+  })
+
+  it('gives out all that plans are made of', async () => {
+    const { client } = await running()
+    const inputs = await client.inputs()
+    expect(inputs.services.map(({ key }) => key)).toEqual(['shop/web'])
+    expect(inputs.slices.map(({ key }) => key)).toEqual(['shop/web-1'])
+    expect(inputs.views).toEqual([view])
+  })
+
+  it('streams what happens', async () => {
+    const { client, engine } = await running()
+    const over = new AbortController()
+    const events: AdminEvent[] = []
+    const seen = new Promise<void>((resolve) => {
+      void client.events((event) => {
+        events.push(event)
+        if (event.kind === 'sync') resolve()
+      }, over.signal)
+    })
+    await new Promise((resolve) => setTimeout(resolve, 100))
+    engine.store.services.drop('shop/web')
+    await seen
+    over.abort()
+    expect(events.at(-1)).toMatchObject({ kind: 'sync', report: { ok: true, services: ['shop/web'] } })
+    expect(eventLine(events.at(-1)!)).toMatch(/^sync IPv4 put 0, dropped 4, .*: shop\/web$/)
+  })
+
+  it('answers nothing but GET, and 404 elsewhere', async () => {
+    const { path } = await running()
+    const status = (method: string, at: string) =>
+      new Promise((resolve) => {
+        request({ socketPath: path, path: at, method }, (response) => resolve(response.resume().statusCode)).end()
+      })
+    expect(await status('POST', '/v1/summary')).toBe(405)
+    expect(await status('GET', '/v2/anything')).toBe(404)
+  })
+
+  it('is drawn as a picture that fits the terminal', async () => {
+    const { client } = await running()
+    const terminal = { ...memoryTerminal(), columns: 60 }
+    const flows = [{ service: 'shop/web', endpoint: '10.1.0.11:8080', count: 3 }]
+    const text = frame(await client.summary(), await client.services('', false), flows, { ...terminal, columns: 200 })
+    expect(text).toContain('shop/web/tcp   10.96.0.50:80 :30080   10.1.0.11:8080 (3)')
+    const narrow = frame(await client.summary(), await client.services('', false), flows, terminal)
+    expect(Math.max(...narrow.split('\n').map((line) => line.length))).toBeLessThanOrEqual(60)
+  })
+})
+
+describe('which socket', () => {
+  it('is the one named, that of the environment, or the only one that somebody listens on', async () => {
+    const folder = directory()
+    const listen = async (name: string) => {
+      const server = createServer()
+      await new Promise<void>((resolve) => server.listen(join(folder, name), resolve))
+      onTestFinished(() => void server.close())
+    }
+    expect(await findSocket('/x.sock', {}, folder)).toBe('/x.sock')
+    expect(await findSocket('', { SLUICE_ADMIN_SOCKET: '/y.sock' }, folder)).toBe('/y.sock')
+    writeFileSync(join(folder, 'dead.sock'), '')
+    await expect(findSocket('', {}, folder)).rejects.toMatchObject({ code: 'no-proxy' })
+    await listen('a.sock')
+    expect(await findSocket('', {}, folder)).toBe(join(folder, 'a.sock'))
+    await listen('b.sock')
+    await expect(findSocket('', {}, folder)).rejects.toMatchObject({
+      code: 'several',
+      message: expect.stringContaining('several proxies run here (a.sock, b.sock)'),
+    })
+    expect(socketPath('a', {})).toBe('/run/sluice/a.sock')
+    expect(socketPath('a', { SLUICE_ADMIN_SOCKET: 'off' })).toBe('')
+  })
+})

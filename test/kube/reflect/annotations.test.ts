@@ -1,0 +1,46 @@
+// Our own annotations on Services and EndpointSlices: read, or told and ignored.
+
+import { describe, expect, it } from 'vitest'
+import { decodeEndpointSlice, decodeService } from '../../../src/kube/reflect/objects.ts'
+
+const service = (annotations: unknown) =>
+  decodeService({
+    metadata: { namespace: 'ns1', name: 'svc1', annotations },
+    spec: { clusterIP: '172.30.0.41', ports: [{ port: 80 }] },
+  })
+
+const slice = (annotations: unknown) =>
+  decodeEndpointSlice({
+    metadata: { namespace: 'ns1', name: 'a', labels: { 'kubernetes.io/service-name': 'svc1' }, annotations },
+    addressType: 'IPv4',
+    endpoints: [],
+    ports: [],
+  })
+
+describe('sluice/scheduler', () => {
+  it('is kept as given', () => {
+    expect(service({ 'sluice/scheduler': 'wlc' }).record?.scheduler).toBe('wlc')
+    expect(service({}).record).not.toHaveProperty('scheduler')
+    expect(service(undefined).record).not.toHaveProperty('scheduler')
+  })
+
+  it.each(['', 'WLC', 'a-b', 'x'.repeat(16), '../rr'])('is told and ignored when it is %j', (text) => {
+    const { record, problems } = service({ 'sluice/scheduler': text })
+    expect(record).not.toHaveProperty('scheduler')
+    expect(problems.map(({ field }) => field)).toEqual(['metadata.annotations[sluice/scheduler]'])
+  })
+})
+
+describe('sluice/weight', () => {
+  it('is a number', () => {
+    expect(slice({ 'sluice/weight': '5' }).record?.weight).toBe(5)
+    expect(slice({ 'sluice/weight': '65535' }).record?.weight).toBe(65_535)
+    expect(slice({}).record).not.toHaveProperty('weight')
+  })
+
+  it.each(['', '0', '-1', '65536', '1.5', 'many'])('is told and ignored when it is %j', (text) => {
+    const { record, problems } = slice({ 'sluice/weight': text })
+    expect(record).not.toHaveProperty('weight')
+    expect(problems.map(({ field }) => field)).toEqual(['metadata.annotations[sluice/weight]'])
+  })
+})

@@ -1,0 +1,54 @@
+import { describe, expect, it } from 'vitest'
+import { runProgram } from '../../../src/sys/process/exec.ts'
+
+describe('run', () => {
+  it('feeds stdin and returns what the program says', async () => {
+    expect(await runProgram('sh', ['-c', 'cat; echo warned >&2'], { stdin: 'hällo' })).toEqual({
+      code: 0,
+      stdout: 'hällo',
+      stderr: 'warned\n',
+    })
+  })
+
+  it('feeds stdin in pieces, however many and large', async () => {
+    const pieces = Array.from({ length: 2000 }, (_, i) => Buffer.alloc(1000, String(i % 10)))
+    const { stdout } = await runProgram('cat', [], { stdin: pieces })
+    expect(stdout === Buffer.concat(pieces).toString()).toBe(true)
+  })
+
+  it('fails with the exit code and the words of the program', async () => {
+    await expect(runProgram('sh', ['-c', 'echo no such chain >&2; exit 4'])).rejects.toMatchObject({
+      code: 'exec',
+      message: 'sh ended with exit code 4: no such chain',
+      fields: { program: 'sh', exitCode: 4, stderr: 'no such chain' },
+    })
+  })
+
+  it('takes accepted exit codes for answers', async () => {
+    expect((await runProgram('sh', ['-c', 'exit 1'], { accept: [0, 1] })).code).toBe(1)
+  })
+
+  it('says that a program is not there', async () => {
+    await expect(runProgram('sluice-no-such-program', [])).rejects.toMatchObject({
+      message: 'sluice-no-such-program is not installed (not found in PATH)',
+    })
+  })
+
+  it('kills a program that takes too long', async () => {
+    await expect(runProgram('sleep', ['60'], { deadlineMs: 50 })).rejects.toMatchObject({
+      message: 'sleep did not end in 50 ms and was killed',
+    })
+  })
+
+  it('ends with the signal, before and during', async () => {
+    const stop = new AbortController()
+    const running = runProgram('sleep', ['60'], { signal: stop.signal })
+    stop.abort(new Error('shutdown'))
+    await expect(running).rejects.toThrow('shutdown')
+    await expect(runProgram('sleep', ['60'], { signal: stop.signal })).rejects.toThrow('shutdown')
+  })
+
+  it('survives a program that does not read its input', async () => {
+    expect((await runProgram('true', [], { stdin: 'x'.repeat(1 << 20) })).code).toBe(0)
+  })
+})
