@@ -1,7 +1,9 @@
-// Guards the doors between rooms: which folder may import which, and who may touch what (design: rooms table).
+// Checks the structure of src: which folder may import which, which files are pure, that names are unique, and that files, folders and
+// nesting stay small. The rules for prose are in style.test.ts.
 
 import { readdirSync, readFileSync } from 'node:fs'
-import { dirname, join, normalize } from 'node:path'
+import { basename, dirname, join, normalize } from 'node:path'
+import { parseSync } from 'oxc-parser'
 import { describe, expect, it } from 'vitest'
 
 const root = join(import.meta.dirname, '..', 'src')
@@ -21,7 +23,7 @@ const sources: readonly Source[] = readdirSync(root, { recursive: true, encoding
     return { path, room: roomOf(path), imports, text }
   })
 
-/** Which rooms a room may import from; itself always. Downwards only. */
+/** The rooms that a room may import from, besides itself. The order of the rows is the order of the layers. */
 const doors: Readonly<Record<string, readonly string[]>> = {
   lib: [],
   model: ['lib'],
@@ -38,19 +40,30 @@ const doors: Readonly<Record<string, readonly string[]>> = {
   main: ['daemon', 'commands'],
 }
 
-const pure = (source: Source) =>
-  source.room === 'model' || source.room === 'lib' || /^backend\/[^/]+\/(base|plan|encode)\.ts$/.test(source.path)
+/** The proxy modes: sibling folders, which use the same file names on purpose. */
+const modes = ['nftables', 'iptables', 'ipvs', 'userspace']
 
 describe('the doors between rooms', () => {
   it('finds the sources', () => {
-    expect(sources.length).toBeGreaterThan(5)
+    expect(sources.length).toBeGreaterThan(200)
   })
 
   it.each(sources.map((source) => [source.path, source] as const))('%s imports only what its room may', (_, source) => {
-    for (const specifier of source.imports.filter((s) => s.startsWith('.') && s.endsWith('.ts'))) {
-      const target = roomOf(normalize(join(dirname(source.path), specifier)))
-      expect([source.room, ...(doors[source.room] ?? [])], `${source.path} imports ${specifier}`).toContain(target)
+    for (const target of localImports(source)) {
+      expect([source.room, ...(doors[source.room] ?? [])], `${source.path} imports ${target}`).toContain(roomOf(target))
     }
+  })
+
+  it('keeps the modes apart: a mode imports no other mode, and the toolkits import no mode', () => {
+    const wrong = sources.flatMap((source) => {
+      const own = backendFolder(source.path)
+      if (own === undefined) return []
+      const foreign = localImports(source)
+        .map(backendFolder)
+        .filter((folder) => folder !== undefined && folder !== own && modes.includes(folder))
+      return foreign.map((folder) => `${source.path} imports backend/${folder}`)
+    })
+    expect(wrong).toEqual([])
   })
 
   it('lets only sys/libc.ts call native code', () => {
@@ -58,31 +71,137 @@ describe('the doors between rooms', () => {
     expect(users.filter((path) => path !== 'sys/libc.ts')).toEqual([])
   })
 
-  it('keeps I/O, clocks and randomness out of the pure rooms', () => {
-    const allowed = new Set(['node:crypto', 'node:buffer'])
-    for (const source of sources.filter(pure)) {
-      const outside = source.imports.filter((s) => !s.startsWith('.') && !allowed.has(s))
-      expect(outside, source.path).toEqual([])
-      if (source.path !== 'lib/time.ts' && source.path !== 'lib/log.ts') {
-        expect(source.text, source.path).not.toMatch(/Date\.now|performance\.now|Math\.random|new Date\(\)|setTimeout/)
-      }
-    }
-  })
-
   it('keeps the clock injected in the engine and in the API client', () => {
     for (const source of sources.filter((s) => s.room === 'engine' || s.room === 'kube')) {
       expect(source.text, source.path).not.toMatch(/Date\.now|performance\.now|setTimeout\(|setInterval\(/)
     }
   })
+})
 
-  it('opens every file with a sign that says what the room is for', () => {
+describe('pure files', () => {
+  const pure = sources.filter(isPure)
+
+  it('are many', () => {
+    expect(pure.length).toBeGreaterThan(50)
+  })
+
+  it.each(pure.map((source) => [source.path, source] as const))('%s has no I/O, clock or randomness', (_, source) => {
+    const allowed = new Set(['node:crypto', 'node:buffer', 'node:util', 'yaml'])
+    expect(source.imports.filter((specifier) => !specifier.startsWith('.') && !allowed.has(specifier))).toEqual([])
+    if (source.path === 'lib/time.ts' || source.path === 'lib/log.ts') return
+    expect(source.text).not.toMatch(
+      /Date\.now|performance\.now|Math\.random|randomBytes|randomUUID|new Date\(\)|setTimeout|setInterval|process\./,
+    )
+  })
+
+  it.each(pure.map((source) => [source.path, source] as const))('%s keeps no module-level state', (_, source) => {
+    // The queue of turns of the event loop is one per process by nature.
+    if (source.path === 'lib/time.ts') return
+    const mutable =
+      /^(?:export )?(?:let .*|const \w+(?:: (?!Readonly|readonly)[^=]*)? = (?:new (?:Map|Set|WeakMap)(?:<[^=]*>)?\(\)|new \w*Array\(\d.*|Buffer\.alloc.*|\[\]))$/gm
+    expect(source.text.match(mutable) ?? []).toEqual([])
+  })
+})
+
+describe('names', () => {
+  it('has no base name twice outside the sibling modes, and none twice within a mode', () => {
+    const groups = new Map<string, string[]>()
+    for (const { path } of sources) {
+      const mode = backendFolder(path)
+      const scope = mode !== undefined && modes.includes(mode) ? mode : ''
+      const key = `${scope}/${basename(path)}`
+      groups.set(key, [...(groups.get(key) ?? []), path])
+    }
+    expect([...groups.values()].filter((paths) => paths.length > 1)).toEqual([])
+  })
+
+  it('has no exported type name twice', () => {
+    const owners = new Map<string, string[]>()
+    for (const { path, text } of sources) {
+      for (const [, name] of text.matchAll(/^export (?:type|interface|(?:abstract )?class|enum) (\w+)/gm)) {
+        owners.set(name as string, [...(owners.get(name as string) ?? []), path])
+      }
+    }
+    expect([...owners].filter(([, paths]) => paths.length > 1)).toEqual([])
+  })
+})
+
+describe('sizes', () => {
+  it('opens every file with a sentence that says what it does', () => {
     for (const source of sources) expect(source.text.split('\n')[0], source.path).toMatch(/^\/\/ \S.{20,}/)
   })
 
   it('splits files before they become dumping grounds', () => {
     for (const source of sources) expect(source.text.split('\n').length, source.path).toBeLessThanOrEqual(400)
   })
+
+  it('has no folder with more than 18 files', () => {
+    const counts = new Map<string, number>()
+    for (const { path } of sources) counts.set(dirname(path), (counts.get(dirname(path)) ?? 0) + 1)
+    expect([...counts].filter(([, count]) => count > 18)).toEqual([])
+  })
+
+  it.each(sources.map((source) => [source.path, source] as const))('%s nests at most 3 deep', (_, source) => {
+    const { program } = parseSync(source.path, source.text)
+    const deep = deepNesting(program as unknown as SyntaxNode, 3)
+    expect(deep.map(({ start }) => `line ${source.text.slice(0, start).split('\n').length}`)).toEqual([])
+  })
 })
+
+interface SyntaxNode {
+  readonly type: string
+  readonly start: number
+}
+
+const controlFlow = new Set([
+  'IfStatement',
+  'ForStatement',
+  'ForInStatement',
+  'ForOfStatement',
+  'WhileStatement',
+  'DoWhileStatement',
+  'SwitchStatement',
+  'TryStatement',
+])
+
+/** The control statements that lie deeper than `limit` within their function. `else if` continues a level; a function starts at 0. */
+function deepNesting(program: SyntaxNode, limit: number): readonly SyntaxNode[] {
+  const found: SyntaxNode[] = []
+  const visit = (node: SyntaxNode, depth: number, elseIf: boolean): void => {
+    const starts = /Function/.test(node.type)
+    const nests = controlFlow.has(node.type) && !elseIf
+    const here = starts ? 0 : depth + (nests ? 1 : 0)
+    if (nests && here > limit) found.push(node)
+    for (const [name, value] of Object.entries(node)) {
+      const children = (Array.isArray(value) ? value : [value]) as unknown[]
+      for (const child of children.filter(isNode)) {
+        visit(child, here, name === 'alternate' && child.type === 'IfStatement')
+      }
+    }
+  }
+  visit(program, 0, false)
+  return found
+}
+
+const isNode = (value: unknown): value is SyntaxNode => typeof value === 'object' && value !== null && 'type' in value
+
+function isPure(source: Source): boolean {
+  if (source.room === 'model' || source.room === 'lib') return true
+  if (/^backend\/[^/]+\/(base|plan|entries)\.ts$/.test(source.path)) return true
+  const header = source.text.slice(0, source.text.search(/^(?!\/\/)/m))
+  return /\bPure\b/.test(header)
+}
+
+const localImports = (source: Source): readonly string[] =>
+  source.imports
+    .filter((specifier) => specifier.startsWith('.') && specifier.endsWith('.ts'))
+    .map((specifier) => normalize(join(dirname(source.path), specifier)))
+
+/** `nftables` of `backend/nftables/plan.ts`; undefined outside the folders below backend. */
+function backendFolder(path: string): string | undefined {
+  const [room, folder, rest] = path.split('/')
+  return room === 'backend' && rest !== undefined ? folder : undefined
+}
 
 function roomOf(path: string): string {
   return path.includes('/') ? (path.split('/')[0] as string) : path.replace(/\.ts$/, '')
