@@ -2,7 +2,7 @@
 
 import { once } from 'node:events'
 import { createConnection, createServer, type Socket } from 'node:net'
-import { Balancer } from '../src/backend/relay/balance.ts'
+import { Balancer } from '../src/backend/relay/balancer.ts'
 import { relayTcp } from '../src/backend/relay/tcp.ts'
 import { silentLogger } from '../src/lib/log.ts'
 

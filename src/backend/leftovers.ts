@@ -8,7 +8,7 @@ import { runProgram } from '../sys/process/exec.ts'
 import type { Mode } from './backend.ts'
 import { leftovers } from './iptables/cleanup.ts'
 import { legacyTables, listPrograms, type Programs, programName } from './iptables-kit/programs.ts'
-import { Members } from './ipvs/members.ts'
+import { Ipsets } from './ipvs/ipsets.ts'
 import { tableName } from './nftables/base.ts'
 
 export interface Leftover {
@@ -80,7 +80,7 @@ async function ipvsThings(): Promise<readonly Leftover[]> {
     found.push({ mode: 'ipvs', what: `${servers} virtual servers (those of services go, others stay)`, where: 'IPVS' })
   }
   for (const family of [4, 6] as const) {
-    const members = new Members(family)
+    const members = new Ipsets(family)
     try {
       const sets = new Set((await members.read({})).filter(({ kind }) => kind === 'set').map(({ id }) => id))
       if (sets.size > 0)

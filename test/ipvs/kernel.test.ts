@@ -2,11 +2,11 @@
 
 import { release } from 'node:os'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
-import { DeviceAddresses } from '../../src/backend/ipvs/addresses.ts'
+import { DeviceAddresses } from '../../src/backend/ipvs/device-addresses.ts'
 import { ipvs } from '../../src/backend/ipvs/backend.ts'
-import { VirtualServers } from '../../src/backend/ipvs/ipvs-netlink.ts'
-import { Members } from '../../src/backend/ipvs/members.ts'
-import { setsOf } from '../../src/backend/ipvs/sets.ts'
+import { IpvsNetlink } from '../../src/backend/ipvs/ipvs-netlink.ts'
+import { Ipsets } from '../../src/backend/ipvs/ipsets.ts'
+import { setsOf } from '../../src/backend/ipvs/set-definitions.ts'
 import { silentLogger } from '../../src/lib/log.ts'
 import { command, type Service } from '../../src/sys/netlink/ipvs.ts'
 import { readSysctl } from '../../src/sys/sysctl.ts'
@@ -15,10 +15,10 @@ import { nodeView } from '../scenarios/facts.ts'
 import { settings as stageSettings } from './stage.ts'
 
 let space: Namespace
-let kernel: VirtualServers
+let kernel: IpvsNetlink
 beforeAll(async () => {
   space = enterNamespace()
-  kernel = (await VirtualServers.open()) as VirtualServers
+  kernel = (await IpvsNetlink.open()) as IpvsNetlink
 })
 afterAll(() => {
   kernel?.close()
@@ -187,7 +187,7 @@ describe('ipset', () => {
       .replaceAll(/10\.0\.0\.(\d)/g, 'fd00::$1')
 
   it.each([4, 6] as const)('holds every set of family %s with its members, as ipset prints them', async (family) => {
-    const sets = new Members(family)
+    const sets = new Ipsets(family)
     try {
       expect(await sets.create(setsOf(family), {})).toEqual([])
       const ids = setsOf(family).flatMap(({ name, type }) =>

@@ -2,8 +2,8 @@
 
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest'
 import { IptablesPrograms, listPrograms, type Programs } from '../../src/backend/iptables-kit/programs.ts'
-import { chains } from '../../src/backend/ipvs/rules.ts'
-import { Tables } from '../../src/backend/ipvs/tables.ts'
+import { chains } from '../../src/backend/ipvs/rule-text.ts'
+import { RuleTables } from '../../src/backend/ipvs/rule-tables.ts'
 import { silentLogger } from '../../src/lib/log.ts'
 import { systemClock } from '../../src/lib/time.ts'
 import { privateLock } from './iptables-lab.ts'
@@ -31,7 +31,7 @@ const flavours = await listPrograms()
 describe.each(flavours.map((programs) => [programs.flavour, programs] as const))('%s', (_, programs: Programs) => {
   const iptables = (...args: string[]) => namespace.exec(`iptables${programs.suffix}`, ['-w', ...args])
   const saved = () => namespace.exec(`iptables${programs.suffix}-save`, []).replaceAll(/^#.*\n|\[\d+:\d+\]/gm, '')
-  let tables: Tables
+  let tables: RuleTables
   let before = ''
   beforeEach(async () => {
     const tools = new IptablesPrograms({
@@ -41,7 +41,7 @@ describe.each(flavours.map((programs) => [programs.flavour, programs] as const))
       clock: systemClock,
       patienceMs: 10_000,
     })
-    tables = new Tables(tools, 4)
+    tables = new RuleTables(tools, 4)
     await tables.read(signal)
     await tables.write(entry, signal)
     before = saved()

@@ -12,7 +12,7 @@ import { findPrograms, type Programs, usableFamilies } from '../iptables-kit/pro
 import { base } from './base.ts'
 import { PortTotals } from './counters.ts'
 import type { IpvsEntry } from './entries.ts'
-import { noIpvs, VirtualServers } from './ipvs-netlink.ts'
+import { IpvsNetlink, missingIpvsError } from './ipvs-netlink.ts'
 import { plan } from './plan.ts'
 import { IpvsTarget } from './target.ts'
 
@@ -43,8 +43,8 @@ export function ipvs(settings: IpvsSettings): Backend<IpvsEntry> {
         found = undefined
         throw error
       })
-      const kernel = await VirtualServers.open()
-      if (kernel === undefined) throw noIpvs()
+      const kernel = await IpvsNetlink.open()
+      if (kernel === undefined) throw missingIpvsError()
       const target = new IpvsTarget({
         context,
         kernel,
@@ -60,11 +60,11 @@ export function ipvs(settings: IpvsSettings): Backend<IpvsEntry> {
     },
     async counters(limit) {
       // By a socket of its own: a change does not wait for ten thousand servers to be read.
-      const kernel = await VirtualServers.open()
+      const kernel = await IpvsNetlink.open()
       if (kernel === undefined) return []
       try {
         const services = await kernel.services({})
-        return totals.tell(
+        return totals.report(
           [...targets].flatMap((target) => target.readings(services)),
           limit,
         )
@@ -78,8 +78,8 @@ export function ipvs(settings: IpvsSettings): Backend<IpvsEntry> {
 async function prepare(settings: IpvsSettings, scheduler: string, log: Logger): Promise<void> {
   const { ipvs: options } = settings
   await loadModule(log)
-  const kernel = await VirtualServers.open()
-  if (kernel === undefined) throw noIpvs()
+  const kernel = await IpvsNetlink.open()
+  if (kernel === undefined) throw missingIpvsError()
   try {
     await probe(kernel, scheduler)
     for (const [name, value] of sysctls(options.strictArp)) {
@@ -99,7 +99,7 @@ async function prepare(settings: IpvsSettings, scheduler: string, log: Logger): 
 
 /** The kernel loads it when asked for the family; where that is not allowed, modprobe may be. */
 async function loadModule(log: Logger): Promise<void> {
-  const there = await VirtualServers.open()
+  const there = await IpvsNetlink.open()
   there?.close()
   if (there !== undefined) return
   try {
@@ -129,7 +129,7 @@ function sysctls(strictArp: boolean): readonly (readonly [name: string, value: n
 }
 
 /** Creates and deletes a server of an address for documentation, as the only way to know that the scheduler is there. */
-async function probe(kernel: VirtualServers, scheduler: string): Promise<void> {
+async function probe(kernel: IpvsNetlink, scheduler: string): Promise<void> {
   const services = await kernel.services({})
   if (services.some((one) => one.scheduler === scheduler)) return
   const server: Service = {

@@ -3,8 +3,8 @@
 import { createHash } from 'node:crypto'
 import type { NodeView } from '../../model/types.ts'
 import { deviceEntry, type IpvsEntry, setEntry } from './entries.ts'
-import { rulesText } from './rules.ts'
-import { setsOf } from './sets.ts'
+import { rulesText } from './rule-text.ts'
+import { setsOf } from './set-definitions.ts'
 
 export function base(node: NodeView): readonly IpvsEntry[] {
   const text = rulesText(node)

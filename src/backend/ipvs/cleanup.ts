@@ -7,12 +7,12 @@ import { systemClock } from '../../lib/time.ts'
 import { command } from '../../sys/netlink/ipvs.ts'
 import type { Cleanup, Held } from '../backend.ts'
 import { IptablesPrograms, legacyTables, listPrograms, type Programs } from '../iptables-kit/programs.ts'
-import { DeviceAddresses } from './addresses.ts'
-import { VirtualServers } from './ipvs-netlink.ts'
-import { Members } from './members.ts'
+import { DeviceAddresses } from './device-addresses.ts'
+import { Ipsets } from './ipsets.ts'
+import { IpvsNetlink } from './ipvs-netlink.ts'
 import { isOurs, outside } from './ownership.ts'
-import { chains, type RuleTable } from './rules.ts'
-import { jumpLines, ownLines } from './tables.ts'
+import { jumpLines, ownLines } from './rule-tables.ts'
+import { chains, type RuleTableName } from './rule-text.ts'
 
 export const cleanupIpvs: Cleanup = async (log, spared = { cidrs: [] }) => {
   const errors: string[] = []
@@ -43,14 +43,14 @@ export async function removeAllRules(log: Logger): Promise<void> {
 }
 
 async function removeServers(family: Family, log: Logger, spared: readonly string[]): Promise<void> {
-  const members = new Members(family)
+  const members = new Ipsets(family)
   const addresses = new DeviceAddresses(family, () => undefined)
   try {
     const held: readonly Held[] = await members.read({})
     await addresses.read({})
     // Without sets and addresses nothing can be ours, and the module need not be loaded to see that.
     if (held.length === 0 && addresses.bound.size === 0) return
-    const kernel = await VirtualServers.open()
+    const kernel = await IpvsNetlink.open()
     if (kernel === undefined) return
     try {
       const included = outside(spared)
@@ -93,7 +93,7 @@ async function removeRules(programs: Programs, family: Family, log: Logger): Pro
 }
 
 /** Chains are emptied by being named, then deleted; one that rules of others use, such as those of the iptables mode, stays for them. */
-export function removal(table: RuleTable, saved: string): string {
+export function removal(table: RuleTableName, saved: string): string {
   const lines = ownLines(table, saved)
   if (lines.length === 0) return ''
   const jump = new Set(jumpLines(table))
@@ -111,7 +111,7 @@ export function removal(table: RuleTable, saved: string): string {
 }
 
 async function removeSets(family: Family): Promise<void> {
-  const members = new Members(family)
+  const members = new Ipsets(family)
   try {
     const [error] = await members.destroy({})
     if (error !== undefined) throw error

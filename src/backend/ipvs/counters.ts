@@ -33,7 +33,7 @@ export class PortTotals {
   #tallies = new Map<string, RunningTotal>()
   readonly #rest = new Map<Family, PortCounters>()
 
-  tell(readings: readonly CounterReading[], limit: number): readonly PortCounters[] {
+  report(readings: readonly CounterReading[], limit: number): readonly PortCounters[] {
     const ports = [...this.#news(readings)].map(([key, more]) => {
       const before = this.#tallies.get(key) ?? { all: none(more), told: none(more) }
       return { key, more, all: add(before.all, more), told: before.told }

@@ -24,19 +24,19 @@ import { AttributeReader } from '../../sys/netlink/message.ts'
 import type { MessageWriter } from '../../sys/netlink/message-writer.ts'
 import { errnoOf, malformed } from '../../sys/netlink/netlink-errors.ts'
 import { NetlinkSocket, type Wait } from '../../sys/netlink/socket.ts'
-import { Batch, type RefusedRequest } from './batch.ts'
+import { NetlinkBatch, type RefusedRequest } from './netlink-batch.ts'
 
 const purpose = 'ipvs'
 
 /** Requests that are sent together; `about` comes back with those that are refused. */
-export interface Requests<T> {
+export interface IpvsRequests<T> {
   service(what: number, about: T, service: Service): void
   serviceKey(what: number, about: T, key: ServiceKey): void
   destination(what: number, about: T, key: ServiceKey, destination: Destination): void
   send(): Promise<readonly RefusedRequest<T>[]>
 }
 
-export class VirtualServers {
+export class IpvsNetlink {
   /** Requests sent since the start, for figures. */
   sent = 0
   readonly #socket: NetlinkSocket
@@ -50,11 +50,11 @@ export class VirtualServers {
   }
 
   /** Undefined if this kernel has no IPVS. Asking loads the module where that is allowed. */
-  static async open(wait: Wait = {}): Promise<VirtualServers | undefined> {
+  static async open(wait: Wait = {}): Promise<IpvsNetlink | undefined> {
     const socket = new NetlinkSocket({ protocol: 'generic', purpose, receiveBufferBytes: 4 << 20 })
     try {
       const type = await findFamily(socket, ipvsFamilyName, wait)
-      if (type !== undefined) return new VirtualServers(socket, type)
+      if (type !== undefined) return new IpvsNetlink(socket, type)
     } catch (error) {
       socket.close()
       throw error
@@ -117,8 +117,8 @@ export class VirtualServers {
     return found
   }
 
-  requests<T>(op: string, wait: Wait): Requests<T> {
-    const batch = new Batch<T>(this.#socket, op, wait)
+  requests<T>(op: string, wait: Wait): IpvsRequests<T> {
+    const batch = new NetlinkBatch<T>(this.#socket, op, wait)
     const type = this.#type
     const add = (about: T, body: (writer: MessageWriter) => void) => {
       this.sent++
@@ -146,5 +146,5 @@ export class VirtualServers {
   }
 }
 
-export const noIpvs = (): ProxyError =>
+export const missingIpvsError = (): ProxyError =>
   new ProxyError('ipvs-missing', 'this kernel has no IPVS: load the module ip_vs, or use mode nftables')

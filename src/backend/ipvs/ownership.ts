@@ -3,7 +3,7 @@
 import { contains, parseCidr } from '../../lib/ip.ts'
 import type { Service } from '../../sys/netlink/ipvs.ts'
 import { memberEntry } from './entries.ts'
-import { serverSets, setName } from './sets.ts'
+import { serverSets, setName } from './set-definitions.ts'
 
 /** Says which addresses are in none of these ranges. */
 export function outside(cidrs: readonly string[]): (ip: string) => boolean {

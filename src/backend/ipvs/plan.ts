@@ -14,7 +14,7 @@ import {
   serverDigest,
   serverKey,
 } from './entries.ts'
-import { type SetName, setName } from './sets.ts'
+import { type SetName, setName } from './set-definitions.ts'
 
 export interface IpvsPlanOptions {
   /** Of services that name none. */

@@ -8,10 +8,10 @@ import { ConntrackTable } from '../../sys/netlink/conntrack.ts'
 import type { TrackedFlow } from '../../sys/netlink/conntrack-codec.ts'
 import { command, protocolNumbers, type Service } from '../../sys/netlink/ipvs.ts'
 import type { Retire } from '../backend.ts'
-import { DeviceAddresses } from './addresses.ts'
 import { cleanupIpvs, removeAllRules } from './cleanup.ts'
-import { VirtualServers } from './ipvs-netlink.ts'
-import { Members } from './members.ts'
+import { DeviceAddresses } from './device-addresses.ts'
+import { Ipsets } from './ipsets.ts'
+import { IpvsNetlink } from './ipvs-netlink.ts'
 import { isOurs, outside } from './ownership.ts'
 
 export const retireIpvs: Retire = async (log, again, spared = { cidrs: [] }) => {
@@ -29,14 +29,14 @@ export const retireIpvs: Retire = async (log, again, spared = { cidrs: [] }) => 
 
 /** Returns how many servers are still in use. */
 async function retireFamily(family: Family, spared: readonly string[]): Promise<number> {
-  const members = new Members(family)
+  const members = new Ipsets(family)
   const addresses = new DeviceAddresses(family, () => undefined)
   try {
     const held = await members.read({})
     await addresses.read({})
     // Without sets and addresses nothing can be ours, and the module need not be loaded to see that.
     if (held.length === 0 && addresses.bound.size === 0) return 0
-    const kernel = await VirtualServers.open()
+    const kernel = await IpvsNetlink.open()
     if (kernel === undefined) return 0
     try {
       const ids = new Set(held.map(({ id }) => id))
@@ -61,7 +61,7 @@ async function retireFamily(family: Family, spared: readonly string[]): Promise<
 }
 
 /** Deletes servers without connections; the others rest, and are returned. */
-async function drain(kernel: VirtualServers, servers: readonly Service[]): Promise<readonly Service[]> {
+async function drain(kernel: IpvsNetlink, servers: readonly Service[]): Promise<readonly Service[]> {
   const requests = kernel.requests<string>('retire virtual servers', {})
   const busy: Service[] = []
   for (const server of servers) {

@@ -10,8 +10,8 @@ import type { ServiceSeen } from '../../sys/netlink/ipvs.ts'
 import type { Wait } from '../../sys/netlink/socket.ts'
 import type { Applied, Changes, Held, OpenContext, RefusedEntry, Target, Wanted } from '../backend.ts'
 import { IptablesPrograms, type Programs } from '../iptables-kit/programs.ts'
-import { DeviceAddresses } from './addresses.ts'
 import type { CounterReading } from './counters.ts'
+import { DeviceAddresses } from './device-addresses.ts'
 import {
   addressEntry,
   deviceEntry,
@@ -23,16 +23,16 @@ import {
   nodePortId,
   serverKey,
 } from './entries.ts'
-import type { VirtualServers } from './ipvs-netlink.ts'
-import { Members } from './members.ts'
+import { Ipsets } from './ipsets.ts'
+import type { IpvsNetlink } from './ipvs-netlink.ts'
 import { isOurs, outside } from './ownership.ts'
-import { Servers, type WantedServer } from './servers.ts'
-import { setName } from './sets.ts'
-import { Tables } from './tables.ts'
+import { RuleTables } from './rule-tables.ts'
+import { setName } from './set-definitions.ts'
+import { VirtualServers, type WantedServer } from './virtual-servers.ts'
 
 export interface IpvsTargetOptions {
   readonly context: OpenContext
-  readonly kernel: VirtualServers
+  readonly kernel: IpvsNetlink
   readonly programs: Programs
   readonly syncPeriodMs: number
   readonly excludeCidrs: readonly string[]
@@ -49,10 +49,10 @@ const spellMs = 10
 
 export class IpvsTarget implements Target<IpvsEntry> {
   readonly #options: IpvsTargetOptions
-  readonly #members: Members
+  readonly #members: Ipsets
   readonly #addresses: DeviceAddresses
-  readonly #tables: Tables
-  readonly #servers: Servers
+  readonly #tables: RuleTables
+  readonly #servers: VirtualServers
   readonly #stop = new AbortController()
   readonly #included: (ip: string) => boolean
   #timer: Timer | undefined
@@ -72,13 +72,13 @@ export class IpvsTarget implements Target<IpvsEntry> {
     const { context, kernel, programs, drainLimitMs } = options
     const { family, log, clock } = context
     this.#options = options
-    this.#members = new Members(family)
+    this.#members = new Ipsets(family)
     this.#addresses = new DeviceAddresses(family, (what) => this.#tell(what))
-    this.#tables = new Tables(
+    this.#tables = new RuleTables(
       new IptablesPrograms({ programs, family, log, clock, patienceMs: options.syncPeriodMs }),
       family,
     )
-    this.#servers = new Servers({ kernel, family, clock, drainLimitMs })
+    this.#servers = new VirtualServers({ kernel, family, clock, drainLimitMs })
     this.#included = outside(options.excludeCidrs)
   }
 

@@ -2,7 +2,7 @@
 
 import { ProxyError } from '../../lib/errors.ts'
 import type { Changes, Held, OpenContext, RefusedEntry } from '../backend.ts'
-import { Balancer } from '../relay/balance.ts'
+import { Balancer } from '../relay/balancer.ts'
 import { type Relay, relayTcp } from '../relay/tcp.ts'
 import { relayUdp } from '../relay/udp.ts'
 import type { LoopbackListenerEntry, NftEntry } from './entries.ts'
@@ -57,7 +57,7 @@ export class LoopbackListeners {
     const open = this.#open.get(id)
     if (open !== undefined) {
       open.balancer.update(listener.endpoints, listener.affinitySeconds)
-      open.relay.keep(new Set(listener.endpoints))
+      open.relay.keepOnly(new Set(listener.endpoints))
       open.digest = digest
       return
     }

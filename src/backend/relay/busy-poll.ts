@@ -30,7 +30,7 @@ export class BusyPoll {
   }
 
   /** So much went to one side; the other side's answer is awaited for a moment from now. */
-  relayed(bytes: number): void {
+  noteRelayed(bytes: number): void {
     if (bytes > mostOfMessage) return
     if (this.#rest > 0) {
       this.#rest--

@@ -11,7 +11,7 @@ const { port1: nowhere, port2: closed } = new MessageChannel()
 closed.close()
 
 /** To be called when nobody reads the chunk any more. It must come from a socket: then its memory is its own. */
-export function release(chunk: Uint8Array): void {
+export function freeReadBuffer(chunk: Uint8Array): void {
   const { buffer, byteLength } = chunk
   if (byteLength < least || buffer.byteLength !== byteLength || !(buffer instanceof ArrayBuffer)) return
   if (isTransferable(buffer)) buffer.transfer(0)

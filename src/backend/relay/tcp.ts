@@ -4,9 +4,9 @@ import { createConnection, createServer, type NetConnectOpts, type Server, type 
 import { ProxyError } from '../../lib/errors.ts'
 import { hostPort, splitHostPort } from '../../lib/ip.ts'
 import type { Logger } from '../../lib/log.ts'
-import type { Balancer } from './balance.ts'
+import type { Balancer } from './balancer.ts'
 import { busyPoll } from './busy-poll.ts'
-import { release } from './read-buffers.ts'
+import { freeReadBuffer } from './read-buffers.ts'
 
 /** How long each attempt may take; each goes to the next endpoint. */
 export const dialTimeoutsMs: readonly number[] = [250, 500, 1000, 2000]
@@ -21,7 +21,7 @@ const keepAliveMs = 15_000
 export type ShedReason = 'files' | 'dial' | 'ports' | 'flows'
 
 /** Descriptors that relays of one process share, so that they leave some for everything else. */
-export interface Budget {
+export interface DescriptorBudget {
   acquire(descriptors: number): boolean
   release(descriptors: number): void
 }
@@ -37,7 +37,7 @@ export interface RelayOptions {
   readonly admits?: (clientIp: string) => boolean
   /** Load was turned away. */
   readonly onShed?: (why: ShedReason) => void
-  readonly budget?: Budget
+  readonly budget?: DescriptorBudget
 }
 
 export interface Relay {
@@ -47,7 +47,7 @@ export interface Relay {
   /** Connections or flows under way. */
   readonly active: () => number
   /** Only these endpoints may go on answering: flows to others choose anew. TCP connections live on. */
-  keep(endpoints: ReadonlySet<string>): void
+  keepOnly(endpoints: ReadonlySet<string>): void
 }
 
 export async function relayTcp(options: RelayOptions): Promise<Relay> {
@@ -78,7 +78,7 @@ export async function relayTcp(options: RelayOptions): Promise<Relay> {
   return {
     port: typeof address === 'object' && address !== null ? address.port : options.port,
     active: () => clients.size,
-    keep: () => {},
+    keepOnly: () => {},
     async close(cut = false) {
       const closed = new Promise<void>((resolve) => server.close(() => resolve()))
       if (cut) for (const client of clients) client.destroy()
@@ -120,7 +120,7 @@ async function connect(client: Socket, options: RelayOptions): Promise<void> {
     }
     try {
       const socket = await dial(endpoint, client, dialTimeoutsMs[attempt] as number)
-      balancer.wake(endpoint)
+      balancer.markResponsive(endpoint)
       return join(client, socket)
     } catch (error) {
       const own = ownFault(error)
@@ -132,7 +132,7 @@ async function connect(client: Socket, options: RelayOptions): Promise<void> {
       options.log.v(2, 'endpoint did not answer', { endpoint, error })
       failed.add(endpoint)
       if (error instanceof ProxyError) {
-        balancer.rest(endpoint)
+        balancer.markUnresponsive(endpoint)
         attempt++
       }
     }
@@ -193,15 +193,15 @@ function join(client: Socket, endpoint: Socket): void {
   const unwritten: Buffer[] = []
   client.on('data', (chunk) => {
     const took = endpoint.write(chunk)
-    busyPoll.relayed(chunk.length)
+    busyPoll.noteRelayed(chunk.length)
     // What went out at once needs no pause, whatever the high-water mark says.
-    if (endpoint.writableLength === 0) return release(chunk)
+    if (endpoint.writableLength === 0) return freeReadBuffer(chunk)
     if (took) return
     unwritten.push(chunk)
     client.pause()
   })
   endpoint.on('drain', () => {
-    for (const chunk of unwritten.splice(0)) release(chunk)
+    for (const chunk of unwritten.splice(0)) freeReadBuffer(chunk)
     client.resume()
   })
   client.on('drain', () => endpoint.resume())
@@ -230,7 +230,7 @@ function intake(to: Socket, from: () => Socket): NonNullable<NetConnectOpts['onr
     },
     callback(bytes, filled) {
       const took = to.write(filled.subarray(0, bytes))
-      busyPoll.relayed(bytes)
+      busyPoll.noteRelayed(bytes)
       // What is not written yet still lies in this buffer.
       const pending = to.writableLength > 0
       if (pending) buffer = new Uint8Array(0)

@@ -52,7 +52,7 @@ export async function relayUdp(options: UdpRelayOptions): Promise<Relay> {
     const flow = flows.get(client) ?? begin(client, clientIp, from)
     if (flow === undefined) return
     flow.timer.refresh()
-    busyPoll.relayed(datagram.length)
+    busyPoll.noteRelayed(datagram.length)
     if (flow.waiting === undefined) flow.socket.send(datagram)
     else if (flow.waiting.length < mostWaiting) flow.waiting.push(datagram)
   })
@@ -75,12 +75,12 @@ export async function relayUdp(options: UdpRelayOptions): Promise<Relay> {
     // Refused by the endpoint, or no descriptor left: the client's next datagram starts anew, elsewhere if it can.
     socket.on('error', (error) => {
       if ('code' in error && error.code === 'EMFILE') options.onShed?.('files')
-      else balancer.forsake(ip, endpoint)
+      else balancer.forgetAffinity(ip, endpoint)
       if (flows.get(client) === flow) forget(client)
     })
     socket.on('message', (answer) => {
       flow.timer.refresh()
-      busyPoll.relayed(answer.length)
+      busyPoll.noteRelayed(answer.length)
       if (!closed) front.send(answer, from.port, from.address)
     })
     socket.once('connect', () => {
@@ -96,7 +96,7 @@ export async function relayUdp(options: UdpRelayOptions): Promise<Relay> {
   return {
     port: front.address().port,
     active: () => flows.size,
-    keep(endpoints) {
+    keepOnly(endpoints) {
       for (const [client, { endpoint }] of [...flows]) if (!endpoints.has(endpoint)) forget(client)
     },
     async close() {

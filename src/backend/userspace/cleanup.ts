@@ -8,7 +8,7 @@ import { runProgram } from '../../sys/process/exec.ts'
 import type { Cleanup } from '../backend.ts'
 import { canary } from '../iptables-kit/chains.ts'
 import { IptablesPrograms, legacyTables, listPrograms, type Programs, programName } from '../iptables-kit/programs.ts'
-import { ownChains, type PortalTable } from './portals.ts'
+import { ownChains, type PortalTable } from './portal-chains.ts'
 
 /** Those with our chains before the one in which there is only a canary. */
 const tables = ['nat', 'filter', 'mangle'] as const

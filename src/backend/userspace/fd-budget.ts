@@ -4,7 +4,7 @@ import { readFileSync } from 'node:fs'
 import { describeError } from '../../lib/errors.ts'
 import type { Logger } from '../../lib/log.ts'
 import { runProgram } from '../../sys/process/exec.ts'
-import type { Budget } from '../relay/tcp.ts'
+import type { DescriptorBudget } from '../relay/tcp.ts'
 
 /** What kube-proxy's userspace mode asked for. */
 const wantedFiles = 64_000
@@ -38,7 +38,7 @@ export async function raiseOpenFileLimit(log: Logger): Promise<void> {
 }
 
 /** Counts what relays take and refuses before the kernel would. Both families draw on one. */
-export class FdBudget implements Budget {
+export class FdBudget implements DescriptorBudget {
   readonly #limit: () => number
   #taken = 0
 
@@ -50,7 +50,7 @@ export class FdBudget implements Budget {
   /** The limit as last read. */
   #known: number
 
-  get taken(): number {
+  get used(): number {
     return this.#taken
   }
 

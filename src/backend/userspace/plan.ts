@@ -16,7 +16,7 @@ import {
   rulesEntry,
   type UserspaceEntry,
 } from './entries.ts'
-import { chains } from './portals.ts'
+import { chains } from './portal-chains.ts'
 
 /** In the order of text: exact addresses go before all that concerns whole addresses and networks. */
 const lastOrders = { unused: '~1 ', unallocated: '~2 ' } as const

@@ -11,9 +11,8 @@ import { DriftWatch } from '../iptables-kit/drift-watch.ts'
 import { type Culprit, type IsolationFailure, isolate } from '../iptables-kit/isolate.ts'
 import { IptablesPrograms, type Programs } from '../iptables-kit/programs.ts'
 import { type ChainUses, openTableReader, type TableReader } from '../iptables-kit/table-reader.ts'
-import type { Budget } from '../relay/tcp.ts'
+import type { DescriptorBudget } from '../relay/tcp.ts'
 import { listenerId, type PortalRulesEntry, type RelayListenerEntry, reaches, type UserspaceEntry } from './entries.ts'
-import { RelayListeners } from './listeners.ts'
 import {
   canaryTables,
   compose,
@@ -25,12 +24,13 @@ import {
   type PortalDraft,
   type PortalHook,
   type PortalTable,
-} from './portals.ts'
+} from './portal-chains.ts'
+import { RelayListeners } from './relay-listeners.ts'
 
 export interface UserspaceTargetOptions {
   readonly context: OpenContext
   readonly programs: Programs
-  readonly budget: Budget
+  readonly budget: DescriptorBudget
   readonly settings: Pick<Settings, 'syncPeriodMs' | 'userspace'>
 }
 

@@ -2,7 +2,7 @@
 
 import { expect, it } from 'vitest'
 import { removal } from '../../../src/backend/ipvs/cleanup.ts'
-import { savedJump } from '../../../src/backend/ipvs/rules.ts'
+import { savedJump } from '../../../src/backend/ipvs/rule-text.ts'
 
 const jump = savedJump({
   table: 'nat',

@@ -6,8 +6,8 @@ import { type CounterReading, PortTotals } from '../../../src/backend/ipvs/count
 import type { IpvsEntry, ServerEntry } from '../../../src/backend/ipvs/entries.ts'
 import { isOurs } from '../../../src/backend/ipvs/ownership.ts'
 import { plan } from '../../../src/backend/ipvs/plan.ts'
-import { rulesText } from '../../../src/backend/ipvs/rules.ts'
-import { setName, setsOf } from '../../../src/backend/ipvs/sets.ts'
+import { rulesText } from '../../../src/backend/ipvs/rule-text.ts'
+import { setName, setsOf } from '../../../src/backend/ipvs/set-definitions.ts'
 import { resolve } from '../../../src/model/resolve.ts'
 import type { ServiceRecord, SliceRecord } from '../../../src/model/types.ts'
 import { endpoint, frozen, service, slice, tcp, view } from '../../model/builders.ts'
@@ -167,10 +167,10 @@ describe('counters', () => {
     statistics: { connections, packetsIn: 2, packetsOut: 3, bytesIn: 4, bytesOut: 5 },
   })
   const shown = (totals: PortTotals, limit: number, ...readings: CounterReading[]) =>
-    totals.tell(readings, limit).map(({ port, connections }) => `${port} ${connections}`)
+    totals.report(readings, limit).map(({ port, connections }) => `${port} ${connections}`)
 
   it('sums the servers of a service port', () => {
-    const [a, b] = new PortTotals().tell([one('ns/a', 'x', 1), one('ns/a', 'y', 2), one('ns/b', 'z', 9)], 5)
+    const [a, b] = new PortTotals().report([one('ns/a', 'x', 1), one('ns/a', 'y', 2), one('ns/b', 'z', 9)], 5)
     expect(a).toEqual({
       family: 4,
       port: 'ns/a',

@@ -4,7 +4,7 @@ import { createSocket } from 'node:dgram'
 import { once } from 'node:events'
 import { type AddressInfo, createConnection, createServer, type Server, type Socket } from 'node:net'
 import { afterEach, describe, expect, it } from 'vitest'
-import { Balancer } from '../../../src/backend/relay/balance.ts'
+import { Balancer } from '../../../src/backend/relay/balancer.ts'
 import { type Relay, relayTcp } from '../../../src/backend/relay/tcp.ts'
 import { relayUdp } from '../../../src/backend/relay/udp.ts'
 import { silentLogger } from '../../../src/lib/log.ts'
@@ -250,12 +250,12 @@ describe('the UDP relay', () => {
     const first = await say()
     const rest = endpoints.filter((_, i) => 'ab'[i] !== first)
     balancing.update(rest, 60)
-    relay.keep(new Set(rest))
+    relay.keepOnly(new Set(rest))
     const second = await say()
     expect(second).not.toBe(first)
     const dead = await deadEndpoint()
     balancing.update([dead], 60)
-    relay.keep(new Set([dead]))
+    relay.keepOnly(new Set([dead]))
     client.send('?', relay.port, '127.0.0.1')
     await delay(50)
     balancing.update([dead, ...rest], 60)
@@ -331,15 +331,15 @@ describe('balancing', () => {
     const picks = new Balancer(Math.random, () => now)
     picks.update(['dead:1', 'alive:1', 'well:1'], 0)
     const some = (count: number) => Array.from({ length: count }, () => picks.pick('x'))
-    picks.rest('dead:1')
+    picks.markUnresponsive('dead:1')
     expect(some(20)).not.toContain('dead:1')
     now = 20_000
     expect(some(20).filter((endpoint) => endpoint === 'dead:1')).toHaveLength(1)
-    for (const endpoint of ['dead:1', 'alive:1', 'well:1']) picks.rest(endpoint)
+    for (const endpoint of ['dead:1', 'alive:1', 'well:1']) picks.markUnresponsive(endpoint)
     expect(new Set(some(3)).size).toBe(3)
-    picks.wake('alive:1')
+    picks.markResponsive('alive:1')
     expect(new Set(some(5))).toEqual(new Set(['alive:1']))
-    picks.wake('dead:1')
+    picks.markResponsive('dead:1')
     expect(some(2)).toContain('dead:1')
   })
 

@@ -9,8 +9,8 @@ import { join } from 'node:path'
 import { afterEach, describe, expect, it, onTestFinished } from 'vitest'
 import { listenerEntry } from '../../../src/backend/userspace/entries.ts'
 import { FdBudget, openFileLimit } from '../../../src/backend/userspace/fd-budget.ts'
-import { RelayListeners } from '../../../src/backend/userspace/listeners.ts'
-import { openAnyPort } from '../../../src/backend/userspace/ports.ts'
+import { openAnyPort } from '../../../src/backend/userspace/proxy-ports.ts'
+import { RelayListeners } from '../../../src/backend/userspace/relay-listeners.ts'
 import { ProxyError } from '../../../src/lib/errors.ts'
 import { silentLogger } from '../../../src/lib/log.ts'
 import { systemClock } from '../../../src/lib/time.ts'
@@ -92,7 +92,7 @@ describe('too many open files', () => {
     const budget = new FdBudget(() => limit)
     expect([budget.acquire(2), budget.acquire(2), budget.acquire(2)]).toEqual([true, true, false])
     limit = 264
-    expect([budget.acquire(2), budget.taken]).toEqual([true, 6])
+    expect([budget.acquire(2), budget.used]).toEqual([true, 6])
   })
 })
 

@@ -1,6 +1,6 @@
 // A relay in a process with few descriptors: listens, and tells on request what it has shed and whether it is still alive.
 
-import { Balancer } from '../../../src/backend/relay/balance.ts'
+import { Balancer } from '../../../src/backend/relay/balancer.ts'
 import { relayTcp } from '../../../src/backend/relay/tcp.ts'
 import { FdBudget } from '../../../src/backend/userspace/fd-budget.ts'
 import { silentLogger } from '../../../src/lib/log.ts'

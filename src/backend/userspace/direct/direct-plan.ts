@@ -32,19 +32,19 @@ export interface DirectSocket {
 }
 
 /** Where a frontend is listened on; none: nowhere. */
-export type Where = (
+export type ListenPlace = (
   frontend: Frontend,
   family: Family,
 ) => { readonly host: string; readonly ports: readonly number[] } | undefined
 
 /** Every address of the service, as it is: for machines that are given these addresses. */
-export const everywhere: Where = ({ kind, ip, port }, family) => ({
+export const serviceAddress: ListenPlace = ({ kind, ip, port }, family) => ({
   host: kind === 'node-port' ? (family === 4 ? '0.0.0.0' : '::') : ip,
   ports: [port],
 })
 
 export const planDirect =
-  (where: Where) =>
+  (where: ListenPlace) =>
   (port: ServicePort, node: NodeView): readonly DirectEntry[] => {
     const entries: DirectEntry[] = []
     for (const frontend of port.frontends) {

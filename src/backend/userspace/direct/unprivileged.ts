@@ -6,14 +6,14 @@
 import { readSysctl } from '../../../sys/sysctl.ts'
 import type { Backend, Settings } from '../../backend.ts'
 import { FdBudget } from '../fd-budget.ts'
-import { type DirectEntry, planDirect, type Where } from './direct-plan.ts'
-import { SocketsTarget } from './sockets.ts'
+import { type DirectEntry, type ListenPlace, planDirect } from './direct-plan.ts'
+import { DirectTarget } from './direct-target.ts'
 
 const movedUp = 10_000
 
 /** `firstFree`: the lowest port that everybody may bind. */
 export const onLoopback =
-  (firstFree: number): Where =>
+  (firstFree: number): ListenPlace =>
   ({ kind, ip, port: wanted }) => {
     const ports = [wanted < firstFree ? wanted + movedUp : wanted]
     if (kind === 'node-port') return { host: '127.0.0.1', ports }
@@ -36,6 +36,6 @@ export function userspaceUnprivileged(settings: Pick<Settings, 'userspace'>): Ba
     prepare: async () => {},
     base: () => [],
     plan: planDirect(onLoopback(firstFreePort())),
-    open: async (context) => new SocketsTarget({ context, udpIdleMs, budget }),
+    open: async (context) => new DirectTarget({ context, udpIdleMs, budget }),
   }
 }

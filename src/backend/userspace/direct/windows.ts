@@ -8,8 +8,8 @@ import { type Clock, sleep } from '../../../lib/time.ts'
 import { type Output, type RunOptions, runProgram } from '../../../sys/process/exec.ts'
 import type { Backend, Settings } from '../../backend.ts'
 import { FdBudget } from '../fd-budget.ts'
-import { type DirectEntry, everywhere, planDirect } from './direct-plan.ts'
-import { type AddressHolder, SocketsTarget } from './sockets.ts'
+import { type DirectEntry, planDirect, serviceAddress } from './direct-plan.ts'
+import { type AddressHolder, DirectTarget } from './direct-target.ts'
 
 /** Where service addresses go unless this variable of the environment says otherwise. */
 const interfaceVariable = 'INTERFACE_TO_ADD_SERVICE_IP'
@@ -41,11 +41,11 @@ export function winuserspace(
     },
     prepare: async () => {},
     base: () => [],
-    plan: planDirect(everywhere),
+    plan: planDirect(serviceAddress),
     async open(context) {
       const { clock, log } = context
       const addresses = new NetshAddresses({ name, windows, clock, log })
-      return new SocketsTarget({ context, udpIdleMs: settings.userspace.udpTimeoutMs, budget, addresses })
+      return new DirectTarget({ context, udpIdleMs: settings.userspace.udpTimeoutMs, budget, addresses })
     },
   }
 }

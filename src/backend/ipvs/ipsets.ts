@@ -19,13 +19,13 @@ import { AttributeReader } from '../../sys/netlink/message.ts'
 import { malformed } from '../../sys/netlink/netlink-errors.ts'
 import { NetlinkSocket, type Wait } from '../../sys/netlink/socket.ts'
 import type { Held, RefusedEntry } from '../backend.ts'
-import { Batch } from './batch.ts'
 import { memberEntry, splitMember } from './entries.ts'
-import { setsOf } from './sets.ts'
+import { NetlinkBatch } from './netlink-batch.ts'
+import { setsOf } from './set-definitions.ts'
 
 const purpose = 'ipset'
 
-export class Members {
+export class Ipsets {
   readonly #socket = new NetlinkSocket({ protocol: 'netfilter', purpose, receiveBufferBytes: 4 << 20 })
   readonly #names: ReadonlySet<string>
   /** How many members each set has, by what was read and done since. */
@@ -53,7 +53,7 @@ export class Members {
   }
 
   async create(sets: readonly SetSpec[], wait: Wait): Promise<readonly RefusedEntry[]> {
-    const batch = new Batch<SetSpec>(this.#socket, 'create sets', wait)
+    const batch = new NetlinkBatch<SetSpec>(this.#socket, 'create sets', wait)
     for (const set of sets) {
       batch.add(ipsetMessage(ipsetCommand.create), 0, set, (writer) => writeCreate(writer, set))
       if (!this.#sizes.has(set.name)) this.#sizes.set(set.name, 0)
@@ -65,7 +65,7 @@ export class Members {
   /** Adds or deletes members, given by their ids. */
   async change(ids: readonly string[], add: boolean, wait: Wait): Promise<readonly RefusedEntry[]> {
     if (ids.length === 0) return []
-    const batch = new Batch<string>(this.#socket, add ? 'add members' : 'delete members', wait)
+    const batch = new NetlinkBatch<string>(this.#socket, add ? 'add members' : 'delete members', wait)
     const type = ipsetMessage(add ? ipsetCommand.add : ipsetCommand.delete)
     for (const id of ids) {
       const [set, member] = splitMember(id)
@@ -93,7 +93,7 @@ export class Members {
 
   /** Removes all sets of ours; what rules still use stays. */
   async destroy(wait: Wait): Promise<readonly ProxyError[]> {
-    const batch = new Batch<string>(this.#socket, 'destroy sets', wait)
+    const batch = new NetlinkBatch<string>(this.#socket, 'destroy sets', wait)
     for (const { name } of await this.#headers(wait)) {
       batch.add(ipsetMessage(ipsetCommand.destroy), 0, name, (writer) => writeSetName(writer, name))
     }

@@ -4,10 +4,10 @@ import { networkInterfaces } from 'node:os'
 import { ProxyError } from '../../../lib/errors.ts'
 import { canonicalIp, hostPort } from '../../../lib/ip.ts'
 import type { Applied, Changes, Held, OpenContext, RefusedEntry, Target } from '../../backend.ts'
-import { Balancer } from '../../relay/balance.ts'
-import { type Budget, type Relay, type RelayOptions, relayTcp, type ShedReason } from '../../relay/tcp.ts'
+import { Balancer } from '../../relay/balancer.ts'
+import { type DescriptorBudget, type Relay, type RelayOptions, relayTcp, type ShedReason } from '../../relay/tcp.ts'
 import { relayUdp } from '../../relay/udp.ts'
-import { asProxyError } from '../listeners.ts'
+import { asProxyError } from '../relay-listeners.ts'
 import { admits, type DirectEntry, type DirectSocket, isNear } from './direct-plan.ts'
 
 /** Gives this machine the address of a service, and takes it away again. */
@@ -16,10 +16,10 @@ export interface AddressHolder {
   release(ip: string): Promise<void>
 }
 
-export interface SocketsOptions {
+export interface DirectTargetOptions {
   readonly context: OpenContext
   readonly udpIdleMs: number
-  readonly budget: Budget
+  readonly budget: DescriptorBudget
   /** Undefined: only addresses that are there. */
   readonly addresses?: AddressHolder
 }
@@ -33,13 +33,13 @@ interface Open {
   digest: string
 }
 
-export class SocketsTarget implements Target<DirectEntry> {
-  readonly #options: SocketsOptions
+export class DirectTarget implements Target<DirectEntry> {
+  readonly #options: DirectTargetOptions
   readonly #open = new Map<string, Open>()
   readonly #shed: Record<ShedReason, number> = { files: 0, dial: 0, ports: 0, flows: 0 }
   #own: ReadonlySet<string> = new Set()
 
-  constructor(options: SocketsOptions) {
+  constructor(options: DirectTargetOptions) {
     this.#options = options
   }
 
@@ -83,7 +83,7 @@ export class SocketsTarget implements Target<DirectEntry> {
     open.digest = digest
     open.near.update(socket.near, socket.affinitySeconds)
     open.far.update(socket.far ?? [], socket.affinitySeconds)
-    open.relay.keep(new Set([...socket.near, ...(socket.far ?? []), ...socket.serving]))
+    open.relay.keepOnly(new Set([...socket.near, ...(socket.far ?? []), ...socket.serving]))
   }
 
   async #listen(id: string, socket: DirectSocket, signal: AbortSignal): Promise<Open> {

@@ -17,7 +17,7 @@ export interface RefusedRequest<T> {
   readonly error: ProxyError
 }
 
-export class Batch<T> {
+export class NetlinkBatch<T> {
   readonly #socket: NetlinkSocket
   readonly #op: string
   readonly #wait: Wait

@@ -7,13 +7,13 @@ import type { Held } from '../backend.ts'
 import { atLeast, type IptablesPrograms, programName } from '../iptables-kit/programs.ts'
 import { openTableReader, type TableReader } from '../iptables-kit/table-reader.ts'
 import type { IpvsRulesEntry } from './entries.ts'
-import { chains, jumps, type RuleTable, savedJump } from './rules.ts'
+import { chains, jumps, type RuleTableName, savedJump } from './rule-text.ts'
 
 const doubtsAllowed = 5
 const tableNames = ['nat', 'filter', 'mangle'] as const
 
 /** What is ours in the tables, line by line. */
-type Saved = Readonly<Record<RuleTable, readonly string[]>>
+type Saved = Readonly<Record<RuleTableName, readonly string[]>>
 
 interface Written {
   /** Of the entry. */
@@ -24,7 +24,7 @@ interface Written {
   looks: string | undefined
 }
 
-export class Tables {
+export class RuleTables {
   readonly #tools: IptablesPrograms
   readonly #sight: TableReader
   readonly #family: Family
@@ -118,7 +118,7 @@ export class Tables {
 }
 
 /** Our chains, their rules, and the jumps to them; counters left out. */
-export function ownLines(table: RuleTable, text: string): readonly string[] {
+export function ownLines(table: RuleTableName, text: string): readonly string[] {
   const own = new Set(chains[table])
   const jump = new Set(jumpLines(table))
   return text
@@ -130,11 +130,11 @@ export function ownLines(table: RuleTable, text: string): readonly string[] {
     .map((line) => line.replace(/ \[\d+:\d+\]$/, ''))
 }
 
-export const jumpLines = (table: RuleTable): readonly string[] =>
+export const jumpLines = (table: RuleTableName): readonly string[] =>
   jumps.filter((jump) => jump.table === table).map((jump) => savedJump(jump))
 
 /** From `*table` to its COMMIT. */
-function section(saved: string, table: RuleTable): string {
+function section(saved: string, table: RuleTableName): string {
   const start = saved.indexOf(`*${table}\n`)
   return start < 0 ? '' : saved.slice(start, saved.indexOf('COMMIT\n', start))
 }

@@ -1,13 +1,13 @@
 import { once } from 'node:events'
 import { createConnection, createServer } from 'node:net'
 import { describe, expect, it } from 'vitest'
-import { release } from '../../../src/backend/relay/read-buffers.ts'
+import { freeReadBuffer } from '../../../src/backend/relay/read-buffers.ts'
 
 describe('release', () => {
   it('frees what is large and alone in its memory', () => {
     const large = Buffer.allocUnsafeSlow(64 * 1024)
     const { buffer } = large
-    release(large)
+    freeReadBuffer(large)
     expect(buffer.byteLength).toBe(0)
   })
 
@@ -15,7 +15,7 @@ describe('release', () => {
     const small = Buffer.allocUnsafeSlow(1024)
     const whole = Buffer.allocUnsafeSlow(64 * 1024)
     const shared = new Uint8Array(new SharedArrayBuffer(64 * 1024))
-    for (const chunk of [small, whole.subarray(1), shared]) release(chunk)
+    for (const chunk of [small, whole.subarray(1), shared]) freeReadBuffer(chunk)
     expect([small.length, whole.length, shared.length]).toEqual([1024, 64 * 1024, 64 * 1024])
   })
 
@@ -31,7 +31,7 @@ describe('release', () => {
       const [chunk] = (await once(receiver, 'data')) as [Buffer]
       got += chunk.length
       const { buffer } = chunk
-      release(chunk)
+      freeReadBuffer(chunk)
       if (buffer.byteLength === 0) freed++
     }
     sender.destroy()

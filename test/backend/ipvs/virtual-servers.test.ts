@@ -2,8 +2,8 @@
 
 import { beforeEach, describe, expect, it } from 'vitest'
 import { type ServerEntry, serverDigest, serverKey } from '../../../src/backend/ipvs/entries.ts'
-import type { Requests } from '../../../src/backend/ipvs/ipvs-netlink.ts'
-import { Servers } from '../../../src/backend/ipvs/servers.ts'
+import type { IpvsRequests } from '../../../src/backend/ipvs/ipvs-netlink.ts'
+import { VirtualServers } from '../../../src/backend/ipvs/virtual-servers.ts'
 import { ProxyError } from '../../../src/lib/errors.ts'
 import { command, type DestinationSeen, type Service, type ServiceKey } from '../../../src/sys/netlink/ipvs.ts'
 import { FakeClock } from '../../support/clock.ts'
@@ -26,7 +26,7 @@ class FakeKernel {
   }
   destinations = async (asked: ServiceKey) => [...(this.table.get(serverKey(asked))?.destinations.values() ?? [])]
 
-  requests<T>(): Requests<T> {
+  requests<T>(): IpvsRequests<T> {
     const refused: { about: T; errno: number; error: ProxyError }[] = []
     const answer = (about: T, errno: number) => {
       if (errno !== 0) refused.push({ about, errno, error: new ProxyError('netlink', `errno ${errno}`) })
@@ -65,11 +65,11 @@ class FakeKernel {
 
 let kernel: FakeKernel
 let clock: FakeClock
-let servers: Servers
+let servers: VirtualServers
 beforeEach(() => {
   kernel = new FakeKernel()
   clock = new FakeClock()
-  servers = new Servers({ kernel, family: 4, clock, drainLimitMs: 10_000 })
+  servers = new VirtualServers({ kernel, family: 4, clock, drainLimitMs: 10_000 })
 })
 
 const entry = (server: Service, ...ips: string[]): ServerEntry => {
@@ -168,7 +168,7 @@ describe('draining', () => {
   })
 
   it('goes on after a restart', async () => {
-    const next = new Servers({ kernel, family: 4, clock, drainLimitMs: 10_000 })
+    const next = new VirtualServers({ kernel, family: 4, clock, drainLimitMs: 10_000 })
     await next.read({})
     expect(next.digest(key)).toBe(entry(web, '10.0.0.2').digest)
     expect(next.anyDraining).toBe(true)

@@ -5,11 +5,11 @@
 
 import type { Family } from '../../lib/ip.ts'
 import type { LocalDetector, NodeView } from '../../model/types.ts'
-import { type SetName, setComment, setName } from './sets.ts'
+import { type SetName, setComment, setName } from './set-definitions.ts'
 
-export type RuleTable = 'nat' | 'filter' | 'mangle'
+export type RuleTableName = 'nat' | 'filter' | 'mangle'
 
-export const chains: Readonly<Record<RuleTable, readonly string[]>> = {
+export const chains: Readonly<Record<RuleTableName, readonly string[]>> = {
   nat: ['KUBE-SERVICES', 'KUBE-POSTROUTING', 'KUBE-NODE-PORT', 'KUBE-LOAD-BALANCER', 'KUBE-MARK-MASQ'],
   filter: [
     'KUBE-FORWARD',
@@ -23,7 +23,7 @@ export const chains: Readonly<Record<RuleTable, readonly string[]>> = {
 }
 
 export interface IpvsJump {
-  readonly table: RuleTable
+  readonly table: RuleTableName
   readonly from: string
   readonly to: string
   readonly comment: string

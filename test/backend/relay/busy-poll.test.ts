@@ -20,7 +20,7 @@ describe('the vigil after something was relayed', () => {
 
   it('lasts a moment, and then the process may sleep', () => {
     expect(awake()).toBe(false)
-    vigil.relayed(1)
+    vigil.noteRelayed(1)
     for (let i = 0; i < 9; i++) turn(0.01)
     expect(awake()).toBe(true)
     turn(0.02)
@@ -28,9 +28,9 @@ describe('the vigil after something was relayed', () => {
   })
 
   it('is one for all that is relayed, and each makes it last from then on', () => {
-    vigil.relayed(1)
+    vigil.noteRelayed(1)
     turn(0.08)
-    vigil.relayed(1)
+    vigil.noteRelayed(1)
     expect(waiting).toHaveLength(1)
     turn(0.08)
     expect(awake()).toBe(true)
@@ -40,7 +40,7 @@ describe('the vigil after something was relayed', () => {
 
   it('goes on for as long as answers come quickly', () => {
     for (let i = 0; i < 1000; i++) {
-      vigil.relayed(1)
+      vigil.noteRelayed(1)
       turn(0.05)
       expect(awake()).toBe(true)
     }
@@ -49,7 +49,7 @@ describe('the vigil after something was relayed', () => {
   it('costs slow answers at most one moment in seventeen', () => {
     let vigils = 0
     for (let i = 0; i < 170; i++) {
-      vigil.relayed(1)
+      vigil.noteRelayed(1)
       if (awake()) vigils++
       turn(5)
     }
@@ -57,7 +57,7 @@ describe('the vigil after something was relayed', () => {
   })
 
   it('is not held for parts of a stream', () => {
-    vigil.relayed(64 * 1024)
+    vigil.noteRelayed(64 * 1024)
     expect(awake()).toBe(false)
   })
 })

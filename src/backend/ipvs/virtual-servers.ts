@@ -14,7 +14,7 @@ import { command, type Destination, type Service } from '../../sys/netlink/ipvs.
 import type { Wait } from '../../sys/netlink/socket.ts'
 import type { RefusedEntry } from '../backend.ts'
 import { destinationKey, type ServerEntry, serverDigest, serverKey } from './entries.ts'
-import type { Requests, VirtualServers } from './ipvs-netlink.ts'
+import type { IpvsNetlink, IpvsRequests } from './ipvs-netlink.ts'
 
 const ESRCH = 3
 
@@ -37,21 +37,21 @@ interface About {
   readonly what: number
 }
 
-export interface ServersOptions {
-  readonly kernel: Pick<VirtualServers, 'services' | 'service' | 'destinations' | 'requests'>
+export interface VirtualServersOptions {
+  readonly kernel: Pick<IpvsNetlink, 'services' | 'service' | 'destinations' | 'requests'>
   readonly family: Family
   readonly clock: Clock
   /** A destination with connections is given up after this. */
   readonly drainLimitMs: number
 }
 
-export class Servers {
-  readonly #options: ServersOptions
+export class VirtualServers {
+  readonly #options: VirtualServersOptions
   readonly #known = new Map<string, KnownServer>()
   /** Keys of servers with destinations that drain. */
   readonly #draining = new Set<string>()
 
-  constructor(options: ServersOptions) {
+  constructor(options: VirtualServersOptions) {
     this.#options = options
   }
 
@@ -197,7 +197,7 @@ export class Servers {
     return [...failed.values()]
   }
 
-  #bring({ key, entry }: WantedServer, requests: Requests<About>): void {
+  #bring({ key, entry }: WantedServer, requests: IpvsRequests<About>): void {
     const known = this.#known.get(key)
     if (entry === undefined) {
       if (known === undefined) return

@@ -61,17 +61,17 @@ export class Balancer {
   }
 
   /** The endpoint failed this client: its next pick is another one, if there is another. */
-  forsake(client: string, endpoint: string): void {
+  forgetAffinity(client: string, endpoint: string): void {
     if (this.#clients.get(client)?.endpoint === endpoint) this.#clients.delete(client)
   }
 
   /** It did not answer in time: others are asked before it. Clients that are bound to it still are. */
-  rest(endpoint: string): void {
+  markUnresponsive(endpoint: string): void {
     this.#resting.set(endpoint, this.#now() + restMs)
   }
 
   /** It answers. */
-  wake(endpoint: string): void {
+  markResponsive(endpoint: string): void {
     this.#resting.delete(endpoint)
   }
 
@@ -98,7 +98,7 @@ export class Balancer {
     const until = this.#resting.get(endpoint)
     if (until === undefined) return false
     if (this.#now() < until) return true
-    this.rest(endpoint)
+    this.markUnresponsive(endpoint)
     return false
   }
 

@@ -23,8 +23,8 @@ import { errnoOf } from '../../sys/netlink/netlink-errors.ts'
 import { NetlinkSocket, type Wait } from '../../sys/netlink/socket.ts'
 import { type Subscription, subscribe } from '../../sys/netlink/subscribe.ts'
 import type { RefusedEntry } from '../backend.ts'
-import { Batch } from './batch.ts'
 import { deviceName } from './entries.ts'
+import { NetlinkBatch } from './netlink-batch.ts'
 
 const purpose = 'service addresses'
 const EADDRNOTAVAIL = 99
@@ -97,7 +97,7 @@ export class DeviceAddresses {
   ): Promise<{ bound: readonly string[]; refused: readonly RefusedEntry[] }> {
     const own = ips.filter((ip) => !this.#others.has(ip))
     for (const ip of ips) if (this.#others.has(ip)) this.#elsewhere.add(ip)
-    const batch = new Batch<string>(this.#socket, `add addresses to ${deviceName}`, wait)
+    const batch = new NetlinkBatch<string>(this.#socket, `add addresses to ${deviceName}`, wait)
     for (const ip of own) {
       this.#bound.add(ip)
       batch.add(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, ip, (writer) => writeAddress(writer, this.#index, ip))
@@ -113,7 +113,7 @@ export class DeviceAddresses {
 
   /** `forget`: they are not wanted any more, here or elsewhere. */
   async unbind(ips: readonly string[], wait: Wait, forget = true): Promise<void> {
-    const batch = new Batch<string>(this.#socket, `remove addresses from ${deviceName}`, wait)
+    const batch = new NetlinkBatch<string>(this.#socket, `remove addresses from ${deviceName}`, wait)
     for (const ip of ips) {
       if (forget) this.#elsewhere.delete(ip)
       if (!this.#bound.delete(ip)) continue

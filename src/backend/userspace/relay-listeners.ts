@@ -4,17 +4,17 @@ import { ProxyError } from '../../lib/errors.ts'
 import type { Logger } from '../../lib/log.ts'
 import type { Clock } from '../../lib/time.ts'
 import type { Held, RefusedEntry } from '../backend.ts'
-import { Balancer } from '../relay/balance.ts'
-import { type Budget, type Relay, type RelayOptions, relayTcp, type ShedReason } from '../relay/tcp.ts'
+import { Balancer } from '../relay/balancer.ts'
+import { type DescriptorBudget, type Relay, type RelayOptions, relayTcp, type ShedReason } from '../relay/tcp.ts'
 import { relayUdp } from '../relay/udp.ts'
 import type { ListenerPlan, RelayListenerEntry } from './entries.ts'
-import type { OpenedListener } from './portals.ts'
-import { openAnyPort, type ProxyPortRange } from './ports.ts'
+import type { OpenedListener } from './portal-chains.ts'
+import { openAnyPort, type ProxyPortRange } from './proxy-ports.ts'
 
 export interface ListenersOptions {
   readonly portRange: ProxyPortRange | undefined
   readonly udpIdleMs: number
-  readonly budget: Budget
+  readonly budget: DescriptorBudget
   readonly clock: Clock
   readonly log: Logger
   readonly random?: () => number
@@ -159,7 +159,7 @@ const reasons: Readonly<Record<ShedReason, string>> = {
 
 export function feed({ balancer, relay }: Pick<Open, 'balancer' | 'relay'>, listener: ListenerPlan): void {
   balancer.update(listener.endpoints, listener.affinitySeconds)
-  relay.keep(new Set([...listener.endpoints, ...listener.serving]))
+  relay.keepOnly(new Set([...listener.endpoints, ...listener.serving]))
 }
 
 export const asProxyError = (error: unknown): ProxyError =>
