@@ -55,11 +55,11 @@ async function endpoint(): Promise<void> {
 async function relay(target: number): Promise<void> {
   const balancer = new Balancer(Math.random, () => performance.now())
   balancer.update([`127.0.0.1:${target}`], 0)
-  const { port, active } = await relayTcp({ host: '127.0.0.1', port: 0, balancer, log: silentLogger })
-  process.send?.({ port })
+  const running = await relayTcp({ host: '127.0.0.1', port: 0, balancer, log: silentLogger })
+  process.send?.({ port: running.port })
   process.on('message', () => {
     globalThis.gc?.()
-    process.send?.({ active: active(), rss: process.memoryUsage.rss() })
+    process.send?.({ active: running.active, rss: process.memoryUsage.rss() })
   })
 }
 

@@ -3,7 +3,8 @@
 import { ProxyError } from '../../lib/errors.ts'
 import type { Changes, Held, OpenContext, RefusedEntry } from '../backend.ts'
 import { Balancer } from '../relay/balancer.ts'
-import { type Relay, relayTcp } from '../relay/tcp.ts'
+import type { Relay } from '../relay/relay.ts'
+import { relayTcp } from '../relay/tcp.ts'
 import { relayUdp } from '../relay/udp.ts'
 import type { LoopbackListenerEntry, NftEntry } from './entries.ts'
 

@@ -1,18 +1,18 @@
-// Which endpoint a client gets when we copy the bytes ourselves: round robin over a shuffled list, ClientIP affinity.
+// Chooses the endpoint that a relayed client gets: round robin over a shuffled list, with ClientIP affinity.
 //
-// Round robin and retries together would lead every client to a dead endpoint first: of two, one dead, each takes its turn at the
-// dead one and answers come from the other. So an endpoint that did not answer is passed over for a while.
+// Plain round robin with retries would send half of all clients to a dead endpoint first: with two endpoints, one of them dead, every
+// second client waits for a timeout before the other one answers. So the balancer skips an endpoint that did not answer for a while.
 
-interface Remembered {
+interface Affinity {
   readonly endpoint: string
   usedAt: number
 }
 
-/** More clients than this and the longest unused are forgotten: memory must not follow the number of clients. */
-const mostClients = 65_536
+/** With more clients than this the balancer forgets the longest unused: memory must not grow with the number of clients. */
+const maxClients = 65_536
 
-/** How long an endpoint that did not answer is passed over, if there are others; then one client tries it again. */
-const restMs = 10_000
+/** How long the balancer skips an endpoint that did not answer, if there are others; then one client tries it again. */
+const skipMs = 10_000
 
 export class Balancer {
   readonly #random: () => number
@@ -20,9 +20,9 @@ export class Balancer {
   #endpoints: readonly string[] = []
   #next = 0
   #affinityMs = 0
-  readonly #clients = new Map<string, Remembered>()
-  /** Endpoints that did not answer, and until when they are passed over. */
-  readonly #resting = new Map<string, number>()
+  readonly #clients = new Map<string, Affinity>()
+  /** Endpoints that did not answer, and until when they are skipped. */
+  readonly #skippedUntil = new Map<string, number>()
 
   /** `random` in [0, 1), `now` in ms. */
   constructor(random: () => number, now: () => number) {
@@ -30,11 +30,7 @@ export class Balancer {
     this.#now = now
   }
 
-  get size(): number {
-    return this.#endpoints.length
-  }
-
-  /** Endpoints as `ip:port`. The order is drawn anew only if the set changed; clients of removed endpoints are forgotten. */
+  /** Endpoints are `ip:port`. Shuffles them again only if the set changed, and forgets clients of removed endpoints. */
   update(endpoints: readonly string[], affinitySeconds: number): void {
     this.#affinityMs = affinitySeconds * 1000
     if (this.#affinityMs === 0) this.#clients.clear()
@@ -43,71 +39,70 @@ export class Balancer {
     this.#endpoints = shuffle([...wanted], this.#random)
     this.#next = 0
     for (const [client, { endpoint }] of this.#clients) if (!wanted.has(endpoint)) this.#clients.delete(client)
-    for (const endpoint of this.#resting.keys()) if (!wanted.has(endpoint)) this.#resting.delete(endpoint)
+    for (const endpoint of this.#skippedUntil.keys()) if (!wanted.has(endpoint)) this.#skippedUntil.delete(endpoint)
   }
 
-  /** Undefined if there is none, or none but those that failed for this client just now. */
+  /** Undefined if there is no endpoint, or none but those in `failed`, which have just failed this client. */
   pick(client: string, failed: ReadonlySet<string> = new Set()): string | undefined {
-    if (this.#affinityMs === 0) return this.#roundRobin(failed)
+    if (this.#affinityMs === 0) return this.#pickNext(failed)
     const now = this.#now()
-    const remembered = this.#clients.get(client)
-    if (remembered !== undefined && now - remembered.usedAt < this.#affinityMs && !failed.has(remembered.endpoint)) {
-      this.#remember(client, remembered.endpoint, now)
-      return remembered.endpoint
+    const known = this.#clients.get(client)
+    if (known !== undefined && now - known.usedAt < this.#affinityMs && !failed.has(known.endpoint)) {
+      this.#remember(client, known.endpoint, now)
+      return known.endpoint
     }
-    const endpoint = this.#roundRobin(failed)
+    const endpoint = this.#pickNext(failed)
     if (endpoint !== undefined) this.#remember(client, endpoint, now)
     return endpoint
   }
 
-  /** The endpoint failed this client: its next pick is another one, if there is another. */
+  /** Called when the endpoint failed this client: the next pick is another endpoint if there is one. */
   forgetAffinity(client: string, endpoint: string): void {
     if (this.#clients.get(client)?.endpoint === endpoint) this.#clients.delete(client)
   }
 
-  /** It did not answer in time: others are asked before it. Clients that are bound to it still are. */
+  /** Called when the endpoint did not answer in time: clients try all others first. Clients with affinity to it stay with it. */
   markUnresponsive(endpoint: string): void {
-    this.#resting.set(endpoint, this.#now() + restMs)
+    this.#skippedUntil.set(endpoint, this.#now() + skipMs)
   }
 
-  /** It answers. */
   markResponsive(endpoint: string): void {
-    this.#resting.delete(endpoint)
+    this.#skippedUntil.delete(endpoint)
   }
 
-  #roundRobin(failed: ReadonlySet<string>): string | undefined {
+  #pickNext(failed: ReadonlySet<string>): string | undefined {
     const count = this.#endpoints.length
-    let resting: number | undefined
+    let firstSkipped: number | undefined
     for (let tries = 0; tries < count; tries++) {
-      const at = (this.#next + tries) % count
-      const endpoint = this.#endpoints[at] as string
+      const index = (this.#next + tries) % count
+      const endpoint = this.#endpoints[index] as string
       if (failed.has(endpoint)) continue
-      if (!this.#rests(endpoint)) return this.#take(at)
-      resting ??= at
+      if (!this.#isSkipped(endpoint)) return this.#choose(index)
+      firstSkipped ??= index
     }
-    return resting === undefined ? undefined : this.#take(resting)
+    return firstSkipped === undefined ? undefined : this.#choose(firstSkipped)
   }
 
-  #take(at: number): string {
-    this.#next = (at + 1) % this.#endpoints.length
-    return this.#endpoints[at] as string
+  #choose(index: number): string {
+    this.#next = (index + 1) % this.#endpoints.length
+    return this.#endpoints[index] as string
   }
 
-  /** Whoever comes when the time is over tries it; the others pass it over until that one knows. */
-  #rests(endpoint: string): boolean {
-    const until = this.#resting.get(endpoint)
+  /** The first client after the time is over tries the endpoint; the others skip it until that client knows the result. */
+  #isSkipped(endpoint: string): boolean {
+    const until = this.#skippedUntil.get(endpoint)
     if (until === undefined) return false
     if (this.#now() < until) return true
     this.markUnresponsive(endpoint)
     return false
   }
 
-  /** Re-inserting keeps the map in order of use, so the first is the longest unused. */
+  /** Inserting again keeps the map in order of use, so the first client is the longest unused. */
   #remember(client: string, endpoint: string, now: number): void {
     this.#clients.delete(client)
     this.#clients.set(client, { endpoint, usedAt: now })
     for (const [oldest, { usedAt }] of this.#clients) {
-      if (this.#clients.size <= mostClients && now - usedAt < this.#affinityMs) break
+      if (this.#clients.size <= maxClients && now - usedAt < this.#affinityMs) break
       this.#clients.delete(oldest)
     }
   }
@@ -116,9 +111,9 @@ export class Balancer {
 function shuffle(list: string[], random: () => number): string[] {
   for (let i = list.length - 1; i > 0; i--) {
     const j = Math.floor(random() * (i + 1))
-    const kept = list[i] as string
+    const swapped = list[i] as string
     list[i] = list[j] as string
-    list[j] = kept
+    list[j] = swapped
   }
   return list
 }

@@ -1,128 +1,193 @@
-// Copies datagrams between clients and endpoints: one connected socket per client, forgotten when idle.
+// The UDP relay: copies datagrams between clients and endpoints, with one connected socket per client that closes when idle.
 
-import { createSocket, type Socket, type SocketOptions } from 'node:dgram'
+import { createSocket, type RemoteInfo, type Socket, type SocketOptions } from 'node:dgram'
 import { ProxyError } from '../../lib/errors.ts'
 import { hostPort, splitHostPort } from '../../lib/ip.ts'
 import { busyPoll } from './busy-poll.ts'
-import type { Relay, RelayOptions } from './tcp.ts'
-import { balancerFor, plainIp } from './tcp.ts'
+import { balancerFor, plainIp, type Relay, type RelayOptions, type ShedReason } from './relay.ts'
 
 export interface UdpRelayOptions extends RelayOptions {
-  /** A client that is silent in both directions for so long gets an endpoint anew. */
+  /** A client that is silent in both directions for so long gets a new endpoint. */
   readonly idleMs: number
 }
 
-interface Flow {
-  readonly endpoint: string
-  readonly socket: Socket
-  readonly timer: NodeJS.Timeout
-  /** Datagrams that came before the socket was connected; undefined once it is. */
-  waiting: Uint8Array[] | undefined
-}
-
-/** Each flow holds a descriptor. */
-const mostFlows = 16_384
-const mostWaiting = 64
+/** Each flow needs a descriptor. */
+const maxFlows = 16_384
+/** Datagrams that are kept for a flow until its socket is connected. */
+const maxPending = 64
 /**
  * All clients send to one socket, and by default it holds 277 small datagrams: a burst of new clients would lose the rest. The kernel
- * gives no more than net.core.rmem_max.
+ * grants at most net.core.rmem_max.
  */
-const frontBuffer = 4 * 1024 * 1024
+const listenBufferBytes = 4 * 1024 * 1024
 
 export async function relayUdp(options: UdpRelayOptions): Promise<Relay> {
-  const flows = new Map<string, Flow>()
-  const front = openSocket(options.host, frontBuffer)
-  await bound(front, options)
-  front.on('error', (error) => options.log.v(2, 'relay socket failed', { error }))
-  let closed = false
+  const relay = new UdpRelay(options)
+  await relay.listen()
+  return relay
+}
 
-  const forget = (client: string) => {
-    const flow = flows.get(client)
-    if (flow === undefined) return
-    clearTimeout(flow.timer)
-    flows.delete(client)
-    flow.socket.close()
-    options.budget?.release(1)
+class UdpRelay implements Relay {
+  readonly #options: UdpRelayOptions
+  readonly #socket: Socket
+  /** By the client's `ip:port`. */
+  readonly #flows = new Map<string, UdpFlow>()
+  #port = 0
+  #isClosed = false
+
+  constructor(options: UdpRelayOptions) {
+    this.#options = options
+    this.#socket = openSocket(options.host, listenBufferBytes)
   }
 
-  front.on('message', (datagram, from) => {
-    const clientIp = plainIp(from.address)
-    if (options.admits?.(clientIp) === false) return
-    const client = hostPort(clientIp, from.port)
-    const flow = flows.get(client) ?? begin(client, clientIp, from)
-    if (flow === undefined) return
-    flow.timer.refresh()
-    busyPoll.noteRelayed(datagram.length)
-    if (flow.waiting === undefined) flow.socket.send(datagram)
-    else if (flow.waiting.length < mostWaiting) flow.waiting.push(datagram)
-  })
+  get port(): number {
+    return this.#port
+  }
 
-  const begin = (client: string, ip: string, from: { address: string; port: number }): Flow | undefined => {
-    const balancer = balancerFor(options, ip)
-    const endpoint = balancer.pick(ip)
-    const target = endpoint === undefined ? undefined : splitHostPort(endpoint)
-    if (endpoint === undefined || target === undefined || flows.size >= mostFlows) {
-      options.onShed?.(endpoint === undefined ? 'dial' : 'flows')
-      return undefined
-    }
-    if (options.budget?.acquire(1) === false) {
-      options.onShed?.('files')
-      return undefined
-    }
-    const socket = openSocket(target.host)
-    const flow: Flow = { endpoint, socket, timer: setTimeout(() => forget(client), options.idleMs), waiting: [] }
-    flow.timer.unref()
-    // Refused by the endpoint, or no descriptor left: the client's next datagram starts anew, elsewhere if it can.
-    socket.on('error', (error) => {
-      if ('code' in error && error.code === 'EMFILE') options.onShed?.('files')
-      else balancer.forgetAffinity(ip, endpoint)
-      if (flows.get(client) === flow) forget(client)
+  get active(): number {
+    return this.#flows.size
+  }
+
+  listen(): Promise<void> {
+    const { host, port, log } = this.#options
+    return new Promise((resolve, reject) => {
+      const fail = (cause: Error) =>
+        reject(new ProxyError('listen', `cannot listen on ${hostPort(host, port)}/udp`, { cause }))
+      this.#socket.once('error', fail)
+      this.#socket.bind({ address: host, port, exclusive: true }, () => {
+        this.#socket.off('error', fail)
+        this.#port = this.#socket.address().port
+        this.#socket.on('error', (error) => log.v(2, 'The socket of a UDP relay failed', { error }))
+        this.#socket.on('message', (datagram, from) => this.#receive(datagram, from))
+        resolve()
+      })
     })
-    socket.on('message', (answer) => {
-      flow.timer.refresh()
-      busyPoll.noteRelayed(answer.length)
-      if (!closed) front.send(answer, from.port, from.address)
+  }
+
+  keepOnly(endpoints: ReadonlySet<string>): void {
+    for (const [client, { endpoint }] of [...this.#flows]) if (!endpoints.has(endpoint)) this.#closeFlow(client)
+  }
+
+  async close(): Promise<void> {
+    this.#isClosed = true
+    for (const client of [...this.#flows.keys()]) this.#closeFlow(client)
+    await new Promise<void>((resolve) => this.#socket.close(() => resolve()))
+  }
+
+  #receive(datagram: Buffer, from: RemoteInfo): void {
+    const clientIp = plainIp(from.address)
+    if (this.#options.admits?.(clientIp) === false) return
+    const client = hostPort(clientIp, from.port)
+    const flow = this.#flows.get(client) ?? this.#openFlow(client, clientIp, from)
+    flow?.send(datagram)
+  }
+
+  #openFlow(client: string, clientIp: string, from: RemoteInfo): UdpFlow | undefined {
+    const { budget, idleMs } = this.#options
+    const balancer = balancerFor(this.#options, clientIp)
+    const endpoint = balancer.pick(clientIp)
+    if (endpoint === undefined) return this.#shed('dial')
+    const address = splitHostPort(endpoint)
+    if (address === undefined || this.#flows.size >= maxFlows) return this.#shed('flows')
+    if (budget?.acquire(1) === false) return this.#shed('files')
+    const flow = new UdpFlow({
+      endpoint,
+      address,
+      idleMs,
+      onIdle: () => this.#closeFlow(client),
+      onAnswer: (answer) => {
+        if (!this.#isClosed) this.#socket.send(answer, from.port, from.address)
+      },
+      // The client's next datagram opens a new flow, to another endpoint if there is one.
+      onError: (error) => {
+        if (isOutOfDescriptors(error)) this.#shed('files')
+        else balancer.forgetAffinity(clientIp, endpoint)
+        if (this.#flows.get(client) === flow) this.#closeFlow(client)
+      },
     })
-    socket.once('connect', () => {
-      const waiting = flow.waiting ?? []
-      flow.waiting = undefined
-      for (const datagram of waiting) socket.send(datagram)
-    })
-    flows.set(client, flow)
-    socket.connect(target.port, target.host)
+    this.#flows.set(client, flow)
+    flow.connect()
     return flow
   }
 
-  return {
-    port: front.address().port,
-    active: () => flows.size,
-    keepOnly(endpoints) {
-      for (const [client, { endpoint }] of [...flows]) if (!endpoints.has(endpoint)) forget(client)
-    },
-    async close() {
-      closed = true
-      for (const client of [...flows.keys()]) forget(client)
-      await new Promise<void>((resolve) => front.close(() => resolve()))
-    },
+  #closeFlow(client: string): void {
+    const flow = this.#flows.get(client)
+    if (flow === undefined) return
+    this.#flows.delete(client)
+    flow.close()
+    this.#options.budget?.release(1)
+  }
+
+  #shed(why: ShedReason): undefined {
+    this.#options.onShed?.(why)
   }
 }
 
-/** Addresses need no looking up, so sends need not wait a turn for it. */
-function openSocket(ip: string, recvBufferSize?: number): Socket {
-  const six = ip.includes(':')
-  const lookup: NonNullable<SocketOptions['lookup']> = (host, _options, done) => done(null, host, six ? 6 : 4)
-  const type = six ? 'udp6' : 'udp4'
-  return createSocket({ type, ipv6Only: six, lookup, ...(recvBufferSize && { recvBufferSize }) })
+interface UdpFlowOptions {
+  readonly endpoint: string
+  /** The endpoint, parsed. */
+  readonly address: { readonly host: string; readonly port: number }
+  readonly idleMs: number
+  readonly onIdle: () => void
+  readonly onAnswer: (datagram: Buffer) => void
+  /** Called when the endpoint refuses, or when no descriptor is left for the socket. */
+  readonly onError: (error: Error) => void
 }
 
-function bound(socket: Socket, { host, port }: RelayOptions): Promise<void> {
-  return new Promise((resolve, reject) => {
-    const fail = (cause: Error) =>
-      reject(new ProxyError('listen', `cannot listen on ${hostPort(host, port)}/udp`, { cause }))
-    socket.once('error', fail)
-    socket.bind({ address: host, port, exclusive: true }, () => {
-      socket.off('error', fail)
-      resolve()
+/** The socket of one client, connected to one endpoint. */
+class UdpFlow {
+  readonly endpoint: string
+  readonly #address: UdpFlowOptions['address']
+  readonly #socket: Socket
+  readonly #idleTimer: NodeJS.Timeout
+  /** Datagrams that came before the socket was connected; undefined once it is. */
+  #pending: Uint8Array[] | undefined = []
+
+  constructor({ endpoint, address, idleMs, onIdle, onAnswer, onError }: UdpFlowOptions) {
+    this.endpoint = endpoint
+    this.#address = address
+    this.#socket = openSocket(address.host)
+    this.#idleTimer = setTimeout(onIdle, idleMs)
+    this.#idleTimer.unref()
+    this.#socket.on('error', onError)
+    this.#socket.on('message', (answer) => {
+      this.#noteRelayed(answer)
+      onAnswer(answer)
     })
-  })
+  }
+
+  connect(): void {
+    this.#socket.once('connect', () => {
+      const pending = this.#pending ?? []
+      this.#pending = undefined
+      for (const datagram of pending) this.#socket.send(datagram)
+    })
+    this.#socket.connect(this.#address.port, this.#address.host)
+  }
+
+  send(datagram: Uint8Array): void {
+    this.#noteRelayed(datagram)
+    if (this.#pending === undefined) this.#socket.send(datagram)
+    else if (this.#pending.length < maxPending) this.#pending.push(datagram)
+  }
+
+  close(): void {
+    clearTimeout(this.#idleTimer)
+    this.#socket.close()
+  }
+
+  #noteRelayed(datagram: Uint8Array): void {
+    this.#idleTimer.refresh()
+    busyPoll.noteRelayed(datagram.length)
+  }
+}
+
+const isOutOfDescriptors = (error: Error): boolean => 'code' in error && error.code === 'EMFILE'
+
+/** The lookup answers at once, since all hosts are addresses: a send would otherwise wait for a turn of the event loop. */
+function openSocket(ip: string, recvBufferSize?: number): Socket {
+  const isIpv6 = ip.includes(':')
+  const lookup: NonNullable<SocketOptions['lookup']> = (host, _options, done) => done(null, host, isIpv6 ? 6 : 4)
+  const type = isIpv6 ? 'udp6' : 'udp4'
+  return createSocket({ type, ipv6Only: isIpv6, lookup, ...(recvBufferSize && { recvBufferSize }) })
 }

@@ -4,7 +4,7 @@ import { readFileSync } from 'node:fs'
 import { describeError } from '../../lib/errors.ts'
 import type { Logger } from '../../lib/log.ts'
 import { runProgram } from '../../sys/process/exec.ts'
-import type { DescriptorBudget } from '../relay/tcp.ts'
+import type { DescriptorBudget } from '../relay/relay.ts'
 
 /** What kube-proxy's userspace mode asked for. */
 const wantedFiles = 64_000

@@ -5,7 +5,8 @@ import type { Logger } from '../../lib/log.ts'
 import type { Clock } from '../../lib/time.ts'
 import type { Held, RefusedEntry } from '../backend.ts'
 import { Balancer } from '../relay/balancer.ts'
-import { type DescriptorBudget, type Relay, type RelayOptions, relayTcp, type ShedReason } from '../relay/tcp.ts'
+import type { DescriptorBudget, Relay, RelayOptions, ShedReason } from '../relay/relay.ts'
+import { relayTcp } from '../relay/tcp.ts'
 import { relayUdp } from '../relay/udp.ts'
 import type { ListenerPlan, RelayListenerEntry } from './entries.ts'
 import type { OpenedListener } from './portal-chains.ts'
@@ -84,7 +85,7 @@ export class RelayListeners {
       if (open === undefined) continue
       this.#open.delete(id)
       await open.relay.close()
-      if (open.relay.active() > 0) this.#retired.add(open.relay)
+      if (open.relay.active > 0) this.#retired.add(open.relay)
     }
   }
 
@@ -101,11 +102,11 @@ export class RelayListeners {
 
   figures(): Readonly<Record<string, number>> {
     const active = { tcp: 0, udp: 0 }
-    for (const { protocol, relay } of this.#open.values()) active[protocol] += relay.active()
+    for (const { protocol, relay } of this.#open.values()) active[protocol] += relay.active
     let retired = 0
     for (const relay of this.#retired) {
-      if (relay.active() === 0) this.#retired.delete(relay)
-      retired += relay.active()
+      if (relay.active === 0) this.#retired.delete(relay)
+      retired += relay.active
     }
     return {
       'relay_active{tcp}': active.tcp + retired,

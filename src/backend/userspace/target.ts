@@ -11,7 +11,7 @@ import { DriftWatch } from '../iptables-kit/drift-watch.ts'
 import { type Culprit, type IsolationFailure, isolate } from '../iptables-kit/isolate.ts'
 import { IptablesPrograms, type Programs } from '../iptables-kit/programs.ts'
 import { type ChainUses, openTableReader, type TableReader } from '../iptables-kit/table-reader.ts'
-import type { DescriptorBudget } from '../relay/tcp.ts'
+import type { DescriptorBudget } from '../relay/relay.ts'
 import { listenerId, type PortalRulesEntry, type RelayListenerEntry, reaches, type UserspaceEntry } from './entries.ts'
 import {
   canaryTables,

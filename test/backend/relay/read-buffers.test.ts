@@ -1,17 +1,19 @@
+// Which buffers are freed at once, and that Node's own reads are among them.
+
 import { once } from 'node:events'
 import { createConnection, createServer } from 'node:net'
 import { describe, expect, it } from 'vitest'
 import { freeReadBuffer } from '../../../src/backend/relay/read-buffers.ts'
 
-describe('release', () => {
-  it('frees what is large and alone in its memory', () => {
+describe('freeReadBuffer', () => {
+  it('frees a large buffer that owns its memory', () => {
     const large = Buffer.allocUnsafeSlow(64 * 1024)
     const { buffer } = large
     freeReadBuffer(large)
     expect(buffer.byteLength).toBe(0)
   })
 
-  it('leaves alone what is small, a part of something, or shared', () => {
+  it('does not free a buffer that is small, a part of another, or shared', () => {
     const small = Buffer.allocUnsafeSlow(1024)
     const whole = Buffer.allocUnsafeSlow(64 * 1024)
     const shared = new Uint8Array(new SharedArrayBuffer(64 * 1024))
@@ -19,7 +21,7 @@ describe('release', () => {
     expect([small.length, whole.length, shared.length]).toEqual([1024, 64 * 1024, 64 * 1024])
   })
 
-  it('has something to free in what Node reads from accepted sockets', async () => {
+  it('frees buffers that Node reads from accepted sockets', async () => {
     const server = createServer().listen(0, '127.0.0.1')
     await once(server, 'listening')
     const address = server.address()

@@ -1,3 +1,5 @@
+// The TCP and the UDP relay over real sockets on loopback, and how the balancer chooses endpoints.
+
 import { spawn } from 'node:child_process'
 import { createHash } from 'node:crypto'
 import { createSocket } from 'node:dgram'
@@ -5,7 +7,8 @@ import { once } from 'node:events'
 import { type AddressInfo, createConnection, createServer, type Server, type Socket } from 'node:net'
 import { afterEach, describe, expect, it } from 'vitest'
 import { Balancer } from '../../../src/backend/relay/balancer.ts'
-import { type Relay, relayTcp } from '../../../src/backend/relay/tcp.ts'
+import type { Relay } from '../../../src/backend/relay/relay.ts'
+import { relayTcp } from '../../../src/backend/relay/tcp.ts'
 import { relayUdp } from '../../../src/backend/relay/udp.ts'
 import { silentLogger } from '../../../src/lib/log.ts'
 
@@ -35,9 +38,9 @@ async function deadEndpoint(): Promise<string> {
   return `127.0.0.1:${port}`
 }
 
-/** Neither answers nor refuses until it is woken: a stopped process whose queue is full. */
+/** An endpoint that neither answers nor refuses until `wake`: a stopped process whose accept queue is full. */
 async function silentEndpoint(): Promise<{ readonly address: string; wake(): void }> {
-  const program = `require('net').createServer((s) => s.end('at last')).listen({ port: 0, host: '127.0.0.1', backlog: 1 },
+  const program = `require('net').createServer((s) => s.end('late')).listen({ port: 0, host: '127.0.0.1', backlog: 1 },
       function () { console.log(this.address().port) })`
   const child = spawn(process.execPath, ['-e', program], { stdio: ['ignore', 'pipe', 'inherit'] })
   opened.push(() => child.kill('SIGKILL'))
@@ -67,7 +70,7 @@ async function tcpRelay(
   return relay
 }
 
-/** Sends, half-closes, and resolves with everything that comes back until the other side ends. */
+/** Sends the question, half-closes, and returns everything that comes back until the other side ends. */
 async function ask(port: number, question: string): Promise<string> {
   const socket = createConnection({ host: '127.0.0.1', port, allowHalfOpen: true })
   opened.push(() => socket.destroy())
@@ -78,7 +81,7 @@ async function ask(port: number, question: string): Promise<string> {
 }
 
 describe('the TCP relay', () => {
-  it('honours half-close: the answer comes after the client has ended', async () => {
+  it('honours half-close: the answer comes after the client has closed its side', async () => {
     const endpoint = await tcpServer((socket) => {
       let size = 0
       socket.on('data', (part) => {
@@ -90,54 +93,54 @@ describe('the TCP relay', () => {
     expect(await ask(relay.port, 'x'.repeat(100_000))).toBe('got 100000')
   })
 
-  it('goes to the next endpoint when one is dead', async () => {
+  it('tries the next endpoint when one is dead', async () => {
     const alive = await tcpServer((socket) => socket.end('alive'))
     const relay = await tcpRelay([await deadEndpoint(), alive, await deadEndpoint()])
     for (let i = 0; i < 6; i++) expect(await ask(relay.port, '?')).toBe('alive')
   })
 
-  it('asks a slow endpoint again, with more patience', async () => {
+  it('tries a slow endpoint again with a longer timeout', async () => {
     const { address, wake } = await silentEndpoint()
     const shed: string[] = []
     const relay = await tcpRelay([address], { onShed: (why) => shed.push(why) })
     const answer = ask(relay.port, '?')
     await delay(350)
     wake()
-    expect(await answer).toBe('at last')
+    expect(await answer).toBe('late')
     expect(shed).toEqual([])
   })
 
-  it('costs one client time when an endpoint is dead, not every client', async () => {
+  it('makes one client wait for a dead endpoint, not every client', async () => {
     const alive = await tcpServer((socket) => socket.end('alive'))
     const { address: dead } = await silentEndpoint()
-    const picks = balancer([alive, dead])
-    const asked: (string | undefined)[] = []
-    const pick = picks.pick.bind(picks)
-    picks.pick = (client, failed) => {
-      asked.push(pick(client, failed))
-      return asked.at(-1)
+    const recording = balancer([alive, dead])
+    const picked: (string | undefined)[] = []
+    const pick = recording.pick.bind(recording)
+    recording.pick = (client, failed) => {
+      picked.push(pick(client, failed))
+      return picked.at(-1)
     }
-    const relay = await tcpRelay([], { balancer: picks })
+    const relay = await tcpRelay([], { balancer: recording })
     for (let i = 0; i < 6; i++) expect(await ask(relay.port, '?')).toBe('alive')
-    expect(asked).toContain(dead)
-    expect(asked.filter((endpoint) => endpoint === dead).length).toBeLessThan(3)
+    expect(picked).toContain(dead)
+    expect(picked.filter((endpoint) => endpoint === dead).length).toBeLessThan(3)
   })
 
-  it('does not blame an endpoint for being late itself', async () => {
+  it('does not blame an endpoint when this process itself is late', async () => {
     const endpoints = [await tcpServer((socket) => socket.end('one')), await tcpServer((socket) => socket.end('two'))]
     const sticky = balancer(endpoints, 60)
     const relay = await tcpRelay([], { balancer: sticky })
     const first = await ask(relay.port, '?')
     const pick = sticky.pick.bind(sticky)
     sticky.pick = (client, failed) => {
-      // The whole process stands still for longer than a dial may take, just after it began.
+      // Blocks the whole process for longer than a dial may take, just after the dial has begun.
       setImmediate(() => Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 400))
       return pick(client, failed)
     }
     expect(await ask(relay.port, '?')).toBe(first)
   })
 
-  it('passes a reset on: a cut-off answer must not look complete', async () => {
+  it('passes on a reset: an answer that was cut off must not look complete', async () => {
     const endpoint = await tcpServer((socket) => {
       socket.write('half an ans')
       socket.once('data', () => socket.resetAndDestroy())
@@ -150,7 +153,7 @@ describe('the TCP relay', () => {
     await expect(once(socket, 'end')).rejects.toMatchObject({ code: 'ECONNRESET' })
   })
 
-  it('carries much in both directions at once, byte for byte', async () => {
+  it('carries many bytes in both directions at once without changing any', async () => {
     const endpoint = await tcpServer((socket) => socket.pipe(socket))
     const relay = await tcpRelay([endpoint])
     const socket = createConnection({ host: '127.0.0.1', port: relay.port, allowHalfOpen: true })
@@ -163,7 +166,7 @@ describe('the TCP relay', () => {
       for (const part of parts) if (!socket.write(part)) await once(socket, 'drain')
       socket.end()
     })()
-    // Slowly at first, so that the relay has to hold back and to swap buffers.
+    // The client reads slowly at first, so that the relay has to pause and to swap buffers.
     let reads = 0
     for await (const part of socket) {
       got.update(part)
@@ -173,20 +176,20 @@ describe('the TCP relay', () => {
     expect(got.digest('hex')).toBe(sent.digest('hex'))
   })
 
-  it('turns a client away when no endpoint answers', async () => {
+  it('resets a client when no endpoint answers', async () => {
     const shed: string[] = []
     const relay = await tcpRelay([await deadEndpoint()], { onShed: (why) => shed.push(why) })
     await expect(ask(relay.port, '?')).rejects.toMatchObject({ code: 'ECONNRESET' })
     expect(shed).toEqual(['dial'])
   })
 
-  it('admits only whom it may', async () => {
+  it('resets a client that `admits` refuses', async () => {
     const endpoint = await tcpServer((socket) => socket.end('in'))
     const relay = await tcpRelay([endpoint], { admits: () => false })
     await expect(ask(relay.port, '?')).rejects.toMatchObject({ code: 'ECONNRESET' })
   })
 
-  it('lets connections live on when it stops accepting', async () => {
+  it('keeps open connections when it stops accepting', async () => {
     const endpoint = await tcpServer((socket) => socket.pipe(socket))
     const relay = await tcpRelay([endpoint])
     const socket = createConnection({ host: '127.0.0.1', port: relay.port })
@@ -199,7 +202,7 @@ describe('the TCP relay', () => {
     await expect(ask(relay.port, '?')).rejects.toMatchObject({ code: 'ECONNREFUSED' })
   })
 
-  it('holds back a sender whose receiver does not read', async () => {
+  it('pauses a sender whose receiver does not read', async () => {
     const sockets: Socket[] = []
     const endpoint = await tcpServer((socket) => {
       socket.pause()
@@ -231,16 +234,16 @@ describe('the UDP relay', () => {
     return `127.0.0.1:${socket.address().port}`
   }
 
-  it('moves a talking client when its endpoint goes, and when its endpoint refuses', async () => {
+  it('moves an active client when its endpoint is removed, and when its endpoint refuses', async () => {
     const endpoints = [await udpServer('a'), await udpServer('b')]
-    const balancing = balancer(endpoints, 60)
+    const adjustable = balancer(endpoints, 60)
     const options = { host: '127.0.0.1', port: 0, log: silentLogger, idleMs: 60_000 }
-    const relay = await relayUdp({ ...options, balancer: balancing })
+    const relay = await relayUdp({ ...options, balancer: adjustable })
     opened.push(() => relay.close())
     const client = createSocket('udp4')
     opened.push(() => client.close())
     const say = async (): Promise<string> => {
-      // As clients of UDP do: once more if nothing comes.
+      // Sends again if no answer comes, as clients of UDP do.
       const again = setInterval(() => client.send('?', relay.port, '127.0.0.1'), 100)
       client.send('?', relay.port, '127.0.0.1')
       const [answer] = await once(client, 'message')
@@ -249,20 +252,20 @@ describe('the UDP relay', () => {
     }
     const first = await say()
     const rest = endpoints.filter((_, i) => 'ab'[i] !== first)
-    balancing.update(rest, 60)
+    adjustable.update(rest, 60)
     relay.keepOnly(new Set(rest))
     const second = await say()
     expect(second).not.toBe(first)
     const dead = await deadEndpoint()
-    balancing.update([dead], 60)
+    adjustable.update([dead], 60)
     relay.keepOnly(new Set([dead]))
     client.send('?', relay.port, '127.0.0.1')
     await delay(50)
-    balancing.update([dead, ...rest], 60)
+    adjustable.update([dead, ...rest], 60)
     expect(await say()).toBe(second)
   })
 
-  it('loses nothing of a burst of many clients', async () => {
+  it('loses no datagram in a burst of many clients', async () => {
     const endpoint = createSocket({ type: 'udp4', recvBufferSize: 4 * 1024 * 1024 }).bind(0, '127.0.0.1')
     await once(endpoint, 'listening')
     opened.push(() => endpoint.close())
@@ -270,20 +273,20 @@ describe('the UDP relay', () => {
     endpoint.on('message', () => {
       got++
     })
-    const picks = balancer([`127.0.0.1:${endpoint.address().port}`])
+    const single = balancer([`127.0.0.1:${endpoint.address().port}`])
     const options = { host: '127.0.0.1', port: 0, log: silentLogger, idleMs: 60_000 }
-    const relay = await relayUdp({ ...options, balancer: picks })
+    const relay = await relayUdp({ ...options, balancer: single })
     opened.push(() => relay.close())
     const clients = Array.from({ length: 350 }, () => createSocket('udp4'))
     opened.push(() => Promise.all(clients.map((client) => new Promise<void>((resolve) => client.close(resolve)))))
     await Promise.all(clients.map((client) => new Promise<void>((resolve) => client.connect(relay.port, resolve))))
-    // All in one turn: nobody reads meanwhile.
+    // All in one turn of the event loop, so the relay reads nothing in between.
     for (const client of clients) client.send('x')
     for (let i = 0; i < 500 && got < clients.length; i++) await delay(20)
     expect(got).toBe(clients.length)
   })
 
-  it('keeps a client on its endpoint while it talks, and chooses anew after the idle time', async () => {
+  it('keeps an active client on its endpoint, and chooses again after the idle time', async () => {
     const endpoints = [await udpServer('a'), await udpServer('b')]
     const options = { host: '127.0.0.1', port: 0, log: silentLogger, idleMs: 150 }
     const relay = await relayUdp({ ...options, balancer: balancer(endpoints) })
@@ -296,22 +299,22 @@ describe('the UDP relay', () => {
     }
     const first = await say('1')
     expect(await say('2')).toBe(`${first[0]}:2`)
-    expect(relay.active()).toBe(1)
-    while (relay.active() > 0) await delay(20)
+    expect(relay.active).toBe(1)
+    while (relay.active > 0) await delay(20)
     const later = await say('3')
     expect(later[0]).not.toBe(first[0])
   })
 })
 
-describe('balancing', () => {
-  it('is round robin over all endpoints', () => {
+describe('the balancer', () => {
+  it('goes through all endpoints in turn', () => {
     const picks = balancer(['a:1', 'b:1', 'c:1'])
     const seen = Array.from({ length: 6 }, () => picks.pick('x'))
     expect(new Set(seen.slice(0, 3)).size).toBe(3)
     expect(seen.slice(3)).toEqual(seen.slice(0, 3))
   })
 
-  it('keeps a client on its endpoint until the timeout, and forgets it with the endpoint', () => {
+  it('keeps a client on its endpoint until the affinity timeout, and forgets the client when the endpoint is removed', () => {
     let now = 0
     const sticky = new Balancer(Math.random, () => now)
     sticky.update(['a:1', 'b:1', 'c:1'], 10)
@@ -326,7 +329,7 @@ describe('balancing', () => {
     expect(sticky.pick('client', new Set([second]))).not.toBe(second)
   })
 
-  it('passes over an endpoint that did not answer, lets one client try it later, and asks it when there is no other', () => {
+  it('skips an unresponsive endpoint, lets one client try it later, and uses it when there is no other', () => {
     let now = 0
     const picks = new Balancer(Math.random, () => now)
     picks.update(['dead:1', 'alive:1', 'well:1'], 0)
@@ -343,7 +346,7 @@ describe('balancing', () => {
     expect(some(2)).toContain('dead:1')
   })
 
-  it('has nothing to offer without endpoints', () => {
+  it('returns undefined without endpoints', () => {
     expect(balancer([]).pick('x')).toBeUndefined()
   })
 })

@@ -20,5 +20,5 @@ const relay = await relayTcp({
   ...(budgeted === 'budget' ? { budget: new FdBudget() } : {}),
 })
 process.send?.({ port: relay.port })
-process.on('message', () => process.send?.({ shed, active: relay.active() }))
+process.on('message', () => process.send?.({ shed, active: relay.active }))
 process.on('disconnect', () => process.exit())

@@ -5,7 +5,8 @@ import { ProxyError } from '../../../lib/errors.ts'
 import { canonicalIp, hostPort } from '../../../lib/ip.ts'
 import type { Applied, Changes, Held, OpenContext, RefusedEntry, Target } from '../../backend.ts'
 import { Balancer } from '../../relay/balancer.ts'
-import { type DescriptorBudget, type Relay, type RelayOptions, relayTcp, type ShedReason } from '../../relay/tcp.ts'
+import type { DescriptorBudget, Relay, RelayOptions, ShedReason } from '../../relay/relay.ts'
+import { relayTcp } from '../../relay/tcp.ts'
 import { relayUdp } from '../../relay/udp.ts'
 import { asProxyError } from '../relay-listeners.ts'
 import { admits, type DirectEntry, type DirectSocket, isNear } from './direct-plan.ts'
@@ -145,7 +146,7 @@ export class DirectTarget implements Target<DirectEntry> {
 
   #figures(): Readonly<Record<string, number>> {
     const active = { tcp: 0, udp: 0, sctp: 0 }
-    for (const { socket, relay } of this.#open.values()) active[socket.protocol] += relay.active()
+    for (const { socket, relay } of this.#open.values()) active[socket.protocol] += relay.active
     const shed = Object.entries(this.#shed).map(([why, count]) => [`relay_shed{${why}}`, count] as const)
     return {
       'relay_active{tcp}': active.tcp,
