@@ -12,7 +12,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { rolldown } from 'rolldown'
-import { enterNamespace, type Namespace } from '../test/kernel/support-netns.ts'
+import { type EnteredNamespace, enterNamespace } from '../test/lab/entered-namespace.ts'
 import { nodeFlags, script } from './flags.ts'
 import { probeAddress, serviceIp } from './objects.ts'
 
@@ -237,7 +237,7 @@ async function readerCost(contender: Contender, { port, children }: Scene): Prom
 }
 
 /** The same proxy again, with a look at its event loop: from nothing, with changes, and after a kill. */
-async function holdsOf(contender: Contender, scene: Scene, namespace: Namespace): Promise<Holds | undefined> {
+async function holdsOf(contender: Contender, scene: Scene, namespace: EnteredNamespace): Promise<Holds | undefined> {
   const vip = serviceIp(scene.services - 1)
   const file = join(folder, 'holds')
   let pid = 0

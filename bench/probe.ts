@@ -23,7 +23,7 @@ import {
   serve,
   setsockopt,
   socket,
-} from '../test/kernel/blocking.ts'
+} from '../test/kernel/blocking-sockets.ts'
 import { probeAddress } from './objects.ts'
 
 const open = libc.func('int open(const char *path, int flags)')

@@ -11,8 +11,8 @@ import { silentLogger } from '../src/lib/log.ts'
 import { systemClock } from '../src/lib/time.ts'
 import { resolve } from '../src/model/resolve.ts'
 import type { ServiceRecord, SliceRecord } from '../src/model/types.ts'
-import { enterNamespace } from '../test/kernel/support-netns.ts'
-import { view } from '../test/model/builders.ts'
+import { enterNamespace } from '../test/lab/entered-namespace.ts'
+import { view } from '../test/support/builders.ts'
 import { service, slice } from './objects.ts'
 
 const [services, endpoints] = process.argv.slice(2).map(Number) as [number, number]

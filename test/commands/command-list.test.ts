@@ -3,7 +3,7 @@ import { describe, expect, it } from 'vitest'
 import { commandDocs, help } from '../../src/commands/command-list.ts'
 import { sourceAddress } from '../../src/commands/sources/own-addresses.ts'
 import { printed, processTerminal, table } from '../../src/commands/terminal.ts'
-import { directory, sluice } from './support.ts'
+import { directory, sluice } from './run-command.ts'
 
 const names = ['up', 'explain', 'plan', 'status', 'doctor', 'cleanup', 'completion']
 

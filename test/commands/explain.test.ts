@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import { ownAddresses } from '../../src/commands/sources/own-addresses.ts'
 import type { Explanation } from '../../src/http/admin.ts'
-import { directory, shop, sluice } from './support.ts'
+import { directory, shop, sluice } from './run-command.ts'
 
 async function ask(...argv: string[]): Promise<readonly Explanation[]> {
   const { status, stdout, stderr } = await sluice('explain', ...argv, '-o', 'json')

@@ -19,7 +19,7 @@ import { decodeEndpointSlice, decodeService } from '../../src/kube/reflect/objec
 import { silentLogger } from '../../src/lib/log.ts'
 import { systemClock } from '../../src/lib/time.ts'
 import type { NodeView } from '../../src/model/types.ts'
-import { directory, memoryTerminal } from '../commands/support.ts'
+import { directory, memoryTerminal } from '../commands/run-command.ts'
 
 const view: NodeView = {
   name: 'a',

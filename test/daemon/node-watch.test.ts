@@ -6,7 +6,7 @@ import type { Family } from '../../src/lib/ip.ts'
 import { silentLogger } from '../../src/lib/log.ts'
 import type { NodeFacts } from '../../src/model/node.ts'
 import type { NodeRecord, NodeView } from '../../src/model/types.ts'
-import { FakeClock } from '../support/clock.ts'
+import { FakeClock } from '../support/fake-clock.ts'
 
 const record = (change: Partial<NodeRecord> = {}): NodeRecord => ({
   name: 'n',

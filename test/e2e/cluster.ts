@@ -6,9 +6,9 @@ import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'no
 import { createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { type Authority, createAuthority, createTokenKeys } from './certificates.ts'
+import { until } from '../support/until.ts'
 import { type Child, startChild } from './child.ts'
-import { until } from './wait.ts'
+import { type Authority, createAuthority, createTokenKeys } from './cluster-certificates.ts'
 
 const ADMIN_TOKEN = 'e2e-admin'
 const START_LIMIT_MS = 90_000

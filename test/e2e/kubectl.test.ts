@@ -7,8 +7,8 @@ import { join } from 'node:path'
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
 import { type ApiServer, startApiServer } from '../../src/apiserver/start.ts'
 import { silentLogger } from '../../src/lib/log.ts'
+import { until } from '../support/until.ts'
 import { findBinaries } from './binaries.ts'
-import { until } from './wait.ts'
 
 const built = await findBinaries(['kubectl'])
 const kubectls = [

@@ -6,8 +6,8 @@ import { get } from 'node:http'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
+import { until } from '../support/until.ts'
 import { startChild } from './child.ts'
-import { until } from './wait.ts'
 
 const run = promisify(execFile)
 const RESIDENT = fileURLToPath(new URL('resident.worker.ts', import.meta.url))

@@ -3,10 +3,10 @@
 import { existsSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
+import { until } from '../support/until.ts'
 import { onPath } from './binaries.ts'
 import { type Child, startChild } from './child.ts'
 import type { NodeSpace } from './nodespace.ts'
-import { until } from './wait.ts'
 
 const OWN = fileURLToPath(new URL('../../bin/kube-proxy', import.meta.url))
 const BUNDLE = fileURLToPath(new URL('../../dist/main.js', import.meta.url))

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { Pacer } from '../../src/engine/pacer.ts'
-import { FakeClock } from '../support/clock.ts'
+import { FakeClock } from '../support/fake-clock.ts'
 
 function setUp({ minMs = 1000, retryMs = 5000, maxMs = 60_000, takesMs = 0 } = {}) {
   const clock = new FakeClock()

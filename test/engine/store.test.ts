@@ -5,8 +5,8 @@ import { Store } from '../../src/engine/store.ts'
 import type { Family } from '../../src/lib/ip.ts'
 import { silentLogger } from '../../src/lib/log.ts'
 import type { Problem, ServiceCidrRecord } from '../../src/model/types.ts'
-import { FakeClock } from '../support/clock.ts'
-import { endpoint, service, slice } from './world.ts'
+import { FakeClock } from '../support/fake-clock.ts'
+import { endpoint, service, slice } from './engine-harness.ts'
 
 function setUp(families: readonly Family[] = [4]) {
   const clock = new FakeClock()

@@ -6,7 +6,7 @@ import { createMetrics } from '../../src/http/metrics.ts'
 import { type HttpListener, listen, router } from '../../src/http/server.ts'
 import { silentLogger as log } from '../../src/lib/log.ts'
 import type { NodeRecord } from '../../src/model/types.ts'
-import { type Answer, ask, hasIpv6, ManualClock } from './support.ts'
+import { type Answer, ask, hasIpv6, ManualClock } from './http-probe.ts'
 
 const node: NodeRecord = { name: 'n', addresses: [], podCidrs: [], zone: '', deleting: false, taints: [] }
 

@@ -8,7 +8,7 @@ import type { RequestObserver } from '../../src/kube/client.ts'
 import { ProxyError } from '../../src/lib/errors.ts'
 import { silentLogger as log } from '../../src/lib/log.ts'
 import { type Family, parseExposition } from './exposition.ts'
-import { ManualClock, recordingLogger } from './support.ts'
+import { ManualClock, recordingLogger } from './http-probe.ts'
 
 // Written out by hand from upstream's documentation, on purpose not derived from the declarations.
 const EXP = '0.001,0.002,0.004,0.008,0.016,0.032,0.064,0.128,0.256,0.512,1.024,2.048,4.096,8.192,16.384,+Inf'

@@ -8,7 +8,7 @@ import { type HttpListener, listen, router } from '../../src/http/server.ts'
 import { silentLogger as log } from '../../src/lib/log.ts'
 import { systemClock } from '../../src/lib/time.ts'
 import { parseExposition } from './exposition.ts'
-import { type Answer, type Ask, ask, hasIpv6, ManualClock, until } from './support.ts'
+import { type Answer, type Ask, ask, hasIpv6, ManualClock, until } from './http-probe.ts'
 
 const version = { kubernetes: 'v1.36.4', sluice: '0.1.0' }
 let listener: HttpListener | undefined

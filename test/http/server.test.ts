@@ -5,7 +5,7 @@ import { afterEach, describe, expect, it } from 'vitest'
 import { type HttpListener, listen, readBody, router, serveWithRetry, text } from '../../src/http/server.ts'
 import type { ProxyError } from '../../src/lib/errors.ts'
 import { silentLogger } from '../../src/lib/log.ts'
-import { ask, freePort, hasIpv6, ManualClock, occupy, recordingLogger, sendRaw, until } from './support.ts'
+import { ask, freePort, hasIpv6, ManualClock, occupy, recordingLogger, sendRaw, until } from './http-probe.ts'
 
 const open: { close(): Promise<void> }[] = []
 afterEach(async () => {

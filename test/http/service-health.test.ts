@@ -4,7 +4,7 @@ import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { type ServiceCheck, ServiceHealth } from '../../src/http/service-health.ts'
 import { type Family, hostPort } from '../../src/lib/ip.ts'
 import { silentLogger as log } from '../../src/lib/log.ts'
-import { ask, freePort, hasIpv6, occupy } from './support.ts'
+import { ask, freePort, hasIpv6, occupy } from './http-probe.ts'
 
 interface Where {
   all: boolean

@@ -5,7 +5,7 @@ import { runCorpus } from '../lab/corpus.ts'
 import { EngineDriver } from '../lab/engine-driver.ts'
 import { isRoutine } from '../lab/routine.ts'
 import { deviations } from './deviations.ts'
-import { holdings } from './witness.ts'
+import { holdings } from './ipvs-holdings.ts'
 
 const drivers: EngineDriver[] = []
 afterAll(() => {

@@ -2,19 +2,19 @@
 
 import { release } from 'node:os'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
-import { DeviceAddresses } from '../../src/backend/ipvs/device-addresses.ts'
 import { ipvs } from '../../src/backend/ipvs/backend.ts'
-import { IpvsNetlink } from '../../src/backend/ipvs/ipvs-netlink.ts'
+import { DeviceAddresses } from '../../src/backend/ipvs/device-addresses.ts'
 import { Ipsets } from '../../src/backend/ipvs/ipsets.ts'
+import { IpvsNetlink } from '../../src/backend/ipvs/ipvs-netlink.ts'
 import { setsOf } from '../../src/backend/ipvs/set-definitions.ts'
 import { silentLogger } from '../../src/lib/log.ts'
 import { command, type Service } from '../../src/sys/netlink/ipvs.ts'
 import { readSysctl } from '../../src/sys/sysctl.ts'
-import { enterNamespace, type Namespace } from '../kernel/support-netns.ts'
+import { type EnteredNamespace, enterNamespace } from '../lab/entered-namespace.ts'
 import { nodeView } from '../scenarios/facts.ts'
-import { settings as stageSettings } from './stage.ts'
+import { settings as networkSettings } from './ipvs-network.ts'
 
-let space: Namespace
+let space: EnteredNamespace
 let kernel: IpvsNetlink
 beforeAll(async () => {
   space = enterNamespace()
@@ -116,7 +116,7 @@ describe('IPVS', () => {
         udpTimeoutMs: 302_000,
       },
     }
-    const view = nodeView(stageSettings, 4, ['192.168.0.2'])
+    const view = nodeView(networkSettings, 4, ['192.168.0.2'])
     await ipvs(settings).prepare(view, silentLogger)
     const value = (name: string) => Number(readSysctl(name))
     expect(space.exec('ipvsadm', ['-l', '--timeout'])).toContain('902 120 302')

@@ -2,8 +2,8 @@
 
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { inVm as emulated, full } from '../lab/vm.ts'
-import { Stage, until, vip } from './stage.ts'
-import { holdings } from './witness.ts'
+import { holdings } from './ipvs-holdings.ts'
+import { IpvsNetwork, until, vip } from './ipvs-network.ts'
 
 /** How many, and whether they run here: half an hour at full strength in an emulated CPU. */
 const strengths = (few: number, all: number) =>
@@ -25,46 +25,46 @@ const slice = (...numbers: number[]) => ({
 })
 const pod = (n: number) => `10.180.0.${n}`
 
-let stage: Stage
+let network: IpvsNetwork
 beforeAll(async () => {
-  stage = new Stage()
-  await stage.serve(...[1, 2, 3, 4, 5, 6, 7, 8].map(pod))
-  await stage.start()
+  network = new IpvsNetwork()
+  await network.serve(...[1, 2, 3, 4, 5, 6, 7, 8].map(pod))
+  await network.start()
 })
-afterAll(() => stage?.close())
+afterAll(() => network?.close())
 
 describe('endpoints that go', () => {
   it('keeps their connections, gives them no new ones, and removes them when the last has ended', async () => {
-    await stage.put(service, slice(1, 2))
-    const talks = await Promise.all(Array.from({ length: 8 }, () => stage.connect()))
+    await network.put(service, slice(1, 2))
+    const talks = await Promise.all(Array.from({ length: 8 }, () => network.connect()))
     expect(new Set(talks.map((talk) => talk.server))).toEqual(new Set([pod(1), pod(2)]))
     const kept = talks.filter((talk) => talk.server === pod(1))
     // One that has ended, whose port the client uses again.
     const [reused] = kept.splice(0, 1)
     reused?.close()
-    await stage.put(slice(2))
-    expect((await stage.destinations()).map((line) => line.split(' ').slice(0, 2).join(' '))).toEqual([
+    await network.put(slice(2))
+    expect((await network.destinations()).map((line) => line.split(' ').slice(0, 2).join(' '))).toEqual([
       '10.180.0.1:80 0',
       '10.180.0.2:80 1',
     ])
     for (const talk of kept) expect(await talk.ask()).toBe(pod(1))
-    const fresh = await Promise.all(Array.from({ length: 20 }, () => stage.once()))
+    const fresh = await Promise.all(Array.from({ length: 20 }, () => network.once()))
     expect(new Set(fresh)).toEqual(new Set([pod(2)]))
-    const again = await stage.connect({ sourcePort: reused?.sourcePort as number })
+    const again = await network.connect({ sourcePort: reused?.sourcePort as number })
     expect(again.server).toBe(pod(2))
     for (const talk of [...talks, again]) talk.reset()
     // IPVS forgets an ended connection after 10 s to 2 minutes, by the way it ended.
-    await stage.tool('conntrack', '-F')
-    await until('the drained endpoint is removed', async () => (await stage.destinations()).length === 1, 200_000)
+    await network.tool('conntrack', '-F')
+    await until('the drained endpoint is removed', async () => (await network.destinations()).length === 1, 200_000)
   })
 
   it('takes an endpoint back that returns while it drains', async () => {
-    await stage.put(service, slice(1, 2))
-    const talks = await Promise.all(Array.from({ length: 4 }, () => stage.connect()))
-    await stage.put(slice(2))
-    await stage.put(slice(1, 2))
+    await network.put(service, slice(1, 2))
+    const talks = await Promise.all(Array.from({ length: 4 }, () => network.connect()))
+    await network.put(slice(2))
+    await network.put(slice(1, 2))
     for (const talk of talks) expect([pod(1), pod(2)]).toContain(await talk.ask())
-    const answers = await Promise.all(Array.from({ length: 8 }, () => stage.once()))
+    const answers = await Promise.all(Array.from({ length: 8 }, () => network.once()))
     expect(new Set(answers)).toEqual(new Set([pod(1), pod(2)]))
     for (const talk of talks) talk.reset()
   })
@@ -74,13 +74,13 @@ describe('endpoints that go', () => {
       `loses none of ${shortConnections} short connections while all endpoints are replaced`,
       { timeout },
       async () => {
-        await stage.put(service, slice(1, 2, 3, 4))
+        await network.put(service, slice(1, 2, 3, 4))
         let done = 0
         const failures: string[] = []
         const client = async () => {
           while (done < shortConnections) {
             done++
-            await stage.once().catch((error: Error) => failures.push(error.message))
+            await network.once().catch((error: Error) => failures.push(error.message))
           }
         }
         const late: string[] = []
@@ -89,12 +89,12 @@ describe('endpoints that go', () => {
           for (let n = 5; done < shortConnections; n = (n % 8) + 1) {
             const gone = pod(now.shift() as number)
             now.push(n)
-            await stage.put(slice(...now))
+            await network.put(slice(...now))
             // What was on its way when the sync ended may still arrive: before this one, which does not pass the service.
-            await stage.once(gone)
-            const accepted = stage.accepted.get(gone)
+            await network.once(gone)
+            const accepted = network.accepted.get(gone)
             await new Promise((resolve) => setTimeout(resolve, emulated ? 500 : 50))
-            if (stage.accepted.get(gone) !== accepted) late.push(gone)
+            if (network.accepted.get(gone) !== accepted) late.push(gone)
           }
         })()
         await Promise.all([...Array.from({ length: 8 }, client), replacing])
@@ -108,10 +108,10 @@ describe('endpoints that go', () => {
 describe('schedulers', () => {
   it('follows annotations at run time, and refuses only the service whose scheduler the kernel lacks', async () => {
     const with_ = (scheduler: string) => ({ ...service, annotations: { 'sluice/scheduler': scheduler } })
-    await stage.put(with_('wlc'), { ...slice(1, 2), annotations: { 'sluice/weight': '5' } })
-    expect(await stage.tool('ipvsadm', '-Ln')).toMatch(/TCP +172\.30\.0\.41:80 wlc/)
-    expect((await stage.destinations()).filter((line) => line.includes(' 5 ')).length).toBe(2)
-    await stage.put(
+    await network.put(with_('wlc'), { ...slice(1, 2), annotations: { 'sluice/weight': '5' } })
+    expect(await network.tool('ipvsadm', '-Ln')).toMatch(/TCP +172\.30\.0\.41:80 wlc/)
+    expect((await network.destinations()).filter((line) => line.includes(' 5 ')).length).toBe(2)
+    await network.put(
       with_('nosuch'),
       { ...service, service: 'ns1/other', clusterIP: '172.30.0.42' },
       {
@@ -119,16 +119,16 @@ describe('schedulers', () => {
         slice: 'ns1/other',
       },
     )
-    expect(await stage.once('172.30.0.42')).toBe(pod(3))
-    await stage.put({ ...service, affinity: 10_800 }, slice(1, 2))
-    expect(await stage.tool('ipvsadm', '-Ln')).toMatch(/TCP +172\.30\.0\.41:80 rr persistent 10800/)
-    await stage.put(service, slice(1, 2))
+    expect(await network.once('172.30.0.42')).toBe(pod(3))
+    await network.put({ ...service, affinity: 10_800 }, slice(1, 2))
+    expect(await network.tool('ipvsadm', '-Ln')).toMatch(/TCP +172\.30\.0\.41:80 rr persistent 10800/)
+    await network.put(service, slice(1, 2))
   })
 })
 
 describe('other people’s hands', () => {
   const works = () =>
-    stage.once().then(
+    network.once().then(
       () => true,
       () => false,
     )
@@ -145,11 +145,11 @@ describe('other people’s hands', () => {
     ['a chain emptied', ['iptables', '-t', 'nat', '-F', 'KUBE-SERVICES']],
     ['a jump removed', ['iptables', '-t', 'nat', '-F', 'PREROUTING']],
   ])('%s is repaired', async (_, [program, ...args]) => {
-    await stage.put(service, slice(1, 2))
+    await network.put(service, slice(1, 2))
     const before = await picture()
-    const repaired = stage.driver.repaired(repairLimitMs + 30_000)
+    const repaired = network.driver.repaired(repairLimitMs + 30_000)
     repaired.catch(() => undefined)
-    await stage.tool(program as string, ...args)
+    await network.tool(program as string, ...args)
     const begun = performance.now()
     // The proxy tells: looking for it all the time would slow it down where there is one CPU.
     await repaired
@@ -160,52 +160,52 @@ describe('other people’s hands', () => {
   })
 
   it('leaves virtual servers of others alone', async () => {
-    await stage.tool('ipvsadm', '-A', '-t', '198.51.100.7:443', '-s', 'rr')
-    await stage.restart(service, slice(1))
-    expect(await stage.tool('ipvsadm', '-Ln')).toContain('198.51.100.7:443')
+    await network.tool('ipvsadm', '-A', '-t', '198.51.100.7:443', '-s', 'rr')
+    await network.restart(service, slice(1))
+    expect(await network.tool('ipvsadm', '-Ln')).toContain('198.51.100.7:443')
   })
 })
 
 describe('crashes', () => {
   for (const [kills, here] of strengths(4, 50))
     it.skipIf(!here)(`finds its way after ${kills} kills at random moments`, { timeout }, async () => {
-      await stage.put(service, slice(1, 2))
-      const talks = await Promise.all([stage.connect(), stage.connect()])
+      await network.put(service, slice(1, 2))
+      const talks = await Promise.all([network.connect(), network.connect()])
       for (let i = 0; i < kills; i++) {
-        await stage.driver.apply({ drop: [], put: stage.manifests([service, slice(1 + (i % 4), 2 + (i % 4))]) })
+        await network.driver.apply({ drop: [], put: network.manifests([service, slice(1 + (i % 4), 2 + (i % 4))]) })
         await new Promise((resolve) => setTimeout(resolve, Math.random() * (emulated ? 400 : 40)))
-        await stage.restart(service, slice(1 + (i % 3), 2 + (i % 3)))
+        await network.restart(service, slice(1 + (i % 3), 2 + (i % 3)))
         for (const talk of talks) expect(await talk.ask()).toBe(talk.server)
       }
-      await stage.put(service, slice(3, 4))
+      await network.put(service, slice(3, 4))
       for (const talk of talks) talk.reset()
-      const live = (await stage.destinations()).filter((line) => line.split(' ')[1] === '1')
+      const live = (await network.destinations()).filter((line) => line.split(' ')[1] === '1')
       expect(live.map((line) => line.split(' ')[0])).toEqual(['10.180.0.3:80', '10.180.0.4:80'])
-      expect([pod(3), pod(4)]).toContain(await stage.once())
+      expect([pod(3), pod(4)]).toContain(await network.once())
     })
 })
 
 describe('the end', () => {
   it('leaves nothing behind but what is others’', async () => {
     const { EngineDriver } = await import('../lab/engine-driver.ts')
-    stage.driver.close()
-    stage.driver = new EngineDriver({ holdings })
-    await stage.start()
-    await stage.driver.stop()
-    expect((await holdings(stage)).filter((line) => !line.includes('198.51.100.7'))).toEqual([])
-    expect(await stage.tool('ipset', 'list', '-n')).toBe('')
-    expect(await stage.tool('ip', '-br', 'link')).not.toContain('kube-ipvs0')
+    network.driver.close()
+    network.driver = new EngineDriver({ holdings })
+    await network.start()
+    await network.driver.stop()
+    expect((await holdings(network)).filter((line) => !line.includes('198.51.100.7'))).toEqual([])
+    expect(await network.tool('ipset', 'list', '-n')).toBe('')
+    expect(await network.tool('ip', '-br', 'link')).not.toContain('kube-ipvs0')
     for (const program of ['iptables-save', 'ip6tables-save']) {
-      expect(await stage.tool(program)).not.toMatch(/KUBE-|SLUICE-/)
+      expect(await network.tool(program)).not.toMatch(/KUBE-|SLUICE-/)
     }
-    expect(await stage.tool('ipvsadm', '-Ln')).toContain('198.51.100.7:443')
+    expect(await network.tool('ipvsadm', '-Ln')).toContain('198.51.100.7:443')
   })
 })
 
 /** Everything that matters of the node's state, without counters, and without what drains, which is on its way out. */
 async function picture(): Promise<string> {
   const programs = ['ipvsadm -Sn', 'ipset save', 'iptables-save', 'ip -br addr show kube-ipvs0']
-  const said = await stage.tool('sh', '-c', programs.map((program) => `${program} 2>&1; echo ----`).join(';'))
+  const said = await network.tool('sh', '-c', programs.map((program) => `${program} 2>&1; echo ----`).join(';'))
   const [servers = '', sets = '', rules = '', addresses = ''] = said.split('----\n')
   return [
     ...servers

@@ -7,8 +7,8 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { AdminClient, socketPath } from '../../src/http/admin-client.ts'
 import { full } from '../lab/vm.ts'
 import { nodeName } from '../scenarios/expand.ts'
-import { metricsPort, Proxies, type RunningProxy } from './proxies.ts'
-import { keepAsking, Stage, type Talk, until, vip } from './stage.ts'
+import { type HeldConnection, IpvsNetwork, keepAsking, until, vip } from './ipvs-network.ts'
+import { metricsPort, Proxies, type RunningProxy } from './whole-proxies.ts'
 
 const service = {
   service: 'ns1/svc1',
@@ -26,45 +26,45 @@ const exclude = '--ipvs-exclude-cidrs=198.51.100.0/24'
 /** As iptables mode would have left it. */
 const leftover = 'KUBE-SVC-ABCDEFGHIJKLMNOP'
 
-let stage: Stage
+let network: IpvsNetwork
 let proxies: Proxies
 let proxy: RunningProxy
 let folder = ''
 beforeAll(async () => {
   folder = mkdtempSync(join(tmpdir(), 'sluice-modes-'))
-  stage = new Stage()
-  await stage.serve(...pods)
-  stage.serveUdp(...pods)
-  proxies = await Proxies.open(stage, service, slice)
-  await stage.tool('iptables', '-t', 'nat', '-N', leftover)
+  network = new IpvsNetwork()
+  await network.serve(...pods)
+  network.serveUdp(...pods)
+  proxies = await Proxies.open(network, service, slice)
+  await network.tool('iptables', '-t', 'nat', '-N', leftover)
   // Somebody else's, although it has the number of a node port: only the excluded range tells.
-  await stage.tool('ipvsadm', '-A', '-t', '198.51.100.9:30001', '-s', 'rr')
+  await network.tool('ipvsadm', '-A', '-t', '198.51.100.9:30001', '-s', 'rr')
   proxy = proxies.ours('ipvs', exclude, '--ipvs-min-sync-period=0s')
   await serves()
 })
 afterAll(() => {
   proxies?.close()
-  stage?.close()
+  network?.close()
   rmSync(folder, { recursive: true, force: true })
 })
 
 /** A proxy that begins anew where nothing is. */
 async function serves(): Promise<void> {
-  const bound = async () => (await stage.tool('ip', '-br', 'addr').catch(() => '')).includes(vip)
+  const bound = async () => (await network.tool('ip', '-br', 'addr').catch(() => '')).includes(vip)
   await until('ipvs mode serves', bound, 120_000).catch((error) => {
     throw new Error(`${error.message}; it said:\n${proxy.said()}`)
   })
 }
 
-const both = async (): Promise<Talk[]> => [
-  await stage.connect(),
-  await stage.connect(),
-  await stage.connect({ to: '192.168.0.2', port: 30_001 }),
+const both = async (): Promise<HeldConnection[]> => [
+  await network.connect(),
+  await network.connect(),
+  await network.connect({ to: '192.168.0.2', port: 30_001 }),
 ]
-const ipvs = () => stage.tool('ipvsadm', '-Ln')
-const chains = () => stage.tool('iptables-save')
-const tables = () => stage.tool('nft', 'list', 'tables')
-const metrics = () => stage.tool('curl', '-s', '--max-time', '30', `http://127.0.0.1:${metricsPort}/metrics`)
+const ipvs = () => network.tool('ipvsadm', '-Ln')
+const chains = () => network.tool('iptables-save')
+const tables = () => network.tool('nft', 'list', 'tables')
+const metrics = () => network.tool('curl', '-s', '--max-time', '30', `http://127.0.0.1:${metricsPort}/metrics`)
 
 describe('a proxy in ipvs mode', () => {
   it('tells the traffic of service ports on /metrics', async () => {
@@ -103,7 +103,7 @@ describe('a proxy in ipvs mode', () => {
       expect(new Set(answer?.entries.map(({ kind }) => kind))).toContain('server')
       expect(new Set(answer?.entries.map(({ kernel }) => kernel))).toEqual(new Set(['held']))
     }
-    await stage.tool('ipvsadm', '-D', '-t', '192.168.0.2:30001')
+    await network.tool('ipvsadm', '-D', '-t', '192.168.0.2:30001')
     const [missing] = await client.explain({ target: '192.168.0.2:30001', from: '203.0.113.2' })
     expect(missing?.entries.map(({ kernel }) => kernel)).toContain('missing')
     await until('repaired', async () => (await ipvs()).includes('192.168.0.2:30001'), 60_000)
@@ -111,7 +111,7 @@ describe('a proxy in ipvs mode', () => {
 
   it.skipIf(!full)('plans a change, and has it tried by the kernel', async () => {
     const file = join(folder, 'change.json')
-    const [manifest] = stage.manifests([{ ...service, annotations: { 'sluice/scheduler': 'sh' } }])
+    const [manifest] = network.manifests([{ ...service, annotations: { 'sluice/scheduler': 'sh' } }])
     writeFileSync(file, JSON.stringify(manifest))
     const { code, text } = await proxies.command('plan', '-f', file, '-o', 'json')
     expect(code, text).toBe(2)
@@ -131,7 +131,7 @@ describe('a proxy in ipvs mode', () => {
     proxies.put({ ...service, annotations: { 'sluice/scheduler': 'wlc' } })
     await until('wlc', async () => (await ipvs()).includes(`${vip}:80 wlc`), 60_000)
     proxies.put({ ...slice, annotations: { 'sluice/weight': '7' } })
-    await until('weights', async () => (await stage.destinations()).every((line) => line.includes(' 7 ')), 60_000)
+    await until('weights', async () => (await network.destinations()).every((line) => line.includes(' 7 ')), 60_000)
     proxies.put({ ...service, annotations: { 'sluice/scheduler': 'nosuch' } })
     await until(
       'told',
@@ -146,7 +146,7 @@ describe('a proxy in ipvs mode', () => {
 
 describe('objects that are wrong', () => {
   it('cost themselves and nothing else', async () => {
-    const [good] = stage.manifests([service]) as readonly unknown[] as readonly { metadata: object; spec: object }[]
+    const [good] = network.manifests([service]) as readonly unknown[] as readonly { metadata: object; spec: object }[]
     const bad = (name: string, spec: object, annotations: object = {}) => ({
       ...good,
       metadata: { ...good?.metadata, name, uid: name, annotations },
@@ -163,7 +163,7 @@ describe('objects that are wrong', () => {
     await until('rr', async () => (await ipvs()).includes(`${vip}:80 rr`), 60_000)
     expect(await ipvs()).not.toContain('172.30.0.50:')
     expect(await ipvs()).toContain('198.51.100.9:30001')
-    expect(pods).toContain(await stage.once())
+    expect(pods).toContain(await network.once())
   })
 })
 
@@ -172,7 +172,7 @@ describe.skipIf(!full)('switching the mode of a node', () => {
     // B23: iptables leftovers stay in ipvs mode.
     expect(await chains()).toContain(leftover)
     const talks = await both()
-    const flow = stage.datagrams(40_053)
+    const flow = network.datagrams(40_053)
     expect(pods).toContain(await flow.ask())
     const asking = keepAsking(talks)
     await proxy.kill('SIGTERM')
@@ -186,26 +186,26 @@ describe.skipIf(!full)('switching the mode of a node', () => {
     const left = await ipvs()
     expect(left).not.toContain('UDP')
     expect(left.match(/-> .* Masq +0 /g)?.length).toBe(4)
-    const before = await stage.destinations().then(countOf)
-    for (let i = 0; i < 4; i++) expect(pods).toContain(await stage.once())
-    expect(await stage.destinations().then(countOf)).toBeLessThanOrEqual(before)
+    const before = await network.destinations().then(countOf)
+    for (let i = 0; i < 4; i++) expect(pods).toContain(await network.once())
+    expect(await network.destinations().then(countOf)).toBeLessThanOrEqual(before)
     // A client that keeps its port is served by the new mode, too; one datagram may get lost.
     await until('UDP goes on', async () => (await flow.ask()) !== '', 10_000)
     expect(await asking.failures()).toEqual([])
     for (const talk of talks) talk.reset()
     await until(
       'the device is gone',
-      async () => !(await stage.tool('ip', '-br', 'link')).includes('kube-ipvs0'),
+      async () => !(await network.tool('ip', '-br', 'link')).includes('kube-ipvs0'),
       120_000,
     )
-    await until('the sets are gone', async () => (await stage.tool('ipset', 'list', '-n')) === '', 60_000)
+    await until('the sets are gone', async () => (await network.tool('ipset', 'list', '-n')) === '', 60_000)
     expect((await ipvs()).match(/^(TCP|UDP) .*/gm)).toEqual(['TCP  198.51.100.9:30001 rr'])
-    expect(pods).toContain(await stage.once())
+    expect(pods).toContain(await network.once())
   })
 
   it('B23: nftables to ipvs: connections go on, as conntrack has them; nothing of nftables is left', async () => {
     const talks = await both()
-    const flow = stage.datagrams(40_054)
+    const flow = network.datagrams(40_054)
     const who = await flow.ask()
     expect(pods).toContain(who)
     // A datagram may get lost; that is how UDP is.
@@ -214,8 +214,8 @@ describe.skipIf(!full)('switching the mode of a node', () => {
     proxy = proxies.ours('ipvs', exclude)
     await serves()
     await until('the table is gone', async () => !(await tables()).includes('table ip kube-proxy'), 60_000)
-    expect(pods).toContain(await stage.once())
-    expect(await stage.destinations().then(countOf)).toBeGreaterThan(0)
+    expect(pods).toContain(await network.once())
+    expect(await network.destinations().then(countOf)).toBeGreaterThan(0)
     expect(await asking.failures()).toEqual([])
     await until('UDP goes on', async () => (await flow.ask()) === who, 10_000)
     for (const talk of talks) expect(pods).toContain(await talk.ask())
@@ -226,10 +226,10 @@ describe.skipIf(!full)('switching the mode of a node', () => {
     const { talks, asking, flow } = await talking(40_055)
     await change('iptables', async () => /-A KUBE-SERVICES -d 172\.30\.0\.41\/32 .*-j KUBE-SVC-/.test(await chains()))
     expect(await chains()).not.toMatch(/-A KUBE-SERVICES .*--match-set/)
-    const before = await stage.destinations().then(countOf)
-    for (let i = 0; i < 4; i++) expect(pods).toContain(await stage.once())
-    const again = await stage.connect({ to: '192.168.0.2', port: 30_001 })
-    expect(await stage.destinations().then(countOf)).toBeLessThanOrEqual(before)
+    const before = await network.destinations().then(countOf)
+    for (let i = 0; i < 4; i++) expect(pods).toContain(await network.once())
+    const again = await network.connect({ to: '192.168.0.2', port: 30_001 })
+    expect(await network.destinations().then(countOf)).toBeLessThanOrEqual(before)
     await until('UDP goes on', async () => pods.includes(await flow.ask()), 10_000)
     expect(await asking.failures()).toEqual([])
     expect(await ipvs()).toContain(`${vip}:80`)
@@ -240,9 +240,9 @@ describe.skipIf(!full)('switching the mode of a node', () => {
     const { talks, asking, flow } = await talking(40_056)
     await change('ipvs', async () => /-A KUBE-SERVICES .*--match-set KUBE-CLUSTER-IP/.test(await chains()))
     expect(await chains()).not.toMatch(/-A KUBE-SERVICES .*-j KUBE-SVC-/)
-    const before = await stage.destinations().then(countOf)
-    const fresh = await Promise.all([stage.connect(), stage.connect()])
-    expect(await stage.destinations().then(countOf)).toBeGreaterThan(before)
+    const before = await network.destinations().then(countOf)
+    const fresh = await Promise.all([network.connect(), network.connect()])
+    expect(await network.destinations().then(countOf)).toBeGreaterThan(before)
     await until('UDP goes on', async () => pods.includes(await flow.ask()), 10_000)
     expect(await asking.failures()).toEqual([])
     for (const talk of [...talks, ...fresh]) talk.close()
@@ -254,23 +254,23 @@ describe.skipIf(!full)('switching the mode of a node', () => {
     expect(await chains()).toContain('KUBE-PORTALS-CONTAINER')
     const left = await ipvs()
     expect(left).not.toContain('UDP')
-    const before = await stage.destinations().then(countOf)
-    for (let i = 0; i < 4; i++) expect(pods).toContain(await stage.once())
-    expect(await stage.destinations().then(countOf)).toBeLessThanOrEqual(before)
+    const before = await network.destinations().then(countOf)
+    for (let i = 0; i < 4; i++) expect(pods).toContain(await network.once())
+    expect(await network.destinations().then(countOf)).toBeLessThanOrEqual(before)
     await until('UDP goes on', async () => pods.includes(await flow.ask()), 10_000)
     expect(await asking.failures()).toEqual([])
     for (const talk of talks) talk.reset()
-    const device = async () => (await stage.tool('ip', '-br', 'link')).includes('kube-ipvs0')
+    const device = async () => (await network.tool('ip', '-br', 'link')).includes('kube-ipvs0')
     await until('the device is gone', async () => !(await device()), 120_000)
     expect((await ipvs()).match(/^(TCP|UDP) .*/gm)).toEqual(['TCP  198.51.100.9:30001 rr'])
-    expect(pods).toContain(await stage.once())
+    expect(pods).toContain(await network.once())
   })
 })
 
 /** Connections that are asked all the time, to both kinds of addresses, and a client of UDP that keeps its port. */
 async function talking(sourcePort: number) {
   const talks = await both()
-  const flow = stage.datagrams(sourcePort)
+  const flow = network.datagrams(sourcePort)
   expect(pods).toContain(await flow.ask())
   return { talks, flow, asking: keepAsking(talks) }
 }

@@ -2,8 +2,8 @@
 
 import { afterAll, describe, expect, it } from 'vitest'
 import { full } from '../lab/vm.ts'
-import { haveKubeProxy, Proxies } from './proxies.ts'
-import { keepAsking, Stage, until, vip } from './stage.ts'
+import { IpvsNetwork, keepAsking, until, vip } from './ipvs-network.ts'
+import { haveKubeProxy, Proxies } from './whole-proxies.ts'
 
 const reason = haveKubeProxy ? '' : ' [kube-proxy is not built: test/e2e/build-cluster kube-proxy]'
 
@@ -12,18 +12,18 @@ const objects = [
   { slice: 'ns1/svc1', ports: ['p80 80/tcp'], endpoints: ['10.180.0.1 local', '10.180.0.2 local'] },
 ]
 
-let stage: Stage | undefined
+let network: IpvsNetwork | undefined
 let proxies: Proxies | undefined
 const close = () => {
   proxies?.close()
-  stage?.close()
+  network?.close()
 }
 afterAll(close)
 
 describe('take-over of servers that somebody made without any rule', () => {
   it('keeps their connections as they are, not masqueraded, where connections are tracked', async () => {
-    const own = new Stage()
-    stage = own
+    const own = new IpvsNetwork()
+    network = own
     await own.serve('10.180.0.1', '10.180.0.2')
     const script = [
       // The kernel tracks connections in a namespace from the first rule that asks about them, of whomever; a rule in the nat table is not enough.
@@ -54,8 +54,8 @@ describe.skipIf(reason !== '')(`take-over from kube-proxy 1.36.4${reason}`, () =
   it.skipIf(!full)('neither does kube-proxy when it comes back', { repeats }, () => takeOver(true))
 
   async function takeOver(andBack: boolean): Promise<void> {
-    const own = new Stage()
-    stage = own
+    const own = new IpvsNetwork()
+    network = own
     await own.serve('10.180.0.1', '10.180.0.2')
     proxies = await Proxies.open(own, ...objects)
     const rules = () => own.tool('iptables-save')
@@ -99,7 +99,7 @@ describe.skipIf(reason !== '')(`take-over from kube-proxy 1.36.4${reason}`, () =
 })
 
 /** Lists the tracked connections until so many are as expected: a list of what changes meanwhile may lack one. */
-async function flows(own: Stage, pattern: RegExp, count: number): Promise<void> {
+async function flows(own: IpvsNetwork, pattern: RegExp, count: number): Promise<void> {
   let tracked = ''
   const listed = async () => {
     tracked = await own.tool('conntrack', '-L', '-p', 'tcp')

@@ -10,13 +10,13 @@ import { systemClock } from '../../src/lib/time.ts'
 import type { ServicePort } from '../../src/model/types.ts'
 import { ConntrackTable } from '../../src/sys/netlink/conntrack.ts'
 import type { TrackedFlow } from '../../src/sys/netlink/conntrack-codec.ts'
-import { enterNamespace, type Namespace } from './support-netns.ts'
+import { type EnteredNamespace, enterNamespace } from '../lab/entered-namespace.ts'
 
 // Everything on loopback: 127.0.0.53:53 and a "service" address are translated by nft to whichever endpoint the rule names.
 const service = { 4: '10.96.0.10', 6: 'fd00:96::10' } as const
 const endpoints = { 4: ['10.0.0.1', '10.0.0.2'], 6: ['fd00::1', 'fd00::2'] } as const
 
-let namespace: Namespace
+let namespace: EnteredNamespace
 const sockets: Socket[] = []
 const table = () => new ConntrackTable()
 

@@ -2,23 +2,23 @@
 
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
 import { patience } from '../lab/vm.ts'
-import { type Flavour, privateLock } from './iptables-lab.ts'
-import { clusterIp, delay, extras, nodeIp, ProxyProcess, podIps, until, World, web } from './iptables-world.ts'
+import { type Flavour, privateLock } from './iptables-holdings.ts'
+import { clusterIp, delay, extras, NodeNetwork, nodeIp, ProxyProcess, podIps, until, web } from './node-network.ts'
 
 privateLock()
 
 describe.each<Flavour>(['nft', 'legacy'])('tampering, %s', (flavour) => {
-  let world: World
+  let network: NodeNetwork
   let proxy: ProxyProcess
   const ipt = `iptables-${flavour}`
-  const save = async () => (await world.run(`${ipt}-save`)).replace(/^#.*\n/gm, '').replace(/\[\d+:\d+\]/g, '')
+  const save = async () => (await network.run(`${ipt}-save`)).replace(/^#.*\n/gm, '').replace(/\[\d+:\d+\]/g, '')
   const drifts = () => proxy.log.match(/somebody else changed our rules/g)?.length ?? 0
 
   beforeAll(async () => {
-    world = await World.create()
-    await world.useFlavour(flavour)
-    await world.run(`${ipt} -t nat -N CNI-X && ${ipt} -t nat -A POSTROUTING -s 10.9.0.0/16 -j CNI-X`)
-    proxy = await ProxyProcess.start(world)
+    network = await NodeNetwork.create()
+    await network.useFlavour(flavour)
+    await network.run(`${ipt} -t nat -N CNI-X && ${ipt} -t nat -A POSTROUTING -s 10.9.0.0/16 -j CNI-X`)
+    proxy = await ProxyProcess.start(network)
     await proxy.apply(web())
     await proxy.apply(extras(20))
     await proxy.settle()
@@ -26,15 +26,15 @@ describe.each<Flavour>(['nft', 'legacy'])('tampering, %s', (flavour) => {
 
   afterAll(async () => {
     await proxy?.kill()
-    await world?.close()
+    await network?.close()
   })
 
-  afterEach(async () => expect(podIps).toContain(await world.ask()))
+  afterEach(async () => expect(podIps).toContain(await network.ask()))
 
   it('uses the flavour that kubelet uses', async () => {
     expect(proxy.log).toContain(`flavour="${flavour}"`)
     const other = flavour === 'nft' ? 'legacy' : 'nft'
-    expect(await world.run(`iptables-${other}-save`)).not.toContain('KUBE-SERVICES')
+    expect(await network.run(`iptables-${other}-save`)).not.toContain('KUBE-SERVICES')
   })
 
   it('makes no change and sees no drift while nothing happens', async () => {
@@ -61,7 +61,7 @@ describe.each<Flavour>(['nft', 'legacy'])('tampering, %s', (flavour) => {
     const wanted = (await save()).replace(/^.*CNI-X.*\n/gm, '')
     const saw = drifts()
     const svc = /-j (KUBE-SVC-\S+)/.exec(wanted)?.[1] ?? ''
-    await world.run(`${ipt} ${act.replaceAll('IPT', ipt).replaceAll('$SVC', svc)}`)
+    await network.run(`${ipt} ${act.replaceAll('IPT', ipt).replaceAll('$SVC', svc)}`)
     const order = (text: string) => text.split('\n').sort().join('\n')
     const ms = await until('repaired', async () => {
       return order((await save()).replace(/^.*CNI-X.*\n/gm, '')) === order(wanted)
@@ -75,20 +75,20 @@ describe.each<Flavour>(['nft', 'legacy'])('tampering, %s', (flavour) => {
   it('notices who waited for the lock, and wrote right after we had', async () => {
     const svc = /-j (KUBE-SVC-\S+)/.exec(await save())?.[1]
     for (let i = 0; i < 5; i++) {
-      await Promise.all([proxy.apply(extras(20, 2 + i)), world.run(`${ipt} -w 5 -t nat -I ${svc} -j RETURN`)])
+      await Promise.all([proxy.apply(extras(20, 2 + i)), network.run(`${ipt} -w 5 -t nat -I ${svc} -j RETURN`)])
       await proxy.settle()
       await until('repaired', async () => !(await save()).includes(`-A ${svc} -j RETURN`))
     }
   })
 
   it('leaves a writer of other rules alone, and is not alarmed by it', async () => {
-    await world.run(`${ipt} -t nat -N CNI-HOST 2>/dev/null; ${ipt} -t nat -A POSTROUTING -s 10.8.0.0/16 -j CNI-HOST`)
-    const load = await world.load()
+    await network.run(`${ipt} -t nat -N CNI-HOST 2>/dev/null; ${ipt} -t nat -A POSTROUTING -s 10.8.0.0/16 -j CNI-HOST`)
+    const load = await network.load()
     const saw = drifts()
     const stop = Date.now() + 2500
     let written = 0
     for (let i = 0; Date.now() < stop; i++) {
-      await world.run(
+      await network.run(
         [
           `${ipt} -w 5 -t nat -N CNI-${i} && ${ipt} -w 5 -t nat -A CNI-${i} -d 10.7.${i & 255}.1 -j ACCEPT`,
           `${ipt} -w 5 -t nat -A CNI-HOST -s 10.8.${i & 255}.1 -j CNI-${i}`,
@@ -112,7 +112,7 @@ describe.each<Flavour>(['nft', 'legacy'])('tampering, %s', (flavour) => {
   })
 
   it('tolerates a rule of others that jumps to one of our chains', async () => {
-    await world.run(`${ipt} -t nat -A OUTPUT -d 10.66.0.1 -j KUBE-MARK-MASQ`)
+    await network.run(`${ipt} -t nat -A OUTPUT -d 10.66.0.1 -j KUBE-MARK-MASQ`)
     const saw = drifts()
     await until('noticed once', () => drifts() > saw)
     await delay(1600)
@@ -121,7 +121,7 @@ describe.each<Flavour>(['nft', 'legacy'])('tampering, %s', (flavour) => {
   })
 
   it('serves node ports, too', async () => {
-    expect(podIps).toContain(await world.ask(nodeIp, 30080))
-    expect(await world.ask(clusterIp, 81, 600)).toBe('timeout')
+    expect(podIps).toContain(await network.ask(nodeIp, 30080))
+    expect(await network.ask(clusterIp, 81, 600)).toBe('timeout')
   })
 })

@@ -4,7 +4,7 @@ import { afterAll } from 'vitest'
 import { runCorpus } from '../lab/corpus.ts'
 import type { Start } from '../lab/driver.ts'
 import { EngineDriver } from '../lab/engine-driver.ts'
-import { holdings, privateLock } from './iptables-lab.ts'
+import { holdings, privateLock } from './iptables-holdings.ts'
 
 privateLock()
 

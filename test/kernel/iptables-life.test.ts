@@ -5,32 +5,32 @@ import { once } from 'node:events'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { counters } from '../../src/backend/iptables-kit/chains.ts'
 import type { Manifest } from '../scenarios/format.ts'
-import { type Flavour, privateLock } from './iptables-lab.ts'
+import { type Flavour, privateLock } from './iptables-holdings.ts'
 import {
   delay,
   expand,
   extras,
+  NodeNetwork,
   nodeIp,
   ProxyProcess,
   podIps,
   refusing,
   single,
   until,
-  World,
   web,
-} from './iptables-world.ts'
+} from './node-network.ts'
 
 const lockFile = privateLock()
 const initial = [...web().put, ...extras(40).put]
 
 describe.each<Flavour>(['nft', 'legacy'])('life, %s', (flavour) => {
-  let world: World
+  let network: NodeNetwork
   let reference = ''
   const ipt = `iptables-${flavour}`
 
   /** Comparable: without counters and times, rules of each chain in their order. */
   const save = async () => {
-    const lines = (await world.run(`${ipt}-save`)).split('\n').filter((line) => !line.startsWith('#'))
+    const lines = (await network.run(`${ipt}-save`)).split('\n').filter((line) => !line.startsWith('#'))
     const chain = (line: string) => /^-A (\S+)/.exec(line)?.[1] ?? ''
     const plain = lines.map((line) => line.replace(/\[\d+:\d+\]/, ''))
     return plain
@@ -40,43 +40,43 @@ describe.each<Flavour>(['nft', 'legacy'])('life, %s', (flavour) => {
   }
 
   beforeAll(async () => {
-    world = await World.create()
-    await world.useFlavour(flavour)
-    const proxy = await ProxyProcess.start(world, initial)
+    network = await NodeNetwork.create()
+    await network.useFlavour(flavour)
+    const proxy = await ProxyProcess.start(network, initial)
     await proxy.settle()
     reference = (await save()).join('\n')
     await proxy.kill()
   })
 
   afterAll(async () => {
-    await world?.close()
+    await network?.close()
   })
 
   it('adopts what a predecessor left: same rules, nothing interrupted', async () => {
-    const load = await world.load()
+    const load = await network.load()
     // Somebody uses the other flavour, too.
     const other = `iptables-${flavour === 'nft' ? 'legacy' : 'nft'}`
-    await world.run(`${other} -A OUTPUT -d 10.99.0.1 -j ACCEPT`)
-    const proxy = await ProxyProcess.start(world, initial)
+    await network.run(`${other} -A OUTPUT -d 10.99.0.1 -j ACCEPT`)
+    const proxy = await ProxyProcess.start(network, initial)
     await proxy.settle()
     await delay(300)
     const { problems } = await load.stop()
     await proxy.kill()
-    await world.run(`${other} -D OUTPUT -d 10.99.0.1 -j ACCEPT`)
+    await network.run(`${other} -D OUTPUT -d 10.99.0.1 -j ACCEPT`)
     expect(problems).toEqual([])
     expect(proxy.log).toMatch(`both flavours of iptables hold rules; packets pass both" used="${flavour}"`)
     expect((await save()).join('\n')).toBe(reference)
   })
 
   it('survives kill -9 at random points of syncs', async () => {
-    const load = await world.load()
+    const load = await network.load()
     for (let round = 0; round < 25; round++) {
-      const proxy = await ProxyProcess.start(world, [...web().put, ...extras(40, round % 2).put])
+      const proxy = await ProxyProcess.start(network, [...web().put, ...extras(40, round % 2).put])
       if (round % 3 > 0) await proxy.apply(extras(20 + round, 1 - (round % 2)))
       await delay(Math.random() * (round % 2 === 0 ? 60 : 250))
       await proxy.kill()
     }
-    const proxy = await ProxyProcess.start(world, initial)
+    const proxy = await ProxyProcess.start(network, initial)
     await proxy.settle()
     await delay(200)
     const { problems, rounds, made } = await load.stop()
@@ -87,42 +87,42 @@ describe.each<Flavour>(['nft', 'legacy'])('life, %s', (flavour) => {
   })
 
   it('deletes nothing of a chain that others still use, and updates the service all the same', async () => {
-    const proxy = await ProxyProcess.start(world, initial)
+    const proxy = await ProxyProcess.start(network, initial)
     await proxy.settle()
     const sep = /-j DNAT --to-destination 10.180.0.2:8080/
     const stale = /-A (KUBE-SEP-\S+)/.exec((await save()).find((line) => sep.test(line)) ?? '')?.[1] as string
-    await world.run(`${ipt} -t nat -N CNI-USES && ${ipt} -t nat -A CNI-USES -j ${stale}`)
+    await network.run(`${ipt} -t nat -N CNI-USES && ${ipt} -t nat -A CNI-USES -j ${stale}`)
     await proxy.apply({ drop: [], put: web([podIps[0]]).put.slice(1) })
     await proxy.settle()
-    expect(await world.ask()).toBe(podIps[0])
+    expect(await network.ask()).toBe(podIps[0])
     expect(proxy.log).toMatch(/cannot be (?:deleted|programmed)/)
     expect((await save()).join('\n')).toContain(`-A CNI-USES -j ${stale}`)
-    await world.run(`${ipt} -t nat -F CNI-USES && ${ipt} -t nat -X CNI-USES`)
+    await network.run(`${ipt} -t nat -F CNI-USES && ${ipt} -t nat -X CNI-USES`)
     await until('the chain is gone at a later try', async () => !(await save()).some((line) => line.includes(stale)))
     await proxy.kill()
   })
 
   it('names and isolates a service whose rules are refused; all others go in', async () => {
-    const { path, end } = await refusing(world, flavour, 'bad/one')
-    const proxy = await ProxyProcess.start(world, initial, { PATH: path })
+    const { path, end } = await refusing(network, flavour, 'bad/one')
+    const proxy = await ProxyProcess.start(network, initial, { PATH: path })
     await proxy.settle()
     await proxy.apply({ drop: [], put: [...single('bad/one', '172.30.9.9'), ...single('good/one', '172.30.9.10')] })
     await proxy.settle()
-    expect(await world.ask('172.30.9.10')).toBe(podIps[0])
+    expect(await network.ask('172.30.9.10')).toBe(podIps[0])
     expect(proxy.log).toMatch(/a service cannot be programmed; all others go on.*bad\/one/)
     expect(proxy.log).not.toMatch(/cannot be programmed.*good\/one/)
-    expect(await world.ask('172.30.9.9', 80, 600)).toBe('timeout')
+    expect(await network.ask('172.30.9.9', 80, 600)).toBe('timeout')
     end()
-    await until('the service is tried again', async () => (await world.ask('172.30.9.9', 80, 600)) === podIps[0])
+    await until('the service is tried again', async () => (await network.ask('172.30.9.9', 80, 600)) === podIps[0])
     await proxy.kill()
   })
 
   it('names and isolates a service that the kernel itself refuses; all others go in', async (context) => {
-    if (!(await world.counter('make', 'probe'))) return context.skip('this kernel has no nfacct')
-    const proxy = await ProxyProcess.start(world, extras(40).put)
+    if (!(await network.counter('make', 'probe'))) return context.skip('this kernel has no nfacct')
+    const proxy = await ProxyProcess.start(network, extras(40).put)
     await proxy.settle()
     // A node port's rule for localhost counts packets there. No rule does now, so somebody can take the counter away.
-    await until('the counter is gone', () => world.counter('drop', counters.localhost))
+    await until('the counter is gone', () => network.counter('drop', counters.localhost))
     const exposed = expand(
       { service: 'bad/one', type: 'NodePort', clusterIP: '172.30.9.9', ports: ['http 80/tcp 30099'] },
       902,
@@ -134,18 +134,18 @@ describe.each<Flavour>(['nft', 'legacy'])('life, %s', (flavour) => {
     const words = flavour === 'nft' ? 'RULE_APPEND failed' : String.raw`iptables-restore: line \d+ failed`
     expect(proxy.log).toMatch(new RegExp(`a service cannot be programmed; all others go on.*bad/one.*${words}`))
     expect(proxy.log).not.toMatch(/cannot be programmed.*(?:good|extra)\//)
-    for (const n of [1, 2, 3]) expect(await world.ask(`172.30.8.${n}`)).toBe(podIps[0])
+    for (const n of [1, 2, 3]) expect(await network.ask(`172.30.8.${n}`)).toBe(podIps[0])
     // Nobody has this address; how soon the network says so is its own business.
-    expect(podIps).not.toContain(await world.ask('172.30.9.9', 80, 600))
-    expect(await world.counter('make', counters.localhost)).toBe(true)
-    await until('the service is tried again', async () => (await world.ask(nodeIp, 30_099, 600)) === podIps[0])
+    expect(podIps).not.toContain(await network.ask('172.30.9.9', 80, 600))
+    expect(await network.counter('make', counters.localhost)).toBe(true)
+    await until('the service is tried again', async () => (await network.ask(nodeIp, 30_099, 600)) === podIps[0])
     await proxy.kill()
   })
 
   it.runIf(flavour === 'legacy')('waits for a lock that others hold, and says who', async () => {
-    const proxy = await ProxyProcess.start(world, initial)
+    const proxy = await ProxyProcess.start(network, initial)
     await proxy.settle()
-    const load = await world.load()
+    const load = await network.load()
     const holder = spawn('flock', [lockFile, 'sleep', '10'], { stdio: 'ignore' })
     const released = once(holder, 'exit')
     await delay(100)
@@ -156,7 +156,7 @@ describe.each<Flavour>(['nft', 'legacy'])('life, %s', (flavour) => {
     await released
     expect(ms).toBeGreaterThan(9000)
     expect(proxy.log).toMatch(/(?:waiting for the lock|sync failed).*(?:flock|sleep) \(pid \d+\) has held the lock/)
-    expect(await world.ask()).toBe(podIps[1])
+    expect(await network.ask()).toBe(podIps[1])
     const { problems } = await load.stop()
     expect(problems).toEqual([])
     await proxy.kill()

@@ -7,12 +7,12 @@ import { silentLogger } from '../../src/lib/log.ts'
 import { readTableSize } from '../../src/sys/legacy-table-size.ts'
 import { PacketCounters } from '../../src/sys/netlink/nfacct.ts'
 import { ChainTable } from '../../src/sys/netlink/nft/chain-uses.ts'
-import { privateLock } from './iptables-lab.ts'
-import { enterNamespace, type Namespace } from './support-netns.ts'
+import { type EnteredNamespace, enterNamespace } from '../lab/entered-namespace.ts'
+import { privateLock } from './iptables-holdings.ts'
 
 privateLock()
 
-let space: Namespace
+let space: EnteredNamespace
 beforeAll(() => {
   space = enterNamespace()
 })

@@ -5,10 +5,10 @@ import { once } from 'node:events'
 import { existsSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { type FixedApi, serveObjects } from '../lab/fixed-api.ts'
 import { nodeName } from '../scenarios/expand.ts'
-import { type FixedApi, serveObjects } from './iptables-api.ts'
-import { privateLock } from './iptables-lab.ts'
-import { delay, expand, extras, nodeIp, ProxyProcess, until, World, web } from './iptables-world.ts'
+import { privateLock } from './iptables-holdings.ts'
+import { delay, expand, extras, NodeNetwork, nodeIp, ProxyProcess, until, web } from './node-network.ts'
 
 privateLock()
 
@@ -63,21 +63,21 @@ const kinds = [
 
 describe.skipIf(absent)('take-over', () => {
   const objects = [...web().put, ...extras(10).put, ...kinds.map((kind, i) => expand(kind, 1000 + i))]
-  let world: World
+  let network: NodeNetwork
   let api: FixedApi
 
   beforeAll(async () => {
-    world = await World.create()
-    api = await serveObjects(world.node, nodeName, nodeIp, objects)
+    network = await NodeNetwork.create()
+    api = await serveObjects(network.node, nodeName, nodeIp, objects)
   })
 
   afterAll(async () => {
     api?.close()
-    await world?.close()
+    await network?.close()
   })
 
   const save = async () => {
-    const text = await world.run('iptables-save')
+    const text = await network.run('iptables-save')
     return text
       .split('\n')
       .filter((line) => !line.startsWith('#'))
@@ -87,7 +87,7 @@ describe.skipIf(absent)('take-over', () => {
   /** kube-proxy, when its rules are in. */
   async function startKubeProxy() {
     const args = [
-      ...['netns', 'exec', world.node.name, kubeProxy, `--master=${api.url}`, '--proxy-mode=iptables'],
+      ...['netns', 'exec', network.node.name, kubeProxy, `--master=${api.url}`, '--proxy-mode=iptables'],
       ...[`--hostname-override=${nodeName}`, '--cluster-cidr=10.0.0.0/8', '--kube-api-content-type=application/json'],
       ...['--conntrack-max-per-core=0', '--conntrack-tcp-timeout-established=0'],
       ...['--conntrack-tcp-timeout-close-wait=0', '--healthz-bind-address=', '--metrics-bind-address=127.0.0.1:10249'],
@@ -105,7 +105,7 @@ describe.skipIf(absent)('take-over', () => {
     }
     const synced = async () => {
       if (child.exitCode !== null) throw new Error(`kube-proxy ended: ${said.slice(-2000)}`)
-      const { stdout } = await world.node.exec('curl', ['-s', 'http://127.0.0.1:10249/metrics'])
+      const { stdout } = await network.node.exec('curl', ['-s', 'http://127.0.0.1:10249/metrics'])
       const figure = /sync_proxy_rules_last_timestamp_seconds\{ip_family="IPv4"\} (\S+)/.exec(stdout)?.[1]
       return Number(figure ?? 0) > 0
     }
@@ -117,10 +117,10 @@ describe.skipIf(absent)('take-over', () => {
     const first = await startKubeProxy()
     const theirs = await save()
     expect(theirs.filter((line) => line.startsWith('-A KUBE-')).length).toBeGreaterThan(150)
-    const load = await world.load()
+    const load = await network.load()
     await first.stop()
 
-    const ours = await ProxyProcess.start(world, objects)
+    const ours = await ProxyProcess.start(network, objects)
     await ours.settle()
     await delay(300)
     const mine = await save()

@@ -5,7 +5,7 @@ import { runCorpus } from '../lab/corpus.ts'
 import type { Deviation } from '../lab/driver.ts'
 import { EngineDriver } from '../lab/engine-driver.ts'
 import { isRoutine } from '../lab/routine.ts'
-import { holdings, privateLock } from './iptables-lab.ts'
+import { holdings, privateLock } from './iptables-holdings.ts'
 
 privateLock()
 

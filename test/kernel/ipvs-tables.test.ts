@@ -6,8 +6,8 @@ import { chains } from '../../src/backend/ipvs/rule-text.ts'
 import { RuleTables } from '../../src/backend/ipvs/rule-tables.ts'
 import { silentLogger } from '../../src/lib/log.ts'
 import { systemClock } from '../../src/lib/time.ts'
-import { privateLock } from './iptables-lab.ts'
-import { enterNamespace, type Namespace } from './support-netns.ts'
+import { type EnteredNamespace, enterNamespace } from '../lab/entered-namespace.ts'
+import { privateLock } from './iptables-holdings.ts'
 
 privateLock()
 const { signal } = new AbortController()
@@ -20,7 +20,7 @@ const text = (['nat', 'filter', 'mangle'] as const)
   .join('')
 const entry = { id: 'rules', kind: 'rules', digest: 'ours', text } as const
 
-let namespace: Namespace
+let namespace: EnteredNamespace
 beforeAll(() => {
   namespace = enterNamespace()
 })

@@ -5,10 +5,10 @@ import { once } from 'node:events'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import type { Mode } from '../../src/backend/backend.ts'
+import { type FixedApi, serveObjects } from '../lab/fixed-api.ts'
 import { nodeName } from '../scenarios/expand.ts'
-import { type FixedApi, serveObjects } from './iptables-api.ts'
-import { privateLock } from './iptables-lab.ts'
-import { clusterIp, extras, nodeIp, podIps, until, World, web } from './iptables-world.ts'
+import { privateLock } from './iptables-holdings.ts'
+import { clusterIp, extras, NodeNetwork, nodeIp, podIps, until, web } from './node-network.ts'
 
 privateLock()
 
@@ -21,25 +21,25 @@ const program = [
 ]
 const metrics = '127.0.0.1:10249'
 
-let world: World
+let network: NodeNetwork
 let api: FixedApi
 const children = new Set<ChildProcess>()
 
 beforeAll(async () => {
-  world = await World.create()
-  api = await serveObjects(world.node, nodeName, nodeIp, [...web().put, ...extras(10).put])
+  network = await NodeNetwork.create()
+  api = await serveObjects(network.node, nodeName, nodeIp, [...web().put, ...extras(10).put])
 })
 
 afterAll(async () => {
   for (const child of children) child.kill('SIGKILL')
   api?.close()
-  await world?.close()
+  await network?.close()
 })
 
 /** The proxy, when its rules are in. */
 async function start(mode: Mode): Promise<{ stop(): Promise<void> }> {
   const args = [
-    ...['netns', 'exec', world.node.name, ...program, `--master=${api.url}`, `--proxy-mode=${mode}`],
+    ...['netns', 'exec', network.node.name, ...program, `--master=${api.url}`, `--proxy-mode=${mode}`],
     ...[`--hostname-override=${nodeName}`, '--cluster-cidr=10.0.0.0/8', '--conntrack-max-per-core=0'],
     ...['--healthz-bind-address=', `--metrics-bind-address=${metrics}`, '--nodeport-addresses=0.0.0.0/0'],
   ]
@@ -53,7 +53,7 @@ async function start(mode: Mode): Promise<{ stop(): Promise<void> }> {
   const exited = once(child, 'exit')
   const synced = async () => {
     if (child.exitCode !== null) throw new Error(`the proxy ended: ${said.slice(-2000)}`)
-    const { stdout } = await world.node.exec('curl', ['-s', `http://${metrics}/metrics`])
+    const { stdout } = await network.node.exec('curl', ['-s', `http://${metrics}/metrics`])
     return /sync_proxy_rules_last_timestamp_seconds\{ip_family="IPv4"\} [1-9]/.test(stdout)
   }
   await until(`${mode} has synced`, synced, 40_000)
@@ -68,8 +68,8 @@ async function start(mode: Mode): Promise<{ stop(): Promise<void> }> {
 
 /** What is left of each mode on the node. */
 async function traces(): Promise<Partial<Record<Mode, boolean>>> {
-  const tables = await world.run('nft list tables')
-  const rules = await world.run('iptables-save')
+  const tables = await network.run('nft list tables')
+  const rules = await network.run('iptables-save')
   return {
     nftables: tables.includes('kube-proxy'),
     iptables: rules.includes('KUBE-SVC-') || rules.includes('KUBE-SERVICES'),
@@ -89,13 +89,13 @@ describe('a proxy in another mode', () => {
       ['iptables', false],
       ['nftables', true],
     ] as const) {
-      const held = await world.dial(clusterIp, 80)
+      const held = await network.dial(clusterIp, 80)
       expect(podIps).toContain(held.answer)
       await before.stop()
       before = await start(mode)
       expect(await traces()).toEqual({ ...nothing, [mode]: true })
-      expect(podIps).toContain(await world.ask())
-      expect(podIps).toContain(await world.ask(nodeIp, 30080))
+      expect(podIps).toContain(await network.ask())
+      expect(podIps).toContain(await network.ask(nodeIp, 30080))
       // A relayed connection ends with its relay; a translated one is the kernel’s own.
       if (kept) {
         const answer = once(held.socket, 'data')
@@ -119,15 +119,15 @@ describe('ports of the host that others translate', () => {
   }`
 
   it.each(['nftables', 'iptables'] as const)('J22: work beside ours, and ours beside them: %s', async (mode) => {
-    await world.run(`nft '${rules}'`)
+    await network.run(`nft '${rules}'`)
     const proxy = await start(mode)
-    for (let i = 0; i < 5; i++) expect(await world.ask(nodeIp, 80)).toBe(podIps[0])
+    for (let i = 0; i < 5; i++) expect(await network.ask(nodeIp, 80)).toBe(podIps[0])
     const seen = new Set<string>()
-    for (let i = 0; i < 60 && seen.size < 2; i++) seen.add(await world.ask())
-    for (let i = 0; i < 5; i++) seen.add(await world.ask(nodeIp, 30080))
+    for (let i = 0; i < 60 && seen.size < 2; i++) seen.add(await network.ask())
+    for (let i = 0; i < 5; i++) seen.add(await network.ask(nodeIp, 30080))
     expect([...seen].sort()).toEqual([...podIps])
     await proxy.stop()
-    expect(await world.ask(nodeIp, 80)).toBe(podIps[0])
-    await world.run('nft delete table ip hostports')
+    expect(await network.ask(nodeIp, 80)).toBe(podIps[0])
+    await network.run('nft delete table ip hostports')
   })
 })

@@ -29,14 +29,14 @@ import {
   writeSet,
   writeTable,
 } from '../../src/sys/netlink/nft/write-objects.ts'
+import { type EnteredNamespace, enterNamespace } from '../lab/entered-namespace.ts'
 import { canOwn, kernelAtLeast, nftWritesRanges, patience } from '../lab/vm.ts'
-import { enterNamespace, type Namespace } from './support-netns.ts'
 
 const table = 'kube-proxy'
 const vip = { 4: '10.96.0.1', 6: 'fd00:96::1' } as const
 const endpoints = { 4: ['10.0.0.2', '10.0.0.3'], 6: ['fd00::2', 'fd00::3'] } as const
 
-let namespace: Namespace
+let namespace: EnteredNamespace
 const open: { close(): void }[] = []
 
 beforeAll(() => {

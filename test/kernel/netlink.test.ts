@@ -8,13 +8,13 @@ import { MessageWriter } from '../../src/sys/netlink/message-writer.ts'
 import { errnoOf } from '../../src/sys/netlink/netlink-errors.ts'
 import { NetlinkSocket } from '../../src/sys/netlink/socket.ts'
 import { subscribe } from '../../src/sys/netlink/subscribe.ts'
-import { enterNamespace, type Namespace } from './support-netns.ts'
+import { type EnteredNamespace, enterNamespace } from '../lab/entered-namespace.ts'
 
 const GETTABLE = 0xa01
 const GETGEN = 0xa10
 const nftablesGroup = 7
 
-let namespace: Namespace
+let namespace: EnteredNamespace
 const open: { close(): void }[] = []
 
 beforeAll(() => {

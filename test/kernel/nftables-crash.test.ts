@@ -8,19 +8,19 @@ import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
 import { Nftables } from '../../src/sys/netlink/nft/nftables.ts'
+import { type EnteredNamespace, enterNamespace } from '../lab/entered-namespace.ts'
 import { canOwn, full, inVm, patience } from '../lab/vm.ts'
 import type { Manifest, NodeSettings } from '../scenarios/format.ts'
-import { type Bundle, bundleProgram } from './bundle.ts'
-import { scenario } from './live.ts'
+import { type Bundle, bundleProgram } from '../support/bundle-program.ts'
+import { scenario } from './in-process-proxy.ts'
 import type { Order } from './nftables.worker.ts'
-import { enterNamespace, type Namespace } from './support-netns.ts'
 
 const kills = Number(process.env.KILLS ?? (!inVm ? 15 : full ? 8 : 3))
 const stable = 8
 const churning = 60
 const hosts = Array.from({ length: 6 }, (_, i) => `10.180.0.${i + 1}`)
 
-let namespace: Namespace
+let namespace: EnteredNamespace
 let bundle: Bundle
 let settings: NodeSettings
 const servers: Server[] = []

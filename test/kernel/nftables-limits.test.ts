@@ -8,15 +8,15 @@ import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
 import type { Backend, Held } from '../../src/backend/backend.ts'
 import { nftables } from '../../src/backend/nftables/backend.ts'
 import { element, type NftEntry } from '../../src/backend/nftables/entries.ts'
+import { type EnteredNamespace, enterNamespace } from '../lab/entered-namespace.ts'
 import { full, inVm, patience } from '../lab/vm.ts'
 import type { Manifest } from '../scenarios/format.ts'
-import { type Bundle, bundleProgram } from './bundle.ts'
-import { LiveProxy, scenario } from './live.ts'
-import { endpointSliceOf, serviceOf } from './manifests.ts'
-import { enterNamespace, type Namespace } from './support-netns.ts'
+import { type Bundle, bundleProgram } from '../support/bundle-program.ts'
+import { InProcessProxy, scenario } from './in-process-proxy.ts'
+import { endpointSliceOf, serviceOf } from './manifest-builders.ts'
 
-let namespace: Namespace
-let proxy: LiveProxy | undefined
+let namespace: EnteredNamespace
+let proxy: InProcessProxy | undefined
 let bundle: Bundle | undefined
 const { node } = scenario('S11')
 
@@ -57,7 +57,7 @@ describe('isolation in the kernel', () => {
         return [...entries, element('service-ips', '172.30.99.99 tcp 80', 'goto nowhere', port.name)]
       },
     }
-    proxy = await LiveProxy.start(node.nftables, { families: [4], backend: backend as unknown as Backend<Held> })
+    proxy = await InProcessProxy.start(node.nftables, { families: [4], backend: backend as unknown as Backend<Held> })
     proxy.put(...[1, 2, 3].flatMap(objects))
     proxy.synced()
     await proxy.settled()
@@ -121,7 +121,7 @@ describe(`${many} services`, () => {
       )
     }
     const load = async () => {
-      proxy = await LiveProxy.start(node.nftables, { families: [4] })
+      proxy = await InProcessProxy.start(node.nftables, { families: [4] })
       proxy.put(...manifests)
       await watch('sync', async () => {
         proxy?.synced()

@@ -4,17 +4,17 @@ import { execFileSync } from 'node:child_process'
 import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
+import { type EnteredNamespace, enterNamespace } from '../lab/entered-namespace.ts'
 import { canOwn, nftWritesRanges } from '../lab/vm.ts'
-import { LiveProxy, objectsOf, scenario } from './live.ts'
-import { serviceOf } from './manifests.ts'
-import { enterNamespace, type Namespace } from './support-netns.ts'
+import { InProcessProxy, objectsOf, scenario } from './in-process-proxy.ts'
+import { serviceOf } from './manifest-builders.ts'
 
 const golden = join(import.meta.dirname, '../backend/nftables/table.nft')
 
 const version = execFileSync('nft', ['--version'], { encoding: 'utf8' })
 
-let namespace: Namespace
-let proxy: LiveProxy | undefined
+let namespace: EnteredNamespace
+let proxy: InProcessProxy | undefined
 
 beforeAll(() => {
   namespace = enterNamespace()
@@ -33,7 +33,7 @@ const nft = (...args: string[]) => namespace.exec('nft', args)
 async function load(features?: string): Promise<void> {
   const four = scenario('S11')
   const six = scenario('S11.v6')
-  proxy = await LiveProxy.start(
+  proxy = await InProcessProxy.start(
     { ...four.node.nftables, serviceCIDRs: [...four.node.nftables.serviceCIDRs, ...six.node.nftables.serviceCIDRs] },
     features === undefined ? {} : { features },
   )

@@ -6,10 +6,10 @@ import { Socket } from 'node:net'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
-import { type Bundle, bundleProgram } from './bundle.ts'
-import { LiveProxy, scenario } from './live.ts'
-import { endpointSliceOf, serviceOf } from './manifests.ts'
-import { enterNamespace, type Namespace } from './support-netns.ts'
+import { type EnteredNamespace, enterNamespace } from '../lab/entered-namespace.ts'
+import { type Bundle, bundleProgram } from '../support/bundle-program.ts'
+import { InProcessProxy, scenario } from './in-process-proxy.ts'
+import { endpointSliceOf, serviceOf } from './manifest-builders.ts'
 
 /** `npm run test:storm` sends the full number. */
 const connections = Number(process.env.STORM ?? 40_000)
@@ -23,9 +23,9 @@ const services = [
   { name: 'three', vip: '172.30.0.3', net: '10.180.3', spec: sticky },
 ]
 
-let namespace: Namespace
+let namespace: EnteredNamespace
 let bundle: Bundle
-let proxy: LiveProxy
+let proxy: InProcessProxy
 const children: ChildProcess[] = []
 
 beforeAll(async () => {
@@ -120,7 +120,7 @@ describe('a storm of endpoint changes', () => {
     const { createServer } = await import('node:net')
     const echo = createServer((socket) => socket.on('error', () => undefined).pipe(socket))
     await new Promise<void>((resolve) => echo.listen(7, '0.0.0.0', resolve))
-    proxy = await LiveProxy.start(scenario('S11').node.nftables, { families: [4] })
+    proxy = await InProcessProxy.start(scenario('S11').node.nftables, { families: [4] })
     for (const { name, vip, net, spec } of services) {
       proxy.put(
         serviceOf(

@@ -4,10 +4,10 @@ import { execFile } from 'node:child_process'
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
 import { cleanupNftables } from '../../src/backend/nftables/backend.ts'
 import { silentLogger } from '../../src/lib/log.ts'
+import { type EnteredNamespace, enterNamespace } from '../lab/entered-namespace.ts'
 import { canOwn, full, inVm, patience } from '../lab/vm.ts'
 import type { Manifest } from '../scenarios/format.ts'
-import { LiveProxy, objectsOf, scenario } from './live.ts'
-import { enterNamespace, type Namespace } from './support-netns.ts'
+import { InProcessProxy, objectsOf, scenario } from './in-process-proxy.ts'
 
 const t = 'ip kube-proxy'
 /** What each does, as text for `nft -f`. */
@@ -38,8 +38,8 @@ const tampering: Readonly<Record<string, string>> = {
   'add a set and use it': `add set ${t} foreign { type ipv4_addr ; }\ninsert rule ${t} services ip saddr @foreign drop`,
 }
 
-let namespace: Namespace
-let proxy: LiveProxy | undefined
+let namespace: EnteredNamespace
+let proxy: InProcessProxy | undefined
 
 beforeAll(() => {
   namespace = enterNamespace()
@@ -77,9 +77,9 @@ async function contents(): Promise<readonly string[]> {
     .sort()
 }
 
-async function start(features?: string): Promise<LiveProxy> {
+async function start(features?: string): Promise<InProcessProxy> {
   const { node } = scenario('S11')
-  proxy = await LiveProxy.start(node.nftables, { families: [4], ...(features === undefined ? {} : { features }) })
+  proxy = await InProcessProxy.start(node.nftables, { families: [4], ...(features === undefined ? {} : { features }) })
   proxy.put(...objectsOf(scenario('S11')))
   proxy.synced()
   await proxy.settled()
@@ -179,7 +179,7 @@ describe.skipIf(!canOwn)('two proxies at once', () => {
   it('leave the table to the first; the second says so, and takes over when the first ends', async () => {
     const first = await start()
     const { node } = scenario('S11')
-    const second = await LiveProxy.start(node.nftables, { families: [4] })
+    const second = await InProcessProxy.start(node.nftables, { families: [4] })
     try {
       second.put(...objectsOf(scenario('S11')))
       second.synced()

@@ -5,7 +5,7 @@ import { silentLogger as log } from '../../src/lib/log.ts'
 import { systemClock } from '../../src/lib/time.ts'
 import { ConntrackTable } from '../../src/sys/netlink/conntrack.ts'
 import type { Manifest, NodeSettings } from '../scenarios/format.ts'
-import { LiveProxy } from './live.ts'
+import { InProcessProxy } from './in-process-proxy.ts'
 
 export type Order =
   | { readonly do: 'start'; readonly settings: NodeSettings; readonly manifests: readonly Manifest[] }
@@ -13,7 +13,7 @@ export type Order =
   | { readonly do: 'churn'; readonly rounds: readonly (readonly Manifest[])[] }
   | { readonly do: 'stop' }
 
-let proxy: LiveProxy | undefined
+let proxy: InProcessProxy | undefined
 
 process.on('message', (order: Order) => {
   obey(order).then(
@@ -25,7 +25,7 @@ process.on('disconnect', () => process.exit())
 
 async function obey(order: Order): Promise<object> {
   if (order.do === 'start') {
-    proxy = await LiveProxy.start(order.settings, { families: [4], log })
+    proxy = await InProcessProxy.start(order.settings, { families: [4], log })
     const { engine } = proxy
     const cleaner = new ConntrackCleaner({
       table: new ConntrackTable(),
@@ -40,7 +40,7 @@ async function obey(order: Order): Promise<object> {
     await cleaner.clean(4)
     return { started: true, changes: proxy.reports.reduce((sum, { put, dropped }) => sum + put + dropped, 0) }
   }
-  const running = proxy as LiveProxy
+  const running = proxy as InProcessProxy
   if (order.do === 'churn') {
     for (let i = 0; ; i++) {
       const since = running.reports.length

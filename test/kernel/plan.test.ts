@@ -5,7 +5,7 @@ import { mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, describe, expect, it } from 'vitest'
-import { shop } from '../commands/support.ts'
+import { shop } from '../commands/run-command.ts'
 
 const worker = join(import.meta.dirname, '../commands/sluice.worker.ts')
 const folder = mkdtempSync(join(tmpdir(), 'sluice-plan-'))

@@ -21,7 +21,7 @@ import {
   serve,
   setsockopt,
   socket,
-} from './blocking.ts'
+} from './blocking-sockets.ts'
 
 const [IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT] = [0, 24]
 

@@ -5,7 +5,7 @@ import { chmodSync, cpSync, existsSync, mkdtempSync, readdirSync, rmSync, writeF
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, describe, expect, it } from 'vitest'
-import { bundleProgram } from './bundle.ts'
+import { bundleProgram } from '../support/bundle-program.ts'
 
 const root = join(import.meta.dirname, '../..')
 const worker = join(root, 'test/commands/sluice.worker.ts')

@@ -5,11 +5,12 @@ import { once } from 'node:events'
 import { createServer, Socket } from 'node:net'
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
 import type { Manifest } from '../scenarios/format.ts'
-import { type Flavour, privateLock } from './iptables-lab.ts'
+import { type Flavour, privateLock } from './iptables-holdings.ts'
 import {
   clusterIp,
   delay,
   expand,
+  NodeNetwork,
   nodeIp,
   overhearing,
   ProxyProcess,
@@ -17,36 +18,35 @@ import {
   refusing,
   single,
   until,
-  World,
   web,
-} from './iptables-world.ts'
+} from './node-network.ts'
 
 privateLock()
 
-const start = (world: World) => ProxyProcess.start(world, web().put, {}, 'userspace')
+const start = (network: NodeNetwork) => ProxyProcess.start(network, web().put, {}, 'userspace')
 
 describe.each<Flavour>(['nft', 'legacy'])('life of userspace mode, %s', (flavour) => {
-  let world: World
+  let network: NodeNetwork
   const ipt = `iptables-${flavour}`
 
   beforeAll(async () => {
-    world = await World.create()
-    await world.useFlavour(flavour)
+    network = await NodeNetwork.create()
+    await network.useFlavour(flavour)
   })
 
   afterEach(async () => {
-    for (const proxy of world.proxies.splice(0)) if (proxy !== running) await proxy.kill()
+    for (const proxy of network.proxies.splice(0)) if (proxy !== running) await proxy.kill()
   })
 
   afterAll(async () => {
     await running?.kill()
-    await world?.close()
+    await network?.close()
   })
 
   let running: ProxyProcess | undefined
   /** One process for all tests that need not begin or end it, with the services that there were at first. */
   const shared = async (): Promise<ProxyProcess> => {
-    running ??= await start(world)
+    running ??= await start(network)
     await running.apply(web())
     await running.settle()
     return running
@@ -54,50 +54,50 @@ describe.each<Flavour>(['nft', 'legacy'])('life of userspace mode, %s', (flavour
 
   /** Ports that rules lead to. */
   const ports = async (): Promise<readonly number[]> => {
-    const saved = await world.run(`${ipt}-save -t nat`)
+    const saved = await network.run(`${ipt}-save -t nat`)
     return [...new Set([...saved.matchAll(/--to-destination \S+:(\d+)/g)].map((match) => Number(match[1])))]
   }
 
   it('leads nowhere while it is dead, and to the new process as soon as that listens', async () => {
     let before: readonly number[] = []
     for (let round = 0; round < 4; round++) {
-      const proxy = await start(world)
+      const proxy = await start(network)
       await proxy.settle()
-      for (let i = 0; i < 4; i++) expect(podIps).toContain(await world.ask())
-      expect(podIps).toContain(await world.ask(nodeIp, 30_080))
+      for (let i = 0; i < 4; i++) expect(podIps).toContain(await network.ask())
+      expect(podIps).toContain(await network.ask(nodeIp, 30_080))
       const now = await ports()
       expect(now).toHaveLength(1)
       expect(now).not.toEqual(before)
       before = now
       await proxy.kill()
-      expect(await world.ask()).toBe('ECONNREFUSED')
+      expect(await network.ask()).toBe('ECONNREFUSED')
     }
   })
 
   it('listens only when rules of a dead process lead nowhere: its ports may be those of other services now', async () => {
-    const first = await start(world)
+    const first = await start(network)
     await first.settle()
     await first.kill()
-    const { path, heard, end } = await overhearing(world, flavour)
-    const next = await ProxyProcess.start(world, web().put, { PATH: path }, 'userspace')
+    const { path, heard, end } = await overhearing(network, flavour)
+    const next = await ProxyProcess.start(network, web().put, { PATH: path }, 'userspace')
     await next.settle()
     expect(heard()[0]).toMatch(/^0 listeners, leads to 1( |$)/)
     expect(heard().at(-1)).toMatch(/^1 listeners, leads to \d\d+( |$)/)
-    expect(podIps).toContain(await world.ask())
+    expect(podIps).toContain(await network.ask())
     await next.kill()
     end()
   })
 
   it('survives kill -9 in the middle of syncs', async () => {
     for (let round = 0; round < 25; round++) {
-      const proxy = await start(world)
+      const proxy = await start(network)
       await delay(Math.random() * 200)
       await proxy.kill()
     }
-    const proxy = await start(world)
+    const proxy = await start(network)
     await proxy.settle()
-    for (let i = 0; i < 4; i++) expect(podIps).toContain(await world.ask())
-    const saved = await world.run(`${ipt}-save`)
+    for (let i = 0; i < 4; i++) expect(podIps).toContain(await network.ask())
+    const saved = await network.run(`${ipt}-save`)
     const hooks = saved.split('\n').filter((line) => /^-A (?!KUBE-).*-j KUBE-(?:PORTALS|NODEPORT)-/.test(line))
     expect(hooks).toHaveLength(8)
     expect(new Set(hooks).size).toBe(8)
@@ -105,27 +105,27 @@ describe.each<Flavour>(['nft', 'legacy'])('life of userspace mode, %s', (flavour
   })
 
   it('names and isolates a service whose rules are refused; all others go in', async () => {
-    const { path, end } = await refusing(world, flavour, 'bad/one')
+    const { path, end } = await refusing(network, flavour, 'bad/one')
     const begin = (...more: readonly Manifest[]) =>
-      ProxyProcess.start(world, [...web().put, ...more], { PATH: path }, 'userspace')
+      ProxyProcess.start(network, [...web().put, ...more], { PATH: path }, 'userspace')
     const bad = single('bad/one', '172.30.9.9')
     const proxy = await begin()
     await proxy.settle()
     await proxy.apply({ drop: [], put: [...bad, ...single('good/one', '172.30.9.10')] })
     await proxy.settle()
-    expect(await world.ask('172.30.9.10')).toBe(podIps[0])
-    expect(podIps).toContain(await world.ask())
+    expect(await network.ask('172.30.9.10')).toBe(podIps[0])
+    expect(podIps).toContain(await network.ask())
     expect(proxy.log).toMatch(/a service cannot be programmed; all others go on.*bad\/one/)
     expect(proxy.log).not.toMatch(/cannot be programmed.*(?:good\/one|ns1\/web)/)
-    expect(await world.ask('172.30.9.9', 80, 300)).toBe('timeout')
+    expect(await network.ask('172.30.9.9', 80, 300)).toBe('timeout')
     await proxy.kill()
     // Everything anew, with the culprit among it.
     const next = await begin(...bad)
     await next.settle()
-    expect(podIps).toContain(await world.ask())
+    expect(podIps).toContain(await network.ask())
     expect(next.log).toMatch(/a service cannot be programmed; all others go on.*bad\/one/)
     end()
-    await until('the service is tried again', async () => (await world.ask('172.30.9.9', 80, 600)) === podIps[0])
+    await until('the service is tried again', async () => (await network.ask('172.30.9.9', 80, 600)) === podIps[0])
   })
 
   it('answers UDP though other services change meanwhile', async () => {
@@ -135,10 +135,10 @@ describe.each<Flavour>(['nft', 'legacy'])('life of userspace mode, %s', (flavour
     ]
     // A busy machine must not take the flow for idle before the answer comes.
     const env = { SLUICE_TEST_UDP_IDLE_MS: '60000' }
-    const proxy = await ProxyProcess.start(world, udp('ns1/dns', '172.30.0.53', podIps[0]), env, 'userspace')
+    const proxy = await ProxyProcess.start(network, udp('ns1/dns', '172.30.0.53', podIps[0]), env, 'userspace')
     await proxy.settle()
-    const pod = createSocket('udp4').bind({ fd: world.pod(0).openSocket('udp', podIps[0], 5353) })
-    const client = createSocket('udp4').bind({ fd: world.client.openSocket('udp', '192.168.0.100', 0) })
+    const pod = createSocket('udp4').bind({ fd: network.pod(0).openSocket('udp', podIps[0], 5353) })
+    const client = createSocket('udp4').bind({ fd: network.client.openSocket('udp', '192.168.0.100', 0) })
     const asked = once(pod, 'message')
     client.send('question', 53, '172.30.0.53')
     const [, from] = await asked
@@ -155,17 +155,17 @@ describe.each<Flavour>(['nft', 'legacy'])('life of userspace mode, %s', (flavour
   it('hides dead endpoints from clients', async () => {
     const proxy = await shared()
     // Nobody has the first two addresses; nothing comes back from there, not even an error.
-    await world.run(`ip route add blackhole 10.180.0.8; ${ipt} -I OUTPUT -d 10.180.0.9 -j DROP`)
+    await network.run(`ip route add blackhole 10.180.0.8; ${ipt} -I OUTPUT -d 10.180.0.9 -j DROP`)
     await proxy.apply(web(['10.180.0.8', '10.180.0.9', podIps[0]]))
     await proxy.settle()
-    const answers = await Promise.all(Array.from({ length: 12 }, () => world.ask(clusterIp, 80, 10_000)))
-    await world.run(`${ipt} -D OUTPUT -d 10.180.0.9 -j DROP; ip route del blackhole 10.180.0.8`)
+    const answers = await Promise.all(Array.from({ length: 12 }, () => network.ask(clusterIp, 80, 10_000)))
+    await network.run(`${ipt} -D OUTPUT -d 10.180.0.9 -j DROP; ip route del blackhole 10.180.0.8`)
     expect(new Set(answers)).toEqual(new Set([podIps[0]]))
   })
 
   it('cuts no connection when endpoints change, nor when the service goes', async () => {
     const proxy = await shared()
-    const { answer, socket } = await world.dial(clusterIp, 80)
+    const { answer, socket } = await network.dial(clusterIp, 80)
     const again = async () => {
       socket.write('again\n')
       return String((await once(socket, 'data'))[0]).trim()
@@ -175,7 +175,7 @@ describe.each<Flavour>(['nft', 'legacy'])('life of userspace mode, %s', (flavour
     expect(await again()).toBe(answer)
     await proxy.apply({ drop: web().put, put: [] })
     await proxy.settle()
-    expect(await world.ask(clusterIp, 80, 500)).toBe('timeout')
+    expect(await network.ask(clusterIp, 80, 500)).toBe('timeout')
     expect(await again()).toBe(answer)
     socket.destroy()
   })
@@ -183,18 +183,18 @@ describe.each<Flavour>(['nft', 'legacy'])('life of userspace mode, %s', (flavour
   it('lets nobody in by the port of a listener', async () => {
     await shared()
     const [port] = (await ports()) as [number]
-    expect(await world.ask(nodeIp, port)).toBe('ECONNREFUSED')
-    expect(podIps).toContain(await world.ask())
+    expect(await network.ask(nodeIp, port)).toBe('ECONNREFUSED')
+    expect(podIps).toContain(await network.ask())
   })
 
   it('leaves alone who has the port of a listener on loopback', async () => {
     await shared()
     const [port] = await ports()
     const server = createServer((socket) => socket.end('mine')).listen({
-      fd: world.node.openSocket('tcp', '127.0.0.1', port as number),
+      fd: network.node.openSocket('tcp', '127.0.0.1', port as number),
     })
     await once(server, 'listening')
-    const client = new Socket({ fd: world.node.openSocket('tcp', '127.0.0.1', 0) })
+    const client = new Socket({ fd: network.node.openSocket('tcp', '127.0.0.1', 0) })
     const heard = once(client, 'data')
     client.connect({ host: '127.0.0.1', port: port as number })
     expect(String((await heard)[0])).toBe('mine')
@@ -204,15 +204,15 @@ describe.each<Flavour>(['nft', 'legacy'])('life of userspace mode, %s', (flavour
 
   it('comes through a firewall that lets nothing in by default', async () => {
     await shared()
-    await world.run(`${ipt} -A INPUT -m conntrack --ctstate ESTABLISHED -j ACCEPT; ${ipt} -A INPUT -j DROP`)
-    const answer = await world.ask(nodeIp, 30_080)
-    await world.run(`${ipt} -D INPUT -j DROP; ${ipt} -D INPUT -m conntrack --ctstate ESTABLISHED -j ACCEPT`)
+    await network.run(`${ipt} -A INPUT -m conntrack --ctstate ESTABLISHED -j ACCEPT; ${ipt} -A INPUT -j DROP`)
+    const answer = await network.ask(nodeIp, 30_080)
+    await network.run(`${ipt} -D INPUT -j DROP; ${ipt} -D INPUT -m conntrack --ctstate ESTABLISHED -j ACCEPT`)
     expect(podIps).toContain(answer)
   })
 
   it('serves node ports on localhost', async () => {
     await shared()
-    const line = await world.run(`bash -c 'exec 3<>/dev/tcp/127.0.0.1/30080; echo hello >&3; head -1 <&3'`)
+    const line = await network.run(`bash -c 'exec 3<>/dev/tcp/127.0.0.1/30080; echo hello >&3; head -1 <&3'`)
     expect(podIps).toContain(line.trim())
   })
 
@@ -220,7 +220,7 @@ describe.each<Flavour>(['nft', 'legacy'])('life of userspace mode, %s', (flavour
     const proxy = await shared()
     const saw = proxy.log.match(/somebody else/g)?.length
     for (let i = 1; i <= 6; i++) {
-      await world.run(
+      await network.run(
         `${ipt} -w 5 -t nat -A PREROUTING -d 10.7.0.${i} -j ACCEPT && ${ipt} -w 5 -I INPUT -s 10.7.0.${i} -j DROP`,
       )
       await proxy.apply({ drop: [], put: single(`other/n${i}`, `172.30.8.${i}`) })
@@ -229,11 +229,11 @@ describe.each<Flavour>(['nft', 'legacy'])('life of userspace mode, %s', (flavour
     await proxy.settle()
     // A look.
     await delay(600)
-    const saved = await world.run(`${ipt}-save`)
+    const saved = await network.run(`${ipt}-save`)
     for (let i = 1; i <= 6; i++) {
       expect(saved).toContain(`-A PREROUTING -d 10.7.0.${i}/32 -j ACCEPT`)
       expect(saved).toContain(`-A INPUT -s 10.7.0.${i}/32 -j DROP`)
-      expect(await world.ask(`172.30.8.${i}`)).toBe(podIps[0])
+      expect(await network.ask(`172.30.8.${i}`)).toBe(podIps[0])
     }
     expect(proxy.log.match(/somebody else/g)?.length).toBe(saw)
   })
@@ -246,20 +246,20 @@ describe.each<Flavour>(['nft', 'legacy'])('life of userspace mode, %s', (flavour
     const proxy = await shared()
     const told = () => proxy.log.match(/somebody else changed our rules/g)?.length ?? 0
     const before = told()
-    await world.run(command)
-    expect(podIps).not.toContain(await world.ask(clusterIp, 80, 200))
-    await until('repaired', async () => (podIps as readonly string[]).includes(await world.ask(clusterIp, 80, 500)))
+    await network.run(command)
+    expect(podIps).not.toContain(await network.ask(clusterIp, 80, 200))
+    await until('repaired', async () => (podIps as readonly string[]).includes(await network.ask(clusterIp, 80, 500)))
     expect(told()).toBe(before + 1)
   })
 
   it('leaves nothing behind when it is cleaned up, and everything that is not its own', async () => {
-    const save = async () => (await world.run(`${ipt}-save`)).replace(/^#.*\n/gm, '').replace(/\[\d+:\d+\]/g, '')
+    const save = async () => (await network.run(`${ipt}-save`)).replace(/^#.*\n/gm, '').replace(/\[\d+:\d+\]/g, '')
     await running?.kill()
     running = undefined
-    await world.run(
+    await network.run(
       `${ipt} -t nat -N CNI-X; ${ipt} -t nat -A PREROUTING -d 10.9.0.1 -j CNI-X; ${ipt} -A INPUT -s 10.9.0.1 -j DROP`,
     )
-    const proxy = await start(world)
+    const proxy = await start(network)
     await proxy.settle()
     expect(await save()).toMatch(/-j KUBE-PORTALS-FILTER/)
     await proxy.ask({ ask: 'stop', keepBase: false })

@@ -4,8 +4,8 @@ import { afterAll } from 'vitest'
 import { runCorpus } from '../lab/corpus.ts'
 import type { Deviation } from '../lab/driver.ts'
 import { EngineDriver } from '../lab/engine-driver.ts'
-import { privateLock } from './iptables-lab.ts'
-import { holdings } from './userspace-lab.ts'
+import { privateLock } from './iptables-holdings.ts'
+import { holdings } from './userspace-holdings.ts'
 
 privateLock()
 

@@ -8,7 +8,7 @@ import { type Client, defaultUserAgent, type RequestObserver } from '../../src/k
 import { readLines, turnBytes } from '../../src/kube/line-stream.ts'
 import { TokenBucket } from '../../src/kube/rate-limiter.ts'
 import { ProxyError } from '../../src/lib/errors.ts'
-import { hurriedClock } from './clock.ts'
+import { fastClock } from '../support/fast-clock.ts'
 import {
   type Answer,
   clientTo,
@@ -170,7 +170,7 @@ describe('requests', () => {
 
   it('comes back when asked to, at most ten times', async () => {
     const busy = json({}, 429, { 'retry-after': '2' })
-    const clock = hurriedClock(1000)
+    const clock = fastClock(1000)
     const retries: string[] = []
     const observer: RequestObserver = {
       request() {},
@@ -190,7 +190,7 @@ describe('requests', () => {
 
   it('gives up on a server that does not answer, or stops in the middle', async () => {
     const half: Answer = (response) => void response.writeHead(200).write('{"a":')
-    const client = open(connectionTo((await serve([hang, half, hangUp])).url), hurriedClock(500))
+    const client = open(connectionTo((await serve([hang, half, hangUp])).url), fastClock(500))
     expect(await failure(client.request({ path: '/' }))).toMatchObject({
       code: 'timeout',
       message: expect.stringContaining('no answer'),
@@ -377,7 +377,7 @@ describe('credentials', () => {
     const file = join(temporary(), 'token')
     writeFileSync(file, 'old\n')
     let now = 0
-    const clock = { ...hurriedClock(1), now: () => now }
+    const clock = { ...fastClock(1), now: () => now }
     const client = open(connectionTo(server.url, { auth: { kind: 'token-file', file, token: '' } }), clock)
     await client.request({ path: '/' })
     writeFileSync(file, 'new\n')
@@ -434,7 +434,7 @@ printf '{"kind":"ExecCredential","apiVersion":"client.authentication.k8s.io/v1",
       cluster: { server: 'https://x' },
     }
     let now = Date.parse(expires) - 10_000
-    const clock = { ...hurriedClock(1), now: () => now }
+    const clock = { ...fastClock(1), now: () => now }
     let good = 'arg-env-1'
     const server = await serve(withToken(() => good))
     const client = open(connectionTo(server.url, { auth: { kind: 'exec', plugin } }), clock)
@@ -531,7 +531,7 @@ printf '{"kind":"ExecCredential","apiVersion":"client.authentication.k8s.io/v1",
 
 describe('rate limit', () => {
   it('lets a burst through, then spaces requests', async () => {
-    const clock = hurriedClock(100)
+    const clock = fastClock(100)
     const frozen = { ...clock, monotonic: () => 0 }
     const bucket = new TokenBucket(5, 3, frozen)
     const waits = await Promise.all(Array.from({ length: 6 }, () => bucket.acquire()))
@@ -540,7 +540,7 @@ describe('rate limit', () => {
 
   it('fills up with time, to the burst and no further', async () => {
     let at = 0
-    const clock = { ...hurriedClock(1000), monotonic: () => at }
+    const clock = { ...fastClock(1000), monotonic: () => at }
     const bucket = new TokenBucket(10, 2, clock)
     expect([await bucket.acquire(), await bucket.acquire(), await bucket.acquire()]).toEqual([0, 0, 100])
     at = 60_000
@@ -548,14 +548,14 @@ describe('rate limit', () => {
   })
 
   it('gives the token of one who left to the next', async () => {
-    const bucket = new TokenBucket(1, 1, { ...hurriedClock(1000), monotonic: () => 0 })
+    const bucket = new TokenBucket(1, 1, { ...fastClock(1000), monotonic: () => 0 })
     await bucket.acquire()
     await expect(bucket.acquire(AbortSignal.abort(new Error('left')))).rejects.toThrow('left')
     expect(await bucket.acquire()).toBe(1000)
   })
 
   it('knows no limit below zero, and the default at zero', async () => {
-    const clock = { ...hurriedClock(1000), monotonic: () => 0 }
+    const clock = { ...fastClock(1000), monotonic: () => 0 }
     const unlimited = new TokenBucket(-1, 0, clock)
     for (let i = 0; i < 100; i++) expect(await unlimited.acquire()).toBe(0)
     const standard = new TokenBucket(0, 0, clock)

@@ -1,7 +1,7 @@
 import { afterEach, describe, expect, it } from 'vitest'
 import { EventRecorder, type Occurrence } from '../../src/kube/events.ts'
 import { silentLogger } from '../../src/lib/log.ts'
-import { hurriedClock, until } from './clock.ts'
+import { fastClock, until } from '../support/fast-clock.ts'
 import { type Answer, clientTo, connectionTo, hangUp, json, refuse, ScriptServer } from './script-server.ts'
 
 const cleanups: (() => unknown)[] = []
@@ -26,7 +26,7 @@ const bindFailure = (name: string, note = 'cannot bind'): Occurrence => ({
 
 async function setUp(answer: Answer | readonly Answer[], factor = 1000) {
   const server = await new ScriptServer(answer).start()
-  const clock = hurriedClock(factor)
+  const clock = fastClock(factor)
   let now = Date.UTC(2026, 0, 2)
   const manual = { ...clock, now: () => now }
   const client = clientTo(connectionTo(server.url))
@@ -149,7 +149,7 @@ describe('events', () => {
   })
 
   it('holds at most a thousand, and nobody waits', async () => {
-    const clock = hurriedClock(1)
+    const clock = fastClock(1)
     const sent: string[] = []
     const client = {
       request: async (request: { body?: unknown }) => {

@@ -7,8 +7,8 @@ import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
 import type { Connection } from '../../src/kube/connection.ts'
 import { loadConnection } from '../../src/kube/kubeconfig.ts'
 import { ProxyError } from '../../src/lib/errors.ts'
+import { fastClock } from '../support/fast-clock.ts'
 import { CertificateShop, type Pair } from './certificates.ts'
-import { hurriedClock } from './clock.ts'
 import { type Answer, clientTo, connectionTo, json, lines, ScriptServer } from './script-server.ts'
 
 let shop: CertificateShop
@@ -55,7 +55,7 @@ const tlsOptions = (pair: Pair) => ({ cert: pair.cert, key: pair.key })
 const text = (value: string) => ({ field: 'test', text: value })
 const file = (value: string) => ({ field: 'test', file: value })
 
-function open(url: string, more: Partial<Connection>, clock = hurriedClock(1)) {
+function open(url: string, more: Partial<Connection>, clock = fastClock(1)) {
   const client = clientTo(connectionTo(url, more), clock)
   cleanups.push(() => client.close())
   return client
@@ -130,7 +130,7 @@ describe('TLS', () => {
     copyFileSync(clientPair.certFile, certFile)
     copyFileSync(clientPair.keyFile, keyFile)
     let at = 0
-    const clock = { ...hurriedClock(1), monotonic: () => at }
+    const clock = { ...fastClock(1), monotonic: () => at }
     const server = await serve()
     const client = open(
       server.url,
@@ -161,7 +161,7 @@ describe('TLS', () => {
     copyFileSync(ca.certFile, caFile)
     let at = 0
     const server = await serve(serverPair, [lines(['a\n'], 'open'), json({})])
-    const client = open(server.url, { ca: file(caFile) }, { ...hurriedClock(1), monotonic: () => at })
+    const client = open(server.url, { ca: file(caFile) }, { ...fastClock(1), monotonic: () => at })
     const stream = await client.stream({ path: '/' })
     expect((await stream.next()).value).toEqual(['a'])
     writeFileSync(caFile, `${ca.cert}${otherCa.cert}`)

@@ -5,7 +5,7 @@ import { describe, expect, it } from 'vitest'
 import { frontendKey, olderFirst, withoutFrontends } from '../../src/model/conflicts.ts'
 import { resolve } from '../../src/model/resolve.ts'
 import type { ServicePort } from '../../src/model/types.ts'
-import { service, tcp, view } from './builders.ts'
+import { service, tcp, view } from '../support/builders.ts'
 
 const portOf = (given: Parameters<typeof service>[0], node = view()) =>
   resolve(service(given), [], node)[0] as ServicePort

@@ -14,7 +14,7 @@ import {
   topologyOf,
 } from '../../src/model/endpoints.ts'
 import type { EndpointRecord, NodeView, SliceRecord } from '../../src/model/types.ts'
-import { addresses, endpoint, type State, slice, view } from './builders.ts'
+import { addresses, endpoint, type State, slice, view } from '../support/builders.ts'
 
 const both = { cluster: true, local: true }
 const clusterOnly = { cluster: true, local: false }

@@ -5,7 +5,7 @@ import { iptables, iptablesWithoutLocalhost, type ModeBehaviour, nftables } from
 import { resolve } from '../../src/model/resolve.ts'
 import { type Outcome, type Packet, type TraceContext, trace } from '../../src/model/trace.ts'
 import type { NodeView, Protocol, ServiceRecord, SliceRecord } from '../../src/model/types.ts'
-import { endpoint, everyAddress, service, slice, tcp, view } from './builders.ts'
+import { endpoint, everyAddress, service, slice, tcp, view } from '../support/builders.ts'
 
 const nodeAddresses = ['192.168.0.2', '192.168.1.2', '192.168.99.11']
 type Objects = readonly (readonly [ServiceRecord, readonly SliceRecord[]])[]

@@ -3,7 +3,7 @@
 import { readdirSync } from 'node:fs'
 import { join } from 'node:path'
 import { boot } from './boot.ts'
-import { bundleTests } from './bundle.ts'
+import { bundleTests } from './bundle-tests.ts'
 import type { Kernel } from './kernel.ts'
 import type { Outcome } from './runner.worker.ts'
 import type { Traits } from './traits.worker.ts'

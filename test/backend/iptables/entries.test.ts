@@ -4,19 +4,19 @@ import { expect, it } from 'vitest'
 import { chainsOf, type IptEntry, partsOf, sameRules } from '../../../src/backend/iptables/entries.ts'
 import { WrittenRules } from '../../../src/backend/iptables/written.ts'
 import { countUses, OwnChainsSaved } from '../../../src/backend/iptables-kit/table-reader.ts'
-import { endpoint, service, slice, tcp } from '../../model/builders.ts'
-import { Bench } from './write.ts'
+import { endpoint, service, slice, tcp } from '../../support/builders.ts'
+import { WriterHarness } from './writer-harness.ts'
 
 function portOf(...ips: string[]): IptEntry {
-  const bench = new Bench()
-  bench.put(
+  const harness = new WriterHarness()
+  harness.put(
     service({ key: 'ns/s', clusterIps: ['172.30.0.1'], type: 'NodePort', ports: [tcp(80, 'p80', 3001)] }),
     slice(
       ips.map((ip) => endpoint(ip)),
       { key: 'ns/s-a', service: 'ns/s' },
     ),
   )
-  return bench.ledger.claims('ns/s')[0] as IptEntry
+  return harness.ledger.claims('ns/s')[0] as IptEntry
 }
 
 it('is told in parts: rules in shared chains, and every chain with its own', () => {

@@ -3,8 +3,8 @@
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { expect, it } from 'vitest'
-import { endpoint, service, slice, tcp } from '../../model/builders.ts'
-import { Bench } from './write.ts'
+import { endpoint, service, slice, tcp } from '../../support/builders.ts'
+import { WriterHarness } from './writer-harness.ts'
 
 const golden = readFileSync(join(import.meta.dirname, 'overall.txt'), 'utf8')
 
@@ -12,14 +12,14 @@ const golden = readFileSync(join(import.meta.dirname, 'overall.txt'), 'utf8')
 const shortMark = (text: string): string => text.replaceAll('0x00004000', '0x4000')
 
 it('A.17: writes the full example line for line', async () => {
-  const bench = new Bench()
+  const harness = new WriterHarness()
   const of = (n: number, node: string, ...ips: string[]) =>
     slice(
       ips.map((ip) => endpoint(ip, node)),
       { key: `ns${n}/svc${n}-a`, service: `ns${n}/svc${n}` },
     )
-  bench.put(service({ key: 'ns1/svc1', clusterIps: ['172.30.0.41'] }), of(1, 'remote', '10.180.0.1'))
-  bench.put(
+  harness.put(service({ key: 'ns1/svc1', clusterIps: ['172.30.0.41'] }), of(1, 'remote', '10.180.0.1'))
+  harness.put(
     service({
       key: 'ns2/svc2',
       type: 'LoadBalancer',
@@ -32,15 +32,15 @@ it('A.17: writes the full example line for line', async () => {
     }),
     of(2, 'remote', '10.180.0.2'),
   )
-  bench.put(
+  harness.put(
     service({ key: 'ns3/svc3', type: 'NodePort', clusterIps: ['172.30.0.43'], ports: [tcp(80, 'p80', 3003)] }),
     of(3, 'remote', '10.180.0.3'),
   )
-  bench.put(
+  harness.put(
     service({ key: 'ns4/svc4', clusterIps: ['172.30.0.44'], externalIps: ['192.168.99.33'] }),
     of(4, 'remote', '10.180.0.5', '10.180.0.4'),
   )
-  bench.put(
+  harness.put(
     service({
       key: 'ns5/svc5',
       type: 'LoadBalancer',
@@ -52,9 +52,9 @@ it('A.17: writes the full example line for line', async () => {
     }),
     of(5, 'remote', '10.180.0.3'),
   )
-  bench.put(service({ key: 'ns6/svc6', clusterIps: ['172.30.0.46'] }))
+  harness.put(service({ key: 'ns6/svc6', clusterIps: ['172.30.0.46'] }))
 
-  await bench.sync()
-  expect(bench.texts).toHaveLength(1)
-  expect(shortMark(bench.text)).toBe(golden)
+  await harness.sync()
+  expect(harness.texts).toHaveLength(1)
+  expect(shortMark(harness.text)).toBe(golden)
 })

@@ -7,11 +7,11 @@ import { composeJumps, suspectLines } from '../../../src/backend/iptables/restor
 import { jumps } from '../../../src/backend/iptables-kit/chains.ts'
 import { ProxyError } from '../../../src/lib/errors.ts'
 import { ExecError } from '../../../src/sys/process/exec.ts'
-import { endpoint, service, slice, tcp } from '../../model/builders.ts'
-import { allFeatures, Bench, rulesOf } from './write.ts'
+import { endpoint, service, slice, tcp } from '../../support/builders.ts'
+import { allFeatures, rulesOf, WriterHarness } from './writer-harness.ts'
 
-const put = (bench: Bench, n: number, ...ips: string[]) =>
-  bench.put(
+const put = (harness: WriterHarness, n: number, ...ips: string[]) =>
+  harness.put(
     service({ key: `ns/s${n}`, clusterIps: [`172.30.0.${n}`], type: 'NodePort', ports: [tcp(80, 'p80', 3000 + n)] }),
     slice(
       ips.map((ip) => endpoint(ip)),
@@ -39,65 +39,65 @@ const styles: readonly (readonly [string, (line: number, lines: number) => strin
 
 describe('writing', () => {
   it('writes nothing of unchanged services but their part of the shared chains', async () => {
-    const bench = new Bench()
-    put(bench, 1, '10.0.0.1')
-    put(bench, 2, '10.0.0.2')
-    await bench.sync()
-    put(bench, 2, '10.0.0.2', '10.0.0.3')
-    const { lines } = await bench.sync()
-    expect(bench.texts).toHaveLength(2)
-    expect(bench.text).toContain('"ns/s1:p80 cluster IP"')
-    expect(bench.text).not.toMatch(/^:KUBE-SEP-.*\n(?:.*\n)*.*10\.0\.0\.1/m)
-    expect(bench.text.match(/^:KUBE-(?:SVC|SEP|EXT)-/gm)).toHaveLength(2)
+    const harness = new WriterHarness()
+    put(harness, 1, '10.0.0.1')
+    put(harness, 2, '10.0.0.2')
+    await harness.sync()
+    put(harness, 2, '10.0.0.2', '10.0.0.3')
+    const { lines } = await harness.sync()
+    expect(harness.texts).toHaveLength(2)
+    expect(harness.text).toContain('"ns/s1:p80 cluster IP"')
+    expect(harness.text).not.toMatch(/^:KUBE-SEP-.*\n(?:.*\n)*.*10\.0\.0\.1/m)
+    expect(harness.text.match(/^:KUBE-(?:SVC|SEP|EXT)-/gm)).toHaveLength(2)
     expect(lines).toEqual({
-      filter: bench.text.slice(0, bench.text.indexOf('*nat')).match(/^-/gm)?.length,
-      nat: bench.text.slice(bench.text.indexOf('*nat')).match(/^-/gm)?.length,
+      filter: harness.text.slice(0, harness.text.indexOf('*nat')).match(/^-/gm)?.length,
+      nat: harness.text.slice(harness.text.indexOf('*nat')).match(/^-/gm)?.length,
     })
   })
 
   it('forgets what is not among it when everything is written anew', async () => {
-    const bench = new Bench()
-    for (const n of [1, 2, 3]) put(bench, n, `10.0.0.${n}`)
-    await bench.sync()
+    const harness = new WriterHarness()
+    for (const n of [1, 2, 3]) put(harness, n, `10.0.0.${n}`)
+    await harness.sync()
     // As many as before, so that counting alone does not tell.
-    bench.drop('ns/s2')
-    put(bench, 4, '10.0.0.4')
-    bench.ledger.reset([])
-    bench.writer.startAnew()
-    await bench.sync()
-    expect(bench.text).not.toContain('ns/s2')
-    expect([...bench.book.entries()].some(({ service: of }) => of === 'ns/s2')).toBe(false)
-    put(bench, 1, '10.0.0.9')
-    await bench.sync()
-    expect(bench.text).toContain('"ns/s3:p80 cluster IP"')
+    harness.drop('ns/s2')
+    put(harness, 4, '10.0.0.4')
+    harness.ledger.reset([])
+    harness.writer.startAnew()
+    await harness.sync()
+    expect(harness.text).not.toContain('ns/s2')
+    expect([...harness.book.entries()].some(({ service: of }) => of === 'ns/s2')).toBe(false)
+    put(harness, 1, '10.0.0.9')
+    await harness.sync()
+    expect(harness.text).toContain('"ns/s3:p80 cluster IP"')
   })
 
   const ownChains = (text: string) =>
     [...text.matchAll(/^:(KUBE-(?:SVC|EXT|SEP)-\S+)/gm)].map((match) => match[1] as string)
 
   it('deletes chains of what was forgotten when everything is written anew', async () => {
-    const bench = new Bench()
-    for (const n of [1, 2]) put(bench, n, `10.0.0.${n}`)
-    await bench.sync()
-    const all = ownChains(bench.text)
-    bench.drop('ns/s2')
-    put(bench, 1, '10.0.0.9')
-    bench.ledger.reset([])
-    bench.writer.startAnew()
-    await bench.sync()
-    const gone = bench.text.match(/^-X \S+/gm)?.map((line) => line.slice(3)) ?? []
+    const harness = new WriterHarness()
+    for (const n of [1, 2]) put(harness, n, `10.0.0.${n}`)
+    await harness.sync()
+    const all = ownChains(harness.text)
+    harness.drop('ns/s2')
+    put(harness, 1, '10.0.0.9')
+    harness.ledger.reset([])
+    harness.writer.startAnew()
+    await harness.sync()
+    const gone = harness.text.match(/^-X \S+/gm)?.map((line) => line.slice(3)) ?? []
     // All of the second service, and the old endpoint of the first.
     expect(gone).toHaveLength(4)
     for (const chain of gone) expect(all).toContain(chain)
-    expect(ownChains(bench.text)).toHaveLength(3 + 4)
+    expect(ownChains(harness.text)).toHaveLength(3 + 4)
   })
 
   it('deletes chains that a predecessor left, but none that is wanted', async () => {
-    const bench = new Bench()
-    put(bench, 1, '10.0.0.1')
-    await bench.sync()
-    const wanted = ownChains(bench.text)
-    const heir = new Bench()
+    const harness = new WriterHarness()
+    put(harness, 1, '10.0.0.1')
+    await harness.sync()
+    const wanted = ownChains(harness.text)
+    const heir = new WriterHarness()
     put(heir, 1, '10.0.0.1')
     heir.ledger.reset([...wanted, 'KUBE-SVC-LEFT', 'KUBE-SEP-LEFT'].map(strayChain))
     heir.writer.startAnew()
@@ -108,17 +108,17 @@ describe('writing', () => {
   })
 
   it('writes only the chains of a service port that changed', async () => {
-    const bench = new Bench()
-    put(bench, 1, '10.0.0.1', '10.0.0.2', '10.0.0.3')
-    put(bench, 2, '10.0.0.1')
-    await bench.sync()
-    put(bench, 1, '10.0.0.1', '10.0.0.2', '10.0.0.4')
-    await bench.sync()
+    const harness = new WriterHarness()
+    put(harness, 1, '10.0.0.1', '10.0.0.2', '10.0.0.3')
+    put(harness, 2, '10.0.0.1')
+    await harness.sync()
+    put(harness, 1, '10.0.0.1', '10.0.0.2', '10.0.0.4')
+    await harness.sync()
     // The service's own, the new endpoint's, and the old one's, which goes.
-    expect(ownChains(bench.text).map((chain) => chain.slice(0, 8))).toEqual(['KUBE-SVC', 'KUBE-SEP', 'KUBE-SEP'])
-    expect(bench.text.match(/^-X /gm)).toHaveLength(1)
-    expect(bench.text).toContain('10.0.0.4:80')
-    expect(bench.text).not.toContain('--to-destination 10.0.0.1:80')
+    expect(ownChains(harness.text).map((chain) => chain.slice(0, 8))).toEqual(['KUBE-SVC', 'KUBE-SEP', 'KUBE-SEP'])
+    expect(harness.text.match(/^-X /gm)).toHaveLength(1)
+    expect(harness.text).toContain('10.0.0.4:80')
+    expect(harness.text).not.toContain('--to-destination 10.0.0.1:80')
   })
 
   it('does not depend on the order in which services came', async () => {
@@ -128,46 +128,46 @@ describe('writing', () => {
     ]
     const texts = await Promise.all(
       orders.map(async (order) => {
-        const bench = new Bench()
-        for (const n of order) put(bench, n, `10.0.0.${n}`)
-        await bench.sync()
-        return bench.text
+        const harness = new WriterHarness()
+        for (const n of order) put(harness, n, `10.0.0.${n}`)
+        await harness.sync()
+        return harness.text
       }),
     )
     expect(texts[0]).toBe(texts[1])
   })
 
   it('empties and deletes the chains of a service that is gone, in the same restore', async () => {
-    const bench = new Bench()
-    put(bench, 1, '10.0.0.1')
-    await bench.sync()
-    const own = [...bench.text.matchAll(/^:(KUBE-(?:SVC|EXT|SEP)-\S+)/gm)].map((match) => match[1] as string)
-    bench.drop('ns/s1')
-    await bench.sync()
+    const harness = new WriterHarness()
+    put(harness, 1, '10.0.0.1')
+    await harness.sync()
+    const own = [...harness.text.matchAll(/^:(KUBE-(?:SVC|EXT|SEP)-\S+)/gm)].map((match) => match[1] as string)
+    harness.drop('ns/s1')
+    await harness.sync()
     expect(own).toHaveLength(3)
     for (const chain of own) {
-      expect(bench.text).toContain(`:${chain} - [0:0]\n`)
-      expect(bench.text).toContain(`-X ${chain}\n`)
+      expect(harness.text).toContain(`:${chain} - [0:0]\n`)
+      expect(harness.text).toContain(`-X ${chain}\n`)
     }
-    expect(bench.text).not.toContain('ns/s1')
-    expect(rulesOf(bench.text, 'KUBE-SERVICES')).toHaveLength(1)
-    expect(bench.book.lines('nat')).toBe(5)
+    expect(harness.text).not.toContain('ns/s1')
+    expect(rulesOf(harness.text, 'KUBE-SERVICES')).toHaveLength(1)
+    expect(harness.book.lines('nat')).toBe(5)
   })
 
   it('keeps count of rules and uses through any history', async () => {
-    const bench = new Bench()
-    for (let n = 1; n < 6; n++) put(bench, n, `10.0.0.${n}`, '10.0.1.1')
-    await bench.sync()
-    put(bench, 2)
-    bench.drop('ns/s3')
-    await bench.sync()
-    const fresh = new Bench()
+    const harness = new WriterHarness()
+    for (let n = 1; n < 6; n++) put(harness, n, `10.0.0.${n}`, '10.0.1.1')
+    await harness.sync()
+    put(harness, 2)
+    harness.drop('ns/s3')
+    await harness.sync()
+    const fresh = new WriterHarness()
     for (const n of [1, 4, 5]) put(fresh, n, `10.0.0.${n}`, '10.0.1.1')
     put(fresh, 2)
     await fresh.sync()
-    expect([...bench.book.uses()].sort()).toEqual([...fresh.book.uses()].sort())
-    expect(bench.book.lines('nat')).toBe(fresh.text.slice(fresh.text.indexOf('*nat')).match(/^-A/gm)?.length)
-    expect(bench.book.endpoints).toBe(6)
+    expect([...harness.book.uses()].sort()).toEqual([...fresh.book.uses()].sort())
+    expect(harness.book.lines('nat')).toBe(fresh.text.slice(fresh.text.indexOf('*nat')).match(/^-A/gm)?.length)
+    expect(harness.book.endpoints).toBe(6)
   })
 })
 
@@ -175,9 +175,9 @@ describe('very many chains', () => {
   const rules = (text: string) => text.split('\n').filter((line) => line.startsWith('-A'))
 
   it('are written in several restores, before anything jumps to them, and deleted after nothing does', async () => {
-    const whole = new Bench()
-    const parts = new Bench(undefined, { chainsPerRestore: 7 })
-    for (const bench of [whole, parts]) for (let n = 1; n < 8; n++) put(bench, n, `10.0.0.${n}`)
+    const whole = new WriterHarness()
+    const parts = new WriterHarness(undefined, { chainsPerRestore: 7 })
+    for (const harness of [whole, parts]) for (let n = 1; n < 8; n++) put(harness, n, `10.0.0.${n}`)
     await whole.sync()
     const { lines } = await parts.sync()
     // Three chains each: two services fit.
@@ -196,25 +196,25 @@ describe('very many chains', () => {
   })
 
   it('are refused only where they must be', async () => {
-    const bench = new Bench(undefined, { chainsPerRestore: 7 })
-    bench.judge = refuse(/^-A KUBE-SEP-.*10\.0\.0\.13\b/, () => '')
-    for (let n = 10; n < 20; n++) put(bench, n, `10.0.0.${n}`)
-    const { refused } = await bench.sync()
+    const harness = new WriterHarness(undefined, { chainsPerRestore: 7 })
+    harness.judge = refuse(/^-A KUBE-SEP-.*10\.0\.0\.13\b/, () => '')
+    for (let n = 10; n < 20; n++) put(harness, n, `10.0.0.${n}`)
+    const { refused } = await harness.sync()
     expect(new Set(refused.map(({ error }) => /ns\/s\d+/.exec(error.message)?.[0]))).toEqual(new Set(['ns/s13']))
-    expect(rulesOf(bench.text, 'KUBE-NODEPORTS').filter((line) => line.includes('ns/s13'))).toEqual([])
+    expect(rulesOf(harness.text, 'KUBE-NODEPORTS').filter((line) => line.includes('ns/s13'))).toEqual([])
   })
 })
 
 it('interrupts nobody when a line is told: no text that goes in lacks another service', async () => {
-  const bench = new Bench()
-  for (let n = 10; n < 20; n++) put(bench, n, `10.0.0.${n}`)
+  const harness = new WriterHarness()
+  for (let n = 10; n < 20; n++) put(harness, n, `10.0.0.${n}`)
   const judge = refuse(/^-A KUBE-S\S+ .*10\.0\.0\.13\b/, (line) => `Error occurred at line: ${line}`)
   const accepted: string[] = []
-  bench.judge = (text) => {
+  harness.judge = (text) => {
     judge(text)
     accepted.push(text)
   }
-  const { refused } = await bench.sync()
+  const { refused } = await harness.sync()
   expect(new Set(refused.map(({ id }) => id))).toContain('ns/s13:p80/tcp')
   expect(accepted.length).toBeGreaterThan(0)
   for (const text of accepted) for (const n of [10, 12, 14, 19]) expect(text).toContain(`ns/s${n}:p80`)
@@ -222,45 +222,45 @@ it('interrupts nobody when a line is told: no text that goes in lacks another se
 
 describe.each(styles)('a refusal in the words of %s', (_, words) => {
   it('isolates the service whose rules are refused', async () => {
-    const bench = new Bench()
-    await bench.sync()
-    bench.judge = refuse(/^-A KUBE-S\S+ .*10\.0\.0\.13\b/, words)
-    for (let n = 10; n < 20; n++) put(bench, n, `10.0.0.${n}`)
-    const { refused, failures } = await bench.sync()
+    const harness = new WriterHarness()
+    await harness.sync()
+    harness.judge = refuse(/^-A KUBE-S\S+ .*10\.0\.0\.13\b/, words)
+    for (let n = 10; n < 20; n++) put(harness, n, `10.0.0.${n}`)
+    const { refused, failures } = await harness.sync()
     expect(failures).toBeGreaterThan(0)
     expect(new Set(refused.map(({ error }) => error.code))).toEqual(new Set(['iptables-refused']))
     for (const { error } of refused) expect(error.message).toContain('ns/s13')
     expect(refused.map(({ id }) => id)).toContain('ns/s13:p80/tcp')
-    expect(rulesOf(bench.text, 'KUBE-NODEPORTS').some((line) => line.includes('ns/s13'))).toBe(false)
-    const held = [...bench.book.entries()].map(({ service: of }) => of)
+    expect(rulesOf(harness.text, 'KUBE-NODEPORTS').some((line) => line.includes('ns/s13'))).toBe(false)
+    const held = [...harness.book.entries()].map(({ service: of }) => of)
     expect(new Set(held)).toEqual(new Set(['', ...[10, 11, 12, 14, 15, 16, 17, 18, 19].map((n) => `ns/s${n}`)]))
     // All others are settled: there is nothing more to do.
-    expect(bench.ledger.diff().put).toEqual([])
+    expect(harness.ledger.diff().put).toEqual([])
   })
 
   it('leaves nothing of it in any table, even if one took it before the other refused', async () => {
-    const bench = new Bench()
-    await bench.sync()
-    put(bench, 10, '10.0.0.10')
-    bench.judge = refuse(/ns\/s13/, words)
-    put(bench, 13)
-    await bench.sync()
+    const harness = new WriterHarness()
+    await harness.sync()
+    put(harness, 10, '10.0.0.10')
+    harness.judge = refuse(/ns\/s13/, words)
+    put(harness, 13)
+    await harness.sync()
     // The last text is the one that counts, and it went in.
-    expect(bench.text).not.toContain('ns/s13')
-    expect(bench.text).toContain('ns/s10')
+    expect(harness.text).not.toContain('ns/s13')
+    expect(harness.text).toContain('ns/s10')
   })
 
   it('isolates several, and keeps what they had before', async () => {
-    const bench = new Bench()
-    for (let n = 10; n < 20; n++) put(bench, n, `10.0.0.${n}`)
-    await bench.sync()
-    bench.judge = refuse(/^-A KUBE-SEP-.*10\.9\.9\.1[26]\b/, words)
-    for (let n = 10; n < 20; n++) put(bench, n, `10.9.9.${n}`)
-    const { refused } = await bench.sync()
+    const harness = new WriterHarness()
+    for (let n = 10; n < 20; n++) put(harness, n, `10.0.0.${n}`)
+    await harness.sync()
+    harness.judge = refuse(/^-A KUBE-SEP-.*10\.9\.9\.1[26]\b/, words)
+    for (let n = 10; n < 20; n++) put(harness, n, `10.9.9.${n}`)
+    const { refused } = await harness.sync()
     expect(new Set(refused.map(({ error }) => /ns\/s\d+/.exec(error.message)?.[0]))).toEqual(
       new Set(['ns/s12', 'ns/s16']),
     )
-    const texts = [...bench.book.entries()].map(({ digest }) => digest).join('')
+    const texts = [...harness.book.entries()].map(({ digest }) => digest).join('')
     expect(texts).toContain('DNAT --to-destination 10.0.0.12:80')
     expect(texts).toContain('DNAT --to-destination 10.9.9.13:80')
     expect(texts).not.toContain('DNAT --to-destination 10.9.9.12:80')
@@ -268,86 +268,86 @@ describe.each(styles)('a refusal in the words of %s', (_, words) => {
 
   it('keeps also the ports that a refused service would lose', async () => {
     const ports = (count: number) => Array.from({ length: count }, (_, i) => tcp(80 + i, `p${80 + i}`))
-    const bench = new Bench()
+    const harness = new WriterHarness()
     const give = (count: number, ip: string) =>
-      bench.put(
+      harness.put(
         service({ key: 'ns/two', clusterIps: ['172.30.0.9'], ports: ports(count) }),
         ...ports(count).map(({ name, port }) =>
           slice([endpoint(ip)], { key: `ns/two-${name}`, service: 'ns/two', name, port }),
         ),
       )
     give(2, '10.0.0.1')
-    await bench.sync()
-    bench.judge = refuse(/10\.9\.9\.9\b/, words)
+    await harness.sync()
+    harness.judge = refuse(/10\.9\.9\.9\b/, words)
     give(1, '10.9.9.9')
-    const { refused } = await bench.sync()
+    const { refused } = await harness.sync()
     expect(refused.map(({ id }) => id).sort()).toEqual(['ns/two:p80/tcp', 'ns/two:p81/tcp'])
-    expect(bench.text).toContain('"ns/two:p81 cluster IP"')
-    bench.judge = () => {}
-    for (const { id } of refused) bench.ledger.retry(id)
-    await bench.sync()
-    expect(bench.text).not.toContain('ns/two:p81')
-    expect(bench.text.match(/^-X /gm)).toHaveLength(3)
-    expect(bench.ledger.diff()).toEqual({ put: [], drop: [] })
+    expect(harness.text).toContain('"ns/two:p81 cluster IP"')
+    harness.judge = () => {}
+    for (const { id } of refused) harness.ledger.retry(id)
+    await harness.sync()
+    expect(harness.text).not.toContain('ns/two:p81')
+    expect(harness.text.match(/^-X /gm)).toHaveLength(3)
+    expect(harness.ledger.diff()).toEqual({ put: [], drop: [] })
   })
 
   it('does not blame a service for what is broken without it', async () => {
-    const bench = new Bench()
-    put(bench, 1, '10.0.0.1')
-    await bench.sync()
-    bench.judge = refuse(/"ns\/s1:p80 cluster IP"/, words)
-    put(bench, 2, '10.0.0.2')
-    await expect(bench.sync()).rejects.toMatchObject({ code: 'iptables-restore' })
+    const harness = new WriterHarness()
+    put(harness, 1, '10.0.0.1')
+    await harness.sync()
+    harness.judge = refuse(/"ns\/s1:p80 cluster IP"/, words)
+    put(harness, 2, '10.0.0.2')
+    await expect(harness.sync()).rejects.toMatchObject({ code: 'iptables-restore' })
     // Nothing of the failed write is taken for written.
-    expect([...bench.book.entries()].some(({ service: of }) => of === 'ns/s2')).toBe(false)
+    expect([...harness.book.entries()].some(({ service: of }) => of === 'ns/s2')).toBe(false)
   })
 
   it('lets a service go on when only its old chains cannot be deleted', async () => {
-    const bench = new Bench()
-    put(bench, 1, '10.0.0.1')
-    await bench.sync()
-    bench.judge = refuse(/^-X KUBE-SEP-/, words)
-    put(bench, 1, '10.0.0.2')
-    const { refused, left } = await bench.sync()
+    const harness = new WriterHarness()
+    put(harness, 1, '10.0.0.1')
+    await harness.sync()
+    harness.judge = refuse(/^-X KUBE-SEP-/, words)
+    put(harness, 1, '10.0.0.2')
+    const { refused, left } = await harness.sync()
     // The service is as it should be; the chain is nobody's any more, and has to be found again.
     expect(refused).toEqual([])
     expect(left?.message).toContain('chains of ns/s1 cannot be deleted')
-    expect(bench.text).toContain('10.0.0.2:80')
+    expect(harness.text).toContain('10.0.0.2:80')
   })
 
   it('does not give up chains of a service that is gone, and cannot be deleted yet', async () => {
-    const bench = new Bench()
-    put(bench, 1, '10.0.0.1')
-    await bench.sync()
-    bench.judge = refuse(/^-X KUBE-SEP-/, words)
-    bench.drop('ns/s1')
-    const { refused, left } = await bench.sync()
+    const harness = new WriterHarness()
+    put(harness, 1, '10.0.0.1')
+    await harness.sync()
+    harness.judge = refuse(/^-X KUBE-SEP-/, words)
+    harness.drop('ns/s1')
+    const { refused, left } = await harness.sync()
     expect(refused.map(({ id }) => id)).toEqual(['ns/s1:p80/tcp'])
     expect(left).toBeUndefined()
-    expect(bench.text).not.toContain('ns/s1')
-    bench.judge = () => {}
-    bench.ledger.retry('ns/s1:p80/tcp')
-    await bench.sync()
-    expect(bench.text.match(/^-X /gm)).toHaveLength(3)
-    expect(bench.ledger.diff()).toEqual({ put: [], drop: [] })
+    expect(harness.text).not.toContain('ns/s1')
+    harness.judge = () => {}
+    harness.ledger.retry('ns/s1:p80/tcp')
+    await harness.sync()
+    expect(harness.text.match(/^-X /gm)).toHaveLength(3)
+    expect(harness.ledger.diff()).toEqual({ put: [], drop: [] })
   })
 })
 
 it('passes on what is no refusal, like a lock or an abort', async () => {
-  const bench = new Bench()
-  bench.judge = () => {
+  const harness = new WriterHarness()
+  harness.judge = () => {
     throw new ProxyError('iptables-locked', 'somebody holds the lock')
   }
-  await expect(bench.sync()).rejects.toMatchObject({ code: 'iptables-locked' })
-  expect(bench.texts).toHaveLength(1)
+  await expect(harness.sync()).rejects.toMatchObject({ code: 'iptables-locked' })
+  expect(harness.texts).toHaveLength(1)
 })
 
 describe('what a machine cannot do', () => {
   const base = async (features: Partial<typeof allFeatures>) => {
-    const bench = new Bench(undefined, { features: { ...allFeatures, ...features } })
-    put(bench, 1, '10.0.0.1')
-    await bench.sync()
-    return bench.text
+    const harness = new WriterHarness(undefined, { features: { ...allFeatures, ...features } })
+    put(harness, 1, '10.0.0.1')
+    await harness.sync()
+    return harness.text
   }
 
   it('H14: packets of no connection are dropped, unless tracking is liberal about them', async () => {

@@ -10,7 +10,7 @@ import { rulesText } from '../../../src/backend/ipvs/rule-text.ts'
 import { setName, setsOf } from '../../../src/backend/ipvs/set-definitions.ts'
 import { resolve } from '../../../src/model/resolve.ts'
 import type { ServiceRecord, SliceRecord } from '../../../src/model/types.ts'
-import { endpoint, frozen, service, slice, tcp, view } from '../../model/builders.ts'
+import { endpoint, frozen, service, slice, tcp, view } from '../../support/builders.ts'
 
 const node = view({ name: 'here' })
 const here = endpoint('10.180.0.1', 'here')

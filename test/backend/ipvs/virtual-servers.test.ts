@@ -6,7 +6,7 @@ import type { IpvsRequests } from '../../../src/backend/ipvs/ipvs-netlink.ts'
 import { VirtualServers } from '../../../src/backend/ipvs/virtual-servers.ts'
 import { ProxyError } from '../../../src/lib/errors.ts'
 import { command, type DestinationSeen, type Service, type ServiceKey } from '../../../src/sys/netlink/ipvs.ts'
-import { FakeClock } from '../../support/clock.ts'
+import { FakeClock } from '../../support/fake-clock.ts'
 
 const names: ReadonlyMap<number, string> = new Map(Object.entries(command).map(([name, number]) => [number, name]))
 const web: Service = { family: 4, protocol: 'tcp', ip: '172.30.0.41', port: 80, scheduler: 'rr', flags: 0, timeout: 0 }

@@ -5,7 +5,7 @@ import { disjoint, plan } from '../../../src/backend/nftables/plan.ts'
 import { balanceChains, balanceName, parseBalanceName } from '../../../src/backend/nftables/rules.ts'
 import { resolve } from '../../../src/model/resolve.ts'
 import type { ServiceRecord, SliceRecord } from '../../../src/model/types.ts'
-import { endpoint, everyAddress, frozen, service, slice, tcp, view } from '../../model/builders.ts'
+import { endpoint, everyAddress, frozen, service, slice, tcp, view } from '../../support/builders.ts'
 
 const here = endpoint('10.180.0.1', 'here')
 const there = endpoint('10.180.2.1')

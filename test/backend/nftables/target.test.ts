@@ -2,8 +2,8 @@ import { describe, expect, it } from 'vitest'
 import { frontendEntry } from '../../../src/backend/nftables/entries.ts'
 import type { SliceRecord } from '../../../src/model/types.ts'
 import { EBUSY, EINTR, ENOMEM, ERESTART } from '../../../src/sys/errno.ts'
-import { endpoint, service, slice, view } from '../../model/builders.ts'
-import { Bench } from './bench.ts'
+import { endpoint, service, slice, view } from '../../support/builders.ts'
+import { TargetHarness } from './target-harness.ts'
 
 const numbered = (i: number) =>
   service({ key: `ns/svc${i}`, clusterIps: [`172.30.${i >> 8}.${i & 255}`], uid: `uid-${i}` })
@@ -14,64 +14,67 @@ function sliceOf(i: number, ...hosts: readonly number[]): SliceRecord {
 }
 
 /** Services 1 to `count` with endpoints 1, 2 and 3 each, synced. */
-async function loaded(count: number, bench = new Bench()): Promise<Bench> {
-  for (let i = 1; i <= count; i++) bench.put(numbered(i), sliceOf(i, 1, 2, 3))
-  await bench.sync()
-  return bench
+async function loaded(count: number, harness = new TargetHarness()): Promise<TargetHarness> {
+  for (let i = 1; i <= count; i++) harness.put(numbered(i), sliceOf(i, 1, 2, 3))
+  await harness.sync()
+  return harness
 }
 
-const change = (bench: Bench, i: number, ...hosts: readonly number[]) =>
-  bench.writes(async () => {
-    bench.put(numbered(i), sliceOf(i, ...hosts))
-    await bench.sync()
+const change = (harness: TargetHarness, i: number, ...hosts: readonly number[]) =>
+  harness.writes(async () => {
+    harness.put(numbered(i), sliceOf(i, ...hosts))
+    await harness.sync()
   })
 
-const count = (bench: Bench, set: string): number => bench.kernel.state.elements.get(set)?.size ?? 0
+const count = (harness: TargetHarness, set: string): number => harness.kernel.state.elements.get(set)?.size ?? 0
 
 describe('a change costs the change', () => {
   it('is one slot deleted and added for a replaced endpoint', async () => {
-    const bench = await loaded(20)
-    expect(await change(bench, 7, 1, 9, 3)).toEqual([['delete element endpoints', 'add element endpoints']])
+    const harness = await loaded(20)
+    expect(await change(harness, 7, 1, 9, 3)).toEqual([['delete element endpoints', 'add element endpoints']])
   })
 
   it('is one slot and one verdict for an added endpoint, with the chain made one transaction before if it is new', async () => {
-    const bench = await loaded(20)
+    const harness = await loaded(20)
     const elements = ['delete element service-ips', 'add element endpoints', 'add element service-ips']
-    expect(await change(bench, 7, 1, 2, 3, 4)).toEqual([['add chain lb-4', 'add rule lb-4', 'add rule lb-4'], elements])
-    expect(await change(bench, 8, 1, 2, 3, 4)).toEqual([elements])
+    expect(await change(harness, 7, 1, 2, 3, 4)).toEqual([
+      ['add chain lb-4', 'add rule lb-4', 'add rule lb-4'],
+      elements,
+    ])
+    expect(await change(harness, 8, 1, 2, 3, 4)).toEqual([elements])
   })
 
   it('leaves the slot of a removed endpoint for more than a second, then sweeps it with the chain that nothing enters', async () => {
-    const bench = await loaded(1)
-    expect(await change(bench, 1, 2, 3)).toHaveLength(2)
-    await bench.clock.advance(1_000)
-    expect(count(bench, 'endpoints')).toBe(3)
-    await bench.rest()
-    expect(count(bench, 'endpoints')).toBe(2)
-    expect([...bench.kernel.state.chains.keys()].filter((name) => name.startsWith('lb-'))).toEqual(['lb-2'])
+    const harness = await loaded(1)
+    expect(await change(harness, 1, 2, 3)).toHaveLength(2)
+    await harness.clock.advance(1_000)
+    expect(count(harness, 'endpoints')).toBe(3)
+    await harness.rest()
+    expect(count(harness, 'endpoints')).toBe(2)
+    expect([...harness.kernel.state.chains.keys()].filter((name) => name.startsWith('lb-'))).toEqual(['lb-2'])
   })
 
   it('sweeps also while changes never cease', async () => {
-    const bench = await loaded(1)
+    const harness = await loaded(1)
     for (let i = 2; i < 40; i++) {
-      bench.drop(`ns/svc${i - 1}`)
-      bench.put(numbered(i), sliceOf(i, 1, 2, 3))
-      await bench.sync()
-      await bench.clock.advance(300)
+      harness.drop(`ns/svc${i - 1}`)
+      harness.put(numbered(i), sliceOf(i, 1, 2, 3))
+      await harness.sync()
+      await harness.clock.advance(300)
     }
-    expect(count(bench, 'endpoints')).toBeLessThan(3 * 12)
+    expect(count(harness, 'endpoints')).toBeLessThan(3 * 12)
   })
 
   it('reads nothing in steady state', async () => {
-    const bench = await loaded(3)
-    const reads = bench.kernel.reads
-    await change(bench, 1, 1, 2)
-    await bench.rest()
-    expect(bench.kernel.reads).toBe(reads)
+    const harness = await loaded(3)
+    const reads = harness.kernel.reads
+    await change(harness, 1, 1, 2)
+    await harness.rest()
+    expect(harness.kernel.reads).toBe(reads)
   })
 
   it('sends a burst in transactions of bounded size, base hooks last', async () => {
-    const bench = new Bench()
+    const harness = new TargetHarness()
     let turns = 0
     let running = true
     const turn = () => {
@@ -79,62 +82,62 @@ describe('a change costs the change', () => {
       if (running) setImmediate(turn)
     }
     setImmediate(turn)
-    const batches = await bench.writes(() => loaded(2_000, bench))
+    const batches = await harness.writes(() => loaded(2_000, harness))
     running = false
     expect(batches.length).toBeGreaterThan(5)
     expect(Math.max(...batches.map((batch) => batch.length))).toBeLessThan(1_100)
     expect(turns).toBeGreaterThanOrEqual(batches.length - 2)
     const hooked = batches.findIndex((batch) => batch.includes('add chain nat-prerouting'))
     expect(hooked).toBe(batches.length - 1)
-    expect(Math.max(...bench.kernel.sizes)).toBeLessThan(1_100)
+    expect(Math.max(...harness.kernel.sizes)).toBeLessThan(1_100)
     // Cluster IP, verdict and slots of each, and the address of node ports.
-    expect(bench.kernel.sizes.reduce((sum, size) => sum + size)).toBe(2_000 * (1 + 1 + 3) + 1)
+    expect(harness.kernel.sizes.reduce((sum, size) => sum + size)).toBe(2_000 * (1 + 1 + 3) + 1)
   })
 
   it('removes and sweeps in transactions of bounded size, too', async () => {
-    const bench = await loaded(2_000)
-    bench.kernel.sizes.length = 0
-    for (let i = 1; i <= 2_000; i++) bench.drop(`ns/svc${i}`)
-    await bench.sync()
-    await bench.clock.advance(3_000)
-    const swept = () => bench.kernel.sizes.reduce((sum, size) => sum + size) >= 2_000 * (1 + 1 + 3)
+    const harness = await loaded(2_000)
+    harness.kernel.sizes.length = 0
+    for (let i = 1; i <= 2_000; i++) harness.drop(`ns/svc${i}`)
+    await harness.sync()
+    await harness.clock.advance(3_000)
+    const swept = () => harness.kernel.sizes.reduce((sum, size) => sum + size) >= 2_000 * (1 + 1 + 3)
     while (!swept()) await new Promise((resolve) => setImmediate(resolve))
-    expect(bench.kernel.state.elements.get('endpoints')?.size).toBe(0)
-    expect(Math.max(...bench.kernel.sizes)).toBeLessThan(1_100)
+    expect(harness.kernel.state.elements.get('endpoints')?.size).toBe(0)
+    expect(Math.max(...harness.kernel.sizes)).toBeLessThan(1_100)
   })
 })
 
 describe('isolation', () => {
   it('refuses only the service that the kernel refuses, and retries it', async () => {
-    const bench = await loaded(3)
-    bench.kernel.refuses = (text) => (text === 'add rule lb-5' ? 28 : undefined)
-    bench.put(numbered(2), sliceOf(2, 1, 2, 3, 4, 5))
-    bench.put(numbered(3), sliceOf(3, 1, 2, 9))
-    bench.put(numbered(4), sliceOf(4, 1))
-    const { refused } = await bench.sync()
+    const harness = await loaded(3)
+    harness.kernel.refuses = (text) => (text === 'add rule lb-5' ? 28 : undefined)
+    harness.put(numbered(2), sliceOf(2, 1, 2, 3, 4, 5))
+    harness.put(numbered(3), sliceOf(3, 1, 2, 9))
+    harness.put(numbered(4), sliceOf(4, 1))
+    const { refused } = await harness.sync()
     expect(refused.map(({ id }) => id)).toEqual(['frontend 172.30.0.2 tcp 80'])
     expect(refused[0]?.error.message).toContain('172.30.0.2')
     // The old endpoints are served meanwhile, the others have what they want.
-    expect(count(bench, 'endpoints')).toBe(3 + 3 + 3 + 1)
-    bench.kernel.refuses = () => undefined
-    bench.ledger.retry('frontend 172.30.0.2 tcp 80')
-    expect((await bench.sync()).refused).toEqual([])
-    expect(count(bench, 'endpoints')).toBe(3 + 5 + 3 + 1)
+    expect(count(harness, 'endpoints')).toBe(3 + 3 + 3 + 1)
+    harness.kernel.refuses = () => undefined
+    harness.ledger.retry('frontend 172.30.0.2 tcp 80')
+    expect((await harness.sync()).refused).toEqual([])
+    expect(count(harness, 'endpoints')).toBe(3 + 5 + 3 + 1)
   })
 
   it('refuses with a chain what leads into it, and nothing else', async () => {
-    const bench = await loaded(2)
-    bench.kernel.refuses = (text) => (/add chain endpoint-.*svc3/.test(text) ? 28 : undefined)
-    bench.put({ ...numbered(3), affinitySeconds: 60 }, sliceOf(3, 1))
-    bench.put({ ...numbered(4), affinitySeconds: 60 }, sliceOf(4, 1))
-    const { refused } = await bench.sync()
+    const harness = await loaded(2)
+    harness.kernel.refuses = (text) => (/add chain endpoint-.*svc3/.test(text) ? 28 : undefined)
+    harness.put({ ...numbered(3), affinitySeconds: 60 }, sliceOf(3, 1))
+    harness.put({ ...numbered(4), affinitySeconds: 60 }, sliceOf(4, 1))
+    const { refused } = await harness.sync()
     expect(refused.length).toBeGreaterThan(1)
     for (const { id } of refused) expect(id).toMatch(/svc3|172\.30\.0\.3/)
-    expect([...bench.kernel.state.chains.keys()].filter((name) => name.includes('svc4'))).toHaveLength(2)
+    expect([...harness.kernel.state.chains.keys()].filter((name) => name.includes('svc4'))).toHaveLength(2)
   })
 
   it('refuses what cannot be encoded', async () => {
-    const bench = await loaded(1)
+    const harness = await loaded(1)
     const bad = frontendEntry({
       ip: '172.30.0.9',
       protocol: 'tcp',
@@ -144,11 +147,11 @@ describe('isolation', () => {
       local: [],
       comment: 'ns/bad',
     })
-    bench.ledger.want('ns/bad', [bad])
-    bench.put(numbered(2), sliceOf(2, 1))
-    const { refused } = await bench.sync()
+    harness.ledger.want('ns/bad', [bad])
+    harness.put(numbered(2), sliceOf(2, 1))
+    const { refused } = await harness.sync()
     expect(refused.map(({ id }) => id)).toEqual(['frontend 172.30.0.9 tcp 80'])
-    expect(count(bench, 'endpoints')).toBe(4)
+    expect(count(harness, 'endpoints')).toBe(4)
   })
 
   it.each([
@@ -157,36 +160,36 @@ describe('isolation', () => {
     ['ENOMEM', ENOMEM],
     ['EBUSY', EBUSY],
   ])('tries again on %s, and gives up after five times, for the next sync to look and try', async (_, errno) => {
-    const bench = await loaded(1)
-    bench.kernel.script.push(errno, errno, errno, errno)
-    const patient = change(bench, 1, 1, 2, 8)
-    await bench.clock.advance(1_000)
+    const harness = await loaded(1)
+    harness.kernel.script.push(errno, errno, errno, errno)
+    const patient = change(harness, 1, 1, 2, 8)
+    await harness.clock.advance(1_000)
     expect(await patient).toHaveLength(1)
 
-    bench.kernel.script.push(errno, errno, errno, errno, errno)
-    const failing = change(bench, 1, 1, 2, 7)
+    harness.kernel.script.push(errno, errno, errno, errno, errno)
+    const failing = change(harness, 1, 1, 2, 7)
     failing.catch(() => undefined)
-    await bench.clock.advance(1_000)
+    await harness.clock.advance(1_000)
     await expect(failing).rejects.toThrow()
-    expect(await bench.writes(() => bench.sync())).toEqual([['delete element endpoints', 'add element endpoints']])
+    expect(await harness.writes(() => harness.sync())).toEqual([['delete element endpoints', 'add element endpoints']])
   })
 })
 
 describe('a sweep that is refused', () => {
   it('again and again, for something that is not seen holds a chain, leads to an exchange of the table', async () => {
-    const bench = await loaded(1)
-    bench.kernel.refuses = (text) => (text === 'delete chain lb-3' ? EBUSY : undefined)
-    await change(bench, 1, 2, 3)
-    await bench.clock.advance(3_000)
-    expect(bench.target.drifted()).toBe(false)
-    expect(bench.due).toEqual([])
-    await bench.clock.advance(5_000)
-    expect(bench.target.drifted()).toBe(true)
-    expect(bench.due).toHaveLength(1)
-    bench.distrust()
-    await bench.sync()
-    expect([...bench.kernel.state.chains.keys()].filter((name) => name.startsWith('lb-'))).toEqual(['lb-2'])
-    expect(bench.target.drifted()).toBe(false)
+    const harness = await loaded(1)
+    harness.kernel.refuses = (text) => (text === 'delete chain lb-3' ? EBUSY : undefined)
+    await change(harness, 1, 2, 3)
+    await harness.clock.advance(3_000)
+    expect(harness.target.drifted()).toBe(false)
+    expect(harness.due).toEqual([])
+    await harness.clock.advance(5_000)
+    expect(harness.target.drifted()).toBe(true)
+    expect(harness.due).toHaveLength(1)
+    harness.distrust()
+    await harness.sync()
+    expect([...harness.kernel.state.chains.keys()].filter((name) => name.startsWith('lb-'))).toEqual(['lb-2'])
+    expect(harness.target.drifted()).toBe(false)
   })
 })
 
@@ -194,7 +197,7 @@ describe('owner of the table', () => {
   it('writes nothing after a crash when nothing changed', async () => {
     const first = await loaded(5)
     first.kernel.owner = 0
-    const second = new Bench(view(), first.kernel)
+    const second = new TargetHarness(view(), first.kernel)
     const batches = await second.writes(() => loaded(5, second))
     expect(batches).toEqual([[]])
     expect(first.kernel.owner).not.toBe(0)
@@ -205,14 +208,14 @@ describe('owner of the table', () => {
     await first.target.close()
     expect(first.kernel.state.flags).toBe(0)
     expect(first.kernel.state.elements.get('endpoints')?.size).toBe(15)
-    const second = new Bench(view(), first.kernel)
+    const second = new TargetHarness(view(), first.kernel)
     expect(await second.writes(() => loaded(5, second))).toHaveLength(1)
     expect(first.kernel.state.flags).toBe(6)
   })
 
   it('keeps the clients that affinity remembers through an exchange', async () => {
     const sticky = { ...numbered(1), affinitySeconds: 60 }
-    const first = new Bench()
+    const first = new TargetHarness()
     first.put(sticky, sliceOf(1, 1, 2))
     await first.sync()
     const set = [...first.kernel.state.sets.keys()].find((name) => name.startsWith('affinity-')) as string
@@ -220,7 +223,7 @@ describe('owner of the table', () => {
     first.kernel.tamper((state) => state.elements.get(set)?.set('cb007102', client))
     await first.target.close()
     expect(first.kernel.state.flags).toBe(0)
-    const second = new Bench(view(), first.kernel)
+    const second = new TargetHarness(view(), first.kernel)
     second.put(sticky, sliceOf(1, 1, 2))
     await second.sync()
     expect(first.kernel.state.elements.get(set)?.size).toBe(1)
@@ -229,7 +232,7 @@ describe('owner of the table', () => {
   it('is one at a time: the second says so, touches nothing, and takes over when the first is gone', async () => {
     const first = await loaded(2)
     const before = first.kernel.generation
-    const second = new Bench(view(), first.kernel)
+    const second = new TargetHarness(view(), first.kernel)
     await expect(loaded(2, second)).rejects.toThrow('another process owns our table: is a second proxy running?')
     await second.clock.advance(2_000)
     expect(second.due).toEqual([])
@@ -243,7 +246,7 @@ describe('owner of the table', () => {
 
   it('does not release a table that it never had', async () => {
     const first = await loaded(2)
-    const second = new Bench(view(), first.kernel)
+    const second = new TargetHarness(view(), first.kernel)
     await expect(loaded(2, second)).rejects.toThrow()
     await second.target.close()
     expect(first.kernel.state.flags).toBe(6)

@@ -12,7 +12,7 @@ import { SyncJournal, type SyncReport } from '../../../src/engine/journal.ts'
 import { silentLogger } from '../../../src/lib/log.ts'
 import { systemClock } from '../../../src/lib/time.ts'
 import type { Frontend, ServiceRecord, SliceRecord } from '../../../src/model/types.ts'
-import { endpoint, everyAddress, service, slice, tcp, view } from '../../model/builders.ts'
+import { endpoint, everyAddress, service, slice, tcp, view } from '../../support/builders.ts'
 
 const settings: Pick<Settings, 'userspace'> = {
   userspace: { portRange: undefined, udpTimeoutMs: 250, bindAddress: '0.0.0.0' },

@@ -7,7 +7,7 @@ import { base, plan } from '../../../src/backend/userspace/plan.ts'
 import { compose, composeRefusal, hooks, ownChains } from '../../../src/backend/userspace/portal-chains.ts'
 import { resolve } from '../../../src/model/resolve.ts'
 import type { NodeView, ServiceRecord, SliceRecord } from '../../../src/model/types.ts'
-import { endpoint, everyAddress, service, slice, tcp, view } from '../../model/builders.ts'
+import { endpoint, everyAddress, service, slice, tcp, view } from '../../support/builders.ts'
 
 function entriesOf(record: ServiceRecord, slices: readonly SliceRecord[], node: NodeView): readonly UserspaceEntry[] {
   return resolve(record, slices, node).flatMap((port) => plan(port, node))

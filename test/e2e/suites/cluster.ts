@@ -6,11 +6,11 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { until } from '../../support/until.ts'
 import { ask } from '../ask.ts'
 import { type Cluster, startCluster } from '../cluster.ts'
 import { startGate } from '../gate.ts'
-import { service } from '../manifests.ts'
-import { until } from '../wait.ts'
+import { service } from '../kubectl-manifests.ts'
 
 const RBAC = fileURLToPath(new URL('../../../deploy/rbac.yaml', import.meta.url))
 const BUILDER = fileURLToPath(new URL('../build-cluster', import.meta.url))

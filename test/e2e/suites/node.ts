@@ -3,38 +3,38 @@
 import { execFileSync } from 'node:child_process'
 import { appendFileSync, chmodSync } from 'node:fs'
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
-import { list, service, slice } from '../manifests.ts'
+import { until } from '../../support/until.ts'
+import { type ClusterFixture, NODE, ONE, startClusterFixture, TWO } from '../cluster-fixture.ts'
+import { list, service, slice } from '../kubectl-manifests.ts'
 import { type RunningProxy, startProxy } from '../proxy.ts'
-import { NODE, ONE, type Stage, startStage, TWO } from '../stage.ts'
-import { until } from '../wait.ts'
 
 export function nodeSuite(binaries: string | undefined): void {
   describe.skipIf(binaries === undefined)('the node side', () => {
-    let stage: Stage
+    let fixture: ClusterFixture
     let proxy: RunningProxy | undefined
     beforeAll(async () => {
-      stage = await startStage(binaries!)
-      await stage.giveToken('token-1')
+      fixture = await startClusterFixture(binaries!)
+      await fixture.giveToken('token-1')
     })
     afterEach(async () => {
       await proxy?.child.end('SIGTERM')
       proxy = undefined
     })
-    afterAll(() => stage?.stop())
+    afterAll(() => fixture?.stop())
 
     const start = async (extra: Partial<Parameters<typeof startProxy>[0]> = {}): Promise<RunningProxy> => {
-      const { space, cluster, tokenFile } = stage
+      const { space, cluster, tokenFile } = fixture
       const kubeconfig = cluster.writeKubeconfig('proxy', { tokenFile }, space.server)
       proxy = await startProxy({ space, directory: cluster.directory, kubeconfig, nodeName: NODE, ...extra })
       return proxy
     }
     const inside = (...command: string[]): string => {
-      const [program, ...args] = [...stage.space.enter, ...command]
+      const [program, ...args] = [...fixture.space.enter, ...command]
       return execFileSync(program!, args, { encoding: 'utf8', stdio: ['ignore', 'pipe', 'ignore'] })
     }
     const conntrack = { maxPerCore: 0, min: 0, tcpEstablishedTimeout: '0s', tcpCloseWaitTimeout: '1h' }
     const events = async (kind: string, name: string): Promise<readonly { reason: string; note: string }[]> => {
-      const all = JSON.parse(await stage.cluster.kubectl(['get', 'events.events.k8s.io', '-A', '-o', 'json'])).items
+      const all = JSON.parse(await fixture.cluster.kubectl(['get', 'events.events.k8s.io', '-A', '-o', 'json'])).items
       return all.filter(
         ({ regarding }: { regarding: { kind: string; name: string } }) =>
           regarding.kind === kind && regarding.name === name,
@@ -65,10 +65,10 @@ export function nodeSuite(binaries: string | undefined): void {
 
     it('B21: keeps proxying while its health port is taken, and exits 1 when that is to be fatal', async () => {
       const port = '127.0.0.1:6443' // the gate's
-      await stage.cluster.apply(list(service('web'), slice('web-4', 'web', [ONE])))
-      const [four] = await stage.clusterIps('web')
+      await fixture.cluster.apply(list(service('web'), slice('web-4', 'web', [ONE])))
+      const [four] = await fixture.clusterIps('web')
       const patient = await start({ fields: { healthzBindAddress: port } })
-      await stage.reaches(four!, ONE)
+      await fixture.reaches(four!, ONE)
       expect(patient.child.output()).toContain('trying again in 5s')
       await patient.child.end('SIGTERM')
       const strict = await start({ wait: false, fields: { healthzBindAddress: port, bindAddressHardFail: true } })
@@ -82,27 +82,27 @@ export function nodeSuite(binaries: string | undefined): void {
       const ports = [{ name: 'http', port: 80, targetPort: 8080, nodePort: 30998 }]
       const spec = { type: 'LoadBalancer', externalTrafficPolicy: 'Local', healthCheckNodePort: 30999, ports }
       const local = { endpoints: [{ addresses: [ONE], nodeName: NODE, conditions: { ready: true } }] }
-      await stage.cluster.apply(list(service('lb', spec), slice('lb-4', 'lb', [ONE], local)))
+      await fixture.cluster.apply(list(service('lb', spec), slice('lb-4', 'lb', [ONE], local)))
       await start()
       const url = 'http://198.18.0.10:30999/'
-      const answer = async () => (await stage.space.fetch(url)).status
+      const answer = async () => (await fixture.space.fetch(url)).status
       await until('200', async () => (await answer()) === 200)
-      expect(JSON.parse((await stage.space.fetch(url)).body)).toMatchObject({
+      expect(JSON.parse((await fixture.space.fetch(url)).body)).toMatchObject({
         service: { namespace: 'default', name: 'lb' },
         localEndpoints: 1,
         serviceProxyHealthy: true,
       })
       const elsewhere = { endpoints: [{ addresses: [ONE], nodeName: 'other', conditions: { ready: true } }] }
-      await stage.cluster.apply(slice('lb-4', 'lb', [ONE], elsewhere))
+      await fixture.cluster.apply(slice('lb-4', 'lb', [ONE], elsewhere))
       await until('503', async () => (await answer()) === 503)
       // I19: an endpoint that is ending is no reason to send more traffic here, but serves what comes.
       const ending = [
         { addresses: [ONE], nodeName: NODE, conditions: { ready: false, serving: true, terminating: true } },
       ]
-      await stage.cluster.apply(slice('lb-4', 'lb', [ONE], { endpoints: ending }))
-      await until('traffic to it', async () => (await stage.space.dial('198.18.0.10', 30998)) === ONE)
+      await fixture.cluster.apply(slice('lb-4', 'lb', [ONE], { endpoints: ending }))
+      await until('traffic to it', async () => (await fixture.space.dial('198.18.0.10', 30998)) === ONE)
       expect(await answer()).toBe(503)
-      await stage.cluster.kubectl(['delete', 'service/lb', 'endpointslice/lb-4'])
+      await fixture.cluster.kubectl(['delete', 'service/lb', 'endpointslice/lb-4'])
       await until('nobody listening', () =>
         answer().then(
           () => false,
@@ -119,10 +119,10 @@ export function nodeSuite(binaries: string | undefined): void {
           { name: 'http', protocol: 'TCP' },
         ],
       })
-      await stage.cluster.apply(list(service('web'), slice('web-4', 'web', [ONE]), bad))
-      const [four] = await stage.clusterIps('web')
+      await fixture.cluster.apply(list(service('web'), slice('web-4', 'web', [ONE]), bad))
+      const [four] = await fixture.clusterIps('web')
       await start()
-      await stage.reaches(four!, ONE)
+      await fixture.reaches(four!, ONE)
       await until('the Event', async () =>
         (await events('EndpointSlice', 'bad-4')).some(({ note }) => /ports\[1\]/.test(note)),
       )
@@ -135,13 +135,13 @@ export function nodeSuite(binaries: string | undefined): void {
         service(name, { ipFamilyPolicy: 'SingleStack' }),
         slice(`${name}-4`, name, [ONE]),
       ])
-      await stage.cluster.apply(list(...objects))
-      const all = JSON.parse(await stage.cluster.kubectl(['get', 'services', '-o', 'json'])).items
+      await fixture.cluster.apply(list(...objects))
+      const all = JSON.parse(await fixture.cluster.kubectl(['get', 'services', '-o', 'json'])).items
       const ips: string[] = all
         .filter(({ metadata }: { metadata: { name: string } }) => metadata.name.startsWith('many-'))
         .map(({ spec }: { spec: { clusterIP: string } }) => spec.clusterIP)
       expect(ips).toHaveLength(200)
-      for (const ip of ips) await stage.reaches(ip, ONE)
+      for (const ip of ips) await fixture.reaches(ip, ONE)
     })
 
     it('--cleanup removes the rules and exits 0', async () => {

@@ -3,33 +3,43 @@
 import { readFileSync } from 'node:fs'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { parseAllDocuments } from 'yaml'
+import { until } from '../../support/until.ts'
 import { ask } from '../ask.ts'
 import type { AuditRecord } from '../cluster.ts'
-import { list, service, slice } from '../manifests.ts'
+import {
+  type ClusterFixture,
+  NODE,
+  NOWHERE,
+  ONE,
+  RBAC,
+  SIX,
+  startClusterFixture,
+  THREE,
+  TWO,
+} from '../cluster-fixture.ts'
+import { list, service, slice } from '../kubectl-manifests.ts'
 import { type RunningProxy, startProxy } from '../proxy.ts'
-import { NODE, NOWHERE, ONE, RBAC, SIX, type Stage, startStage, THREE, TWO } from '../stage.ts'
-import { until } from '../wait.ts'
 
 export function processSuite(binaries: string | undefined): void {
   describe.skipIf(binaries === undefined)('the running proxy', () => {
-    let stage: Stage
+    let fixture: ClusterFixture
     let proxy: RunningProxy
     beforeAll(async () => {
-      stage = await startStage(binaries!)
-      await stage.giveToken('token-1')
-      const { cluster, space, tokenFile } = stage
+      fixture = await startClusterFixture(binaries!)
+      await fixture.giveToken('token-1')
+      const { cluster, space, tokenFile } = fixture
       const kubeconfig = cluster.writeKubeconfig('proxy', { tokenFile }, space.server)
       proxy = await startProxy({ space, directory: cluster.directory, kubeconfig, nodeName: NODE })
     })
     afterAll(async () => {
       await proxy?.child.end('SIGTERM')
-      await stage?.stop()
+      await fixture?.stop()
     })
 
     it('J5: follows create, change and delete by kubectl, in both families', async () => {
-      const { cluster, space, reaches } = stage
+      const { cluster, space, reaches } = fixture
       await cluster.apply(list(service('web'), slice('web-4', 'web', [ONE]), slice('web-6', 'web', [SIX])))
-      const [four, six] = await stage.clusterIps('web')
+      const [four, six] = await fixture.clusterIps('web')
       await reaches(four!, ONE)
       await reaches(six!, SIX)
 
@@ -46,9 +56,9 @@ export function processSuite(binaries: string | undefined): void {
     })
 
     it('J14: follows the label service-proxy-name, by which the API server filters for us', async () => {
-      const { cluster, reaches } = stage
+      const { cluster, reaches } = fixture
       await cluster.apply(list(service('label'), slice('label-4', 'label', [ONE])))
-      const [four] = await stage.clusterIps('label')
+      const [four] = await fixture.clusterIps('label')
       await reaches(four!, ONE)
       await cluster.kubectl(['label', 'service', 'label', 'service.kubernetes.io/service-proxy-name=other'])
       await reaches(four!, NOWHERE)
@@ -57,11 +67,11 @@ export function processSuite(binaries: string | undefined): void {
     })
 
     it('J6: keeps serving while the API server is dead, and has missed nothing when it is back', async () => {
-      const { cluster, gate, space, reaches } = stage
+      const { cluster, gate, space, reaches } = fixture
       await cluster.apply(list(service('stay'), slice('stay-4', 'stay', [ONE])))
       await cluster.apply(list(service('leave'), slice('leave-4', 'leave', [ONE])))
-      const [stay] = await stage.clusterIps('stay')
-      const [leave] = await stage.clusterIps('leave')
+      const [stay] = await fixture.clusterIps('stay')
+      const [leave] = await fixture.clusterIps('leave')
       await reaches(stay!, ONE)
       await reaches(leave!, ONE)
 
@@ -74,7 +84,7 @@ export function processSuite(binaries: string | undefined): void {
       await cluster.startApiServer()
       await cluster.kubectl(['delete', 'service/leave', 'endpointslice/leave-4'])
       await cluster.apply(list(slice('stay-4', 'stay', [TWO]), service('fresh'), slice('fresh-4', 'fresh', [THREE])))
-      const [fresh] = await stage.clusterIps('fresh')
+      const [fresh] = await fixture.clusterIps('fresh')
       expect(await space.dial(stay!, 80)).toBe(ONE)
       gate.open()
       await reaches(stay!, TWO, 60_000) // the back-off may have grown to 30 s
@@ -91,7 +101,7 @@ export function processSuite(binaries: string | undefined): void {
       { changes: 2, answers: [410] },
       { changes: 1, answers: [500, 410] },
     ])('lists again when its revision was compacted away, $changes behind', async ({ changes, answers }) => {
-      const { cluster, gate, reaches } = stage
+      const { cluster, gate, reaches } = fixture
       await cluster.useFlags('--watch-cache=false')
       const name = `compact-${changes}`
       const version = async () => {
@@ -99,7 +109,7 @@ export function processSuite(binaries: string | undefined): void {
         return JSON.parse(found).metadata.resourceVersion as string
       }
       await cluster.apply(list(service(name), slice(`${name}-4`, name, [ONE])))
-      const [four] = await stage.clusterIps(name)
+      const [four] = await fixture.clusterIps(name)
       await reaches(four!, ONE)
       const before = await version()
       gate.shut()
@@ -112,29 +122,29 @@ export function processSuite(binaries: string | undefined): void {
 
     /** What a watch of EndpointSlices from there on is answered. */
     async function watchError(resourceVersion: string): Promise<number> {
-      const token = readFileSync(stage.tokenFile, 'utf8')
+      const token = readFileSync(fixture.tokenFile, 'utf8')
       const query = `watch=1&timeoutSeconds=5&resourceVersion=${resourceVersion}`
-      const { body } = await ask(stage.cluster, { path: `/apis/discovery.k8s.io/v1/endpointslices?${query}`, token })
+      const { body } = await ask(fixture.cluster, { path: `/apis/discovery.k8s.io/v1/endpointslices?${query}`, token })
       return JSON.parse(body.split('\n')[0]!).object.code
     }
 
     it('takes up a new token from its file when the old one is refused', async () => {
-      const { cluster, reaches } = stage
-      const fresh = await stage.giveToken('token-2')
+      const { cluster, reaches } = fixture
+      const fresh = await fixture.giveToken('token-2')
       await cluster.kubectl(['delete', 'secret', 'token-1', '-n', 'kube-system'])
       await cluster.killApiServer() // forgets at once that the old token was good
       await cluster.startApiServer()
       await cluster.apply(list(service('rotated'), slice('rotated-4', 'rotated', [ONE])))
-      const [four] = await stage.clusterIps('rotated')
+      const [four] = await fixture.clusterIps('rotated')
       await reaches(four!, ONE, 90_000) // a token may be kept for a minute
-      const credential = stage.requests().at(-1)?.user?.extra?.['authentication.kubernetes.io/credential-id']
+      const credential = fixture.requests().at(-1)?.user?.extra?.['authentication.kubernetes.io/credential-id']
       expect(credential).toEqual([`JTI=${identity(fresh)}`])
     })
 
     it('needs no more than deploy/rbac.yaml allows, and no less', async () => {
       const event = 'create events.k8s.io/events'
-      await until('an event was sent', () => stage.requests().map(action).includes(event))
-      const requests = stage.requests().filter((record) => !starting(record))
+      await until('an event was sent', () => fixture.requests().map(action).includes(event))
+      const requests = fixture.requests().filter((record) => !starting(record))
       expect(requests.filter((record) => record.responseStatus?.code === 403)).toEqual([])
       const allowed = allowances()
       const used = new Set(requests.map(action))
@@ -159,7 +169,7 @@ export function processSuite(binaries: string | undefined): void {
     /** A starting API server answers 403 to everybody until it has read the roles. */
     function starting({ requestReceivedTimestamp }: AuditRecord): boolean {
       const at = Date.parse(requestReceivedTimestamp)
-      return stage.cluster.starts.some(({ from, ready }) => from <= at && at <= ready)
+      return fixture.cluster.starts.some(({ from, ready }) => from <= at && at <= ready)
     }
   })
 }

@@ -8,11 +8,11 @@ import { endpointSlices } from '../../../src/kube/reflect/watched-resources.ts'
 import { silentLogger } from '../../../src/lib/log.ts'
 import { systemClock } from '../../../src/lib/time.ts'
 import type { SliceRecord } from '../../../src/model/types.ts'
+import { until } from '../../support/until.ts'
 import { type Cluster, startCluster } from '../cluster.ts'
+import { RBAC } from '../cluster-fixture.ts'
 import { type Gate, startGate } from '../gate.ts'
-import { list, slice } from '../manifests.ts'
-import { RBAC } from '../stage.ts'
-import { until } from '../wait.ts'
+import { list, slice } from '../kubectl-manifests.ts'
 
 export function reflectorSuite(binaries: string | undefined): void {
   describe.skipIf(binaries === undefined)('the reflector', () => {

@@ -4,47 +4,48 @@ import { mkdirSync, writeFileSync } from 'node:fs'
 import { copyFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
-import { list, service, slice } from '../manifests.ts'
+import { until } from '../../support/until.ts'
+import { type ClusterFixture, NODE, ONE, RBAC, startClusterFixture, TWO } from '../cluster-fixture.ts'
+import { list, service, slice } from '../kubectl-manifests.ts'
 import { type RunningProxy, startProxy } from '../proxy.ts'
-import { NODE, ONE, RBAC, type Stage, startStage, TWO } from '../stage.ts'
-import { until } from '../wait.ts'
 
 export function startupSuite(binaries: string | undefined): void {
   describe.skipIf(binaries === undefined)('a starting proxy', () => {
-    let stage: Stage
+    let fixture: ClusterFixture
     let proxy: RunningProxy | undefined
     let four: string
     beforeAll(async () => {
-      stage = await startStage(binaries!)
-      await stage.giveToken('token-1')
-      await stage.cluster.apply(list(service('web'), slice('web-4', 'web', [ONE])))
-      four = (await stage.clusterIps('web'))[0]!
+      fixture = await startClusterFixture(binaries!)
+      await fixture.giveToken('token-1')
+      await fixture.cluster.apply(list(service('web'), slice('web-4', 'web', [ONE])))
+      four = (await fixture.clusterIps('web'))[0]!
     })
     afterEach(async () => {
       await proxy?.child.end('SIGTERM')
       proxy = undefined
     })
-    afterAll(() => stage?.stop())
+    afterAll(() => fixture?.stop())
 
     const start = async (kubeconfig: string, extra: Partial<Parameters<typeof startProxy>[0]> = {}) => {
-      const { space, cluster } = stage
+      const { space, cluster } = fixture
       const common = { space, directory: cluster.directory, kubeconfig, nodeName: NODE }
       proxy = await startProxy({ ...common, ...extra })
       return proxy
     }
-    const byToken = () => stage.cluster.writeKubeconfig('proxy', { tokenFile: stage.tokenFile }, stage.space.server)
+    const byToken = () =>
+      fixture.cluster.writeKubeconfig('proxy', { tokenFile: fixture.tokenFile }, fixture.space.server)
 
     it('waits for an API server that is not there yet', async () => {
-      stage.gate.shut()
+      fixture.gate.shut()
       const waiting = await start(byToken(), { wait: false })
       await new Promise((resolve) => setTimeout(resolve, 3_000))
       expect(waiting.child.running).toBe(true)
-      stage.gate.open()
-      await stage.reaches(four, ONE, 60_000)
+      fixture.gate.open()
+      await fixture.reaches(four, ONE, 60_000)
     })
 
     it('waits for a role that is not there yet, and says what is missing', async () => {
-      const { cluster, space, reaches } = stage
+      const { cluster, space, reaches } = fixture
       await cluster.kubectl(['delete', 'clusterrolebinding', 'sluice'])
       try {
         await cluster.apply(slice('web-4', 'web', [TWO]))
@@ -60,32 +61,32 @@ export function startupSuite(binaries: string | undefined): void {
 
     it('J6: leaves its rules when it ends, by SIGTERM or by SIGKILL, and takes them up again', async () => {
       const first = await start(byToken())
-      await stage.reaches(four, TWO)
+      await fixture.reaches(four, TWO)
       await first.child.end('SIGTERM')
-      expect(await stage.space.dial(four, 80)).toBe(TWO)
-      await stage.cluster.apply(slice('web-4', 'web', [ONE]))
+      expect(await fixture.space.dial(four, 80)).toBe(TWO)
+      await fixture.cluster.apply(slice('web-4', 'web', [ONE]))
       const second = await start(byToken())
-      await stage.reaches(four, ONE)
+      await fixture.reaches(four, ONE)
       await second.child.end('SIGKILL')
-      expect(await stage.space.dial(four, 80)).toBe(ONE)
-      await stage.cluster.apply(slice('web-4', 'web', [TWO]))
+      expect(await fixture.space.dial(four, 80)).toBe(ONE)
+      await fixture.cluster.apply(slice('web-4', 'web', [TWO]))
       await start(byToken())
-      await stage.reaches(four, TWO)
+      await fixture.reaches(four, TWO)
     })
 
     it('is let in by client certificate as system:kube-proxy, with the role that every cluster has', async () => {
-      const { cluster, space } = stage
+      const { cluster, space } = fixture
       await cluster.authority.issue('node-proxier', '/CN=system:kube-proxy')
       await start(cluster.writeKubeconfig('certificate', { certificate: 'node-proxier' }, space.server))
       await cluster.apply(slice('web-4', 'web', [ONE]))
-      await stage.reaches(four, ONE)
+      await fixture.reaches(four, ONE)
       const own = cluster.audit().filter((record) => record.user?.username === 'system:kube-proxy')
       expect(own.length).toBeGreaterThan(0)
       expect(own.filter((record) => record.responseStatus?.code === 403)).toEqual([])
     })
 
     it('finds the API server as a pod does: environment and mounted ServiceAccount, no kubeconfig', async () => {
-      const { cluster, space } = stage
+      const { cluster, space } = fixture
       const account = join(cluster.directory, 'serviceaccount')
       mkdirSync(account)
       await copyFile(cluster.authority.certificate, join(account, 'ca.crt'))
@@ -97,7 +98,7 @@ export function startupSuite(binaries: string | undefined): void {
         wrapper: ['sh', '-c', MOUNT, account],
       })
       await cluster.apply(slice('web-4', 'web', [TWO]))
-      await stage.reaches(four, TWO)
+      await fixture.reaches(four, TWO)
     })
   })
 }

@@ -4,9 +4,9 @@ import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { type Child, startChild } from '../child.ts'
-import { list, service, slice } from '../manifests.ts'
+import { type ClusterFixture, NODE, ONE, startClusterFixture, THREE, TWO } from '../cluster-fixture.ts'
+import { list, service, slice } from '../kubectl-manifests.ts'
 import { type RunningProxy, startProxy } from '../proxy.ts'
-import { NODE, ONE, type Stage, startStage, THREE, TWO } from '../stage.ts'
 
 const LOAD = fileURLToPath(new URL('../load.worker.ts', import.meta.url))
 const OWN = fileURLToPath(new URL('../../../bin/kube-proxy', import.meta.url))
@@ -14,16 +14,16 @@ const services = ['over-1', 'over-2', 'over-3', 'over-4']
 
 export function takeoverSuite(binaries: string | undefined): void {
   describe.skipIf(binaries === undefined)('taking over', () => {
-    let stage: Stage
+    let fixture: ClusterFixture
     let kubeconfig: string
     const running: Child[] = []
 
     beforeAll(async () => {
-      stage = await startStage(binaries!)
-      await stage.giveToken('takeover')
-      kubeconfig = stage.cluster.writeKubeconfig('takeover', { tokenFile: stage.tokenFile }, stage.space.server)
+      fixture = await startClusterFixture(binaries!)
+      await fixture.giveToken('takeover')
+      kubeconfig = fixture.cluster.writeKubeconfig('takeover', { tokenFile: fixture.tokenFile }, fixture.space.server)
       const affinity = { sessionAffinity: 'ClientIP' }
-      await stage.cluster.apply(
+      await fixture.cluster.apply(
         list(
           ...services.flatMap((name, i) => [
             service(name, i === 3 ? affinity : {}),
@@ -34,11 +34,11 @@ export function takeoverSuite(binaries: string | undefined): void {
     })
     afterAll(async () => {
       for (const child of running) await child.end('SIGKILL')
-      await stage?.stop()
+      await fixture?.stop()
     })
 
     async function start(program: string): Promise<RunningProxy> {
-      const { cluster, space } = stage
+      const { cluster, space } = fixture
       const proxy = await startProxy({ space, directory: cluster.directory, kubeconfig, nodeName: NODE, program })
       running.push(proxy.child)
       return proxy
@@ -47,13 +47,13 @@ export function takeoverSuite(binaries: string | undefined): void {
     const ours = () => start(OWN)
 
     async function load(): Promise<Child> {
-      const targets = await Promise.all(services.map(async (name) => (await stage.clusterIps(name))[0]!))
-      for (const target of targets) await stage.reaches(target, /^10\.244\.1\.[123]$/)
+      const targets = await Promise.all(services.map(async (name) => (await fixture.clusterIps(name))[0]!))
+      for (const target of targets) await fixture.reaches(target, /^10\.244\.1\.[123]$/)
       const child = startChild({
-        wrapper: stage.space.enter,
+        wrapper: fixture.space.enter,
         program: process.execPath,
         args: ['--import', 'tsx', LOAD, '4', [ONE, TWO, THREE].join(','), ...targets],
-        log: join(stage.cluster.directory, 'load.log'),
+        log: join(fixture.cluster.directory, 'load.log'),
       })
       running.push(child)
       return child
@@ -72,7 +72,7 @@ export function takeoverSuite(binaries: string | undefined): void {
       // Started while the other still runs: ours takes the table at once, and whoever comes last has it.
       const last = await ours()
       await theirProxy.child.end('SIGTERM')
-      for (const name of services) await stage.reaches((await stage.clusterIps(name))[0]!, /^10\.244\.1\.[123]$/)
+      for (const name of services) await fixture.reaches((await fixture.clusterIps(name))[0]!, /^10\.244\.1\.[123]$/)
       await last.child.end('SIGTERM')
       await traffic.end('SIGTERM', 30_000)
       const { made, failed, reached } = JSON.parse(traffic.output().trim().split('\n').at(-1)!)

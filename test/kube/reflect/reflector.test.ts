@@ -1,8 +1,8 @@
 import { afterEach, describe, expect, it } from 'vitest'
 import type { ReflectorOptions } from '../../../src/kube/reflect/reflector.ts'
-import { hurriedClock, until } from '../clock.ts'
+import { fastClock, until } from '../../support/fast-clock.ts'
 import { bookmark, errorLine, FakeApi, type FakeObject, type State } from '../fake-api.ts'
-import { Mirror } from '../mirror.ts'
+import { ReflectorHarness } from '../reflector-harness.ts'
 import { type Answer, clientTo, connectionTo, hang, hangUp, json, lines, refuse } from '../script-server.ts'
 
 const cleanups: (() => unknown)[] = []
@@ -18,13 +18,13 @@ async function fake(...names: string[]): Promise<FakeApi> {
   return api
 }
 
-function mirror(api: FakeApi, factor?: number, more?: Partial<ReflectorOptions<number>>): Mirror {
-  const made = new Mirror(api.server.url, factor, more)
+function harness(api: FakeApi, factor?: number, more?: Partial<ReflectorOptions<number>>): ReflectorHarness {
+  const made = new ReflectorHarness(api.server.url, factor, more)
   cleanups.push(() => made.stop())
   return made
 }
 
-const agree = (api: FakeApi, made: Mirror, what = 'the sink equals the server') =>
+const agree = (api: FakeApi, made: ReflectorHarness, what = 'the sink equals the server') =>
   until(what, () => made.synced === 1 && made.equals(api.objects))
 
 const stateNames = (api: FakeApi) => api.states.map((entry) => entry.state)
@@ -32,7 +32,7 @@ const stateNames = (api: FakeApi) => api.states.map((entry) => entry.state)
 describe('with WatchList', () => {
   it('gets snapshot and changes on one connection', async () => {
     const api = await fake('a', 'b')
-    const made = mirror(api, 10, { labelSelector: '!x', fieldSelector: 'a!=b' })
+    const made = harness(api, 10, { labelSelector: '!x', fieldSelector: 'a!=b' })
     await agree(api, made)
     expect(made.told).toEqual(['put ns/a=101', 'put ns/b=102', 'synced'])
     api.put('c')
@@ -64,7 +64,7 @@ describe('with WatchList', () => {
   })
 
   it('is synced with nothing, too', async () => {
-    const made = mirror(await fake())
+    const made = harness(await fake())
     await until('synced', () => made.synced === 1)
     expect(made.told).toEqual(['synced'])
   })
@@ -82,14 +82,14 @@ describe('with WatchList', () => {
       event('MODIFIED', 'b', 12),
     ]
     api.faults.push({ state: 'watchlist', answer: lines([...parts, bookmark(12, true)], 'open') })
-    const made = mirror(api)
+    const made = harness(api)
     await until('synced', () => made.synced === 1)
     expect(made.told).toEqual(['put ns/a=5', 'put ns/b=9', 'drop ns/a', 'put ns/b=12', 'synced'])
   })
 
   it('goes on where it was when the server ends the watch, at the last bookmark', async () => {
     const api = await fake('a')
-    const made = mirror(api)
+    const made = harness(api)
     await agree(api, made)
     api.version = 500
     api.bookmark()
@@ -107,7 +107,7 @@ describe('with WatchList', () => {
     async (code) => {
       const api = await fake('a', 'b', 'c', 'd', 'e', 'f', 'g')
       api.faults.push({ state: 'watchlist', answer: refuse(code, 'Invalid', 'sendInitialEvents is forbidden') })
-      const made = mirror(api)
+      const made = harness(api)
       await agree(api, made)
       await until('a watch', () => api.watchers === 1)
       expect(stateNames(api)).toEqual(['watchlist', 'list', 'page', 'page', 'watch'])
@@ -125,7 +125,7 @@ describe('with WatchList', () => {
     const api = await fake('a', 'b')
     const objects = [...api.objects.values()].map((object) => ({ type: 'ADDED', object }))
     api.faults.push({ state: 'watchlist', answer: lines(objects, 'open') })
-    const made = mirror(api)
+    const made = harness(api)
     await agree(api, made)
     await until('a watch', () => api.watchers === 1)
     expect(stateNames(api)).toEqual(['watchlist', 'list', 'watch'])
@@ -135,7 +135,7 @@ describe('with WatchList', () => {
   it('reads pages from a server that answers a watch with a list', async () => {
     const api = await fake('a')
     api.faults.push({ state: 'watchlist', answer: lines([{ kind: 'List', items: [] }], 'open') })
-    const made = mirror(api)
+    const made = harness(api)
     await agree(api, made)
     expect(made.problems).toHaveLength(1)
   })
@@ -154,7 +154,7 @@ describe('in pages', () => {
         refuse(410, 'Expired', 'The provided continue parameter is too old')(response, seen)
       },
     })
-    const made = mirror(api)
+    const made = harness(api)
     await agree(api, made)
     expect(stateNames(api).slice(0, 4)).toEqual(['watchlist', 'list', 'page', 'list'])
     expect(api.states[3]?.seen.query.get('limit')).toBeNull()
@@ -166,7 +166,7 @@ describe('in pages', () => {
     const api = await fake('a', 'b', 'c', 'd')
     api.watchList = false
     api.faults.push({ state: 'page', answer: json({ hello: 1 }) })
-    const made = mirror(api)
+    const made = harness(api)
     await agree(api, made)
     expect(made.problems).toHaveLength(1)
     expect(made.duplicates).toEqual([])
@@ -179,7 +179,7 @@ describe('in pages', () => {
     api.watchList = false
     await api.server.start()
     cleanups.push(() => api.server.stop())
-    const made = mirror(api, 10)
+    const made = harness(api, 10)
     await agree(api, made)
     expect(stateNames(api).filter((state) => state === 'list' || state === 'page')).toHaveLength(6)
   })
@@ -190,7 +190,7 @@ describe('after an interruption', () => {
     for (const watchList of [true, false]) {
       const api = await fake('same', 'changed', 'gone')
       api.watchList = watchList
-      const made = mirror(api)
+      const made = harness(api)
       await agree(api, made)
       await until('a watch', () => api.watchers === 1)
       const before = made.told.length
@@ -207,7 +207,7 @@ describe('after an interruption', () => {
 
   it('does not lose the event whose line was cut in half', async () => {
     const api = await fake('a')
-    const made = mirror(api)
+    const made = harness(api)
     await agree(api, made)
     const half = JSON.stringify({ type: 'ADDED', object: { metadata: { namespace: 'ns', name: 'b' } } }).slice(0, 40)
     api.send(half)
@@ -224,7 +224,7 @@ describe('after an interruption', () => {
     'reports the line %s and takes a new snapshot',
     async (line) => {
       const api = await fake('a')
-      const made = mirror(api)
+      const made = harness(api)
       await agree(api, made)
       api.send(`${line}\n`)
       await until('a new snapshot', () => stateNames(api).filter((state) => state === 'watchlist').length === 2)
@@ -238,7 +238,7 @@ describe('after an interruption', () => {
 
   it('retries a version that is too large, and gives it up when it stays so', async () => {
     const api = await fake('a')
-    const made = mirror(api)
+    const made = harness(api)
     await agree(api, made)
     const tooLarge = refuse(504, 'Timeout', 'x', { details: { causes: [{ reason: 'ResourceVersionTooLarge' }] } })
     api.faults.push({ state: 'watch', answer: tooLarge }, { state: 'watch', answer: tooLarge })
@@ -265,7 +265,7 @@ describe('after an interruption', () => {
     ['403', errorLine(403, 'Forbidden'), 'watchlist'],
   ])('an ERROR event of %s leads to the right next request', async (_, line, next) => {
     const api = await fake('a')
-    const made = mirror(api)
+    const made = harness(api)
     await agree(api, made)
     api.send(line)
     api.put('b')
@@ -278,7 +278,7 @@ describe('after an interruption', () => {
 
   it('cuts a watch that is silent for longer than it asked for', async () => {
     const api = await fake('a')
-    const made = mirror(api, 1_000, { random: () => 0 })
+    const made = harness(api, 1_000, { random: () => 0 })
     await agree(api, made)
     await until('another connection', () => stateNames(api).includes('watch'))
     expect(made.clock.waits.some((ms) => ms > 250_000 && ms <= 330_000)).toBe(true)
@@ -291,10 +291,10 @@ describe('after an interruption', () => {
 describe('patience', () => {
   /** Waits in a hurry, but to the reflector no time passes, and requests have all the time they need. */
   function waiting(api: FakeApi, random: number) {
-    const clock = hurriedClock(1_000)
+    const clock = fastClock(1_000)
     const client = clientTo(connectionTo(api.server.url))
     cleanups.push(() => client.close())
-    const made = mirror(api, 1, { client, clock: { ...clock, monotonic: () => 0 }, random: () => random })
+    const made = harness(api, 1, { client, clock: { ...clock, monotonic: () => 0 }, random: () => random })
     // Not the limits on a silent snapshot and on a silent watch.
     return { made, waits: () => clock.waits.filter((ms) => ms !== 10_000 && ms <= 30_000) }
   }
@@ -342,7 +342,7 @@ describe('selectors', () => {
       api.watchList = watchList
       const states: State[] = watchList ? ['watchlist'] : ['list']
       for (const state of states) api.faults.push({ state, answer: unknown })
-      const made = mirror(api, 100, { fieldSelector: 'spec.clusterIP!=None', fieldSelectorOptional: true })
+      const made = harness(api, 100, { fieldSelector: 'spec.clusterIP!=None', fieldSelectorOptional: true })
       await agree(api, made)
       expect(api.states[0]?.seen.query.get('fieldSelector')).toBe('spec.clusterIP!=None')
       expect(api.states.at(-1)?.seen.query.get('fieldSelector')).toBeNull()
@@ -353,7 +353,7 @@ describe('selectors', () => {
   it('insists on one that is needed', async () => {
     const api = await fake('a')
     api.faults.push({ state: 'watchlist', answer: unknown }, { state: 'list', answer: unknown })
-    const made = mirror(api, 100, { fieldSelector: 'metadata.name=n' })
+    const made = harness(api, 100, { fieldSelector: 'metadata.name=n' })
     await agree(api, made)
     expect(api.states.every((entry) => entry.seen.query.get('fieldSelector') === 'metadata.name=n')).toBe(true)
   })
@@ -370,7 +370,7 @@ describe('objects', () => {
 
   it('drops one that is to be ignored from now on, and takes it back later', async () => {
     const api = await fake('a')
-    const made = mirror(api)
+    const made = harness(api)
     await agree(api, made)
     set(api, 'a', -1)
     set(api, 'b', -1)
@@ -383,7 +383,7 @@ describe('objects', () => {
     const api = await fake('a')
     set(api, 'bad', 'text')
     api.put('z')
-    const made = mirror(api)
+    const made = harness(api)
     await until('all', () => made.synced === 1)
     expect([...made.state.keys()]).toEqual(['ns/a', 'ns/z'])
     api.compact()
@@ -403,7 +403,7 @@ describe('objects', () => {
 
   it('does not hide a bug of ours', async () => {
     const api = await fake('a')
-    const made = mirror(api, 100, {
+    const made = harness(api, 100, {
       decode: () => {
         throw new TypeError('a bug')
       },
@@ -445,7 +445,7 @@ describe('any fault in any state', () => {
     api.watchList = state === 'watchlist'
     api.faults.push({ state, answer: faults[fault] as Answer }, { state, answer: faults[fault] as Answer })
     // Fast enough for hangs of a minute and a quarter, slow enough for a busy machine.
-    const made = mirror(api, 400)
+    const made = harness(api, 400)
     await until('the fault has struck', () => api.faults.length < 2)
     await agree(api, made)
     api.remove('a')
@@ -461,7 +461,7 @@ describe('any fault in any state', () => {
     const api = await fake('a', 'b', 'c', 'd')
     api.watchList = state === 'watchlist'
     api.faults.push({ state, answer: hang })
-    const made = mirror(api, 1)
+    const made = harness(api, 1)
     await until('the state', () => api.faults.length === 0)
     const started = performance.now()
     await made.stop()
@@ -472,7 +472,7 @@ describe('any fault in any state', () => {
   it('stops at once while it waits for its next try', async () => {
     const api = await fake('a')
     for (let i = 0; i < 50; i++) api.faults.push({ state: 'watchlist', answer: hangUp })
-    const made = mirror(api, 1)
+    const made = harness(api, 1)
     await until('a wait', () => made.clock.waits.some((ms) => ms < 2_000))
     await made.stop()
     cleanups.pop()

@@ -1,0 +1,96 @@
+import { describe, expect, it } from 'vitest'
+import { compare } from '../../../src/commands/doctor/migrate.ts'
+import { parseRules } from '../../../src/commands/sources/from-rules.ts'
+import { withManifests } from '../../../src/commands/sources/manifests.ts'
+import { configOf, readInputs } from '../../../src/commands/sources/source.ts'
+import { directory, shop, sluice } from '../run-command.ts'
+
+const inputs = async (text: string) =>
+  withManifests(directory({ 'shop.yaml': text }), (api) =>
+    readInputs(
+      async (path, query) => ((await api.request({ path, query })).json as { items: unknown[] }).items,
+      configOf(new Map([['mode', 'iptables']])),
+      'a',
+    ),
+  )
+
+describe('from iptables to nftables', () => {
+  it('tells what differs by service: loopback node ports, secondary addresses, unused ports', async () => {
+    const known = await inputs(shop)
+    const found = await compare(
+      { ...known, nodeAddresses: [...known.nodeAddresses, '192.168.6.1'] },
+      'iptables',
+      new Map(),
+    )
+    const web = found
+      .filter(({ service }) => service === 'shop/web:http')
+      .map(({ packet, now, later }) => [packet, now, later])
+    expect(web).toEqual([
+      ['to a port of 10.96.0.50 that no service uses', 'left to the node or to routing', 'refused'],
+      [
+        'from outside to node port 192.168.6.1:30080',
+        'forwarded (2 endpoints, source rewritten)',
+        'left to the node or to routing',
+      ],
+      ['on the node to 127.0.0.1:30080', 'forwarded (2 endpoints, source rewritten)', 'left to the node or to routing'],
+    ])
+    expect(found.some(({ service, later }) => service === '*' && later === 'dropped')).toBe(true)
+  })
+
+  it('finds fewer differences where the configuration asks for all addresses', async () => {
+    const known = await inputs(shop)
+    const file = `${directory({ 'c.yaml': 'apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nnodePortAddresses: ["0.0.0.0/0"]\n' })}/c.yaml`
+    const more = { ...known, nodeAddresses: [...known.nodeAddresses, '192.168.6.1'] }
+    const found = await compare(more, 'iptables', new Map([['config', file]]))
+    expect(found.map(({ packet }) => packet)).not.toContain('from outside to node port 192.168.6.1:30080')
+  })
+
+  it('runs as a command and prints every service once', async () => {
+    const path = directory({ 'shop.yaml': shop })
+    const { status, stdout } = await sluice(
+      'doctor',
+      '--migrate-to',
+      'nftables',
+      '--mode',
+      'iptables',
+      '--manifests',
+      path,
+      '--node',
+      'a',
+    )
+    expect(status).toBe(0)
+    expect(stdout).toContain('From iptables to nftables: ')
+    expect(stdout).toContain('shop/web:http')
+  })
+})
+
+describe('services read from kube-proxy’s rules', () => {
+  it('has names, addresses, ports and node ports', () => {
+    const text = `*nat
+:KUBE-SERVICES - [0:0]
+-A KUBE-SERVICES -d 10.96.0.1/32 -p tcp -m comment --comment "default/kubernetes:https cluster IP" -m tcp --dport 443 -j KUBE-SVC-NPX46M4PTMTKRN6Y
+-A KUBE-SERVICES -d 10.103.193.175/32 -p tcp -m comment --comment "work/saythx-redis cluster IP" -m tcp --dport 6379 -j KUBE-SVC-SMQNAAUIAENDDGYQ
+-A KUBE-SERVICES -d 203.0.113.9/32 -p tcp -m comment --comment "work/saythx-redis loadbalancer IP" -m tcp --dport 6379 -j KUBE-EXT-SMQNAAUIAENDDGYQ
+-A KUBE-NODEPORTS -p tcp -m comment --comment "work/saythx-redis" -m tcp --dport 31269 -j KUBE-EXT-SMQNAAUIAENDDGYQ
+COMMIT
+`
+    const { services, slices } = parseRules(text, 4)
+    expect(
+      services.map(({ key, clusterIps, loadBalancerIps, ports }) => ({ key, clusterIps, loadBalancerIps, ports })),
+    ).toEqual([
+      {
+        key: 'default/kubernetes',
+        clusterIps: ['10.96.0.1'],
+        loadBalancerIps: [],
+        ports: [{ name: 'https', protocol: 'tcp', port: 443, nodePort: 0 }],
+      },
+      {
+        key: 'work/saythx-redis',
+        clusterIps: ['10.103.193.175'],
+        loadBalancerIps: ['203.0.113.9'],
+        ports: [{ name: '', protocol: 'tcp', port: 6379, nodePort: 31269 }],
+      },
+    ])
+    expect(slices.map(({ service }) => service)).toEqual(['default/kubernetes', 'work/saythx-redis'])
+  })
+})

@@ -1,0 +1,112 @@
+import { describe, expect, it } from 'vitest'
+import { parse } from 'yaml'
+import { directory, shop, sluice } from '../run-command.ts'
+
+const slice = (ips: readonly string[]) => `apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-more, namespace: shop, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{name: http, protocol: TCP, port: 8080}]
+endpoints: [${ips.map((ip) => `{addresses: [${ip}], conditions: {ready: true}, nodeName: a}`).join(', ')}]
+`
+
+const service = (nodePort: number) => `apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+spec:
+  type: NodePort
+  selector: {app: web}
+  ports: [{name: http, port: 80, targetPort: 8080, nodePort: ${nodePort}}]
+`
+
+async function plan(change: string, ...more: string[]) {
+  const path = directory({ 'shop.yaml': shop })
+  const file = `${directory({ 'change.yaml': change })}/change.yaml`
+  return sluice('plan', '-f', file, '--manifests', path, '--node', 'a', '--no-check', ...more)
+}
+
+describe('plan', () => {
+  it('exits with 0 if nothing changes: what a server would fill in is taken from what is there', async () => {
+    const { status, stdout } = await plan(service(30080))
+    expect(stdout).toContain('No change.')
+    expect(status).toBe(0)
+  })
+
+  it('exits with 2 and shows what changes, what comes and what goes', async () => {
+    const moved = await plan(service(30081))
+    expect(moved.status).toBe(2)
+    expect(moved.stdout).toContain('+ frontend tcp 30081: masquerade 10.1.0.11:8080,10.1.1.12:8080')
+    expect(moved.stdout).toContain('- frontend tcp 30080: masquerade 10.1.0.11:8080,10.1.1.12:8080')
+    expect(moved.stdout).toContain('1 to put, 0 to change, 1 to drop')
+    const scaled = await plan(slice(['10.1.0.77']))
+    expect(scaled.stdout).toContain('~ frontend 10.96.0.50 tcp 80')
+    expect(scaled.stdout).toContain('+ hairpin-connections 10.1.0.77 10.1.0.77 tcp 8080')
+  })
+
+  it('shows what deleting takes away', async () => {
+    const { status, stdout } = await plan(service(30080), '--delete', '-o', 'yaml')
+    expect(status).toBe(2)
+    const { changes } = parse(stdout) as { changes: { action: string; service: string; id: string }[] }
+    expect(changes.every(({ action, service: whose }) => action === 'drop' && whose === 'shop/web')).toBe(true)
+    expect(changes.map(({ id }) => id)).toContain('cluster-ips 10.96.0.50')
+  })
+
+  it('stands in for addresses that the server would allocate, and says so', async () => {
+    const fresh = 'kind: Service\nmetadata: {name: new}\nspec: {type: NodePort, ports: [{port: 80}]}\n'
+    const { status, stdout } = await plan(fresh, '--mode', 'nftables')
+    expect(status).toBe(2)
+    expect(stdout).toMatch(/default\/new: the API server will allocate a cluster IP; 10\.96\.\S+ stands for it/)
+    expect(stdout).toMatch(/allocate a node port; 3\d{4} stands for it/)
+    const local = fresh.replace('NodePort', 'LoadBalancer, externalTrafficPolicy: Local')
+    expect((await plan(local, '--mode', 'nftables')).stdout).toMatch(
+      /allocate a health check port; 3\d{4} stands for it/,
+    )
+  })
+
+  it('gives a service the addresses of the families it asks for', async () => {
+    const fresh = (spec: string) => `kind: Service\nmetadata: {name: new}\nspec: {${spec}, ports: [{port: 80}]}\n`
+    const added = async (spec: string) => {
+      const { stdout } = await plan(fresh(spec), '--mode', 'nftables', '-o', 'json')
+      const { changes } = JSON.parse(stdout) as { changes: { id: string }[] }
+      return changes.flatMap(({ id }) => (id.startsWith('cluster-ips') ? [id.includes('::') ? 6 : 4] : []))
+    }
+    expect(await added('ipFamilies: [IPv6]')).toEqual([6])
+    expect(await added('ipFamilyPolicy: RequireDualStack')).toEqual([4, 6])
+    expect(await added('ipFamilyPolicy: PreferDualStack, ipFamilies: [IPv6, IPv4]')).toEqual([4, 6])
+    expect(await added('ipFamilyPolicy: SingleStack, clusterIP: 10.96.0.77')).toEqual([4])
+    expect(await added('clusterIP: "fd00:10:96::77"')).toEqual([6])
+  })
+
+  it('follows pods into the slices that files make of them, and leaves out what decides nothing', async () => {
+    const pods = [
+      'kind: ConfigMap\nmetadata: {name: c}\n',
+      'kind: Service\nmetadata: {name: new}\nspec: {clusterIP: 10.96.0.77, selector: {a: b}, ports: [{port: 80}]}\n',
+      'kind: Pod\nmetadata: {name: p, labels: {a: b}}\nstatus: {podIP: 10.1.0.99}\n',
+    ].join('---\n')
+    const { status, stdout } = await plan(pods, '--mode', 'nftables')
+    expect(status).toBe(2)
+    expect(stdout).toContain('+ frontend 10.96.0.77 tcp 80: plain 10.1.0.99:80')
+    expect(stdout).toContain('! ConfigMap default/c: left out')
+    expect(stdout).not.toContain('stands for it')
+    const gone = await plan('kind: Pod\nmetadata: {name: web-1, namespace: shop}\n', '--mode', 'nftables', '--delete')
+    expect(gone).toMatchObject({ status: 2, stdout: expect.stringMatching(/~ frontend/) })
+    expect(await plan('kind: Service\nmetadata: {name: x}\nspec: {ports: [{port: 0}]}\n')).toMatchObject({
+      status: 1,
+      stderr: expect.stringContaining('Service default/x: '),
+    })
+  })
+
+  it('exits with 1 on what it cannot read or what is no matter of a proxy', async () => {
+    expect(await plan('kind: Deployment\nmetadata: {name: x}\n')).toMatchObject({
+      status: 1,
+      stderr: expect.stringContaining(
+        'it has no Namespace or Service or EndpointSlice or Pod; Deployment default/x: left out',
+      ),
+    })
+    expect(await plan('a: [\n')).toMatchObject({ status: 1, stderr: expect.stringMatching(/change\.yaml:\d+: /) })
+    expect(await sluice('plan', '-f', '/nowhere.yaml', '--manifests', directory(), '--node', 'a')).toMatchObject({
+      status: 1,
+      stderr: expect.stringContaining('cannot read /nowhere.yaml'),
+    })
+  })
+})

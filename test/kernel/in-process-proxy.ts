@@ -1,0 +1,125 @@
+// The real engine and nftables backend inside the test's own namespace, fed with manifests by hand.
+
+import type { Backend, Held } from '../../src/backend/backend.ts'
+import { nftables } from '../../src/backend/nftables/backend.ts'
+import { Engine } from '../../src/engine/engine.ts'
+import { SyncJournal, type SyncReport } from '../../src/engine/journal.ts'
+import { decodeEndpointSlice, decodeService } from '../../src/kube/reflect/objects.ts'
+import type { Family } from '../../src/lib/ip.ts'
+import { type Logger, silentLogger } from '../../src/lib/log.ts'
+import { systemClock } from '../../src/lib/time.ts'
+import type { NodeView } from '../../src/model/types.ts'
+import { patience } from '../lab/vm.ts'
+import { nodeView } from '../scenarios/facts.ts'
+import type { Manifest, NodeSettings, Scenario } from '../scenarios/format.ts'
+import { loadScenarios } from '../scenarios/load.ts'
+
+export interface Drift {
+  readonly family: Family
+  readonly culprit: string
+  readonly at: number
+}
+
+export class InProcessProxy {
+  readonly engine: Engine
+  readonly drifts: Drift[] = []
+  readonly reports: SyncReport[] = []
+  readonly #families: readonly Family[]
+  readonly #asked = new Map<Family, number>()
+  #heard = () => {}
+
+  private constructor(
+    families: readonly Family[],
+    views: (family: Family) => NodeView,
+    { log = silentLogger, backend = nftables() as unknown as Backend<Held> }: InProcessOptions,
+  ) {
+    this.#families = families
+    const journal = new SyncJournal({ log })
+    this.engine = new Engine({
+      backend,
+      families,
+      views,
+      settings: { minSyncMs: 0, syncMs: 500 },
+      clock: systemClock,
+      log,
+      journal,
+    })
+    journal.subscribe({
+      queued: (family) => void this.#asked.set(family, (this.#asked.get(family) ?? 0) + 1),
+      drift: (family, culprit) => void this.drifts.push({ family, culprit, at: performance.now() }),
+      report: (report) => {
+        this.reports.push(report)
+        this.#heard()
+      },
+    })
+  }
+
+  /** `features`: those of SLUICE_NFT_FEATURES; all that the kernel has if absent. */
+  static async start(settings: NodeSettings, options: InProcessOptions = {}): Promise<InProcessProxy> {
+    const { families = [4, 6], features } = options
+    const before = process.env.SLUICE_NFT_FEATURES
+    if (features !== undefined) process.env.SLUICE_NFT_FEATURES = features
+    try {
+      const proxy = new InProcessProxy(families, (family) => nodeView(settings, family), options)
+      await proxy.engine.start()
+      return proxy
+    } finally {
+      if (before === undefined) delete process.env.SLUICE_NFT_FEATURES
+      else process.env.SLUICE_NFT_FEATURES = before
+    }
+  }
+
+  put(...manifests: readonly Manifest[]): void {
+    for (const manifest of manifests) {
+      if (manifest.kind === 'Service') {
+        const { key, record } = decodeService(manifest)
+        if (record !== undefined) this.engine.store.services.put(key, record)
+      } else {
+        const { key, record } = decodeEndpointSlice(manifest)
+        if (record !== undefined) this.engine.store.slices.put(key, record)
+      }
+    }
+  }
+
+  /** Everything that is to come first is there: the first sync may begin. */
+  synced(): void {
+    this.engine.store.services.synced()
+    this.engine.store.slices.synced()
+  }
+
+  /** Until each family has been synced once more than it had been. */
+  async settled(since = this.reports.length): Promise<void> {
+    const end = performance.now() + patience(20_000)
+    const done = (family: Family) => this.reports.slice(since).some((report) => report.family === family && report.ok)
+    while (!this.#families.every(done)) {
+      if (performance.now() > end) throw new Error(`not settled: ${this.reports.at(-1)?.error?.message ?? 'no sync'}`)
+      await new Promise<void>((resolve) => {
+        const timer = setTimeout(resolve, 100)
+        this.#heard = () => {
+          clearTimeout(timer)
+          resolve()
+        }
+      })
+    }
+  }
+
+  stop(): Promise<void> {
+    return this.engine.stop()
+  }
+}
+
+interface InProcessOptions {
+  readonly families?: readonly Family[]
+  readonly features?: string
+  readonly log?: Logger
+  readonly backend?: Backend<Held>
+}
+
+export function scenario(name: string): Scenario {
+  const found = loadScenarios().find((one) => one.name === name)
+  if (found === undefined) throw new Error(`no scenario ${name}`)
+  return found
+}
+
+/** Every object that the scenario puts. */
+export const objectsOf = (one: Scenario): readonly Manifest[] => one.steps.flatMap(({ put }) => put)
