@@ -19,8 +19,9 @@ import { Engine } from '../src/engine/engine.ts'
 import { SyncJournal, type SyncReport } from '../src/engine/journal.ts'
 import { createLogger } from '../src/lib/log.ts'
 import { systemClock } from '../src/lib/time.ts'
-import type { NodeView, ServiceRecord, SliceRecord } from '../src/model/types.ts'
+import { everyAddress, view } from '../test/support/builders.ts'
 import { nodeFlags } from './flags.ts'
+import { serviceAt, sliceAt } from './records.ts'
 
 type Flavour = 'legacy' | 'nft'
 
@@ -31,7 +32,6 @@ interface Cost {
   readonly programsMs: number
 }
 
-const endpoints = 5
 const fullSyncs = 3
 /** With few services V8 is still compiling in these; so many more are made before it is warm. */
 const warmUp = 5
@@ -85,7 +85,7 @@ async function inside(flavour: Flavour, size: number): Promise<void> {
   const engine = new Engine({
     backend: iptables({ syncPeriodMs: 30_000, localhostNodePorts: true }),
     families: [4],
-    views: () => view,
+    views: () => node,
     settings: { minSyncMs: 0, syncMs: 30_000 },
     clock: systemClock,
     log,
@@ -98,8 +98,9 @@ async function inside(flavour: Flavour, size: number): Promise<void> {
     })
   await engine.start()
   for (let i = 0; i < size; i++) {
-    engine.store.services.put(service(i).key, service(i))
-    engine.store.slices.put(slice(i, 0).key, slice(i, 0))
+    const [service, slice] = [serviceAt(i), sliceAt(i)]
+    engine.store.services.put(service.key, service)
+    engine.store.slices.put(slice.key, slice)
   }
   const give = () => {
     engine.store.services.synced()
@@ -117,7 +118,7 @@ async function inside(flavour: Flavour, size: number): Promise<void> {
     if (size <= small) show('full sync, warm', medianOf(fulls.slice(-fullSyncs)))
     const costs: Cost[] = []
     for (let turn = 1; turn <= changes; turn++) {
-      const changed = slice(7, turn)
+      const changed = sliceAt(7, turn)
       costs.push(await measure(async () => void (await report(() => engine.store.slices.put(changed.key, changed)))))
     }
     show('one endpoint changed', medianOf(costs))
@@ -166,52 +167,7 @@ function row(size: number, flavour: string, what: string, cost: Cost | string): 
   console.log(`${head}${ms(cost.wallMs, 9)}${ms(cost.ownMs, 13)}${ms(cost.programsMs, 16)}${share.padStart(15)}`)
 }
 
-const view: NodeView = {
-  name: 'here',
-  family: 4,
-  zone: '',
-  ip: '192.168.0.2',
-  nodePorts: { all: true, addresses: [], loopback: true, loopbackNamed: false },
-  local: { kind: 'cidr', cidr: '10.0.0.0/8' },
-  masqueradeAll: false,
-  masqueradeMark: 0x4000,
-  serviceCidrs: [],
-  externalIps: true,
-}
-
-function service(i: number): ServiceRecord {
-  return {
-    key: `ns-${i % 50}/service-${i}`,
-    uid: String(i),
-    created: i,
-    type: 'ClusterIP',
-    clusterIps: [`172.${16 + (i >> 16)}.${(i >> 8) & 255}.${i & 255}`],
-    ports: [{ name: 'http', protocol: 'tcp', port: 80, nodePort: 0 }],
-    externalIps: [],
-    loadBalancerIps: [],
-    sourceRanges: [],
-    externalPolicy: 'Cluster',
-    internalPolicy: 'Cluster',
-    affinitySeconds: 0,
-    healthCheckNodePort: 0,
-  }
-}
-
-function slice(i: number, turn: number): SliceRecord {
-  const { key } = service(i)
-  const node = { node: 'there', ready: true, serving: true, terminating: false, zoneHints: [], nodeHints: [] }
-  return {
-    key: `${key}-a`,
-    service: key,
-    family: 4,
-    ports: [{ name: 'http', protocol: 'tcp', port: 8080 }],
-    endpoints: Array.from({ length: endpoints }, (_, n) => {
-      const host = i * endpoints + n
-      return { ip: `10.${(n === 0 ? turn : 0) * 4 + (host >> 16)}.${(host >> 8) & 255}.${host & 255}`, ...node }
-    }),
-    triggered: 0,
-  }
-}
+const node = view({ nodePorts: everyAddress, serviceCidrs: [] })
 
 if (process.argv[2] === undefined) {
   console.log('services  flavour  what                 wall      ours (CPU)  programs (CPU)  ours/programs')

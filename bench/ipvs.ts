@@ -10,69 +10,15 @@ import { Engine } from '../src/engine/engine.ts'
 import { SyncJournal, type SyncReport } from '../src/engine/journal.ts'
 import { silentLogger } from '../src/lib/log.ts'
 import { systemClock } from '../src/lib/time.ts'
-import { makeNodeView } from '../src/model/node.ts'
-import type { ServiceRecord, SliceRecord } from '../src/model/types.ts'
 import * as libc from '../src/sys/libc.ts'
+import { view } from '../test/support/builders.ts'
 import { type Calibration, calibrate } from './calibrate.ts'
+import { endpointsEach, serviceAt, sliceAt } from './records.ts'
 
-const endpointsEach = 5
 const sizes = process.argv.slice(2).map(Number)
 const changes = 50
 
-const view = makeNodeView(
-  {
-    name: 'here',
-    zone: '',
-    ips: { 4: '192.168.0.2', 6: '::1', primary: 4 },
-    nodePortAddresses: ['192.168.0.2/32'],
-    interfaceAddresses: ['192.168.0.2'],
-    detectLocal: {
-      mode: 'ClusterCIDR',
-      clusterCidrs: ['10.0.0.0/8'],
-      podCidrs: [],
-      bridgeInterface: '',
-      interfaceNamePrefix: '',
-    },
-    masqueradeAll: false,
-    masqueradeBit: 14,
-    serviceCidrs: [],
-    externalIps: true,
-  },
-  4,
-)
-
-const serviceAt = (i: number): ServiceRecord => ({
-  key: `ns/s${i}`,
-  uid: '',
-  created: i,
-  type: 'ClusterIP',
-  clusterIps: [`172.${16 + (i >> 16)}.${(i >> 8) & 255}.${i & 255}`],
-  ports: [{ name: '', protocol: 'tcp', port: 80, nodePort: 0 }],
-  externalIps: [],
-  loadBalancerIps: [],
-  sourceRanges: [],
-  externalPolicy: 'Cluster',
-  internalPolicy: 'Cluster',
-  affinitySeconds: 0,
-  healthCheckNodePort: 0,
-})
-
-const sliceAt = (i: number, generation = 0): SliceRecord => ({
-  key: `ns/s${i}-a`,
-  service: `ns/s${i}`,
-  family: 4,
-  ports: [{ name: '', protocol: 'tcp', port: 8080 }],
-  endpoints: Array.from({ length: endpointsEach }, (_, n) => ({
-    ip: `10.${(n === 0 ? generation : n) & 255}.${(i >> 8) & 255}.${i & 255}`,
-    node: 'elsewhere',
-    ready: true,
-    serving: true,
-    terminating: false,
-    zoneHints: [],
-    nodeHints: [],
-  })),
-  triggered: 0,
-})
+const node = view({ serviceCidrs: [] })
 
 /** The thread moves into a namespace; programs that it starts come along. */
 function isolate(): void {
@@ -89,12 +35,12 @@ async function measure(services: number): Promise<void> {
     syncPeriodMs: 3_600_000,
     ipvs: { scheduler: 'rr', excludeCidrs: [], strictArp: false, tcpTimeoutMs: 0, tcpFinTimeoutMs: 0, udpTimeoutMs: 0 },
   })
-  await backend.prepare(view, silentLogger)
+  await backend.prepare(node, silentLogger)
   const journal = new SyncJournal({ log: silentLogger })
   const engine = new Engine({
     backend,
     families: [4],
-    views: () => view,
+    views: () => node,
     settings: { minSyncMs: 0, syncMs: 3_600_000 },
     clock: systemClock,
     log: silentLogger,
@@ -118,8 +64,9 @@ async function measure(services: number): Promise<void> {
     })
   await engine.start()
   for (let i = 0; i < services; i++) {
-    engine.store.services.put(`ns/s${i}`, serviceAt(i))
-    engine.store.slices.put(`ns/s${i}-a`, sliceAt(i))
+    const [service, slice] = [serviceAt(i), sliceAt(i)]
+    engine.store.services.put(service.key, service)
+    engine.store.slices.put(slice.key, slice)
   }
   const first = next()
   const cpu = process.cpuUsage()
@@ -152,9 +99,10 @@ async function change(slices: Engine['store']['slices'], next: () => Promise<Syn
   let messages = 0
   const begun = process.cpuUsage()
   for (let n = 1; n <= changes; n++) {
+    const changed = sliceAt(7, n)
     const done = next()
     const start = performance.now()
-    slices.put('ns/s7-a', sliceAt(7, n + 10))
+    slices.put(changed.key, changed)
     const report = await done
     times.push(performance.now() - start)
     messages = Math.max(messages, report.figures.ipvs_messages ?? 0)
@@ -167,7 +115,7 @@ async function change(slices: Engine['store']['slices'], next: () => Promise<Syn
 
 /** What comparing everything with the kernel takes; seconds of CPU. */
 async function readAll(backend: ReturnType<typeof ipvs>): Promise<string> {
-  const context = { family: 4, node: view, log: silentLogger, clock: systemClock, onDrift: () => {} } as const
+  const context = { family: 4, node, log: silentLogger, clock: systemClock, onDrift: () => {} } as const
   const target = await backend.open(context)
   const begun = process.cpuUsage()
   await target.observe(new AbortController().signal)

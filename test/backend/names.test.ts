@@ -1,25 +1,10 @@
 import { describe, expect, it } from 'vitest'
 import { hash32, iptablesEndpointHash, iptablesHash, nftEndpointBase, nftServiceBase } from '../../src/backend/names.ts'
 import type { ServicePort } from '../../src/model/types.ts'
+import { servicePort } from '../support/builders.ts'
 
-const port = (service: string, portName: string, protocol: ServicePort['protocol'] = 'tcp'): ServicePort => ({
-  id: `${service}:${portName}/${protocol}`,
-  service,
-  name: portName === '' ? service : `${service}:${portName}`,
-  portName,
-  family: 4,
-  protocol,
-  frontends: [],
-  internal: 'cluster',
-  external: 'cluster',
-  cluster: [],
-  local: [],
-  serving: [],
-  endpoints: 0,
-  affinitySeconds: 0,
-  nodeAllowed: false,
-  health: undefined,
-})
+const port = (service: string, portName: string, protocol: ServicePort['protocol'] = 'tcp'): ServicePort =>
+  servicePort({ service, portName, protocol })
 
 describe('names that kube-proxy gives to iptables chains', () => {
   it.each([

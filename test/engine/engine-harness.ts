@@ -1,4 +1,4 @@
-// Records by default, and an engine over a memory kernel with a clock of its own.
+// An engine on a kernel in memory, with a clock that the test moves, and records with defaults that suit it.
 
 import type { EngineOptions } from '../../src/engine/engine.ts'
 import { Engine } from '../../src/engine/engine.ts'
@@ -6,60 +6,41 @@ import { SyncJournal, type SyncReport } from '../../src/engine/journal.ts'
 import type { Family } from '../../src/lib/ip.ts'
 import { type Logger, silentLogger } from '../../src/lib/log.ts'
 import type { EndpointRecord, NodeView, ServiceRecord, SliceRecord } from '../../src/model/types.ts'
+import * as builders from '../support/builders.ts'
 import { FakeClock } from '../support/fake-clock.ts'
 import { type MemoryBackendOptions, MemoryKernel, memoryBackend } from '../support/memory-backend.ts'
 
-export const service = (key: string, patch: Partial<ServiceRecord> = {}): ServiceRecord => ({
-  key,
-  uid: `uid-${key}`,
-  created: 1000,
-  type: 'ClusterIP',
-  clusterIps: ['10.96.0.10', 'fd00::10'],
-  ports: [{ name: 'http', protocol: 'tcp', port: 80, nodePort: 0 }],
-  externalIps: [],
-  loadBalancerIps: [],
-  sourceRanges: [],
-  externalPolicy: 'Cluster',
-  internalPolicy: 'Cluster',
-  affinitySeconds: 0,
-  healthCheckNodePort: 0,
-  ...patch,
-})
+/** A dual-stack service. */
+export const service = (key: string, given: Partial<ServiceRecord> = {}): ServiceRecord =>
+  builders.service({
+    key,
+    uid: `uid-${key}`,
+    created: 1000,
+    clusterIps: ['10.96.0.10', 'fd00::10'],
+    ports: [builders.tcp(80, 'http')],
+    ...given,
+  })
 
-export const endpoint = (ip: string, patch: Partial<EndpointRecord> = {}): EndpointRecord => ({
-  ip,
-  node: 'here',
-  ready: true,
-  serving: true,
-  terminating: false,
-  zoneHints: [],
-  nodeHints: [],
-  ...patch,
-})
+/** A ready endpoint on this node. */
+export const endpoint = (ip: string, given: Partial<EndpointRecord> = {}): EndpointRecord =>
+  builders.endpoint(ip, 'here', 'ready', given)
 
-export const slice = (of: string, ips: readonly string[], patch: Partial<SliceRecord> = {}): SliceRecord => ({
-  key: `${of}-1`,
-  service: of,
-  family: 4,
-  ports: [{ name: 'http', protocol: 'tcp', port: 8080 }],
-  endpoints: ips.map((ip) => endpoint(ip)),
-  triggered: 0,
-  ...patch,
-})
+export const slice = (owner: string, ips: readonly string[], given: Partial<SliceRecord> = {}): SliceRecord =>
+  builders.slice(
+    ips.map((ip) => endpoint(ip)),
+    { key: `${owner}-1`, service: owner, family: 4, name: 'http', port: 8080, ...given },
+  )
 
-export const view = (family: Family, patch: Partial<NodeView> = {}): NodeView => ({
-  name: 'here',
-  family,
-  zone: '',
-  ip: family === 4 ? '192.0.2.1' : '2001:db8::1',
-  nodePorts: { all: true, addresses: [], loopback: true, loopbackNamed: false },
-  local: undefined,
-  masqueradeAll: false,
-  masqueradeMark: 0x4000,
-  serviceCidrs: [],
-  externalIps: true,
-  ...patch,
-})
+/** A node that accepts node ports on all its addresses. */
+export const view = (family: Family, given: Partial<NodeView> = {}): NodeView =>
+  builders.view({
+    family,
+    ip: family === 4 ? '192.0.2.1' : '2001:db8::1',
+    nodePorts: builders.everyAddress,
+    local: undefined,
+    serviceCidrs: [],
+    ...given,
+  })
 
 export interface HarnessOptions extends MemoryBackendOptions {
   readonly families?: readonly Family[]
@@ -118,7 +99,7 @@ export class EngineHarness {
     }
   }
 
-  /** Both kinds delivered completely, and the first sync done. */
+  /** Delivers both kinds of records completely and runs the first sync. */
   async synced(...records: (ServiceRecord | SliceRecord)[]): Promise<this> {
     this.put(...records)
     this.services.synced()
@@ -128,7 +109,7 @@ export class EngineHarness {
     return this
   }
 
-  /** Long enough for a requested sync, too short for a retry. */
+  /** Advances the clock far enough for a requested sync, and not far enough for a retry. */
   tick(): Promise<void> {
     return this.clock.advance(1000)
   }

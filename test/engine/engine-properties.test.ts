@@ -215,7 +215,9 @@ describe('Engine, over random histories', () => {
         expect(sorted(story.harness.engine.conflicts())).toEqual(sorted(scratch.harness.engine.conflicts()))
         for (const family of families) {
           expect(story.harness.engine.stateHash(family)).toBe(scratch.harness.engine.stateHash(family))
-          expect([...story.harness.engine.health(family)].sort()).toEqual([...scratch.harness.engine.health(family)].sort())
+          expect([...story.harness.engine.health(family)].sort()).toEqual(
+            [...scratch.harness.engine.health(family)].sort(),
+          )
           expect([...story.harness.engine.udpPorts(family)].map((port) => port.id).sort()).toEqual(
             [...scratch.harness.engine.udpPorts(family)].map((port) => port.id).sort(),
           )

@@ -11,6 +11,7 @@ import type { Family } from '../../src/lib/ip.ts'
 import { silentLogger } from '../../src/lib/log.ts'
 import { systemClock } from '../../src/lib/time.ts'
 import type { Endpoint, Frontend, Protocol, ServicePort } from '../../src/model/types.ts'
+import { servicePort } from '../support/builders.ts'
 
 const endpoint = (text: string): Endpoint => {
   const [ip, port] = text.split(' ')
@@ -19,13 +20,10 @@ const endpoint = (text: string): Endpoint => {
 
 const frontend = (kind: Frontend['kind'], ip: string, port: number): Frontend => ({ kind, ip, port, allow: [] })
 
-function servicePort(over: Partial<ServicePort> = {}): ServicePort {
-  return {
-    id: 'ns/dns:dns/udp',
+function dnsPort(given: Partial<ServicePort> = {}): ServicePort {
+  return servicePort({
     service: 'ns/dns',
-    name: 'ns/dns:dns',
     portName: 'dns',
-    family: 4,
     protocol: 'udp',
     frontends: [
       frontend('cluster-ip', '172.30.1.1', 8000),
@@ -33,17 +31,10 @@ function servicePort(over: Partial<ServicePort> = {}): ServicePort {
       frontend('external-ip', '192.168.99.100', 8000),
       frontend('node-port', '', 32000),
     ],
-    internal: 'cluster',
-    external: 'cluster',
-    cluster: [],
-    local: [],
     serving: [endpoint('10.240.0.4 9090')],
     endpoints: 1,
-    affinitySeconds: 0,
-    nodeAllowed: false,
-    health: undefined,
-    ...over,
-  }
+    ...given,
+  })
 }
 
 const protocolNumber: Readonly<Record<Protocol, number>> = { tcp: 6, udp: 17, sctp: 132 }
@@ -62,7 +53,7 @@ function flow(to: string, answeredBy: string, protocol: Protocol = 'udp'): UdpFl
 
 const own = ['192.168.0.2', '10.0.0.1']
 const ipFrontends = ['172.30.1.1 8000', '1.2.3.4 8000', '192.168.99.100 8000']
-const stale = (flows: readonly UdpFlow[], ports = [servicePort()]) => staleFlows(flows, ports, own)
+const stale = (flows: readonly UdpFlow[], ports = [dnsPort()]) => staleFlows(flows, ports, own)
 
 describe('which UDP flows are stale', () => {
   it.each(ipFrontends)('H1: %s: a flow to a serving endpoint is kept, to any other it is deleted', (to) => {
@@ -82,7 +73,7 @@ describe('which UDP flows are stale', () => {
       flow(to, '10.240.1.5 9090', 'sctp'),
     ])
     expect(stale(flows)).toEqual([])
-    expect(stale(flows, [servicePort({ protocol: 'tcp' }), servicePort({ protocol: 'sctp' })])).toEqual([])
+    expect(stale(flows, [dnsPort({ protocol: 'tcp' }), dnsPort({ protocol: 'sctp' })])).toEqual([])
   })
 
   it('H4: another port of the service address is kept', () => {
@@ -100,29 +91,29 @@ describe('which UDP flows are stale', () => {
   })
 
   it('keeps a flow to a serving endpoint of a frontend whose port number is also a node port', () => {
-    const other = servicePort({
+    const other = dnsPort({
       frontends: [frontend('cluster-ip', '192.168.0.2', 32000)],
       serving: [endpoint('10.240.7.7 53')],
     })
-    expect(stale([flow('192.168.0.2 32000', '10.240.7.7 53')], [servicePort(), other])).toEqual([])
+    expect(stale([flow('192.168.0.2 32000', '10.240.7.7 53')], [dnsPort(), other])).toEqual([])
   })
 
   it('H6: a flow that was never translated is deleted once there is a serving endpoint', () => {
     const untranslated = flow('172.30.1.1 8000', '172.30.1.1 8000')
     expect(stale([untranslated])).toEqual([untranslated])
-    expect(stale([untranslated], [servicePort({ serving: [] })])).toEqual([])
+    expect(stale([untranslated], [dnsPort({ serving: [] })])).toEqual([])
   })
 
   it('H7: flows of a service without serving endpoints are left alone', () => {
     const flows = [...ipFrontends, '192.168.0.2 32000'].map((to) => flow(to, '10.240.1.5 9090'))
-    expect(stale(flows, [servicePort({ serving: [] })])).toEqual([])
+    expect(stale(flows, [dnsPort({ serving: [] })])).toEqual([])
   })
 
   it('never breaks a flow that works: any serving endpoint, whatever policies would choose now', () => {
     const address = fc.ipV4().map((ip) => `${ip} 53`)
     fc.assert(
       fc.property(fc.array(address, { minLength: 1, maxLength: 6 }), fc.constantFrom(...ipFrontends), (serving, to) => {
-        const port = servicePort({ serving: serving.map(endpoint), cluster: [], local: [], internal: 'reject' })
+        const port = dnsPort({ serving: serving.map(endpoint), cluster: [], local: [], internal: 'reject' })
         expect(
           stale(
             serving.map((from) => flow(to, from)),
@@ -134,7 +125,7 @@ describe('which UDP flows are stale', () => {
   })
 
   it('works in IPv6', () => {
-    const port = servicePort({
+    const port = dnsPort({
       family: 6,
       frontends: [frontend('cluster-ip', 'fd00::1', 53), frontend('node-port', '', 32000)],
       serving: [endpoint('fd00:1::2 53')],
@@ -180,7 +171,7 @@ function table(flows: UdpFlow[], interruptions = 0) {
 
 function cleaner(
   flows: FlowTable<UdpFlow>,
-  ports: readonly ServicePort[] = [servicePort()],
+  ports: readonly ServicePort[] = [dnsPort()],
   answers?: CleanerOptions<UdpFlow>['answers'],
 ) {
   return new ConntrackCleaner({
@@ -220,7 +211,7 @@ describe('cleaning', () => {
     expect(await cleaner(clean).clean(4)).toMatchObject({ deleted: 0 })
     expect(clean.calls).toEqual(['list 4'])
     const idle = table([])
-    await cleaner(idle, [servicePort({ protocol: 'tcp' })]).clean(4)
+    await cleaner(idle, [dnsPort({ protocol: 'tcp' })]).clean(4)
     expect(idle.calls).toEqual([])
   })
 
@@ -231,12 +222,12 @@ describe('cleaning', () => {
     const astray = flow('172.30.1.1 8000', '10.0.0.1 41002')
     const all = table([kept, stale, astray])
     const owners = new Map([
-      [41_000, servicePort().id],
+      [41_000, dnsPort().id],
       [41_002, 'other/service/udp'],
     ])
     const answers = (family: number, id: string, ip: string, port: number) =>
       family === 4 && ip === '10.0.0.1' && owners.get(port) === id
-    expect(await cleaner(all, [servicePort()], answers).clean(4)).toMatchObject({ deleted: 2 })
+    expect(await cleaner(all, [dnsPort()], answers).clean(4)).toMatchObject({ deleted: 2 })
     expect(all.flows).toEqual([kept])
   })
 
@@ -296,7 +287,7 @@ describe('cleaning', () => {
       log: silentLogger,
     })
     const asked = cleaning.clean(4)
-    ports = [servicePort()]
+    ports = [dnsPort()]
     expect((await asked).deleted).toBe(1)
   })
 

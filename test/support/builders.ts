@@ -1,4 +1,4 @@
-// Small builders of records and views for the model's tests: everything has a plain default, a test names only what matters.
+// Builders for records, views and service ports, used by tests and benches: each field has a plain default, so that a test names only what matters.
 
 import { familyOf } from '../../src/lib/ip.ts'
 import type {
@@ -34,7 +34,7 @@ export function service(given: Partial<ServiceRecord> = {}): ServiceRecord {
   }
 }
 
-/** `ready`, `draining` (serving, terminating), `dead` (terminating only), `unready` (neither ready nor serving). */
+/** Conditions of an endpoint: `ready`, `draining` (serving, terminating), `dead` (terminating only), `unready` (neither ready nor serving). */
 export type State = 'ready' | 'draining' | 'dead' | 'unready'
 
 export function endpoint(ip: string, node = 'remote', state: State = 'ready', given: Partial<EndpointRecord> = {}) {
@@ -86,12 +86,37 @@ export function view(given: Partial<NodeView> = {}): NodeView {
   }
 }
 
+/** A ClusterIP port without frontends and endpoints, as `resolve` returns it. `name` and `id` follow from the other fields. */
+export function servicePort(given: Partial<ServicePort> = {}): ServicePort {
+  const { service: key = 'ns1/svc1', portName = 'p80', protocol = 'tcp' } = given
+  return {
+    id: `${key}:${portName}/${protocol}`,
+    service: key,
+    name: portName === '' ? key : `${key}:${portName}`,
+    portName,
+    family: 4,
+    protocol,
+    frontends: [],
+    internal: 'cluster',
+    external: 'cluster',
+    cluster: [],
+    local: [],
+    serving: [],
+    endpoints: 0,
+    affinitySeconds: 0,
+    nodeAllowed: false,
+    health: undefined,
+    ...given,
+  }
+}
+
+/** Node ports answer on all addresses of the node. */
 export const everyAddress = { all: true, addresses: [], loopback: true, loopbackNamed: false }
 
 export const addresses = (endpoints: ServicePort['cluster']): string[] =>
   endpoints.map(({ ip, port }) => (ip.includes(':') ? `[${ip}]:${port}` : `${ip}:${port}`))
 
-/** Freezes all the way down, so that a function that is not pure throws. */
+/** Freezes the value and everything in it: a function that modifies its argument throws. */
 export function frozen<T>(value: T): T {
   if (typeof value === 'object' && value !== null && !Object.isFrozen(value)) {
     Object.freeze(value)
