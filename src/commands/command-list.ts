@@ -1,9 +1,9 @@
-// The commands of `sluice`, and what starting one means: help, flags, one clear line for an error, an exit status.
+// Lists the commands of `sluice` and runs one by name: prints its help, or parses its flags, runs it and prints its error in one line.
 
 import { sluiceVersion } from '../config/sluice-version.ts'
 import { describeError, ProxyError } from '../lib/errors.ts'
 import { cleanupCommand } from './cleanup.ts'
-import { type Command, helpOf, parse } from './command.ts'
+import { type Command, formatHelp, parseArguments } from './command.ts'
 import { completionCommand } from './completion.ts'
 import { doctorCommand } from './doctor/doctor.ts'
 import { explainCommand } from './explain.ts'
@@ -24,48 +24,56 @@ const commands: readonly Command[] = [
   trialCommand,
 ]
 
+const visibleCommands = (): readonly Command[] => commands.filter(({ hidden }) => hidden !== true)
+
 export function help(): string {
-  const shown = commands.filter(({ hidden }) => hidden !== true)
   return [
-    'sluice: a Kubernetes service proxy, and what to ask it',
+    'sluice: a Kubernetes service proxy, and commands to inspect it',
     '',
     'Usage:',
     '  sluice COMMAND [flags]',
     '',
     'Commands:',
     '  proxy        run the proxy; takes exactly kube-proxy’s flags (sluice proxy --help)',
-    ...shown.map(({ name, summary }) => `  ${name.padEnd(12)} ${summary}`),
-    '  version      the version',
+    ...visibleCommands().map(({ name, summary }) => `  ${name.padEnd(12)} ${summary}`),
+    '  version      print the version',
     '',
-    'sluice COMMAND --help tells more, with examples. Start here:',
+    'sluice COMMAND --help shows details and examples. Start here:',
     '  sluice up --demo',
     '',
   ].join('\n')
 }
 
-/** Markdown; a test keeps docs/commands.md equal to it. */
+/** Returns docs/commands.md; a test keeps that file equal to this text. */
 export function commandDocs(): string {
-  const shown = commands.filter(({ hidden }) => hidden !== true)
   const exits = [
-    '| status | means |',
+    '| status | meaning |',
     '| --- | --- |',
-    '| 0 | done; for `plan`: nothing would change; for `cleanup --dry-run`: nothing is there |',
-    '| 1 | an error, told in one line on standard error |',
-    '| 2 | `plan`: something would change; `cleanup --dry-run`: something is there |',
-    '| 3 | `status`, `doctor`: something is wrong, told in the answer |',
+    '| 0 | success; for `plan`: nothing would change; for `cleanup --dry-run`: nothing is left |',
+    '| 1 | an error, printed in one line on standard error |',
+    '| 2 | `plan`: something would change; `cleanup --dry-run`: something is left |',
+    '| 3 | `status`, `doctor`: something is wrong, and the output says what |',
   ]
   return [
     '# Commands',
     '',
-    'Made from the command table: run `npx vitest run test/commands/command-list.test.ts -u` after a change.',
+    'Generated from the command table: run `npx vitest run test/commands/command-list.test.ts -u` after a change.',
     '',
-    '`sluice proxy` takes kube-proxy’s flags, see [flags.md](flags.md). The other commands ask a running proxy through its admin socket',
-    '(`/run/sluice/NODE.sock`, for its owner only; `SLUICE_ADMIN_SOCKET` names another place, or `off`), or, with `--kubeconfig` or',
-    '`--manifests`, know by themselves what a proxy would do. `-o json` and `-o yaml` are for programs; `NO_COLOR` is respected.',
+    '`sluice proxy` takes kube-proxy’s flags, see [flags.md](flags.md). The other commands ask a running proxy through its admin socket:',
+    '`/run/sluice/NODE.sock`, which only its owner may open. `SLUICE_ADMIN_SOCKET` names another path, or `off`. With `--kubeconfig` or',
+    '`--manifests` the commands compute by themselves what a proxy would do. `-o json` and `-o yaml` are for programs. `NO_COLOR` switches',
+    'colours off.',
     '',
     ...exits,
     '',
-    ...shown.flatMap((command) => [`## sluice ${command.name}`, '', '```', helpOf(command).trimEnd(), '```', '']),
+    ...visibleCommands().flatMap((command) => [
+      `## sluice ${command.name}`,
+      '',
+      '```',
+      formatHelp(command).trimEnd(),
+      '```',
+      '',
+    ]),
   ].join('\n')
 }
 
@@ -82,12 +90,12 @@ export async function runCommand(
   const command = commands.find((each) => each.name === name)
   if (command === undefined) return undefined
   try {
-    const invocation = parse(command, argv)
-    if (invocation.help) {
-      terminal.write(helpOf(command))
+    const { flags, args, help: asksHelp } = parseArguments(command, argv)
+    if (asksHelp) {
+      terminal.write(formatHelp(command))
       return 0
     }
-    return await command.run({ ...invocation, terminal })
+    return await command.run({ flags, args, terminal })
   } catch (error) {
     if (!(error instanceof ProxyError)) throw error
     terminal.note(`sluice ${name}: ${describeError(error)}\n`)

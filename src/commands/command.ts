@@ -1,4 +1,4 @@
-// What a command of `sluice` is: its words, its help, and how its flags are read. The proxy itself has kube-proxy's own parser.
+// Defines what a command of `sluice` is, parses its flags and formats its help. The flags of `sluice proxy` are parsed in config/flags.
 
 import { ProxyError } from '../lib/errors.ts'
 import type { Terminal } from './terminal.ts'
@@ -6,18 +6,20 @@ import type { Terminal } from './terminal.ts'
 export interface Flag {
   readonly name: string
   readonly short?: string
-  /** What stands for the value in the help; a flag without is either there or not. */
+  /** Placeholder of the value in the help; absent for a flag without a value. */
   readonly value?: string
   readonly help: string
-  /** All values there are; for completion and for errors. */
+  /** All allowed values, for completion and for errors. */
   readonly choices?: readonly string[]
-  /** Completed with file names. */
+  /** The shell completes the value with file names. */
   readonly file?: boolean
 }
 
+/** Flag values by name; '' for a flag without a value. */
+export type Flags = ReadonlyMap<string, string>
+
 export interface Invocation {
-  /** '' for a flag that is given and takes no value. */
-  readonly flags: ReadonlyMap<string, string>
+  readonly flags: Flags
   readonly args: readonly string[]
   readonly terminal: Terminal
 }
@@ -25,18 +27,19 @@ export interface Invocation {
 export interface Command {
   readonly name: string
   readonly summary: string
-  /** After the name: `ADDRESS:PORT[/PROTOCOL] [flags]`. */
+  /** What follows the name: `ADDRESS:PORT[/PROTOCOL] [flags]`. */
   readonly usage: string
   readonly about: string
   readonly flags: readonly Flag[]
-  readonly examples: readonly (readonly [line: string, what: string])[]
-  /** Fewest and most arguments. */
-  readonly takes: readonly [number, number]
-  /** Left out of the help and of completion. */
+  readonly examples: readonly (readonly [line: string, meaning: string])[]
+  readonly arguments: { readonly least: number; readonly most: number }
+  /** The help and completion leave this command out. */
   readonly hidden?: boolean
   /** Resolves with the exit status. */
   readonly run: (invocation: Invocation) => Promise<number>
 }
+
+export const noArguments: Command['arguments'] = { least: 0, most: 0 }
 
 export const outputFlag: Flag = {
   name: 'output',
@@ -46,58 +49,65 @@ export const outputFlag: Flag = {
   choices: ['table', 'json', 'yaml'],
 }
 
-const helpFlag: Flag = { name: 'help', short: 'h', help: 'this text' }
+const helpFlag: Flag = { name: 'help', short: 'h', help: 'show this text' }
 
-export const flagsOf = (command: Command): readonly Flag[] => [...command.flags, helpFlag]
+/** Returns the command's own flags and --help. */
+export const allFlags = (command: Command): readonly Flag[] => [...command.flags, helpFlag]
 
-/** Throws a ProxyError 'usage' with one line that names the flag, what was given and what is allowed. */
-export function parse(command: Command, argv: readonly string[]): Omit<Invocation, 'terminal'> & { help: boolean } {
+export interface ParsedArguments {
+  readonly flags: Flags
+  readonly args: readonly string[]
+  readonly help: boolean
+}
+
+/** Throws a ProxyError 'usage' with one line that names the flag, the given value and the allowed values. */
+export function parseArguments(command: Command, argv: readonly string[]): ParsedArguments {
   const flags = new Map<string, string>()
   const args: string[] = []
-  const queue = [...argv]
-  for (let word = queue.shift(); word !== undefined; word = queue.shift()) {
+  const rest = [...argv]
+  for (let word = rest.shift(); word !== undefined; word = rest.shift()) {
     if (word === '--') {
-      args.push(...queue)
-      break
+      args.push(...rest.splice(0))
+    } else if (word === '-' || !word.startsWith('-')) {
+      args.push(word)
+    } else {
+      const [name, value] = parseFlag(command, word, rest)
+      flags.set(name, value)
     }
-    if (word === '-' || !word.startsWith('-')) args.push(word)
-    else take(command, word, queue, flags)
   }
   const help = flags.has('help')
-  const [least, most] = command.takes
-  if (!help && args.length < least) throw usage(command, 'an argument is missing')
-  if (!help && args.length > most) throw usage(command, `unexpected argument "${args[most]}"`)
+  const { least, most } = command.arguments
+  if (!help && args.length < least) throw usageError(command, 'an argument is missing')
+  if (!help && args.length > most) throw usageError(command, `unexpected argument "${args[most]}"`)
   return { flags, args, help }
 }
 
-function take(command: Command, word: string, queue: string[], flags: Map<string, string>): void {
-  const long = word.startsWith('--')
+/** Returns name and value of `--flag`, `--flag=value`, `-f` or `--flag value`; in the last form the value is shifted from `rest`. */
+function parseFlag(command: Command, word: string, rest: string[]): readonly [name: string, value: string] {
+  const isLong = word.startsWith('--')
   const equals = word.indexOf('=')
-  const name = word.slice(long ? 2 : 1, equals < 0 ? undefined : equals)
-  const flag = flagsOf(command).find((each) => (long ? each.name : each.short) === name)
-  if (flag === undefined) throw usage(command, `unknown flag ${word.slice(0, equals < 0 ? undefined : equals)}`)
+  const head = equals < 0 ? word : word.slice(0, equals)
+  const name = head.slice(isLong ? 2 : 1)
+  const flag = allFlags(command).find((one) => (isLong ? one.name : one.short) === name)
+  if (flag === undefined) throw usageError(command, `unknown flag ${head}`)
   if (flag.value === undefined) {
-    if (equals >= 0) throw usage(command, `--${flag.name} takes no value`)
-    flags.set(flag.name, '')
-    return
+    if (equals >= 0) throw usageError(command, `--${flag.name} takes no value`)
+    return [flag.name, '']
   }
-  const value = equals < 0 ? queue.shift() : word.slice(equals + 1)
-  if (value === undefined) throw usage(command, `--${flag.name} needs a value: ${flag.value}`)
+  const value = equals < 0 ? rest.shift() : word.slice(equals + 1)
+  if (value === undefined) throw usageError(command, `--${flag.name} needs a value: ${flag.value}`)
   if (flag.choices !== undefined && !flag.choices.includes(value)) {
-    throw usage(command, `--${flag.name}: given "${value}", allowed: ${flag.choices.join(', ')}`)
+    throw usageError(command, `--${flag.name}: given "${value}", allowed: ${flag.choices.join(', ')}`)
   }
-  flags.set(flag.name, value)
+  return [flag.name, value]
 }
 
-const usage = ({ name }: Command, what: string): ProxyError =>
-  new ProxyError('usage', `${what} (see sluice ${name} --help)`)
+const usageError = ({ name }: Command, problem: string): ProxyError =>
+  new ProxyError('usage', `${problem} (see sluice ${name} --help)`)
 
-export function helpOf(command: Command): string {
-  const heads = flagsOf(command).map(({ name, short, value }) => {
-    const both = short === undefined ? `    --${name}` : `-${short}, --${name}`
-    return value === undefined ? both : `${both} ${value}`
-  })
-  const width = Math.max(...heads.map((head) => head.length)) + 2
+export function formatHelp(command: Command): string {
+  const flags = allFlags(command).map((flag) => ({ head: flagHead(flag), help: flag.help }))
+  const width = Math.max(...flags.map(({ head }) => head.length)) + 2
   return [
     command.about,
     '',
@@ -105,10 +115,15 @@ export function helpOf(command: Command): string {
     `  sluice ${command.name} ${command.usage}`.trimEnd(),
     '',
     'Flags:',
-    ...flagsOf(command).map(({ help }, i) => `  ${(heads[i] as string).padEnd(width)}${help}`),
+    ...flags.map(({ head, help }) => `  ${head.padEnd(width)}${help}`),
     '',
     'Examples:',
-    ...command.examples.flatMap(([line, what]) => [`  # ${what}`, `  ${line}`]),
+    ...command.examples.flatMap(([line, meaning]) => [`  # ${meaning}`, `  ${line}`]),
     '',
   ].join('\n')
+}
+
+function flagHead({ name, short, value }: Flag): string {
+  const names = short === undefined ? `    --${name}` : `-${short}, --${name}`
+  return value === undefined ? names : `${names} ${value}`
 }

@@ -1,51 +1,40 @@
-// `sluice completion`: scripts for three shells, made from the command table, so that they never know less than the help does.
+// `sluice completion`: generates completion scripts for three shells from the command table, so that they offer what the help lists.
 
 import { ProxyError } from '../lib/errors.ts'
-import { type Command, flagsOf } from './command.ts'
+import { allFlags, type Command, type Flag } from './command.ts'
 
 const shells = ['bash', 'zsh', 'fish'] as const
 
 export const completionCommand = (commands: () => readonly Command[]): Command => ({
   name: 'completion',
-  summary: 'a completion script for bash, zsh or fish',
+  summary: 'print a completion script for bash, zsh or fish',
   usage: shells.join('|'),
   about: 'Prints a script that completes the commands and flags of sluice.',
   flags: [],
   examples: [
     ['source <(sluice completion bash)', 'for this shell'],
-    ['sluice completion fish > ~/.config/fish/completions/sluice.fish', 'for good'],
+    ['sluice completion fish > ~/.config/fish/completions/sluice.fish', 'for every new shell'],
   ],
-  takes: [1, 1],
+  arguments: { least: 1, most: 1 },
   async run({ args, terminal }) {
-    const shell = args[0] as string
-    const make = { bash, zsh, fish }[shell]
-    if (make === undefined) throw new ProxyError('usage', `no completion for "${shell}"; there is ${shells.join(', ')}`)
-    terminal.write(make(commands().filter(({ hidden }) => hidden !== true)))
+    const shell = args[0] ?? ''
+    const write = { bash: bashScript, zsh: zshScript, fish: fishScript }[shell]
+    if (write === undefined) {
+      throw new ProxyError('usage', `no completion for "${shell}"; there is ${shells.join(', ')}`)
+    }
+    terminal.write(write(commands().filter(({ hidden }) => hidden !== true)))
     return 0
   },
 })
 
-const words = (command: Command): string =>
-  flagsOf(command)
-    .map(({ name }) => `--${name}`)
-    .join(' ')
-
-function bash(commands: readonly Command[]): string {
+function bashScript(commands: readonly Command[]): string {
   const cases = commands.map((command) => {
-    const values = flagsOf(command).flatMap(({ name, short, value, choices, file }) => {
-      if (value === undefined) return []
-      const names = short === undefined ? `--${name}` : `--${name}|-${short}`
-      if (choices !== undefined)
-        return [`        ${names}) COMPREPLY=($(compgen -W '${choices.join(' ')}' -- "$word")); return ;;`]
-      return file
-        ? [`        ${names}) COMPREPLY=($(compgen -f -- "$word")); return ;;`]
-        : [`        ${names}) return ;;`]
-    })
-    const offered = command.name === 'completion' ? shells.join(' ') : words(command)
+    const flags = allFlags(command)
+    const offered = command.name === 'completion' ? shells.join(' ') : flags.map(({ name }) => `--${name}`).join(' ')
     return [
       `    ${command.name})`,
       '      case "$before" in',
-      ...values,
+      ...flags.filter(({ value }) => value !== undefined).map(bashValueCase),
       '      esac',
       `      COMPREPLY=($(compgen -W '${offered}' -- "$word")) ;;`,
     ].join('\n')
@@ -66,23 +55,31 @@ complete -o default -F _sluice sluice
 `
 }
 
-/** zsh understands bash's scripts, once it is asked to. */
-function zsh(commands: readonly Command[]): string {
-  return `#compdef sluice
-autoload -U +X bashcompinit && bashcompinit
-${bash(commands)}`
+/** Completes the value of one flag. */
+function bashValueCase({ name, short, choices, file }: Flag): string {
+  const names = short === undefined ? `--${name}` : `--${name}|-${short}`
+  if (choices !== undefined) {
+    return `        ${names}) COMPREPLY=($(compgen -W '${choices.join(' ')}' -- "$word")); return ;;`
+  }
+  return file ? `        ${names}) COMPREPLY=($(compgen -f -- "$word")); return ;;` : `        ${names}) return ;;`
 }
 
-function fish(commands: readonly Command[]): string {
-  const quote = (text: string) => `'${text.replaceAll('\\', '\\\\').replaceAll("'", "\\'")}'`
+/** zsh runs the bash script after bashcompinit. */
+function zshScript(commands: readonly Command[]): string {
+  return `#compdef sluice
+autoload -U +X bashcompinit && bashcompinit
+${bashScript(commands)}`
+}
+
+function fishScript(commands: readonly Command[]): string {
   const lines = commands.flatMap((command) => [
-    `complete -c sluice -n __fish_use_subcommand -f -a ${command.name} -d ${quote(command.summary)}`,
-    ...flagsOf(command).map(({ name, short, value, help, choices, file }) =>
+    `complete -c sluice -n __fish_use_subcommand -f -a ${command.name} -d ${fishQuote(command.summary)}`,
+    ...allFlags(command).map((flag) =>
       [
-        `complete -c sluice -n '__fish_seen_subcommand_from ${command.name}' -l ${name}`,
-        short === undefined ? '' : `-s ${short}`,
-        value === undefined ? '-f' : file ? '-r' : choices === undefined ? '-x' : `-x -a ${quote(choices.join(' '))}`,
-        `-d ${quote(help)}`,
+        `complete -c sluice -n '__fish_seen_subcommand_from ${command.name}' -l ${flag.name}`,
+        flag.short === undefined ? '' : `-s ${flag.short}`,
+        fishValue(flag),
+        `-d ${fishQuote(flag.help)}`,
       ]
         .filter((part) => part !== '')
         .join(' '),
@@ -90,3 +87,12 @@ function fish(commands: readonly Command[]): string {
   ])
   return `# fish completion of sluice\n${lines.join('\n')}\ncomplete -c sluice -n '__fish_seen_subcommand_from completion' -f -a '${shells.join(' ')}'\n`
 }
+
+/** -f: no value; -r: a file name; -x: a value that is not a file name. */
+function fishValue({ value, file, choices }: Flag): string {
+  if (value === undefined) return '-f'
+  if (file) return '-r'
+  return choices === undefined ? '-x' : `-x -a ${fishQuote(choices.join(' '))}`
+}
+
+const fishQuote = (text: string): string => `'${text.replaceAll('\\', '\\\\').replaceAll("'", "\\'")}'`

@@ -1,21 +1,21 @@
-// `sluice explain`: what becomes of a packet, and why, in the words of the model and with the kernel's own word.
+// `sluice explain`: says what happens to a packet and why, and whether the kernel holds the entries behind it.
 
 import type { Explanation, Presence } from '../http/admin.ts'
 import { explain } from '../inspect/explanation.ts'
 import { ProxyError } from '../lib/errors.ts'
 import { canonicalIp, hostPort } from '../lib/ip.ts'
-import type { Command, Invocation } from './command.ts'
-import { outputFlag } from './command.ts'
-import { inputsOf, modeFlag, proxyOf, readerOf, sourceFlags, stageOf } from './sources/source.ts'
-import { type Colour, printed, type Terminal, table } from './terminal.ts'
+import { type Command, type Flags, type Invocation, outputFlag } from './command.ts'
+import { listObjects } from './sources/from-api.ts'
+import { connectProxy, modeFlag, planInputs, readInputs, sourceFlags, withApi } from './sources/source.ts'
+import { type Colour, formatAnswer, formatTable, shorten, type Terminal } from './terminal.ts'
 
 export const explainCommand: Command = {
   name: 'explain',
-  summary: 'follow one packet: which service, which endpoints, which policies, which kernel objects, and why',
+  summary: 'trace one packet: which service, policies, endpoints and kernel objects, and why',
   usage: 'ADDRESS:PORT[/PROTOCOL] | NAMESPACE/NAME[:PORT] [flags]',
-  about: `Follows one packet through this node and says why it goes where it goes: the service it meets, each policy and topology
+  about: `Traces one packet through this node and says why it goes where it goes: the service it is for, each policy and topology
 decision, every endpoint with its share or the reason why it is left out, affinity, source translation, and the entries behind it,
-with whether the kernel holds them at this moment. A service by name is followed on each of its addresses.`,
+with whether the kernel holds them now. A service name is traced on each of its addresses.`,
   flags: [
     { name: 'from', value: 'SOURCE', help: 'an address, node (default), or pod/[NAMESPACE/]NAME' },
     ...sourceFlags,
@@ -23,67 +23,67 @@ with whether the kernel holds them at this moment. A service by name is followed
     outputFlag,
   ],
   examples: [
-    ['sluice explain 10.96.0.10:53/udp', 'ask the proxy of this node, as a client on this node'],
-    ['sluice explain 10.96.0.10:53/udp --from 10.244.1.7', 'as seen by a pod'],
-    ['sluice explain shop/web:http --from 203.0.113.9', 'a service by name, from outside the cluster'],
-    ['sluice explain shop/web --kubeconfig ~/.kube/config --node worker-3', 'from anywhere, for some node'],
+    ['sluice explain 10.96.0.10:53/udp', 'ask the proxy of this node; the client is this node'],
+    ['sluice explain 10.96.0.10:53/udp --from 10.244.1.7', 'the client is a pod'],
+    ['sluice explain shop/web:http --from 203.0.113.9', 'a service by name; the client is outside the cluster'],
+    ['sluice explain shop/web --kubeconfig ~/.kube/config --node worker-3', 'for any node, from any machine'],
     ['sluice explain shop/web --manifests ./deploy -o json', 'before anything runs'],
   ],
-  takes: [1, 1],
+  arguments: { least: 1, most: 1 },
   run,
 }
 
-async function run(invocation: Invocation): Promise<number> {
-  const { args, flags, terminal } = invocation
-  const target = args[0] as string
-  const from = await sourceAddress(flags)
-  const answers = await ask(invocation, target, from)
+async function run({ args, flags, terminal }: Invocation): Promise<number> {
+  const target = args[0] ?? ''
+  const from = await resolveSource(flags)
+  const answers = await ask(flags, target, from)
   if (answers.length === 0) {
     throw new ProxyError('question', `${target} has no address of the family of ${from || 'this node'} here`)
   }
-  terminal.write(
-    printed(answers, flags.get('output') ?? 'table', () =>
-      answers.map((answer) => describe(answer, terminal)).join('\n'),
-    ),
-  )
+  const describeAll = () => answers.map((answer) => describe(answer, terminal)).join('\n')
+  terminal.write(formatAnswer(answers, flags.get('output') ?? 'table', describeAll))
   return 0
 }
 
-async function ask(invocation: Invocation, target: string, from: string): Promise<readonly Explanation[]> {
-  const proxy = invocation.flags.has('mode') ? undefined : await proxyOf(invocation)
+async function ask(flags: Flags, target: string, from: string): Promise<readonly Explanation[]> {
+  // A running proxy answers only for its own mode.
+  const proxy = flags.has('mode') ? undefined : await connectProxy(flags)
   if (proxy !== undefined) return proxy.explain({ target, from })
-  const inputs = await inputsOf(invocation)
-  const mode = invocation.flags.get('mode') as typeof inputs.identity.mode | undefined
-  const { stage, twin } = await stageOf(
-    mode === undefined ? inputs : { ...inputs, identity: { ...inputs.identity, mode } },
-  )
+  const inputs = await readInputs(flags)
+  const mode = (flags.get('mode') as typeof inputs.identity.mode | undefined) ?? inputs.identity.mode
+  const { context, dryRun } = await planInputs({ ...inputs, identity: { ...inputs.identity, mode } })
   try {
-    return await explain(stage, { target, from })
+    return await explain(context, { target, from })
   } finally {
-    await twin.close()
+    await dryRun.close()
   }
 }
 
-/** '' for the node itself. */
-async function sourceAddress(flags: ReadonlyMap<string, string>): Promise<string> {
+/** Returns the address that --from names; '' for the node itself. */
+async function resolveSource(flags: Flags): Promise<string> {
   const given = flags.get('from') ?? ''
   if (given === '' || given === 'node') return ''
   const ip = canonicalIp(given)
   if (ip !== undefined) return ip
   const pod = /^pod\/(?:([a-z0-9.-]+)\/)?([a-z0-9.-]+)$/.exec(given)
-  if (pod === null) throw new ProxyError('question', `--from: "${given}" is no address, node, or pod/[NAMESPACE/]NAME`)
+  if (pod === null) {
+    throw new ProxyError('question', `--from: "${given}" is not an address, node, or pod/[NAMESPACE/]NAME`)
+  }
   if (!flags.has('kubeconfig') && !flags.has('manifests')) {
     throw new ProxyError(
       'question',
       '--from pod/…: a proxy does not know pods by name; add --kubeconfig, or give the address',
     )
   }
-  const namespace = pod[1] ?? 'default'
-  const found = await readerOf(flags)((list) =>
-    list(`/api/v1/namespaces/${namespace}/pods`, { fieldSelector: `metadata.name=${pod[2]}` }),
+  return findPodAddress(flags, pod[1] ?? 'default', pod[2] ?? '')
+}
+
+async function findPodAddress(flags: Flags, namespace: string, name: string): Promise<string> {
+  const [pod] = await withApi(flags, (api) =>
+    listObjects(api, `/api/v1/namespaces/${namespace}/pods`, { fieldSelector: `metadata.name=${name}` }),
   )
-  const address = canonicalIp((found[0] as { status?: { podIP?: string } } | undefined)?.status?.podIP ?? '')
-  if (address === undefined) throw new ProxyError('question', `there is no pod ${namespace}/${pod[2]} with an address`)
+  const address = canonicalIp((pod as { status?: { podIP?: string } } | undefined)?.status?.podIP ?? '')
+  if (address === undefined) throw new ProxyError('question', `there is no pod ${namespace}/${name} with an address`)
   return address
 }
 
@@ -96,40 +96,41 @@ const colours: Readonly<Record<Explanation['verdict'], Colour>> = {
 
 const origins = { pod: 'a pod of this node', node: 'this node', outside: 'outside this node' } as const
 
-export function describe(answer: Explanation, terminal: Terminal): string {
+function describe(answer: Explanation, terminal: Terminal): string {
   const { packet, verdict } = answer
   const target = `${hostPort(packet.to, packet.port)}/${packet.protocol}`
   const heading = `${packet.from} (${origins[packet.origin]}) -> ${target}, on ${answer.node}, mode ${answer.mode}`
   const lines = [
     terminal.paint('bold', heading),
-    `  ${terminal.paint(colours[verdict], verdictWords(answer))}`,
+    `  ${terminal.paint(colours[verdict], describeVerdict(answer))}`,
     ...answer.steps.map((step) => `  - ${step}`),
     ...answer.remarks.map((remark) => `  ${terminal.paint('yellow', '!')} ${remark}`),
   ]
-  const endpoints = table(
-    ['  ENDPOINT', 'NODE', 'SHARE', 'SOURCE SEEN', 'WHY'],
-    answer.endpoints.map((endpoint) => [
-      `  ${endpoint.address}`,
-      endpoint.node || '-',
-      endpoint.probability === 0 ? '-' : `${(endpoint.probability * 100).toFixed(1)}%`,
-      endpoint.probability === 0 ? '-' : endpoint.snat ? 'this node' : 'the client',
-      endpoint.why,
-    ]),
-    terminal,
-  )
-  const entries = table(
-    ['  KERNEL OBJECT', 'CONTENT', 'IN THE KERNEL'],
-    answer.entries.map(({ id, digest, kernel }) => [
-      `  ${id}`,
-      shorten(oneLine(digest), 60),
-      kernelWord(kernel, terminal),
-    ]),
-    terminal,
-  )
-  return [`${lines.join('\n')}\n`, endpoints, entries].filter((part) => part !== '').join('\n')
+  return [`${lines.join('\n')}\n`, endpointTable(answer, terminal), entryTable(answer, terminal)]
+    .filter((part) => part !== '')
+    .join('\n')
 }
 
-function verdictWords(answer: Explanation): string {
+function endpointTable({ endpoints }: Explanation, terminal: Terminal): string {
+  const rows = endpoints.map(({ address, node, probability, snat, why }) => {
+    const isUsed = probability > 0
+    const share = isUsed ? `${(probability * 100).toFixed(1)}%` : '-'
+    const source = snat ? 'this node' : 'the client'
+    return [`  ${address}`, node || '-', share, isUsed ? source : '-', why]
+  })
+  return formatTable(['  ENDPOINT', 'NODE', 'SHARE', 'SOURCE SEEN', 'WHY'], rows, terminal)
+}
+
+function entryTable({ entries }: Explanation, terminal: Terminal): string {
+  const rows = entries.map(({ id, digest, kernel }) => [
+    `  ${id}`,
+    shorten(digest.trim().replaceAll('\n', ' | '), 60),
+    describePresence(kernel, terminal),
+  ])
+  return formatTable(['  KERNEL OBJECT', 'CONTENT', 'IN THE KERNEL'], rows, terminal)
+}
+
+function describeVerdict(answer: Explanation): string {
   const service = answer.service === '' ? '' : ` by ${answer.service}${answer.frontend && ` (${answer.frontend})`}`
   const used = answer.endpoints.filter(({ probability }) => probability > 0).length
   switch (answer.verdict) {
@@ -147,12 +148,15 @@ function verdictWords(answer: Explanation): string {
   }
 }
 
-export function kernelWord(at: Presence, terminal: Terminal): string {
-  if (at === 'held' || at === 'present') return terminal.paint('green', at === 'held' ? 'yes' : 'yes (by name)')
-  return at === 'not checked' ? at : terminal.paint('red', at === 'missing' ? 'MISSING' : 'ANOTHER ONE')
+const presences: Readonly<Record<Presence, readonly [colour: Colour | undefined, text: string]>> = {
+  held: ['green', 'yes'],
+  present: ['green', 'yes (by name)'],
+  'not checked': [undefined, 'not checked'],
+  missing: ['red', 'MISSING'],
+  differs: ['red', 'DIFFERS'],
 }
 
-export const shorten = (text: string, limit: number): string =>
-  text.length <= limit ? text : `${text.slice(0, limit - 1)}…`
-
-const oneLine = (text: string): string => text.trim().replaceAll('\n', ' | ')
+function describePresence(presence: Presence, terminal: Terminal): string {
+  const [colour, text] = presences[presence]
+  return colour === undefined ? text : terminal.paint(colour, text)
+}

@@ -1,3 +1,3 @@
-// How to start this very program again, as somebody else's child: the same Node, the same options, the same file.
+// Returns the command line that starts this program again as a child process: the same Node, options and file.
 
-export const ownProgram = (): readonly string[] => [process.execPath, ...process.execArgv, process.argv[1] as string]
+export const ownProgram = (): readonly string[] => [process.execPath, ...process.execArgv, process.argv[1] ?? '']

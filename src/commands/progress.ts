@@ -1,30 +1,30 @@
-// Says what is being done while it takes its time: a line per step, with how long it took.
+// Reports the steps of a slow command: one line per step, with how long the step took.
 
 import type { Terminal } from './terminal.ts'
 
-/** Shown at once if somebody is looking, else after a second: nobody waits without knowing for what. */
-const patienceMs = 1_000
+/** Without a person at the terminal, a step that ends earlier than this prints its whole line at the end. */
+const announceMs = 1_000
 
-export async function step<T>(terminal: Terminal, what: string, work: () => Promise<T>): Promise<T> {
+export async function reportStep<T>(terminal: Terminal, title: string, work: () => Promise<T>): Promise<T> {
   const started = performance.now()
-  let shown = false
-  const show = () => {
-    shown = true
-    terminal.note(`${what} ...`)
+  let announced = false
+  const announce = () => {
+    announced = true
+    terminal.note(`${title} ...`)
   }
-  const timer = terminal.interactive ? undefined : setTimeout(show, patienceMs)
-  if (terminal.interactive) show()
-  const end = (word: string) => {
+  const timer = terminal.interactive ? undefined : setTimeout(announce, announceMs)
+  if (terminal.interactive) announce()
+  const finish = (result: string) => {
     clearTimeout(timer)
     const seconds = ((performance.now() - started) / 1000).toFixed(1)
-    terminal.note(shown ? ` ${word} (${seconds} s)\n` : `${what} ... ${word} (${seconds} s)\n`)
+    terminal.note(announced ? ` ${result} (${seconds} s)\n` : `${title} ... ${result} (${seconds} s)\n`)
   }
   try {
     const result = await work()
-    end('done')
+    finish('done')
     return result
   } catch (error) {
-    end('failed')
+    finish('failed')
     throw error
   }
 }

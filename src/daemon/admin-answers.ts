@@ -59,13 +59,13 @@ export async function startAdmin(options: AdminOptions): Promise<{ close(): Prom
 export function adminAnswers(options: AdminOptions): AdminAnswers {
   const { engine, journal, backend, identity, families } = options
   const views = () => families.map((family) => options.views(family))
-  const stage = (): ExplainContext => ({
+  const context = (): ExplainContext => ({
     desired: engine,
     backend,
-    dialect: behaviourOf(identity.mode, options.settings),
+    behaviour: behaviourOf(identity.mode, options.settings),
     views: views(),
     nodeAddresses: options.nodeAddresses(),
-    observe: (family) => tryLook(backend, options.views(family), options.log),
+    readKernel: (family) => tryLook(backend, options.views(family), options.log),
   })
   return {
     summary: () => ({
@@ -86,8 +86,8 @@ export function adminAnswers(options: AdminOptions): AdminAnswers {
       counters: journal.counters(),
       connections: trackedConnections(),
     }),
-    services: (one, kernel) => serviceSummaries(stage(), one, kernel),
-    explain: (question) => explain(stage(), question),
+    services: (one, kernel) => serviceSummaries(context(), one, kernel),
+    explain: (question) => explain(context(), question),
     inputs: () => ({
       identity,
       settings: options.settings,
@@ -151,14 +151,13 @@ async function tryLook(backend: Backend<Held>, view: NodeView, log: Logger): Pro
 
 /** By service and family; the event loop has its turn in between. */
 export async function serviceSummaries(
-  stage: Pick<ExplainContext, 'desired' | 'views' | 'observe'>,
+  { desired, views, readKernel }: Pick<ExplainContext, 'desired' | 'views' | 'readKernel'>,
   one: string,
   kernel: boolean,
 ): Promise<readonly ServiceSummary[]> {
-  const { desired, views, observe } = stage
   const keys = one === '' ? [...desired.store.records()].map(({ key }) => key).sort() : [one]
   const sights = new Map<Family, KernelState | undefined>()
-  if (kernel) for (const { family } of views) sights.set(family, await observe?.(family))
+  if (kernel) for (const { family } of views) sights.set(family, await readKernel?.(family))
   const lines: ServiceSummary[] = []
   for (const [i, key] of keys.entries()) {
     if (i % 100 === 99) await nextTurn()
@@ -189,7 +188,7 @@ function summaries(
         inKernel: sights === undefined ? undefined : tally,
         wrong: found
           .filter(({ at }) => at === 'missing' || at === 'differs')
-          .map(({ entry, at }) => `${entry.id}: ${at === 'missing' ? 'is not in the kernel' : 'is another one'}`),
+          .map(({ entry, at }) => `${entry.id}: ${at === 'missing' ? 'is not in the kernel' : 'has other content in the kernel'}`),
         lost: lost.map(({ frontend, winner }) => `${frontend} (${winner})`),
         quarantine: quarantine?.error.message ?? '',
       }

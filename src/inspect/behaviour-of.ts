@@ -1,4 +1,4 @@
-// Which dialect `trace` is to speak for a mode and its settings.
+// Chooses the behaviour that `trace` assumes for a mode and its settings. Pure.
 
 import type { Mode, Settings } from '../backend/backend.ts'
 import {

@@ -1,4 +1,4 @@
-// The proxy's thinking without its hands: the same store, lanes and plans, over a data plane that only takes notes.
+// Runs the engine's store, lanes and plans over a data plane that only records the changes it is given.
 
 import type { Backend, Changes, Held, Target } from '../backend/backend.ts'
 import type { ServiceStatus } from '../engine/engine.ts'
@@ -13,7 +13,7 @@ import { nextTurn, systemClock } from '../lib/time.ts'
 import { resolve } from '../model/resolve.ts'
 import type { NodeView, ServicePort, ServiceRecord, SliceRecord } from '../model/types.ts'
 
-/** What commands ask of an engine; a running one and a twin answer alike. */
+/** What the commands read from an engine; a running engine and a dry run both provide it. */
 export interface Desired {
   readonly store: Pick<Store, 'service' | 'slicesOf' | 'records'>
   ports(family: Family): Iterable<ServicePort>
@@ -29,7 +29,8 @@ export interface Objects {
   readonly slices: readonly SliceRecord[]
 }
 
-export interface EntryNotes {
+/** The changes that one family's data plane was given, and the report of the sync. */
+export interface RecordedChanges {
   readonly family: Family
   readonly changes: Changes<Held>
   readonly report: SyncReport
@@ -38,20 +39,25 @@ export interface EntryNotes {
 export interface DryRunOptions {
   readonly backend: Backend<Held>
   readonly views: readonly NodeView[]
-  /** The changes go to the backend's own target, in whatever network namespace this process is. */
-  readonly real?: boolean
-  /** Entries are noted in the parts that people tell apart. */
-  readonly inParts?: boolean
+  /** The changes also go to the backend's own target, in the network namespace of this process. */
+  readonly appliesChanges?: boolean
+  /** Entries are recorded as the parts that `plan` and `status` show. */
+  readonly splitsEntries?: boolean
 }
 
-interface Track {
+interface RecordedLane {
   readonly lane: Lane
-  readonly changes: { put: Held[]; drop: Held[] }
+  readonly changes: MutableChanges
+}
+
+interface MutableChanges {
+  put: Held[]
+  drop: Held[]
 }
 
 export class DryRun implements Desired {
   readonly store: Store
-  readonly #tracks = new Map<Family, Track>()
+  readonly #lanes = new Map<Family, RecordedLane>()
   #objects: Objects = { services: [], slices: [] }
 
   private constructor(options: DryRunOptions) {
@@ -59,9 +65,9 @@ export class DryRun implements Desired {
     const families = options.views.map(({ family }) => family)
     this.store = new Store({ families, clock: systemClock, journal })
     for (const view of options.views) {
-      const changes = { put: [] as Held[], drop: [] as Held[] }
+      const changes: MutableChanges = { put: [], drop: [] }
       const lane = new Lane({
-        backend: noting(options, changes),
+        backend: recordChanges(options, changes),
         family: view.family,
         view,
         store: this.store,
@@ -72,36 +78,36 @@ export class DryRun implements Desired {
         breathe: nextTurn,
         onDue: () => {},
       })
-      this.#tracks.set(view.family, { lane, changes })
+      this.#lanes.set(view.family, { lane, changes })
     }
   }
 
   static async open(options: DryRunOptions): Promise<DryRun> {
-    const twin = new DryRun(options)
-    for (const { lane } of twin.#tracks.values()) await lane.open()
-    twin.store.services.synced()
-    twin.store.slices.synced()
-    return twin
+    const dryRun = new DryRun(options)
+    for (const { lane } of dryRun.#lanes.values()) await lane.open()
+    dryRun.store.services.synced()
+    dryRun.store.slices.synced()
+    return dryRun
   }
 
-  /** Makes these all the objects there are; returns what the data plane was told. */
-  async replaceObjects(objects: Objects): Promise<readonly EntryNotes[]> {
+  /** Replaces all objects of the store, syncs, and returns the changes that the data plane was given. */
+  async replaceObjects(objects: Objects): Promise<readonly RecordedChanges[]> {
     const { services, slices } = this.store
-    const kept = (list: readonly { key: string }[]) => new Set(list.map(({ key }) => key))
-    const [keptServices, keptSlices] = [kept(objects.services), kept(objects.slices)]
+    const keysOf = (list: readonly { key: string }[]) => new Set(list.map(({ key }) => key))
+    const [keptServices, keptSlices] = [keysOf(objects.services), keysOf(objects.slices)]
     for (const { key } of this.#objects.services) if (!keptServices.has(key)) services.drop(key)
     for (const { key } of this.#objects.slices) if (!keptSlices.has(key)) slices.drop(key)
     for (const record of objects.services) services.put(record.key, record)
     for (const record of objects.slices) slices.put(record.key, record)
     this.#objects = objects
-    const noted: EntryNotes[] = []
-    for (const [family, { lane, changes }] of this.#tracks) {
+    const recorded: RecordedChanges[] = []
+    for (const [family, { lane, changes }] of this.#lanes) {
       changes.put = []
       changes.drop = []
       const report = await lane.sync(new AbortController().signal)
-      noted.push({ family, changes: { put: changes.put, drop: changes.drop }, report })
+      recorded.push({ family, changes: { put: changes.put, drop: changes.drop }, report })
     }
-    return noted
+    return recorded
   }
 
   ports(family: Family): Iterable<ServicePort> {
@@ -113,42 +119,45 @@ export class DryRun implements Desired {
   }
 
   status(service: string): ServiceStatus {
-    const families = [...this.#tracks.values()].map(({ lane }) => lane.status(service))
+    const families = [...this.#lanes.values()].map(({ lane }) => lane.status(service))
     return { service, known: this.store.service(service) !== undefined, families }
   }
 
   conflicts(): readonly Conflict[] {
-    return [...this.#tracks.values()].flatMap(({ lane }) => lane.planner.contest.conflicts())
+    return [...this.#lanes.values()].flatMap(({ lane }) => lane.planner.contest.conflicts())
   }
 
   quarantined(): readonly (Quarantined & { readonly family: Family })[] {
-    return [...this.#tracks].flatMap(([family, { lane }]) => lane.quarantine.list().map((one) => ({ ...one, family })))
+    return [...this.#lanes].flatMap(([family, { lane }]) => lane.quarantine.list().map((one) => ({ ...one, family })))
   }
 
   stateHash(family: Family): string {
     return stateHash(this.#lane(family).ledger.winners())
   }
 
-  /** Who an entry belongs to; '' for the base and for leftovers. */
+  /** Returns the service that an entry belongs to; '' for the base and for leftovers. */
   ownerOf(family: Family, id: string): string {
     return this.#lane(family).ledger.owners(id)[0] ?? ''
   }
 
   async close(): Promise<void> {
-    for (const { lane } of this.#tracks.values()) await lane.close()
+    for (const { lane } of this.#lanes.values()) await lane.close()
   }
 
   #lane(family: Family): Lane {
-    const track = this.#tracks.get(family)
-    if (track === undefined) throw new Error(`the twin has no family ${family}`)
-    return track.lane
+    const recorded = this.#lanes.get(family)
+    if (recorded === undefined) throw new Error(`the dry run has no family ${family}`)
+    return recorded.lane
   }
 }
 
-function noting({ backend, real, inParts }: DryRunOptions, changes: Track['changes']): Backend<Held> {
-  const note = (told: Changes<Held>) => {
-    changes.put.push(...told.put)
-    changes.drop.push(...told.drop)
+/** Returns the backend with a target that records into `recorded` what it is given. */
+function recordChanges({ backend, ...options }: DryRunOptions, recorded: MutableChanges): Backend<Held> {
+  const parts = backend.parts?.bind(backend)
+  const split = options.splitsEntries ? parts : undefined
+  const record = (changes: Changes<Held>) => {
+    recorded.put.push(...changes.put)
+    recorded.drop.push(...changes.drop)
   }
   return {
     name: backend.name,
@@ -158,27 +167,28 @@ function noting({ backend, real, inParts }: DryRunOptions, changes: Track['chang
     base: (node) => backend.base(node),
     plan: (port, node) => {
       const entries = backend.plan(port, node)
-      return inParts && backend.parts !== undefined ? entries.flatMap((entry) => backend.parts?.(entry) ?? []) : entries
+      return split === undefined ? entries : entries.flatMap((entry) => split(entry))
     },
-    // Those that are parts already have none.
-    ...(backend.parts === undefined || inParts ? {} : { parts: (entry: Held) => backend.parts?.(entry) ?? [] }),
-    async open(context): Promise<Target<Held>> {
-      if (!real) return { observe: async () => [], apply: notes(note), drifted: () => false, close: async () => {} }
-      const target = await backend.open(context)
-      return {
-        observe: (signal) => target.observe(signal),
-        apply(told, wanted, signal) {
-          note(told)
-          return target.apply(told, wanted, signal)
-        },
-        drifted: () => target.drifted(),
-        close: () => target.close(),
-      }
-    },
+    // Entries that are split already have no parts.
+    ...(parts === undefined || split !== undefined ? {} : { parts }),
+    open: async (context) => recordTarget(options.appliesChanges ? await backend.open(context) : emptyTarget, record),
   }
 }
 
-const notes = (note: (told: Changes<Held>) => void) => async (told: Changes<Held>) => {
-  note(told)
-  return { refused: [] }
+/** A data plane that holds nothing and accepts everything. */
+const emptyTarget: Target<Held> = {
+  observe: async () => [],
+  apply: async () => ({ refused: [] }),
+  drifted: () => false,
+  close: async () => {},
 }
+
+const recordTarget = (target: Target<Held>, record: (changes: Changes<Held>) => void): Target<Held> => ({
+  observe: (signal) => target.observe(signal),
+  apply(changes, wanted, signal) {
+    record(changes)
+    return target.apply(changes, wanted, signal)
+  },
+  drifted: () => target.drifted(),
+  close: () => target.close(),
+})

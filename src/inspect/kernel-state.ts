@@ -1,4 +1,4 @@
-// A look at what the kernel holds, through a second pair of eyes: a target that only observes, so that nothing is written by looking.
+// Reads what the kernel holds through a second target that only observes, so that reading writes nothing, and compares entries with it.
 
 import type { Backend, Held, Mode } from '../backend/backend.ts'
 import type { Presence } from '../http/admin.ts'
@@ -8,12 +8,12 @@ import type { NodeView } from '../model/types.ts'
 
 export interface KernelState {
   find(id: string): Held | undefined
-  /** Entries of this kind can be seen from outside the process that made them, and told apart. */
-  sees(kind: string): boolean
+  /** True if another process than the one that wrote entries of this kind can observe and distinguish them. */
+  isVisible(kind: string): boolean
 }
 
-/** Kinds that `observe` of another process cannot tell: sockets of the proxy itself; rules that carry no mark. */
-const unseen: Readonly<Record<Mode, (kind: string) => boolean>> = {
+/** Kinds that another process cannot observe: sockets of the proxy itself, and rules that carry no mark. */
+const invisible: Readonly<Record<Mode, (kind: string) => boolean>> = {
   nftables: (kind) => kind === 'listener',
   iptables: (kind) => kind !== 'chain',
   ipvs: () => false,
@@ -36,19 +36,19 @@ export async function readKernelState(
     const held = await target.observe(signal ?? AbortSignal.timeout(30_000))
     const byId = new Map(held.map((one) => [one.id, one]))
     return {
-      // A virtual server for a node port looks like any other once it is there.
+      // In the kernel, the virtual server of a node port looks like any other virtual server.
       find: (id) => byId.get(id) ?? byId.get(id.replace(/^node-port /, 'server ')),
-      sees: (kind) => !unseen[backend.name](kind),
+      isVisible: (kind) => !invisible[backend.name](kind),
     }
   } finally {
     await target.close()
   }
 }
 
-/** An observed entry without a digest says "it is there" and no more. */
-export function presence(entry: Held, sight: KernelState | undefined): Presence {
-  if (sight === undefined || !sight.sees(entry.kind)) return 'not checked'
-  const held = sight.find(entry.id)
+/** An observed entry without a digest proves that the entry exists, but not what it contains. */
+export function presence(entry: Held, kernel: KernelState | undefined): Presence {
+  if (kernel === undefined || !kernel.isVisible(entry.kind)) return 'not checked'
+  const held = kernel.find(entry.id)
   if (held === undefined) return 'missing'
   if (held.digest === entry.digest) return 'held'
   return held.digest === '' ? 'present' : 'differs'

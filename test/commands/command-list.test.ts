@@ -2,7 +2,7 @@ import { spawnSync } from 'node:child_process'
 import { describe, expect, it } from 'vitest'
 import { commandDocs, help } from '../../src/commands/command-list.ts'
 import { sourceAddress } from '../../src/commands/sources/own-addresses.ts'
-import { printed, processTerminal, table } from '../../src/commands/terminal.ts'
+import { formatAnswer, formatTable, processTerminal } from '../../src/commands/terminal.ts'
 import { directory, sluice } from './run-command.ts'
 
 const names = ['up', 'explain', 'plan', 'status', 'doctor', 'cleanup', 'completion']
@@ -24,12 +24,12 @@ describe('the command table', () => {
       [['status', '-o', 'xml'], '--output: given "xml", allowed: table, json, yaml'],
       [['status', '--output'], '--output needs a value'],
       [['cleanup', '--dry-run=1'], '--dry-run takes no value'],
-      [['plan'], 'which file?'],
+      [['plan'], 'there is no file to plan: add -f FILE'],
       [['up', '--once'], '--once goes with --demo'],
       [['completion', 'tcsh'], 'no completion for "tcsh"'],
       [['status', '--socket', '/nowhere/x.sock'], 'there is no such socket'],
-      [['explain', 'x/y', '--manifests', '/nowhere'], '/nowhere is no directory'],
-      [['explain', '10.0.0.1:80', '--from', 'mars', '--manifests', directory()], '"mars" is no address'],
+      [['explain', 'x/y', '--manifests', '/nowhere'], '/nowhere is not a directory'],
+      [['explain', '10.0.0.1:80', '--from', 'mars', '--manifests', directory()], '"mars" is not an address'],
       [['explain', '10.0.0.1:99999', '--manifests', directory()], 'a port is a number from 1 to 65535'],
       [['explain', 'a/b/c', '--manifests', directory()], 'is neither ADDRESS:PORT[/tcp|udp|sctp] nor NAMESPACE/NAME'],
       [['up', '--mode', 'userspace', '--port', '70000'], '--port: given "70000", allowed: a number from 0 to 65535'],
@@ -100,7 +100,7 @@ describe('tables', () => {
     const paint = (_: string, text: string) => `\x1b[31m${text}\x1b[0m`
     const red = paint('', 'ok')
     expect(
-      table(
+      formatTable(
         ['A', 'B'],
         [
           ['long cell', red],
@@ -109,11 +109,11 @@ describe('tables', () => {
         { paint: (_, text) => text },
       ),
     ).toBe(`A           B\nlong cell   ${red}\nx           y\n`)
-    expect(table(['A'], [], { paint })).toBe('')
+    expect(formatTable(['A'], [], { paint })).toBe('')
   })
 
   it('are YAML that older readers understand, too', () => {
-    expect(printed({ snat: 'no', hash: '0000001e5' }, 'yaml', () => '')).toBe('snat: "no"\nhash: "0000001e5"\n')
+    expect(formatAnswer({ snat: 'no', hash: '0000001e5' }, 'yaml', () => '')).toBe('snat: "no"\nhash: "0000001e5"\n')
   })
 
   it('have no colours with NO_COLOR', () => {

@@ -7,7 +7,7 @@ import type { Backend, Held } from '../../src/backend/backend.ts'
 import { base } from '../../src/backend/nftables/base.ts'
 import { plan } from '../../src/backend/nftables/plan.ts'
 import { examineProxy } from '../../src/commands/doctor/cluster.ts'
-import { configOf } from '../../src/commands/sources/source.ts'
+import { configFrom } from '../../src/commands/sources/source.ts'
 import { eventLine, frame } from '../../src/commands/up/live-view.ts'
 import { adminAnswers } from '../../src/daemon/admin-answers.ts'
 import { settingsOf } from '../../src/daemon/backend-settings.ts'
@@ -95,7 +95,7 @@ async function running() {
     engine,
     journal,
     backend,
-    settings: settingsOf(configOf(new Map())),
+    settings: settingsOf(configFrom(new Map())),
     identity: { node: 'a', mode: 'nftables', pid: process.pid, version: 'test', startedAt: Date.now() },
     families: [4],
     views: () => view,
@@ -157,7 +157,7 @@ describe('the admin socket', () => {
     const [bad] = await client.services('', true)
     expect(bad?.wrong).toEqual([
       'frontend 10.96.0.50 tcp 80: is not in the kernel',
-      'frontend tcp 30080: is another one',
+      'frontend tcp 30080: has other content in the kernel',
     ])
     expect((await client.services('', false))[0]?.inKernel).toBeUndefined()
     expect(await client.services('no/such', true)).toEqual([])

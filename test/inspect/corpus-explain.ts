@@ -1,7 +1,7 @@
-// The scenarios of the corpus put to `explain`: what it answers to each of their packets.
+// Asks `explain` about every packet of the scenario corpus.
 
-import { configOf, plannerOf } from '../../src/commands/sources/source.ts'
-import { settingsOf } from '../../src/daemon/backend-settings.ts'
+import { configFrom } from '../../src/commands/sources/source.ts'
+import { backendFor, settingsOf } from '../../src/daemon/backend-settings.ts'
 import type { Explanation } from '../../src/http/admin.ts'
 import { behaviourOf } from '../../src/inspect/behaviour-of.ts'
 import { DryRun } from '../../src/inspect/dry-run.ts'
@@ -26,8 +26,8 @@ export interface Explained {
   readonly answer: Explanation
 }
 
-/** Where a packet enters cannot be told from its address alone: with such detectors only some can be explained. */
-export const toldByAddress = (probe: Probe, { detector }: NodeSettings): boolean =>
+/** Detectors that look at interfaces see more than an address shows: with them, only packets from the node or from outside can be explained. */
+export const isShownByAddress = (probe: Probe, { detector }: NodeSettings): boolean =>
   detector === 'none' || 'cidrs' in detector || probe.at === 'node' || probe.at === 'outside'
 
 export async function explainScenario(scenario: Scenario, mode: Mode): Promise<readonly Explained[]> {
@@ -38,30 +38,31 @@ export async function explainScenario(scenario: Scenario, mode: Mode): Promise<r
     for (const manifest of step.drop) objects.delete(manifestKey(manifest))
     for (const manifest of step.put) objects.set(manifestKey(manifest), manifest)
     settings = step.node?.[mode] ?? settings
-    const defaults = settingsOf(configOf(new Map([['mode', mode]])))
-    const told = { ...defaults, localhostNodePorts: settings.localhostNodePorts }
+    const defaultSettings = settingsOf(configFrom(new Map([['mode', mode]])))
+    const backendSettings = { ...defaultSettings, localhostNodePorts: settings.localhostNodePorts }
     const views = scenario.families.map((family) => nodeView(settings, family))
-    const backend = plannerOf(mode, told)
-    const twin = await DryRun.open({ backend, views })
-    await twin.replaceObjects({
+    const backend = backendFor({ mode, settings: backendSettings })
+    const dryRun = await DryRun.open({ backend, views })
+    await dryRun.replaceObjects({
       services: decoded(objects.values(), 'Service', decodeService),
       slices: decoded(objects.values(), 'EndpointSlice', decodeEndpointSlice),
     })
     for (const probe of step.probes) {
-      if (!toldByAddress(probe, settings)) continue
-      const dialect = behaviourOf(mode, told)
-      const stage: ExplainContext = { desired: twin, backend, dialect, views, nodeAddresses: own(settings, probe) }
+      if (!isShownByAddress(probe, settings)) continue
+      const behaviour = behaviourOf(mode, backendSettings)
+      const nodeAddresses = nodeAddressesOf(settings, probe)
+      const context: ExplainContext = { desired: dryRun, backend, behaviour, views, nodeAddresses }
       const target = `${hostPort(probe.to, probe.port)}/${probe.protocol}`
-      const [answer] = await explain(stage, { target, from: probe.from })
+      const [answer] = await explain(context, { target, from: probe.from })
       if (answer === undefined) throw new Error(`${scenario.name} ${probe.id}: no answer`)
       explained.push({ step, probe, answer })
     }
-    await twin.close()
+    await dryRun.close()
   }
   return explained
 }
 
-/** An answer in the words of the scenario files. */
+/** Converts an answer to the form that scenario files use for expectations. */
 export function asExpectation({ verdict, endpoints, snat }: Explanation): Expectation {
   if (verdict !== 'forward') return { outcome: verdict, snat: undefined }
   const outcome = endpoints.filter(({ probability }) => probability > 0).map(({ address }) => address)
@@ -71,7 +72,7 @@ export function asExpectation({ verdict, endpoints, snat }: Explanation): Expect
 const decoded = <R>(objects: Iterable<Manifest>, kind: string, decode: (json: unknown) => { record: R | undefined }) =>
   [...objects].filter((object) => object.kind === kind).flatMap((object) => decode(object).record ?? [])
 
-const own = (settings: NodeSettings, probe: Probe): readonly string[] => {
+const nodeAddressesOf = (settings: NodeSettings, probe: Probe): readonly string[] => {
   const addresses = addressesOf(settings, familyOf(probe.to))
   return probe.at === 'node' && !addresses.includes(probe.from) ? [...addresses, probe.from] : addresses
 }

@@ -43,7 +43,7 @@ describe.each(['nftables', 'iptables'])('plan, %s', (mode) => {
     const { status, stdout, stderr } = plan('--mode', mode)
     expect(stderr).toBe('')
     expect(status).toBe(2)
-    expect(stdout).toContain('The kernel accepts this (tried in a network namespace that is gone again).')
+    expect(stdout).toContain('The kernel accepts this (tried in a temporary network namespace).')
     expect(stdout).toContain('203.0.113.80')
     expect(rules()).toBe(before)
     expect(readdirSync('/run/netns').filter((name) => name.startsWith('sluice-plan-'))).toEqual([])

@@ -9,7 +9,7 @@ import { describeError, ProxyError } from '../../lib/errors.ts'
 import { silentLogger } from '../../lib/log.ts'
 import { count } from '../../lib/plural.ts'
 import { systemClock } from '../../lib/time.ts'
-import { age } from '../terminal.ts'
+import { formatAge } from '../terminal.ts'
 import { type Finding, ok } from './findings.ts'
 
 /** A proxy that runs here: its mode if it answers, and what is to be said of it. */
@@ -66,7 +66,7 @@ function proxyFindings(summary: Summary): readonly Finding[] {
     failed === undefined
       ? ok(
           about,
-          `mode ${summary.mode}, ${count(summary.services, 'service')}, up ${age(Date.now() - summary.startedAt)}`,
+          `mode ${summary.mode}, ${count(summary.services, 'service')}, up ${formatAge(Date.now() - summary.startedAt)}`,
         )
       : {
           level: 'problem',
@@ -233,7 +233,7 @@ async function clockSkew(client: Client): Promise<readonly Finding[]> {
       {
         level: 'warning',
         about: 'clock against the cluster',
-        found: `${age(newest - Date.now())} behind`,
+        found: `${formatAge(newest - Date.now())} behind`,
         meaning: 'Certificates and tokens may be refused, and latencies in the metrics are wrong.',
         todo: 'Synchronise the clocks (chrony, systemd-timesyncd).',
       },

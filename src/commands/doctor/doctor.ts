@@ -3,9 +3,9 @@
 import type { Mode } from '../../backend/backend.ts'
 import { count } from '../../lib/plural.ts'
 import type { Command, Invocation } from '../command.ts'
-import { outputFlag } from '../command.ts'
-import { configOf, modeFlag, sourceFlags } from '../sources/source.ts'
-import { type Colour, printed, type Terminal, table } from '../terminal.ts'
+import { noArguments, outputFlag } from '../command.ts'
+import { configFrom, modeFlag, sourceFlags } from '../sources/source.ts'
+import { type Colour, formatAnswer, formatTable, type Terminal } from '../terminal.ts'
 import { clusterFindings, examineProxy } from './cluster.ts'
 import type { Finding, Level } from './findings.ts'
 import { machineFindings } from './machine.ts'
@@ -29,7 +29,7 @@ With --migrate-to nftables it reads a node that runs kube-proxy in iptables or i
     ['sluice doctor --kubeconfig /etc/sluice/kubeconfig', 'and the API server, with these credentials'],
     ['sluice doctor --migrate-to nftables --kubeconfig ~/.kube/config', 'before leaving iptables or ipvs mode'],
   ],
-  takes: [0, 0],
+  arguments: noArguments,
   run,
 }
 
@@ -42,19 +42,19 @@ async function run(invocation: Invocation): Promise<number> {
     ...proxy.findings,
     ...(await clusterFindings(flags)),
   ]
-  terminal.write(printed(findings, flags.get('output') ?? 'table', () => describe(findings, terminal)))
+  terminal.write(formatAnswer(findings, flags.get('output') ?? 'table', () => describe(findings, terminal)))
   return findings.some(({ level }) => level === 'problem') ? 3 : 0
 }
 
 function modeOf(flags: ReadonlyMap<string, string>, running: Mode | undefined): Mode {
-  return flags.has('mode') || flags.has('config') ? configOf(flags).mode : (running ?? 'nftables')
+  return flags.has('mode') || flags.has('config') ? configFrom(flags).mode : (running ?? 'nftables')
 }
 
 const colours: Readonly<Record<Level, Colour>> = { ok: 'green', note: 'cyan', warning: 'yellow', problem: 'red' }
 
 function describe(findings: readonly Finding[], terminal: Terminal): string {
   const level = (one: Level) => terminal.paint(colours[one], one)
-  const list = table(
+  const list = formatTable(
     ['', 'ABOUT', 'FOUND'],
     findings.map(({ level: one, about, found }) => [level(one), about, found]),
     terminal,

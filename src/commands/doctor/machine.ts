@@ -12,7 +12,7 @@ import { familyName } from '../../lib/ip.ts'
 import { atLeast, ipv6Available, kernelVersion } from '../../sys/kernel-facts.ts'
 import { runProgram } from '../../sys/process/exec.ts'
 import { readSysctl } from '../../sys/sysctl.ts'
-import { configOf } from '../sources/source.ts'
+import { configFrom } from '../sources/source.ts'
 import { type Finding, ok } from './findings.ts'
 
 export async function machineFindings(mode: Mode): Promise<readonly Finding[]> {
@@ -64,7 +64,7 @@ async function modeWorks(mode: Mode): Promise<Finding> {
   const make = findBackend(mode)
   try {
     if (make === undefined) throw new Error('this build does not have it')
-    const families = await make(settingsOf(configOf(new Map([['mode', mode]])))).families()
+    const families = await make(settingsOf(configFrom(new Map([['mode', mode]])))).families()
     return ok(about, `works, ${families.map(familyName).join(' and ')}`)
   } catch (error) {
     return {

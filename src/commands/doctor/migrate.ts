@@ -2,6 +2,7 @@
 
 import type { Mode } from '../../backend/backend.ts'
 import { findLeftovers } from '../../backend/leftovers.ts'
+import { backendFor } from '../../daemon/backend-settings.ts'
 import type { Inputs } from '../../http/admin.ts'
 import { behaviourOf } from '../../inspect/behaviour-of.ts'
 import { DryRun } from '../../inspect/dry-run.ts'
@@ -13,8 +14,8 @@ import { type Outcome, type Packet, trace } from '../../model/trace.ts'
 import type { NodeView, ServicePort } from '../../model/types.ts'
 import type { Invocation } from '../command.ts'
 import { readFromRules } from '../sources/from-rules.ts'
-import { configOf, inputsOf, plannerOf } from '../sources/source.ts'
-import { printed, type Terminal, table } from '../terminal.ts'
+import { configFrom, readInputs } from '../sources/source.ts'
+import { formatAnswer, formatTable, type Terminal } from '../terminal.ts'
 
 export interface Difference {
   /** `ns/name:port`, or '*' for what concerns all. */
@@ -31,7 +32,7 @@ export async function migrate(invocation: Invocation): Promise<number> {
   const inputs = await knowledge(invocation, from)
   const differences = await compare(inputs, from, flags)
   terminal.write(
-    printed({ from, to: 'nftables', differences }, flags.get('output') ?? 'table', () =>
+    formatAnswer({ from, to: 'nftables', differences }, flags.get('output') ?? 'table', () =>
       describe(from, differences, terminal),
     ),
   )
@@ -54,8 +55,8 @@ async function presentMode(flags: ReadonlyMap<string, string>): Promise<Mode> {
 /** From the API or files if named; else from the very rules that are to be replaced. */
 async function knowledge(invocation: Invocation, from: Mode): Promise<Inputs> {
   const { flags } = invocation
-  if (flags.has('kubeconfig') || flags.has('manifests') || flags.has('socket')) return inputsOf(invocation)
-  return readFromRules(from, configOf(new Map([...flags, ['mode', from]])))
+  if (flags.has('kubeconfig') || flags.has('manifests') || flags.has('socket')) return readInputs(flags)
+  return readFromRules(from, configFrom(new Map([...flags, ['mode', from]])))
 }
 
 /** The same node, with node ports where this mode serves them. */
@@ -70,7 +71,7 @@ export async function compare(
   from: Mode,
   flags: ReadonlyMap<string, string>,
 ): Promise<readonly Difference[]> {
-  const asked = (mode: Mode) => configOf(new Map([...flags, ['mode', mode]])).nodePortAddresses
+  const asked = (mode: Mode) => configFrom(new Map([...flags, ['mode', mode]])).nodePortAddresses
   const before = { mode: from, dialect: behaviourOf(from, inputs.settings), addresses: asked(from) }
   const after = { mode: 'nftables' as const, dialect: nftables, addresses: asked('nftables') }
   const found: Difference[] = [...general(from)]
@@ -94,7 +95,7 @@ async function sideOf(
   side: { mode: Mode; dialect: ModeBehaviour; addresses: readonly string[] },
 ): Promise<Side> {
   const seen = viewFor(view, inputs, side.addresses)
-  const twin = await DryRun.open({ backend: plannerOf(side.mode, inputs.settings), views: [seen] })
+  const twin = await DryRun.open({ backend: backendFor({ mode: side.mode, settings: inputs.settings }), views: [seen] })
   try {
     await twin.replaceObjects(inputs)
     return { view: seen, dialect: side.dialect, ports: [...twin.ports(view.family)] }
@@ -253,7 +254,7 @@ function describe(from: Mode, differences: readonly Difference[], terminal: Term
   const reasons = [...new Set(differences.map(({ why }) => why))].map((why) => `  - ${why}\n`)
   return [
     `From ${from} to nftables: ${services.size} service port${services.size === 1 ? '' : 's'} will behave differently for some packets; established connections go on.\n`,
-    table(['SERVICE', 'PACKET', `NOW (${from})`, 'THEN (nftables)'], rows, terminal),
+    formatTable(['SERVICE', 'PACKET', `NOW (${from})`, 'THEN (nftables)'], rows, terminal),
     `Why:\n${reasons.join('')}`,
     'To keep node ports on all addresses: nodePortAddresses: [0.0.0.0/0, ::/0]; on loopback as well: add localhost.\n',
   ].join('\n')

@@ -1,46 +1,62 @@
-// What files would say after a change: the API server that reads them is made to take the change, pods and all.
+// Computes the inputs before and after a change of manifests: the in-memory API server that holds them applies or deletes the objects.
 
 import { manifestManager } from '../../apiserver/manifests/folder.ts'
 import { apiVersionOf, resources, type ServedResource } from '../../apiserver/schema/served-resources.ts'
 import type { Inputs } from '../../http/admin.ts'
 import { describeError, ProxyError } from '../../lib/errors.ts'
-import { aroundChange, type Requester } from '../sources/source.ts'
-import { choose, keyOf, type ManifestJson, type PlannedChange, standInRemarks } from './from-records.ts'
+import type { Flags } from '../command.ts'
+import type { ApiRequester } from '../sources/from-api.ts'
+import { readAroundChange } from '../sources/source.ts'
+import { keyOf, type ManifestJson, selectKinds } from './change-file.ts'
+import type { PlannedChange } from './from-records.ts'
+import { placeholderRemarks } from './placeholders.ts'
 
-/** In this order they are applied. */
+/** In the order in which objects are applied; deleting goes the other way. */
 const kinds = ['Namespace', 'Service', 'EndpointSlice', 'Pod'] as const
 
-/** Throws a ProxyError 'manifests' that names the object which the API server refuses. */
+/** Throws a ProxyError 'manifests' that names the object that the API server refuses. */
 export async function planManifests(
-  flags: ReadonlyMap<string, string>,
-  objects: readonly unknown[],
-  remove: boolean,
+  flags: Flags,
+  all: readonly unknown[],
+  isDelete: boolean,
 ): Promise<PlannedChange & { readonly inputs: Inputs }> {
-  const { wishes, remarks } = choose(objects, kinds)
-  const ordered = [...wishes].sort((a, b) => kinds.indexOf(a.kind) - kinds.indexOf(b.kind))
-  const { before, after } = await aroundChange(flags, async (api) => {
-    for (const { kind, json } of remove ? ordered.reverse() : ordered) {
-      const resource = resources.find((one) => one.kind === kind) as ServedResource
-      await (remove ? drop(api, resource, json) : put(api, resource, json)).catch((error: unknown) => {
-        throw new ProxyError('manifests', `${kind} ${keyOf(json)}: ${describeError(error)}`, { cause: error })
-      })
+  const { objects, remarks } = selectKinds(all, kinds)
+  const ordered = [...objects].sort((a, b) => kinds.indexOf(a.kind) - kinds.indexOf(b.kind))
+  const { before, after } = await readAroundChange(flags, async (api) => {
+    for (const { kind, json } of isDelete ? ordered.toReversed() : ordered) {
+      await changeObject(api, { kind, json, isDelete })
     }
   })
   const find = ({ services }: Inputs, key: string) => services.find((record) => record.key === key)
-  const stoodIn = ordered.flatMap(({ kind, json }) =>
-    kind === 'Service' ? standInRemarks(json, find(before, keyOf(json)), find(after, keyOf(json))) : [],
+  const placeholders = ordered.flatMap(({ kind, json }) =>
+    kind === 'Service' ? placeholderRemarks(json, find(before, keyOf(json)), find(after, keyOf(json))) : [],
   )
-  return { inputs: before, after, remarks: [...remarks, ...stoodIn] }
+  return { inputs: before, after, remarks: [...remarks, ...placeholders] }
+}
+
+interface ObjectChange {
+  readonly kind: (typeof kinds)[number]
+  readonly json: ManifestJson
+  readonly isDelete: boolean
+}
+
+async function changeObject(api: ApiRequester, { kind, json, isDelete }: ObjectChange): Promise<void> {
+  const resource = resources.find((one) => one.kind === kind) as ServedResource
+  try {
+    await (isDelete ? deleteObject(api, resource, json) : applyObject(api, resource, json))
+  } catch (error) {
+    throw new ProxyError('manifests', `${kind} ${keyOf(json)}: ${describeError(error)}`, { cause: error })
+  }
 }
 
 function pathOf(resource: ServedResource, json: ManifestJson): string {
-  const [namespace, name] = keyOf(json).split('/') as [string, string]
+  const [namespace = '', name = ''] = keyOf(json).split('/')
   const root = resource.group === '' ? '/api/v1' : `/apis/${apiVersionOf(resource)}`
   return `${root}${resource.namespaced ? `/namespaces/${namespace}` : ''}/${resource.plural}/${encodeURIComponent(name)}`
 }
 
-/** As the manager of the files: what the new text no longer has goes away. */
-async function put(api: Requester, resource: ServedResource, json: ManifestJson): Promise<void> {
+/** Applies as the field manager of the manifests: the API server removes fields that the new text no longer has. */
+async function applyObject(api: ApiRequester, resource: ServedResource, json: ManifestJson): Promise<void> {
   const paths = [pathOf(resource, json)]
   if (resource.kind === 'Service' && json.status !== undefined) paths.push(`${pathOf(resource, json)}/status`)
   for (const path of paths)
@@ -53,7 +69,7 @@ async function put(api: Requester, resource: ServedResource, json: ManifestJson)
     })
 }
 
-async function drop(api: Requester, resource: ServedResource, json: ManifestJson): Promise<void> {
+async function deleteObject(api: ApiRequester, resource: ServedResource, json: ManifestJson): Promise<void> {
   try {
     await api.request({ method: 'DELETE', path: pathOf(resource, json), query: { gracePeriodSeconds: '0' } })
   } catch (error) {

@@ -1,213 +1,150 @@
-// What the objects of now become when those of a file are applied or deleted. What a server would fill in is taken from what is there.
+// Computes the records after a change of a cluster whose API server cannot be asked to try it: fields that the server would fill in
+// keep their present values or become placeholders. plan/from-manifests.ts lets the API server itself apply the change.
 
 import type { Inputs } from '../../http/admin.ts'
 import type { Objects } from '../../inspect/dry-run.ts'
 import { decodeEndpointSlice, decodeService } from '../../kube/reflect/objects.ts'
-import { ProxyError } from '../../lib/errors.ts'
-import { canonicalIp, contains, type Family, familyName, familyOf, formatIp, parseCidr, parseIp } from '../../lib/ip.ts'
-import type { ServiceRecord } from '../../model/types.ts'
-
-const decoders = { Service: decodeService, EndpointSlice: decodeEndpointSlice } as const
-
-export interface WantedObject<K extends string = keyof typeof decoders> {
-  readonly kind: K
-  readonly json: ManifestJson
-}
-
-/** Takes objects of these kinds, and remarks on the rest. Throws a ProxyError 'manifests' if nothing is left. */
-export function choose<K extends string>(
-  objects: readonly unknown[],
-  kinds: readonly K[],
-): { readonly wishes: readonly WantedObject<K>[]; readonly remarks: readonly string[] } {
-  const wishes: WantedObject<K>[] = []
-  const remarks: string[] = []
-  for (const json of objects) {
-    const kind = kinds.find((one) => one === (json as { kind?: unknown } | null)?.kind)
-    if (kind === undefined) remarks.push(leftOut(json))
-    else wishes.push({ kind, json: json as ManifestJson })
-  }
-  if (wishes.length === 0) throw new ProxyError('manifests', [`it has no ${kinds.join(' or ')}`, ...remarks].join('; '))
-  return { wishes, remarks }
-}
-
-function leftOut(json: unknown): string {
-  const kind = (json as { kind?: unknown } | null)?.kind
-  const why =
-    kind === 'Pod'
-      ? 'pods count through the EndpointSlices that their cluster makes of them'
-      : 'it does not decide where packets of services go'
-  return `${String(kind)} ${keyOf(json)}: left out: ${why}`
-}
+import { type Family, familyName, familyOf } from '../../lib/ip.ts'
+import type { ServiceRecord, SliceRecord } from '../../model/types.ts'
+import { type ChangedObject, keyOf, type ManifestJson, metadataOf, withNamespace } from './change-file.ts'
+import { clusterIpsOf, placeholderIp, placeholderPort, placeholderRemarks, portsOf, usedPorts } from './placeholders.ts'
 
 export interface PlannedChange {
   readonly after: Objects
-  /** What was assumed. */
+  /** Sentences about what was ignored or assumed. */
   readonly remarks: readonly string[]
 }
 
-export function planChange(inputs: Inputs, wishes: readonly WantedObject[], remove: boolean): PlannedChange {
-  const services = new Map(inputs.services.map((record) => [record.key, record]))
-  const slices = new Map(inputs.slices.map((record) => [record.key, record]))
-  const remarks: string[] = []
-  for (const { kind, json } of wishes) {
-    const key = keyOf(json)
-    if (remove) {
-      if (kind === 'Service') {
-        services.delete(key)
-        // Its slices go with it, as the garbage collector would have it.
-        for (const slice of [...slices.values()]) if (slice.service === key) slices.delete(slice.key)
-      } else slices.delete(key)
-      continue
-    }
-    if (kind === 'Service') {
-      const record = readService(inputs, json, services, remarks)
-      remarks.push(...standInRemarks(json, services.get(key), record))
-      if (record === undefined) services.delete(key)
-      else services.set(key, record)
-    } else {
-      const { record, problems } = decoders.EndpointSlice(withDefaults(json))
-      for (const { field, message } of problems) remarks.push(`${key}: ${field}: ${message}`)
-      if (record !== undefined) slices.set(record.key, record)
-    }
+/** The records while the objects of the file are applied to them one by one. */
+interface ChangingRecords {
+  readonly inputs: Inputs
+  readonly services: Map<string, ServiceRecord>
+  readonly slices: Map<string, SliceRecord>
+  readonly remarks: string[]
+}
+
+interface KindChanges {
+  readonly apply: (records: ChangingRecords, json: ManifestJson) => void
+  readonly remove: (records: ChangingRecords, key: string) => void
+}
+
+const changes = {
+  Service: { apply: applyService, remove: removeService },
+  EndpointSlice: { apply: applySlice, remove: ({ slices }, key) => slices.delete(key) },
+} as const satisfies Record<string, KindChanges>
+
+export type ChangeableKind = keyof typeof changes
+
+export const changeableKinds: readonly ChangeableKind[] = ['Service', 'EndpointSlice']
+
+export function planChange(
+  inputs: Inputs,
+  objects: readonly ChangedObject<ChangeableKind>[],
+  isDelete: boolean,
+): PlannedChange {
+  const records: ChangingRecords = {
+    inputs,
+    services: new Map(inputs.services.map((record) => [record.key, record])),
+    slices: new Map(inputs.slices.map((record) => [record.key, record])),
+    remarks: [],
   }
+  for (const { kind, json } of objects) {
+    if (isDelete) changes[kind].remove(records, keyOf(json))
+    else changes[kind].apply(records, json)
+  }
+  const { services, slices, remarks } = records
   return { after: { services: [...services.values()], slices: [...slices.values()] }, remarks }
 }
 
-export type ManifestJson = Readonly<Record<string, unknown>>
-
-const metadataOf = (json: unknown): ManifestJson => ((json as ManifestJson | null)?.metadata ?? {}) as ManifestJson
-
-export const keyOf = (json: unknown): string => {
-  const { namespace = 'default', name } = metadataOf(json)
-  if (typeof name !== 'string' || name === '') throw new ProxyError('manifests', 'an object has no metadata.name')
-  return `${String(namespace)}/${name}`
+/** Removes the slices of the service as well, as the garbage collector of a cluster does. */
+function removeService({ services, slices }: ChangingRecords, key: string): void {
+  services.delete(key)
+  for (const slice of [...slices.values()]) if (slice.service === key) slices.delete(slice.key)
 }
 
-const withDefaults = (json: unknown): ManifestJson => ({
-  ...(json as ManifestJson),
-  metadata: { namespace: 'default', ...metadataOf(json) },
-})
-
-/** A manifest rarely says its cluster IP and node ports: those it has are kept, those it lacks are stood in for. */
-function readService(
-  inputs: Inputs,
-  json: unknown,
-  services: ReadonlyMap<string, ServiceRecord>,
-  remarks: string[],
-): ServiceRecord | undefined {
+function applyService(records: ChangingRecords, json: ManifestJson): void {
+  const { services, remarks } = records
   const key = keyOf(json)
-  const now = services.get(key)
-  const object = withDefaults(json)
-  const spec = { ...((object.spec ?? {}) as ManifestJson) }
-  if (spec.type !== 'ExternalName' && spec.clusterIP !== 'None') {
-    const families = familiesOf(spec, now, inputs)
-    const known = [...clusterIpsOf(spec), ...(now?.clusterIps ?? [])]
-    const own = families.map((family) => {
-      const ip = known.find((one) => familyOf(one) === family)
-      return ip ?? standIn(inputs, family, services)
-    })
-    spec.clusterIP = own[0]
-    spec.clusterIPs = own
-    spec.ipFamilies = families.map(familyName)
-  }
-  const taken = portsTaken(services)
-  spec.ports = portsOf(spec, now, taken)
-  if (spec.type === 'LoadBalancer' && spec.externalTrafficPolicy === 'Local' && (spec.healthCheckNodePort ?? 0) === 0)
-    spec.healthCheckNodePort = now?.healthCheckNodePort || standInPort(taken)
-  const { record, problems } = decoders.Service({
+  const { record, problems } = decodeService(completeService(records, withNamespace(json)))
+  for (const { field, message } of problems) remarks.push(`${key}: ${field}: ${message}`)
+  remarks.push(...placeholderRemarks(json, services.get(key), record))
+  if (record === undefined) services.delete(key)
+  else services.set(key, record)
+}
+
+function applySlice({ slices, remarks }: ChangingRecords, json: ManifestJson): void {
+  const { record, problems } = decodeEndpointSlice(withNamespace(json))
+  for (const { field, message } of problems) remarks.push(`${keyOf(json)}: ${field}: ${message}`)
+  if (record !== undefined) slices.set(record.key, record)
+}
+
+/** Fills in what a manifest rarely says and an API server adds: cluster IPs, node ports, uid, creation time and status. */
+function completeService({ inputs, services }: ChangingRecords, object: ManifestJson): ManifestJson {
+  const present = services.get(keyOf(object))
+  const spec = (object.spec ?? {}) as ManifestJson
+  const records = [...services.values()]
+  return {
     ...object,
     metadata: {
       ...metadataOf(object),
-      creationTimestamp: new Date(now?.created ?? Date.now()).toISOString(),
-      uid: now?.uid ?? '',
+      creationTimestamp: new Date(present?.created ?? Date.now()).toISOString(),
+      uid: present?.uid ?? '',
     },
-    spec,
-    status: object.status ?? {
-      loadBalancer: { ingress: (now?.loadBalancerIps ?? []).map((ip) => ({ ip })) },
+    spec: {
+      ...spec,
+      ...completeAddresses(spec, present, { inputs, records }),
+      ...completePorts(spec, present, usedPorts(records)),
     },
-  })
-  for (const { field, message } of problems) remarks.push(`${key}: ${field}: ${message}`)
-  return record
+    status: object.status ?? { loadBalancer: { ingress: (present?.loadBalancerIps ?? []).map((ip) => ({ ip })) } },
+  }
 }
 
-const clusterIpsOf = ({ clusterIP, clusterIPs }: ManifestJson): readonly string[] =>
-  (Array.isArray(clusterIPs) ? clusterIPs : [clusterIP]).flatMap((ip) => canonicalIp(String(ip)) ?? [])
+function completeAddresses(
+  spec: ManifestJson,
+  present: ServiceRecord | undefined,
+  { inputs, records }: { readonly inputs: Inputs; readonly records: readonly ServiceRecord[] },
+): ManifestJson {
+  if (spec.type === 'ExternalName' || spec.clusterIP === 'None') return {}
+  const families = familiesOf(spec, present, inputs)
+  const known = [...clusterIpsOf(spec), ...(present?.clusterIps ?? [])]
+  const clusterIPs = families.map(
+    (family) => known.find((ip) => familyOf(ip) === family) ?? placeholderIp(inputs, family, records),
+  )
+  return { clusterIP: clusterIPs[0], clusterIPs, ipFamilies: families.map(familyName) }
+}
 
-/** Those asked for, else those it has, else the first; a second one as the policy says, where the cluster has it. */
-function familiesOf(spec: ManifestJson, now: ServiceRecord | undefined, { views }: Inputs): readonly Family[] {
+/** Returns the families that the manifest asks for, else those the service has, else the node's first. The policy may add the other. */
+function familiesOf(spec: ManifestJson, present: ServiceRecord | undefined, { views }: Inputs): readonly Family[] {
   const asked = Array.isArray(spec.ipFamilies)
     ? spec.ipFamilies.map((name): Family => (name === 'IPv6' ? 6 : 4))
     : clusterIpsOf(spec).map(familyOf)
-  const had = (now?.clusterIps ?? []).map(familyOf)
-  const families = asked.length > 0 ? asked : had.length > 0 ? had : [views[0]?.family ?? 4]
+  const had = (present?.clusterIps ?? []).map(familyOf)
+  const families = [asked, had].find((list) => list.length > 0) ?? [views[0]?.family ?? 4]
   const first = families[0] as Family
   if (spec.ipFamilyPolicy === 'SingleStack') return [first]
   if (spec.ipFamilyPolicy === undefined || families.length > 1) return families
-  return [first, ...views.flatMap(({ family }) => (family === first ? [] : [family]))]
+  return [first, ...views.map(({ family }) => family).filter((family) => family !== first)]
 }
 
-function portsOf(spec: ManifestJson, now: ServiceRecord | undefined, taken: Set<number>): readonly ManifestJson[] {
-  const exposed = spec.type === 'NodePort' || spec.type === 'LoadBalancer'
-  return ((spec.ports ?? []) as readonly ManifestJson[]).map((port) => {
-    if (!exposed || spec.allocateLoadBalancerNodePorts === false || (port.nodePort ?? 0) !== 0) return port
-    const had = now?.ports.find((one) => one.name === (port.name ?? ''))?.nodePort ?? 0
-    if (had !== 0) return { ...port, nodePort: had }
-    const nodePort = standInPort(taken)
-    taken.add(nodePort)
-    return { ...port, nodePort }
-  })
+/** Placeholders are added to `used`, so that no port is chosen twice. */
+function completePorts(spec: ManifestJson, present: ServiceRecord | undefined, used: Set<number>): ManifestJson {
+  const ports = portsOf(spec)
+  const isExposed = spec.type === 'NodePort' || spec.type === 'LoadBalancer'
+  const completed =
+    isExposed && spec.allocateLoadBalancerNodePorts !== false
+      ? ports.map((port) => ({ ...port, nodePort: nodePortOf(port, present, used) }))
+      : ports
+  const needsHealthPort =
+    spec.type === 'LoadBalancer' && spec.externalTrafficPolicy === 'Local' && (spec.healthCheckNodePort ?? 0) === 0
+  if (!needsHealthPort) return { ports: completed }
+  return { ports: completed, healthCheckNodePort: present?.healthCheckNodePort || placeholderPort(used) }
 }
 
-/** The last free port of the range that servers use if they are not told another. */
-function standInPort(taken: ReadonlySet<number>): number {
-  let port = 32_767
-  while (taken.has(port)) port--
-  return port
-}
-
-/** What nobody asked for and the service did not have: a server would have chosen it otherwise. */
-export function standInRemarks(
-  json: ManifestJson,
-  before: ServiceRecord | undefined,
-  after: ServiceRecord | undefined,
-): readonly string[] {
-  if (after === undefined) return []
-  const spec = (json.spec ?? {}) as ManifestJson
-  const asked = ((spec.ports ?? []) as readonly ManifestJson[]).map(({ nodePort }) => nodePort)
-  const known = [...asked, ...(before?.ports ?? []).map(({ nodePort }) => nodePort), 0]
-  const chosen = [
-    ...after.clusterIps
-      .filter((ip) => ![...clusterIpsOf(spec), ...(before?.clusterIps ?? [])].includes(ip))
-      .map((ip) => ['cluster IP', ip]),
-    ...after.ports.filter(({ nodePort }) => !known.includes(nodePort)).map(({ nodePort }) => ['node port', nodePort]),
-    ...[after.healthCheckNodePort]
-      .filter((port) => ![0, spec.healthCheckNodePort, before?.healthCheckNodePort].includes(port))
-      .map((port) => ['health check port', port]),
-  ]
-  return chosen.map(([what, value]) => `${after.key}: the API server will allocate a ${what}; ${value} stands for it`)
-}
-
-const portsTaken = (services: ReadonlyMap<string, ServiceRecord>): Set<number> =>
-  new Set(
-    [...services.values()].flatMap(({ ports, healthCheckNodePort }) => [
-      healthCheckNodePort,
-      ...ports.map(({ nodePort }) => nodePort),
-    ]),
-  )
-
-/** The last free address of the service range. */
-function standIn({ views }: Inputs, family: Family, services: ReadonlyMap<string, ServiceRecord>): string {
-  const view = views.find((one) => one.family === family)
-  const range = parseCidr(view?.serviceCidrs[0] ?? (family === 6 ? 'fd00:10:96::/112' : '10.96.0.0/16'))
-  if (range === undefined) throw new ProxyError('manifests', 'no service range is known: give spec.clusterIP')
-  const taken = new Set([...services.values()].flatMap(({ clusterIps }) => clusterIps))
-  const bytes = Uint8Array.from(parseIp(range.ip) as Uint8Array)
-  for (let i = 0; i < bytes.length * 8 - range.bits && i < 8; i++)
-    bytes[bytes.length - 1] = (bytes[bytes.length - 1] as number) | (1 << i)
-  for (let last = (bytes[bytes.length - 1] as number) - 1; last >= 0; last--) {
-    bytes[bytes.length - 1] = last
-    const ip = formatIp(bytes)
-    if (contains(range, ip) && !taken.has(ip)) return ip
-  }
-  throw new ProxyError('manifests', 'no free address to stand in for the cluster IP: give spec.clusterIP')
+function nodePortOf(port: ManifestJson, present: ServiceRecord | undefined, used: Set<number>): unknown {
+  if ((port.nodePort ?? 0) !== 0) return port.nodePort
+  const had = present?.ports.find((one) => one.name === (port.name ?? ''))?.nodePort ?? 0
+  if (had !== 0) return had
+  const chosen = placeholderPort(used)
+  used.add(chosen)
+  return chosen
 }

@@ -1,19 +1,19 @@
-// Asks the kernel about a change by really programming it, in a network namespace that is made for this and thrown away.
+// Asks the kernel whether it accepts a change by programming the change in a temporary network namespace.
 //
-// Why not a transaction that ends without commit: the kernel checks some things only at commit, other modes have no transactions, and
-// the live table is owned by the running proxy. A namespace of its own needs no care at all: nothing in it is anybody else's.
+// A transaction without commit would not do: the kernel checks some things only at commit, other modes have no transactions, and the
+// running proxy owns the live table. In its own namespace the trial cannot affect anything else.
 
+import { backendFor } from '../../daemon/backend-settings.ts'
 import type { Inputs } from '../../http/admin.ts'
 import { DryRun, type Objects } from '../../inspect/dry-run.ts'
 import { describeError } from '../../lib/errors.ts'
 import { runProgram } from '../../sys/process/exec.ts'
-import type { Command } from '../command.ts'
+import { type Command, noArguments } from '../command.ts'
 import { ownProgram } from '../own-program.ts'
-import { plannerOf } from '../sources/source.ts'
 
 export interface TrialVerdict {
   readonly verdict: 'accepted' | 'refused' | 'not asked'
-  /** Why it was not asked. */
+  /** Why the kernel was not asked. */
   readonly why: string
   readonly refusals: readonly string[]
 }
@@ -22,10 +22,12 @@ export interface Trial extends Inputs {
   readonly after: Objects
 }
 
-export async function checkInKernel(trial: Trial): Promise<TrialVerdict> {
-  const notAsked = (why: string): TrialVerdict => ({ verdict: 'not asked', why, refusals: [] })
-  if (trial.identity.mode === 'userspace')
-    return notAsked('userspace mode programs sockets, which it would have to open')
+export const notAsked = (why: string): TrialVerdict => ({ verdict: 'not asked', why, refusals: [] })
+
+export async function tryInKernel(trial: Trial): Promise<TrialVerdict> {
+  if (trial.identity.mode === 'userspace') {
+    return notAsked('userspace mode programs sockets, and a trial would have to open them')
+  }
   if (process.getuid?.() !== 0) return notAsked('making a network namespace needs root')
   const name = `sluice-plan-${process.pid}`
   try {
@@ -50,10 +52,11 @@ export const trialCommand: Command = {
   name: '__trial',
   summary: '',
   usage: '',
-  about: 'Programs a state and a change of it where it is started, and tells what the kernel refused. For sluice plan.',
+  about:
+    'Programs a state and then a change of it in this network namespace, and prints what the kernel refused. For sluice plan.',
   flags: [],
   examples: [],
-  takes: [0, 0],
+  arguments: noArguments,
   hidden: true,
   async run({ terminal }) {
     const chunks: Buffer[] = []
@@ -64,43 +67,45 @@ export const trialCommand: Command = {
 }
 
 async function tryHere(trial: Trial): Promise<TrialVerdict> {
-  const backend = plannerOf(trial.identity.mode, trial.settings)
-  let twin: DryRun
+  const backend = backendFor({ mode: trial.identity.mode, settings: trial.settings })
+  let dryRun: DryRun
   try {
-    twin = await DryRun.open({ backend, views: trial.views, real: true })
+    dryRun = await DryRun.open({ backend, views: trial.views, appliesChanges: true })
   } catch (error) {
     // The mode itself does not work here, which says nothing about the change.
-    return { verdict: 'not asked', why: describeError(error), refusals: [] }
+    return notAsked(describeError(error))
   }
   try {
-    const before = await twin.replaceObjects(trial)
-    const failed = before.find(({ report }) => !report.ok)
-    if (failed !== undefined) {
-      const why = `even the state of now cannot be programmed in an empty namespace: ${describeError(failed.report.error)}`
-      return { verdict: 'not asked', why, refusals: [] }
-    }
-    const known = new Set(before.flatMap(({ report }) => report.refused.map(({ id }) => id)))
-    const after = await twin.replaceObjects(trial.after)
-    const refusals = after.flatMap(({ report }) => {
-      const fresh = report.refused.filter(({ id }) => !known.has(id))
-      return [...(report.ok ? [] : [describeError(report.error)]), ...byReason(fresh)]
-    })
-    return { verdict: refusals.length === 0 ? 'accepted' : 'refused', why: '', refusals }
+    return await tryChange(dryRun, trial)
   } finally {
-    await twin.close()
+    await dryRun.close()
   }
 }
 
-/** A service whose rules go in together is refused together: said once, with the first of them. */
-function byReason(refused: readonly { service: string; id: string; error: Error }[]): readonly string[] {
-  const reasons = new Map<string, string[]>()
+async function tryChange(dryRun: DryRun, trial: Trial): Promise<TrialVerdict> {
+  const before = await dryRun.replaceObjects(trial)
+  const failed = before.find(({ report }) => !report.ok)
+  if (failed !== undefined) {
+    const why = describeError(failed.report.error)
+    return notAsked(`the present state cannot be programmed in an empty namespace: ${why}`)
+  }
+  const refusedBefore = new Set(before.flatMap(({ report }) => report.refused.map(({ id }) => id)))
+  const after = await dryRun.replaceObjects(trial.after)
+  const refusals = after.flatMap(({ report }) => {
+    const refused = report.refused.filter(({ id }) => !refusedBefore.has(id))
+    return [...(report.ok ? [] : [describeError(report.error)]), ...describeRefusals(refused)]
+  })
+  return { verdict: refusals.length === 0 ? 'accepted' : 'refused', why: '', refusals }
+}
+
+/** Rules of one service that are written together are refused together: the line names the first of them and counts the others. */
+function describeRefusals(refused: readonly { service: string; id: string; error: Error }[]): readonly string[] {
+  const idsByReason = new Map<string, string[]>()
   for (const { service, id, error } of refused) {
     const reason = `${service}: ${error.message}`
-    const ids = reasons.get(reason)
-    if (ids === undefined) reasons.set(reason, [id])
-    else ids.push(id)
+    idsByReason.set(reason, [...(idsByReason.get(reason) ?? []), id])
   }
-  return [...reasons].map(
+  return [...idsByReason].map(
     ([reason, [id, ...more]]) => `${reason} (${id}${more.length === 0 ? '' : ` and ${more.length} more`})`,
   )
 }

@@ -1,4 +1,4 @@
-// Services as kube-proxy's own rules tell of them, on a node where nobody else can be asked: names, addresses and ports, no endpoints.
+// Reads services from kube-proxy's iptables rules, for a node where no API can be asked: names, addresses and ports, but no endpoints.
 
 import { hostname } from 'node:os'
 import type { Mode } from '../../backend/backend.ts'
@@ -9,6 +9,7 @@ import { sluiceVersion } from '../../config/sluice-version.ts'
 import { settingsOf } from '../../daemon/backend-settings.ts'
 import { nodeFacts } from '../../daemon/node-facts.ts'
 import type { Inputs } from '../../http/admin.ts'
+import type { Objects } from '../../inspect/dry-run.ts'
 import { ProxyError } from '../../lib/errors.ts'
 import { canonicalIp, type Family, familyOf } from '../../lib/ip.ts'
 import { silentLogger } from '../../lib/log.ts'
@@ -24,105 +25,111 @@ export async function readFromRules(mode: Mode, config: Config): Promise<Inputs>
     )
   }
   const programs = await findPrograms(silentLogger)
+  const found: (Objects & { readonly family: Family })[] = []
+  for (const family of [4, 6] as const) {
+    found.push({ family, ...parseRules(await saved(programs, family, 'nat'), family) })
+  }
+  const used = found.filter(({ services }) => services.length > 0)
+  if (used.length === 0) throw new ProxyError('migrate', 'kube-proxy’s rules name no service: add --kubeconfig')
   const name = hostname().toLowerCase()
   const interfaces = await listAddresses()
-  const own = interfaces.filter(({ scope }) => scope === 'global').map(({ ip }) => ip)
-  const first = ([4, 6] as const).flatMap((family) => own.find((ip) => familyOf(ip) === family) ?? [])
-  const record = { name, addresses: first, podCidrs: [], zone: '', deleting: false, taints: [] }
-  const interfaceAddresses = interfaces.map(({ ip }) => ip)
-  const facts = nodeFacts(config, { name, record, interfaceAddresses })
-  const found = { services: [] as ServiceRecord[], slices: [] as SliceRecord[] }
-  const families: Family[] = []
-  for (const family of [4, 6] as const) {
-    const { services, slices } = parseRules(await saved(programs, family, 'nat'), family)
-    if (services.length === 0) continue
-    families.push(family)
-    found.services.push(...services)
-    found.slices.push(...slices)
-  }
-  if (families.length === 0) throw new ProxyError('migrate', 'kube-proxy’s rules name no service: add --kubeconfig')
+  const nodeAddresses = interfaces.map(({ ip }) => ip)
+  const globalAddresses = interfaces.filter(({ scope }) => scope === 'global').map(({ ip }) => ip)
+  const addresses = ([4, 6] as const).flatMap((family) => globalAddresses.find((ip) => familyOf(ip) === family) ?? [])
+  const record = { name, addresses, podCidrs: [], zone: '', deleting: false, taints: [] }
+  const facts = nodeFacts(config, { name, record, interfaceAddresses: nodeAddresses })
   return {
     identity: { node: name, mode, pid: 0, version: sluiceVersion, startedAt: 0 },
     settings: settingsOf(config),
-    views: families.map((family) => makeNodeView(facts, family)),
-    nodeAddresses: interfaceAddresses,
-    ...found,
+    views: used.map(({ family }) => makeNodeView(facts, family)),
+    nodeAddresses,
+    services: used.flatMap(({ services }) => services),
+    slices: used.flatMap(({ slices }) => slices),
   }
 }
 
 /** `-A KUBE-SERVICES -d 10.96.0.1/32 -p tcp -m comment --comment "default/kubernetes:https cluster IP" -m tcp --dport 443 -j …` */
 const frontendRule =
   /^-A KUBE-SERVICES -d (\S+)\/\d+ -p (tcp|udp|sctp) .*--comment "(\S+?)(?::(\S*))? (cluster IP|external IP|loadbalancer IP)".* --dport (\d+) /
+
+/** `-A KUBE-NODEPORTS -p tcp -m comment --comment "work/saythx-redis" -m tcp --dport 31269 -j …` */
 const nodePortRule = /^-A KUBE-NODEPORTS .*-p (tcp|udp|sctp) .*--comment "?([^\s":]+)(?::([^\s"]*))?"?.* --dport (\d+) /
 
-/** Endpoints are made up, one per port, since rules show them under names that are hashes; they play no part in what differs. */
-export function parseRules(
-  text: string,
-  family: Family,
-): { services: readonly ServiceRecord[]; slices: readonly SliceRecord[] } {
-  const drafts = new Map<string, Draft>()
-  const draftOf = (key: string): Draft => {
-    const known = drafts.get(key) ?? { clusterIps: [], externalIps: [], loadBalancerIps: [], ports: new Map() }
-    drafts.set(key, known)
-    return known
-  }
-  for (const line of text.split('\n')) {
-    const frontend = frontendRule.exec(line)
-    if (frontend !== null) {
-      const [, address, protocol, key, port = '', kind, number] = frontend as unknown as [
-        string,
-        string,
-        Protocol,
-        string,
-        string | undefined,
-        string,
-        string,
-      ]
-      const draft = draftOf(key)
-      const ip = canonicalIp(address) ?? address
-      const list =
-        kind === 'cluster IP' ? draft.clusterIps : kind === 'external IP' ? draft.externalIps : draft.loadBalancerIps
-      if (!list.includes(ip)) list.push(ip)
-      const id = `${port}/${protocol}`
-      draft.ports.set(id, { name: port, protocol, port: Number(number), nodePort: draft.ports.get(id)?.nodePort ?? 0 })
-      continue
-    }
-    const nodePort = nodePortRule.exec(line)
-    if (nodePort === null) continue
-    const [, protocol, key, port = '', number] = nodePort as unknown as [
-      string,
-      Protocol,
-      string,
-      string | undefined,
-      string,
-    ]
-    const { ports } = draftOf(key)
-    const id = `${port}/${protocol}`
-    ports.set(id, { name: port, protocol, port: ports.get(id)?.port ?? 0, nodePort: Number(number) })
-  }
-  const complete = [...drafts].filter(([, { clusterIps }]) => clusterIps.length > 0)
-  return {
-    services: complete.map(([key, draft]) => serviceOf(key, draft)),
-    slices: complete.map(([key, { ports }], i) => sliceOf(key, [...ports.values()], family, i)),
-  }
-}
+/** The list of ServiceAddresses for each kind of address in a rule's comment. */
+const addressLists = {
+  'cluster IP': 'clusterIps',
+  'external IP': 'externalIps',
+  'loadbalancer IP': 'loadBalancerIps',
+} as const
 
-interface Draft {
+/** What the rules of one service show. */
+interface ServiceAddresses {
   readonly clusterIps: string[]
   readonly externalIps: string[]
   readonly loadBalancerIps: string[]
   readonly ports: Map<string, ServiceRecord['ports'][number]>
 }
 
-const serviceOf = (key: string, draft: Draft): ServiceRecord => ({
+/** Each port gets one made-up endpoint: rules name endpoints by hashes, and no difference between modes depends on them. */
+export function parseRules(text: string, family: Family): Objects {
+  const found = new Map<string, ServiceAddresses>()
+  for (const line of text.split('\n')) {
+    addFrontend(found, line)
+    addNodePort(found, line)
+  }
+  const complete = [...found].filter(([, { clusterIps }]) => clusterIps.length > 0)
+  return {
+    services: complete.map(([key, addresses]) => makeService(key, addresses)),
+    slices: complete.map(([key, { ports }], i) => makeSlice(key, [...ports.values()], madeUpAddress(family, i))),
+  }
+}
+
+function addFrontend(found: Map<string, ServiceAddresses>, line: string): void {
+  const match = frontendRule.exec(line)
+  if (match === null) return
+  const [, address = '', protocol, service = '', name = '', kind, number] = match
+  const known = addressesOf(found, service)
+  const list = known[addressLists[kind as keyof typeof addressLists]]
+  const ip = canonicalIp(address) ?? address
+  if (!list.includes(ip)) list.push(ip)
+  setPort(known, { name, protocol: protocol as Protocol, port: Number(number) })
+}
+
+function addNodePort(found: Map<string, ServiceAddresses>, line: string): void {
+  const match = nodePortRule.exec(line)
+  if (match === null) return
+  const [, protocol, service = '', name = '', number] = match
+  setPort(addressesOf(found, service), { name, protocol: protocol as Protocol, nodePort: Number(number) })
+}
+
+function addressesOf(found: Map<string, ServiceAddresses>, service: string): ServiceAddresses {
+  const known = found.get(service) ?? { clusterIps: [], externalIps: [], loadBalancerIps: [], ports: new Map() }
+  found.set(service, known)
+  return known
+}
+
+interface PortNumbers {
+  readonly name: string
+  readonly protocol: Protocol
+  readonly port?: number
+  readonly nodePort?: number
+}
+
+/** A port and its node port are in different rules: each rule adds its number. */
+function setPort({ ports }: ServiceAddresses, numbers: PortNumbers): void {
+  const id = `${numbers.name}/${numbers.protocol}`
+  ports.set(id, { port: 0, nodePort: 0, ...ports.get(id), ...numbers })
+}
+
+const makeService = (key: string, addresses: ServiceAddresses): ServiceRecord => ({
   key,
   uid: '',
   created: 0,
-  type: draft.loadBalancerIps.length > 0 ? 'LoadBalancer' : 'ClusterIP',
-  clusterIps: draft.clusterIps,
-  ports: [...draft.ports.values()],
-  externalIps: draft.externalIps,
-  loadBalancerIps: draft.loadBalancerIps,
+  type: addresses.loadBalancerIps.length > 0 ? 'LoadBalancer' : 'ClusterIP',
+  clusterIps: addresses.clusterIps,
+  ports: [...addresses.ports.values()],
+  externalIps: addresses.externalIps,
+  loadBalancerIps: addresses.loadBalancerIps,
   sourceRanges: [],
   externalPolicy: 'Cluster',
   internalPolicy: 'Cluster',
@@ -130,21 +137,15 @@ const serviceOf = (key: string, draft: Draft): ServiceRecord => ({
   healthCheckNodePort: 0,
 })
 
-const sliceOf = (service: string, ports: ServiceRecord['ports'], family: Family, i: number): SliceRecord => ({
+/** Addresses reserved for documentation. */
+const madeUpAddress = (family: Family, i: number): string =>
+  family === 4 ? `192.0.2.${(i % 250) + 1}` : `2001:db8:1::${((i % 65_000) + 1).toString(16)}`
+
+const makeSlice = (service: string, ports: ServiceRecord['ports'], ip: string): SliceRecord => ({
   key: `${service}-rules`,
   service,
-  family,
+  family: familyOf(ip),
   ports: ports.map(({ name, protocol, port }) => ({ name, protocol, port })),
-  endpoints: [
-    {
-      ip: family === 4 ? `192.0.2.${(i % 250) + 1}` : `2001:db8:1::${(i % 65_000) + 1}`,
-      node: '',
-      ready: true,
-      serving: true,
-      terminating: false,
-      zoneHints: [],
-      nodeHints: [],
-    },
-  ],
+  endpoints: [{ ip, node: '', ready: true, serving: true, terminating: false, zoneHints: [], nodeHints: [] }],
   triggered: 0,
 })

@@ -1,10 +1,10 @@
-// The addresses by which this machine is a node, where no kubelet tells: what `sluice up` registers.
+// Finds the addresses that `sluice up` registers for this machine as a node, since no kubelet does.
 
 import { createSocket } from 'node:dgram'
 import { canonicalIp } from '../../lib/ip.ts'
 import { listAddresses } from '../../sys/netlink/interface-addresses.ts'
 
-/** At most one of each family, IPv4 first. */
+/** Returns at most one address of each family, IPv4 first. */
 export async function ownAddresses(): Promise<readonly string[]> {
   const all = (await listAddresses()).filter((one) => one.scope === 'global' && one.interface !== 'lo')
   const found: string[] = []
@@ -15,11 +15,11 @@ export async function ownAddresses(): Promise<readonly string[]> {
   return found
 }
 
-/** Addresses for documentation, which nobody has. */
-const worlds = { 4: '192.0.2.1', 6: '2001:db8::1' } as const
+/** Addresses reserved for documentation: a packet to them takes the default route. */
+const remoteAddresses = { 4: '192.0.2.1', 6: '2001:db8::1' } as const
 
-/** The address this machine would use towards the world; asking the routing table that way sends nothing. */
-export function sourceAddress(family: 4 | 6, world: string = worlds[family]): Promise<string | undefined> {
+/** Returns the source address of a packet to a remote host. Connecting a UDP socket asks the routing table and sends nothing. */
+export function sourceAddress(family: 4 | 6, remote: string = remoteAddresses[family]): Promise<string | undefined> {
   return new Promise((resolve) => {
     const socket = createSocket(family === 4 ? 'udp4' : 'udp6')
     const finish = (ip: string | undefined) => {
@@ -27,8 +27,8 @@ export function sourceAddress(family: 4 | 6, world: string = worlds[family]): Pr
       resolve(ip)
     }
     socket.on('error', () => finish(undefined))
-    // Where no route leads there, the callback is told so, not the listener.
-    socket.connect(9, world, (error?: Error) =>
+    // Without a route, Node passes the error to this callback and emits no event.
+    socket.connect(9, remote, (error?: Error) =>
       finish(error === undefined ? canonicalIp(socket.address().address) : undefined),
     )
   })

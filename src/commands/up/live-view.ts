@@ -5,7 +5,7 @@ import type { AdminClient } from '../../http/admin-client.ts'
 import { ProxyError } from '../../lib/errors.ts'
 import { familyName } from '../../lib/ip.ts'
 import { count } from '../../lib/plural.ts'
-import { age, fitted, type Terminal, table } from '../terminal.ts'
+import { fitLine, formatAge, formatTable, type Terminal } from '../terminal.ts'
 
 const refreshMs = 1_000
 const shownServices = 15
@@ -92,16 +92,16 @@ export function frame(
   const more = services.length > shownServices ? `… and ${services.length - shownServices} more\n` : ''
   const reports = summary.reports
     .slice(0, shownReports)
-    .map((report) => `  ${age(Date.now() - report.startedAt).padStart(4)} ago  ${reportLine(report)}\n`)
+    .map((report) => `  ${formatAge(Date.now() - report.startedAt).padStart(4)} ago  ${reportLine(report)}\n`)
   return [
     `\n${count(summary.services, 'service')}, ${summary.connections?.tracked ?? 0} connections tracked, state ${summary.families[0]?.stateHash ?? ''}\n`,
-    table(['SERVICE PORT', 'ADDRESSES', 'ENDPOINTS (CONNECTIONS)'], rows, terminal),
+    formatTable(['SERVICE PORT', 'ADDRESSES', 'ENDPOINTS (CONNECTIONS)'], rows, terminal),
     more,
     'Last syncs\n',
     ...reports,
   ]
     .join('')
     .split('\n')
-    .map((line) => fitted(line, terminal.columns))
+    .map((line) => fitLine(line, terminal.columns))
     .join('\n')
 }

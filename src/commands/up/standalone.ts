@@ -16,7 +16,7 @@ import { describeError, ProxyError } from '../../lib/errors.ts'
 import { canonicalIp, parseCidr } from '../../lib/ip.ts'
 import { createLogger, type RootLogger } from '../../lib/log.ts'
 import { ipv6Available } from '../../sys/kernel-facts.ts'
-import { step } from '../progress.ts'
+import { reportStep } from '../progress.ts'
 import { ownAddresses } from '../sources/own-addresses.ts'
 import type { Terminal } from '../terminal.ts'
 
@@ -55,8 +55,8 @@ export class Standalone {
     const one = new Standalone(options)
     await one.#checkMachine()
     try {
-      await step(options.terminal, 'Starting the API server', () => one.#startApi())
-      await step(options.terminal, `Starting the proxy, mode ${options.mode}`, () => one.#startProxy())
+      await reportStep(options.terminal, 'Starting the API server', () => one.#startApi())
+      await reportStep(options.terminal, `Starting the proxy, mode ${options.mode}`, () => one.#startProxy())
       return one
     } catch (error) {
       await one.close()

@@ -2,8 +2,8 @@
 
 import type { Mode } from '../../backend/backend.ts'
 import { ProxyError } from '../../lib/errors.ts'
-import type { Command, Invocation } from '../command.ts'
-import { step } from '../progress.ts'
+import { type Command, type Invocation, noArguments } from '../command.ts'
+import { reportStep } from '../progress.ts'
 import { modeFlag } from '../sources/source.ts'
 import { Demo } from './demo/demo.ts'
 import { introduction, play } from './demo/demo-story.ts'
@@ -65,7 +65,7 @@ nothing of this machine's network is touched. Ctrl-C removes all that was made. 
     ['sluice up --manifests /etc/sluice --state /var/lib/sluice', 'a load balancer for this machine, from YAML'],
     ['sluice up --mode userspace', 'without root, on loopback ports'],
   ],
-  takes: [0, 0],
+  arguments: noArguments,
   run,
 }
 
@@ -109,7 +109,7 @@ async function runDemo(invocation: Invocation, mode: Mode): Promise<number> {
       if (why !== undefined) throw new ProxyError('demo', why)
     }
   } finally {
-    await step(terminal, 'Removing everything', () => demo.close())
+    await reportStep(terminal, 'Removing everything', () => demo.close())
   }
   return good ? 0 : 1
 }
@@ -147,7 +147,7 @@ async function runHere(invocation: Invocation, mode: Mode): Promise<number> {
     await view
     if (failure !== undefined) throw failure
   } finally {
-    await step(terminal, flags.has('keep-rules') ? 'Stopping' : 'Removing everything', () => here.close())
+    await reportStep(terminal, flags.has('keep-rules') ? 'Stopping' : 'Removing everything', () => here.close())
   }
   return 0
 }

@@ -1,17 +1,14 @@
 import { describe, expect, it } from 'vitest'
 import { compare } from '../../../src/commands/doctor/migrate.ts'
+import { readFromApi } from '../../../src/commands/sources/from-api.ts'
 import { parseRules } from '../../../src/commands/sources/from-rules.ts'
-import { withManifests } from '../../../src/commands/sources/manifests.ts'
-import { configOf, readInputs } from '../../../src/commands/sources/source.ts'
+import { withManifests } from '../../../src/commands/sources/manifest-server.ts'
+import { configFrom } from '../../../src/commands/sources/source.ts'
 import { directory, shop, sluice } from '../run-command.ts'
 
 const inputs = async (text: string) =>
-  withManifests(directory({ 'shop.yaml': text }), (api) =>
-    readInputs(
-      async (path, query) => ((await api.request({ path, query })).json as { items: unknown[] }).items,
-      configOf(new Map([['mode', 'iptables']])),
-      'a',
-    ),
+  withManifests(directory({ 'shop.yaml': text }), ({ api }) =>
+    readFromApi(api, { name: 'a', config: configFrom(new Map([['mode', 'iptables']])) }),
   )
 
 describe('from iptables to nftables', () => {

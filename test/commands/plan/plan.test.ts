@@ -26,13 +26,13 @@ async function plan(change: string, ...more: string[]) {
 }
 
 describe('plan', () => {
-  it('exits with 0 if nothing changes: what a server would fill in is taken from what is there', async () => {
+  it('exits with 0 if nothing changes: fields that a server fills in keep their present values', async () => {
     const { status, stdout } = await plan(service(30080))
     expect(stdout).toContain('No change.')
     expect(status).toBe(0)
   })
 
-  it('exits with 2 and shows what changes, what comes and what goes', async () => {
+  it('exits with 2 and shows the entries that change, are put and are dropped', async () => {
     const moved = await plan(service(30081))
     expect(moved.status).toBe(2)
     expect(moved.stdout).toContain('+ frontend tcp 30081: masquerade 10.1.0.11:8080,10.1.1.12:8080')
@@ -43,7 +43,7 @@ describe('plan', () => {
     expect(scaled.stdout).toContain('+ hairpin-connections 10.1.0.77 10.1.0.77 tcp 8080')
   })
 
-  it('shows what deleting takes away', async () => {
+  it('shows what deleting removes', async () => {
     const { status, stdout } = await plan(service(30080), '--delete', '-o', 'yaml')
     expect(status).toBe(2)
     const { changes } = parse(stdout) as { changes: { action: string; service: string; id: string }[] }
@@ -51,15 +51,15 @@ describe('plan', () => {
     expect(changes.map(({ id }) => id)).toContain('cluster-ips 10.96.0.50')
   })
 
-  it('stands in for addresses that the server would allocate, and says so', async () => {
+  it('uses placeholders for addresses that the server would allocate, and says so', async () => {
     const fresh = 'kind: Service\nmetadata: {name: new}\nspec: {type: NodePort, ports: [{port: 80}]}\n'
     const { status, stdout } = await plan(fresh, '--mode', 'nftables')
     expect(status).toBe(2)
-    expect(stdout).toMatch(/default\/new: the API server will allocate a cluster IP; 10\.96\.\S+ stands for it/)
-    expect(stdout).toMatch(/allocate a node port; 3\d{4} stands for it/)
+    expect(stdout).toMatch(/default\/new: the API server will allocate a cluster IP; 10\.96\.\S+ is a placeholder/)
+    expect(stdout).toMatch(/allocate a node port; 3\d{4} is a placeholder/)
     const local = fresh.replace('NodePort', 'LoadBalancer, externalTrafficPolicy: Local')
     expect((await plan(local, '--mode', 'nftables')).stdout).toMatch(
-      /allocate a health check port; 3\d{4} stands for it/,
+      /allocate a health check port; 3\d{4} is a placeholder/,
     )
   })
 
@@ -77,7 +77,7 @@ describe('plan', () => {
     expect(await added('clusterIP: "fd00:10:96::77"')).toEqual([6])
   })
 
-  it('follows pods into the slices that files make of them, and leaves out what decides nothing', async () => {
+  it('derives slices from the pods of a file, and ignores kinds that do not matter', async () => {
     const pods = [
       'kind: ConfigMap\nmetadata: {name: c}\n',
       'kind: Service\nmetadata: {name: new}\nspec: {clusterIP: 10.96.0.77, selector: {a: b}, ports: [{port: 80}]}\n',
@@ -86,8 +86,8 @@ describe('plan', () => {
     const { status, stdout } = await plan(pods, '--mode', 'nftables')
     expect(status).toBe(2)
     expect(stdout).toContain('+ frontend 10.96.0.77 tcp 80: plain 10.1.0.99:80')
-    expect(stdout).toContain('! ConfigMap default/c: left out')
-    expect(stdout).not.toContain('stands for it')
+    expect(stdout).toContain('! ConfigMap default/c is ignored')
+    expect(stdout).not.toContain('is a placeholder')
     const gone = await plan('kind: Pod\nmetadata: {name: web-1, namespace: shop}\n', '--mode', 'nftables', '--delete')
     expect(gone).toMatchObject({ status: 2, stdout: expect.stringMatching(/~ frontend/) })
     expect(await plan('kind: Service\nmetadata: {name: x}\nspec: {ports: [{port: 0}]}\n')).toMatchObject({
@@ -96,11 +96,11 @@ describe('plan', () => {
     })
   })
 
-  it('exits with 1 on what it cannot read or what is no matter of a proxy', async () => {
+  it('exits with 1 for a file that it cannot read or that has nothing for a proxy', async () => {
     expect(await plan('kind: Deployment\nmetadata: {name: x}\n')).toMatchObject({
       status: 1,
       stderr: expect.stringContaining(
-        'it has no Namespace or Service or EndpointSlice or Pod; Deployment default/x: left out',
+        'the file has no Namespace or Service or EndpointSlice or Pod; Deployment default/x is ignored',
       ),
     })
     expect(await plan('a: [\n')).toMatchObject({ status: 1, stderr: expect.stringMatching(/change\.yaml:\d+: /) })

@@ -9,7 +9,7 @@ import { AdminClient } from '../../../http/admin-client.ts'
 import { describeError, ProxyError } from '../../../lib/errors.ts'
 import { createLogger } from '../../../lib/log.ts'
 import { ownProgram } from '../../own-program.ts'
-import { step } from '../../progress.ts'
+import { reportStep } from '../../progress.ts'
 import type { Terminal } from '../../terminal.ts'
 import { DemoNetwork, removeNamespaces } from './demo-network.ts'
 import {
@@ -114,12 +114,12 @@ export class Demo {
 
   async #start(): Promise<void> {
     const { world } = this
-    await step(this.#terminal, 'Making a client, two nodes and five pods, each a network namespace', async () => {
+    await reportStep(this.#terminal, 'Making a client, two nodes and five pods, each a network namespace', async () => {
       await world.build()
       await world.serve()
     })
-    await step(this.#terminal, 'Starting the API server', () => this.#startApi())
-    await step(this.#terminal, `Starting the proxy in node1, mode ${this.mode}`, () => this.#startProxy())
+    await reportStep(this.#terminal, 'Starting the API server', () => this.#startApi())
+    await reportStep(this.#terminal, `Starting the proxy in node1, mode ${this.mode}`, () => this.#startProxy())
   }
 
   async #startApi(): Promise<void> {

@@ -1,0 +1,89 @@
+// Reads the inputs of plans and explanations for one node from an API server: its Node, Services, EndpointSlices and ServiceCIDRs.
+
+import { hostname } from 'node:os'
+import type { Config } from '../../config/configuration.ts'
+import { sluiceVersion } from '../../config/sluice-version.ts'
+import { settingsOf } from '../../daemon/backend-settings.ts'
+import { nodeFacts } from '../../daemon/node-facts.ts'
+import type { Inputs } from '../../http/admin.ts'
+import type { Client } from '../../kube/client.ts'
+import {
+  endpointSlices,
+  ownNode,
+  serviceCidrs,
+  services,
+  type WatchedResource,
+} from '../../kube/reflect/watched-resources.ts'
+import { ProxyError } from '../../lib/errors.ts'
+import { canonicalIp, familyOf, parseCidr } from '../../lib/ip.ts'
+import { makeNodeView } from '../../model/node.ts'
+import type { NodeRecord, NodeView } from '../../model/types.ts'
+import { listAddresses } from '../../sys/netlink/interface-addresses.ts'
+
+/** The part of an API client that the commands use. */
+export type ApiRequester = Pick<Client, 'request'>
+
+/** Lists the objects of a collection. */
+export async function listObjects(
+  api: ApiRequester,
+  path: string,
+  query: Readonly<Record<string, string | undefined>>,
+): Promise<readonly unknown[]> {
+  const { json } = await api.request({ path, query, signal: AbortSignal.timeout(60_000) })
+  return (json as { items?: readonly unknown[] }).items ?? []
+}
+
+export interface NodeQuery {
+  readonly name: string
+  readonly config: Config
+  /** The record to use if the API has no Node of this name. */
+  readonly fallback?: NodeRecord | undefined
+}
+
+export async function readFromApi(api: ApiRequester, { name, config, fallback }: NodeQuery): Promise<Inputs> {
+  const [node = fallback] = await listRecords(api, ownNode(name))
+  const nodeAddresses = await nodeAddressesOf(name, node)
+  const cidrs = (await listRecords(api, serviceCidrs).catch(noneIfNotFound)).flatMap((record) => record.cidrs)
+  const facts = {
+    ...nodeFacts(config, { name, record: node, interfaceAddresses: nodeAddresses }),
+    serviceCidrs: cidrs,
+  }
+  const allServices = await listRecords(api, services)
+  const families = ([4, 6] as const).filter(
+    (family) =>
+      family === facts.ips.primary ||
+      cidrs.some((cidr) => parseCidr(cidr)?.family === family) ||
+      allServices.some(({ clusterIps }) => clusterIps.some((ip) => familyOf(ip) === family)),
+  )
+  return {
+    identity: { node: name, mode: config.mode, pid: 0, version: sluiceVersion, startedAt: 0 },
+    settings: settingsOf(config),
+    views: families.map((family): NodeView => makeNodeView(facts, family)),
+    nodeAddresses,
+    services: allServices,
+    slices: await listRecords(api, endpointSlices),
+  }
+}
+
+/** API servers before 1.33, and the small one of `sluice up`, have no ServiceCIDRs. */
+function noneIfNotFound(error: unknown): readonly never[] {
+  if (error instanceof ProxyError && error.code === 'not-found') return []
+  throw error
+}
+
+async function listRecords<R>(api: ApiRequester, resource: WatchedResource<R>): Promise<readonly R[]> {
+  const objects = await listObjects(api, resource.resource, {
+    labelSelector: resource.labelSelector,
+    fieldSelector: resource.fieldSelectorOptional ? undefined : resource.fieldSelector,
+  })
+  // The items of a list carry no kind, which the decoder needs.
+  return objects.flatMap((json) => resource.decode({ kind: resource.kind, ...(json as object) }).record ?? [])
+}
+
+export const isThisHost = (name: string): boolean => name === hostname().trim().toLowerCase()
+
+/** Returns the interface addresses of this host; for another node, the addresses of its Node object. */
+async function nodeAddressesOf(name: string, node: NodeRecord | undefined): Promise<readonly string[]> {
+  if (isThisHost(name)) return (await listAddresses()).map(({ ip }) => ip)
+  return ['127.0.0.1', '::1', ...(node?.addresses ?? []).flatMap((ip) => canonicalIp(ip) ?? [])]
+}

@@ -1,0 +1,134 @@
+// Explains every endpoint of a service port, used or not: its share of the connections, and why it is used or left out. Pure.
+
+import type { Backend, Held } from '../backend/backend.ts'
+import type { EndpointCandidate } from '../http/admin.ts'
+import { hostPort } from '../lib/ip.ts'
+import { type Candidate, candidatesOf, slicesOf, type Topology, topologyOf } from '../model/endpoints.ts'
+import type { Outcome } from '../model/trace.ts'
+import type { NodeView, ServicePort } from '../model/types.ts'
+import type { Desired } from './dry-run.ts'
+
+interface EndpointContext {
+  readonly desired: Pick<Desired, 'store'>
+  readonly backend: Pick<Backend<Held>, 'name'>
+}
+
+type MatchedOutcome = Outcome & { readonly port: ServicePort }
+
+export interface ExplainedEndpoints {
+  /** Sentences about topology hints, for the steps of the explanation. */
+  readonly topology: readonly string[]
+  readonly endpoints: readonly EndpointCandidate[]
+}
+
+export function explainEndpoints(
+  { desired, backend }: EndpointContext,
+  view: NodeView,
+  outcome: MatchedOutcome,
+): ExplainedEndpoints {
+  const { port } = outcome
+  const slices = slicesOf(port.service, desired.store.slicesOf(port.service, view.family), view)
+  const candidates = candidatesOf(slices, port.portName, port.protocol, view)
+  const chosen = new Map(
+    outcome.verdict === 'forward' ? outcome.endpoints.map((endpoint) => [endpoint.address, endpoint]) : [],
+  )
+  const weight = ({ endpoint }: Candidate) => (backend.name === 'ipvs' ? (endpoint.weight ?? 1) : 1)
+  const used = candidates.filter((candidate) => chosen.has(addressOf(candidate)))
+  const total = used.reduce((sum, candidate) => sum + weight(candidate), 0)
+  const circumstances = circumstancesOf(view, outcome, candidates)
+  return {
+    topology: topologySteps(view, circumstances.topology, candidates),
+    endpoints: candidates.map((candidate) => {
+      const address = addressOf(candidate)
+      const endpoint = chosen.get(address)
+      return {
+        address,
+        node: candidate.record.node,
+        probability: endpoint === undefined || total === 0 ? 0 : weight(candidate) / total,
+        snat: endpoint?.snat ?? false,
+        why: reasonFor({ ...circumstances, candidate, used: endpoint !== undefined }),
+      }
+    }),
+  }
+}
+
+const addressOf = ({ endpoint }: Candidate): string => hostPort(endpoint.ip, endpoint.port)
+
+function topologySteps(view: NodeView, topology: Topology, candidates: readonly Candidate[]): readonly string[] {
+  if (topology === 'same-node') return [`Every ready endpoint has a node hint: only those for ${view.name} are used.`]
+  if (topology === 'same-zone') return [`Every ready endpoint has a zone hint: only those for ${view.zone} are used.`]
+  const ready = candidates.filter(({ record }) => record.ready)
+  const hinted = ready.filter(({ record }) => record.zoneHints.length + record.nodeHints.length > 0)
+  if (hinted.length === 0) return []
+  return hinted.length < ready.length
+    ? ['Some ready endpoints have no topology hint, so hints are not followed: any endpoint may answer.']
+    : [`No topology hint is for this node (zone "${view.zone}"), so hints are not followed: any endpoint may answer.`]
+}
+
+/** What is the same for all endpoints of one packet. */
+interface Circumstances {
+  readonly view: NodeView
+  readonly topology: Topology
+  /** The traffic policy left only endpoints of this node. */
+  readonly localOnly: boolean
+  readonly forwarded: boolean
+}
+
+function circumstancesOf(view: NodeView, outcome: MatchedOutcome, candidates: readonly Candidate[]): Circumstances {
+  return {
+    view,
+    topology: topologyOf(candidates, view),
+    localOnly: outcome.verdict === 'drop' || usesOnlyLocal(outcome),
+    forwarded: outcome.verdict === 'forward',
+  }
+}
+
+function usesOnlyLocal(outcome: MatchedOutcome): boolean {
+  if (outcome.verdict !== 'forward' || outcome.endpoints.length === 0) return false
+  const local = new Set(outcome.port.local.map(({ ip, port }) => hostPort(ip, port)))
+  return outcome.endpoints.every(({ address }) => local.has(address))
+}
+
+interface EndpointCase extends Circumstances {
+  readonly candidate: Candidate
+  readonly used: boolean
+}
+
+interface ReasonRule {
+  readonly applies: (endpoint: EndpointCase) => boolean
+  readonly reason: (endpoint: EndpointCase) => string
+}
+
+const isReady = ({ candidate }: EndpointCase): boolean => candidate.record.ready
+
+const isDraining = ({ candidate }: EndpointCase): boolean => candidate.record.serving && candidate.record.terminating
+
+/** The first rule that applies gives the reason. */
+const reasonRules: readonly ReasonRule[] = [
+  { applies: (one) => one.used && !isReady(one), reason: () => 'draining; no endpoint is ready' },
+  { applies: (one) => one.used && one.candidate.endpoint.local, reason: () => 'ready, on this node' },
+  { applies: (one) => one.used, reason: () => 'ready' },
+  {
+    applies: (one) => !isReady(one) && !isDraining(one),
+    reason: ({ candidate }) => `${candidate.record.terminating ? 'terminating' : 'not ready'}: gets no new connections`,
+  },
+  { applies: (one) => !isReady(one), reason: () => 'terminating, and other endpoints are ready' },
+  {
+    applies: ({ localOnly, candidate }) => localOnly && !candidate.endpoint.local,
+    reason: ({ candidate }) => `on ${candidate.record.node || 'another node'}, and the policy is Local`,
+  },
+  {
+    applies: ({ topology, candidate, view }) =>
+      topology === 'same-zone' && !candidate.record.zoneHints.includes(view.zone),
+    reason: ({ candidate, view }) =>
+      `hinted for zone ${candidate.record.zoneHints.join(', ')}, this node is in ${view.zone}`,
+  },
+  {
+    applies: ({ topology }) => topology === 'same-node',
+    reason: ({ candidate }) => `hinted for node ${candidate.record.nodeHints.join(', ')}`,
+  },
+  { applies: ({ forwarded }) => !forwarded, reason: () => 'ready, but the packet is not forwarded' },
+]
+
+const reasonFor = (endpoint: EndpointCase): string =>
+  reasonRules.find(({ applies }) => applies(endpoint))?.reason(endpoint) ?? 'ready, but not chosen by the policy'
