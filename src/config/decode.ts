@@ -1,11 +1,22 @@
-// YAML or JSON text to a v1alpha1 document, remembering on which line each field stands.
+// Decodes YAML or JSON text to values of v1alpha1 fields, and records the line of each field. Pure.
 
-import { isAlias, isMap, isScalar, isSeq, LineCounter, type Node, parseDocument, visit, type YAMLMap } from 'yaml'
+import {
+  isAlias,
+  isMap,
+  isNode,
+  isScalar,
+  isSeq,
+  LineCounter,
+  type Pair,
+  parseDocument,
+  visit,
+  type YAMLMap,
+} from 'yaml'
 import { describeError, ProxyError } from '../lib/errors.ts'
+import { codecs, type Value } from './codecs.ts'
 import { apiVersion, documentKind } from './configuration.ts'
-import { readValue, type Setting } from './setting.ts'
+import { type FieldSetting, readValue, type Setting } from './setting.ts'
 import { settingByPath } from './settings-table.ts'
-import { codecs, type Value } from './values.ts'
 
 export interface DecodedConfig {
   /** Values that the file gives, by path, zeros included. */
@@ -15,53 +26,149 @@ export interface DecodedConfig {
   readonly warnings: readonly string[]
 }
 
-interface Reading {
-  readonly file: string
-  readonly root: ReturnType<typeof parse>
-  readonly lineOf: (node: unknown) => number
-  readonly values: Map<string, Value>
-  readonly lines: Map<string, number>
-  readonly warnings: string[]
-  readonly problems: string[]
+/** Throws one error that lists every problem. As in kube-proxy's v1alpha1, unknown and repeated fields only cause warnings. */
+export function decode(file: string, text: string): DecodedConfig {
+  return new Decoder(file, text).decode()
 }
+
+type Root = ReturnType<typeof parse>
 
 interface Entry {
   readonly key: string
   readonly keyNode: unknown
-  readonly node: Node | null
+  readonly node: unknown
 }
 
-/** Throws with every error of the file. Unknown and repeated fields are only warned about, as in kube-proxy's v1alpha1. */
-export function decode(file: string, text: string): DecodedConfig {
-  const counter = new LineCounter()
-  const root = parse(text, counter)
-  const failed = root.errors.find((error) => error.code !== 'MULTIPLE_DOCS')
-  if (failed !== undefined) {
-    const { line } = counter.linePos(failed.pos[0])
-    throw new ProxyError('config', `${file}:${line}: not valid YAML or JSON: ${failed.message}`)
+class Decoder {
+  readonly #file: string
+  readonly #counter = new LineCounter()
+  readonly #root: Root
+  readonly #values = new Map<string, Value>()
+  readonly #lines = new Map<string, number>()
+  readonly #warnings: string[] = []
+  readonly #problems: string[] = []
+
+  constructor(file: string, text: string) {
+    this.#file = file
+    this.#root = parse(text, this.#counter)
   }
-  checkAliases(file, root, counter)
-  if (!isMap(root.contents)) throw new ProxyError('config', `${file}:1: must be a YAML or JSON object`)
-  const reading: Reading = {
-    file,
-    root,
-    lineOf: (node) => counter.linePos((node as Node | null)?.range?.[0] ?? 0).line,
-    values: new Map(),
-    lines: new Map(),
-    warnings: [],
-    problems: [],
+
+  decode(): DecodedConfig {
+    this.#checkSyntax()
+    const { contents } = this.#root
+    if (!isMap(contents)) throw new ProxyError('config', `${this.#file}:1: must be a YAML or JSON object`)
+    this.#checkHeader(contents, 'apiVersion', apiVersion)
+    this.#checkHeader(contents, 'kind', documentKind)
+    this.#readMap(contents, '')
+    if (this.#problems.length > 0) throw new ProxyError('config', this.#problems.join('; '))
+    return { values: this.#values, lines: this.#lines, warnings: this.#warnings }
   }
-  const more = root.errors[0]
-  if (more !== undefined) {
-    reading.warnings.push(`${file}:${counter.linePos(more.pos[0]).line}: only the first document of the file is read`)
+
+  #checkSyntax(): void {
+    for (const { code, pos, message } of this.#root.errors) {
+      const { line } = this.#counter.linePos(pos[0])
+      if (code !== 'MULTIPLE_DOCS') throw this.#syntaxError(line, message)
+      this.#warnings.push(`${this.#file}:${line}: only the first document of the file is read`)
+    }
+    visit(this.#root, {
+      Alias: (_, alias) => {
+        const start = alias.range?.[0] ?? 0
+        const target = alias.resolve(this.#root)
+        const { line } = this.#counter.linePos(start)
+        if (target === undefined) throw this.#syntaxError(line, `alias *${alias.source} has no anchor`)
+        if ((target.range?.[2] ?? 0) > start) {
+          throw this.#syntaxError(line, `alias *${alias.source} stands inside its own anchor`)
+        }
+      },
+    })
+    try {
+      // The parser refuses a document whose aliases expand to too many copies, but only here.
+      this.#root.toJS()
+    } catch (error) {
+      throw this.#syntaxError(1, describeError(error))
+    }
   }
-  checkKind(reading, root.contents)
-  readMap(reading, root.contents, '')
-  if (reading.problems.length > 0) throw new ProxyError('config', reading.problems.join('; '))
-  return reading
+
+  #syntaxError(line: number, problem: string): ProxyError {
+    return new ProxyError('config', `${this.#file}:${line}: not valid YAML or JSON: ${problem}`)
+  }
+
+  #checkHeader(map: YAMLMap, name: string, allowed: string): void {
+    const entry = entriesOf(this.#root, map).findLast(({ key }) => key === name)
+    const given = this.#plain(entry?.node)
+    if (given === allowed) return
+    const line = this.#lineOf(entry?.keyNode ?? map)
+    const what = entry === undefined ? 'missing' : `given ${JSON.stringify(given)}`
+    throw new ProxyError('config', `${this.#file}:${line}: ${name}: ${what}, allowed: ${allowed}`)
+  }
+
+  #readMap(map: YAMLMap, prefix: string): void {
+    const seen = new Map<string, number>()
+    for (const { key, keyNode, node } of entriesOf(this.#root, map)) {
+      const path = prefix + key
+      const line = this.#lineOf(keyNode)
+      const first = seen.get(key)
+      if (first !== undefined) {
+        this.#warn(line, path, `given a second time (first on line ${first}); this one counts`)
+        this.#forget(path)
+      }
+      seen.set(key, line)
+      if (path !== 'apiVersion' && path !== 'kind') this.#readEntry(path, line, resolve(this.#root, node))
+    }
+  }
+
+  #readEntry(path: string, line: number, node: unknown): void {
+    const row = settingByPath.get(path)
+    if (row !== undefined) this.#readField(row, node, line)
+    else if (!isBlock(path)) this.#warn(line, path, 'unknown field, ignored')
+    else if (isMap(node)) this.#readMap(node, `${path}.`)
+    else if (!isNull(node)) this.#refuse(line, path, this.#plain(node), 'an object')
+  }
+
+  #readField(row: FieldSetting, node: unknown, line: number): void {
+    const { path } = row
+    this.#lines.set(path, line)
+    if (isSeq(node)) {
+      for (const [i, item] of node.items.entries()) this.#lines.set(`${path}[${i}]`, this.#lineOf(item))
+    }
+    if (isNull(node)) return
+    const plain = this.#plain(node)
+    const value = readValue(row, plain)
+    if (value === undefined) {
+      this.#refuse(line, path, plain, allowedInFile(row))
+      return
+    }
+    this.#values.set(path, value)
+    if (row.deprecated !== undefined && value !== row.default) this.#warn(line, path, row.deprecated)
+  }
+
+  /** Removes what an earlier entry with the same key has left, also if the entry was an object. */
+  #forget(path: string): void {
+    for (const map of [this.#values, this.#lines]) {
+      for (const known of map.keys()) {
+        if (known === path || known.startsWith(`${path}.`) || known.startsWith(`${path}[`)) map.delete(known)
+      }
+    }
+  }
+
+  #warn(line: number, path: string, warning: string): void {
+    this.#warnings.push(`${this.#file}:${line}: ${path}: ${warning}`)
+  }
+
+  #refuse(line: number, path: string, given: unknown, allowed: string): void {
+    this.#problems.push(`${this.#file}:${line}: ${path}: given ${JSON.stringify(given)}, allowed: ${allowed}`)
+  }
+
+  #lineOf(node: unknown): number {
+    return this.#counter.linePos(isNode(node) ? (node.range?.[0] ?? 0) : 0).line
+  }
+
+  #plain(node: unknown): unknown {
+    return isNode(node) ? node.toJS(this.#root) : node
+  }
 }
 
-/** YAML 1.1 as kube-proxy's reader knows it: `yes` is a boolean, but there are no base-60 numbers and no dates. */
+/** Parses YAML 1.1 as kube-proxy's reader does: `yes` is a boolean, but there are no base-60 numbers and no dates. */
 function parse(text: string, lineCounter: LineCounter) {
   return parseDocument(text, {
     version: '1.1',
@@ -76,123 +183,36 @@ function parse(text: string, lineCounter: LineCounter) {
   })
 }
 
-/** An alias must have an anchor before it, not around it, and not stand for a flood of copies. */
-function checkAliases(file: string, root: ReturnType<typeof parse>, counter: LineCounter): void {
-  const fail = (line: number, what: string) => {
-    throw new ProxyError('config', `${file}:${line}: not valid YAML or JSON: ${what}`)
-  }
-  visit(root, {
-    Alias(_, alias) {
-      const at = alias.range?.[0] ?? 0
-      const target = alias.resolve(root)
-      const { line } = counter.linePos(at)
-      if (target === undefined) fail(line, `alias *${alias.source} has no anchor`)
-      else if ((target.range?.[2] ?? 0) > at) fail(line, `alias *${alias.source} stands inside its own anchor`)
-    },
-  })
-  try {
-    root.toJS()
-  } catch (error) {
-    fail(1, describeError(error))
-  }
+/** The entries of a map. Entries that `<<` merges come first, and only if the map does not have their key itself. */
+function entriesOf(root: Root, map: YAMLMap): readonly Entry[] {
+  const own = map.items
+    .filter((pair) => !isMerge(pair))
+    .map((pair) => ({ key: keyOf(pair), keyNode: pair.key, node: pair.value }))
+  const ownKeys = new Set(own.map(({ key }) => key))
+  const merged = map.items
+    .filter(isMerge)
+    .flatMap(({ value }) => (isSeq(value) ? value.items : [value]))
+    .map((source) => resolve(root, source))
+    .flatMap((source) => (isMap(source) ? entriesOf(root, source) : []))
+  return [...merged.filter(({ key }) => !ownKeys.has(key)), ...own]
 }
 
-function checkKind(reading: Reading, map: YAMLMap): void {
-  for (const [name, allowed] of [
-    ['apiVersion', apiVersion],
-    ['kind', documentKind],
-  ] as const) {
-    const entry = entriesOf(reading, map).findLast(({ key }) => key === name)
-    const given = entry?.node?.toJS(reading.root)
-    if (given === allowed) continue
-    const line = reading.lineOf(entry?.keyNode ?? map)
-    const what = entry === undefined ? 'missing' : `given ${JSON.stringify(given)}`
-    throw new ProxyError('config', `${reading.file}:${line}: ${name}: ${what}, allowed: ${allowed}`)
-  }
-}
+const keyOf = ({ key }: Pair): string => String(isScalar(key) ? key.value : key)
 
-function readMap(reading: Reading, map: YAMLMap, prefix: string): void {
-  const seen = new Map<string, number>()
-  for (const { key, keyNode, node } of entriesOf(reading, map)) {
-    const path = prefix + key
-    const line = reading.lineOf(keyNode)
-    const where = `${reading.file}:${line}: ${path}:`
-    const before = seen.get(key)
-    if (before !== undefined)
-      reading.warnings.push(`${where} given a second time (first on line ${before}); this one counts`)
-    seen.set(key, line)
-    if (before !== undefined) forget(reading, path)
-    if (prefix === '' && (key === 'apiVersion' || key === 'kind')) continue
-    const row = settingByPath.get(path)
-    const target = isAlias(node) ? node.resolve(reading.root) : node
-    if (row !== undefined) readField(reading, row, target, line)
-    else if (!isBlock(path)) reading.warnings.push(`${where} unknown field, ignored`)
-    else if (isMap(target)) readMap(reading, target, `${path}.`)
-    else if (!isNull(target)) {
-      reading.problems.push(`${where} given ${plainText(reading, target)}, allowed: an object`)
-    }
-  }
-}
+const isMerge = (pair: Pair): boolean =>
+  keyOf(pair) === '<<' || (isScalar(pair.key) && typeof pair.key.value === 'symbol')
 
-function readField(reading: Reading, row: Setting, node: unknown, line: number): void {
-  const path = row.path as string
-  reading.lines.set(path, line)
-  if (isSeq(node)) {
-    for (const [i, item] of node.items.entries()) reading.lines.set(`${path}[${i}]`, reading.lineOf(item))
-  }
-  if (isNull(node)) return
-  const plain = (node as Node).toJS(reading.root)
-  const value = readValue(row, plain)
-  if (value === undefined) {
-    const allowed = fileForm(row)
-    reading.problems.push(`${reading.file}:${line}: ${path}: given ${JSON.stringify(plain)}, allowed: ${allowed}`)
-  } else {
-    reading.values.set(path, value)
-    if (row.deprecated !== undefined && value !== row.default) {
-      reading.warnings.push(`${reading.file}:${line}: ${path}: ${row.deprecated}`)
-    }
-  }
-}
+const resolve = (root: Root, node: unknown): unknown => (isAlias(node) ? node.resolve(root) : node)
 
-/** A list, a map and an address read otherwise in a file than on a command line. */
-function fileForm(row: Setting): string {
+/** What a field allows in a file. Lists, maps and addresses look different on a command line. */
+function allowedInFile(row: Setting): string {
   if (row.kind === 'list') return 'a list of strings'
   if (row.kind === 'gates') return 'an object whose values are true or false'
   if (row.kind === 'vmodule') return 'a list of objects with filePattern and verbosity'
   return ['ip', 'ipPort', 'portRange'].includes(row.kind) ? 'a string' : codecs[row.kind].allowed
 }
 
-/** The pairs of a map, those it merges in with `<<` first, so that its own win. */
-function entriesOf(reading: Reading, map: YAMLMap): Entry[] {
-  const merged: Entry[] = []
-  const own: Entry[] = []
-  for (const pair of map.items) {
-    const key = isScalar(pair.key) ? String(pair.key.value) : String(pair.key)
-    const node = pair.value as Node | null
-    if (key === '<<' || (isScalar(pair.key) && typeof pair.key.value === 'symbol')) {
-      const sources = isSeq(node) ? node.items : [node]
-      for (const source of sources) {
-        const target = isAlias(source) ? source.resolve(reading.root) : source
-        if (isMap(target)) merged.push(...entriesOf(reading, target))
-      }
-    } else own.push({ key, keyNode: pair.key, node })
-  }
-  const ownKeys = new Set(own.map(({ key }) => key))
-  return [...merged.filter(({ key }) => !ownKeys.has(key)), ...own]
-}
-
-/** The earlier of two equal keys must leave nothing behind, also when it was an object. */
-function forget(reading: Reading, path: string): void {
-  for (const map of [reading.values, reading.lines]) {
-    for (const known of map.keys()) {
-      if (known === path || known.startsWith(`${path}.`) || known.startsWith(`${path}[`)) map.delete(known)
-    }
-  }
-}
-
 const isBlock = (path: string): boolean => [...settingByPath.keys()].some((known) => known.startsWith(`${path}.`))
 
 const isNull = (node: unknown): boolean =>
   node === null || node === undefined || (isScalar(node) && (node.value === null || node.value === undefined))
-
-const plainText = (reading: Reading, node: unknown): string => JSON.stringify((node as Node).toJS(reading.root))

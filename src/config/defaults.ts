@@ -1,42 +1,36 @@
-// From flags, or from a file with the flags that beat it, to the configuration that is validated.
+// Builds the configuration to validate from flags alone, or from a file and the flags that beat it. Pure.
 
 import { ProxyError } from '../lib/errors.ts'
-import { type Document, fromV1alpha1, makeDocument, setPath, type Unchecked } from './configuration.ts'
+import type { Value } from './codecs.ts'
+import { fromV1alpha1, makeDocument, setPath, type Unchecked } from './configuration.ts'
 import { appendPort } from './load.ts'
-import type { Setting } from './setting.ts'
-import { fieldSettings } from './settings-table.ts'
-import type { VerbosityRule } from './text.ts'
-import type { Value } from './values.ts'
+import type { CommandLine } from './setting.ts'
+import { type FieldRow, fieldSettings } from './settings-table.ts'
 
-/** Values of the flags that were given, by flag name. */
-export type Given = ReadonlyMap<string, Value>
+/** The flags that have a field in the file. */
+export type FieldFlags = CommandLine<FieldRow>
 
 export interface DeprecatedPorts {
   readonly healthz: number
   readonly metrics: number
 }
 
-/** The configuration when no file is given. Defaults are made first, so an explicit zero stays a zero. */
-export function fromFlags(given: Given): Unchecked {
-  const document = makeDocument(new Map()) as Document
-  for (const row of withFields(given)) setPath(document, row.path as string, given.get(row.flag as string))
-  const config = fromV1alpha1(document)
-  const ipvs = config.mode === 'ipvs'
+/** Builds the configuration when no file is given. An explicit zero stays a zero. */
+export function fromFlags(flags: FieldFlags): Unchecked {
+  const document = makeDocument(new Map(flagFields(flags).map(({ path, value }) => [path, value])))
+  const { syncPeriod, minSyncPeriod } = document[document.mode === 'ipvs' ? 'ipvs' : 'iptables']
   return {
-    ...config,
+    ...fromV1alpha1(document),
     hostnameOverride: '',
-    // One switch for all modes; the nftables block has no flags of its own.
+    // These flags apply to every mode but ipvs; the nftables block has no flags of its own.
+    syncPeriod,
+    minSyncPeriod,
     masqueradeAll: document.iptables.masqueradeAll,
-    syncPeriod: ipvs ? document.ipvs.syncPeriod : document.iptables.syncPeriod,
-    // ipvs without the flag has 1 s here and 0 s with a file, as in kube-proxy.
-    minSyncPeriod: ipvs
-      ? ((given.get('ipvs-min-sync-period') as number | undefined) ?? 1000)
-      : document.iptables.minSyncPeriod,
-    clusterCIDRs: given.has('cluster-cidr') ? document.clusterCIDR.split(',') : [],
+    clusterCIDRs: flags.given.has('cluster-cidr') ? document.clusterCIDR.split(',') : [],
   }
 }
 
-/** The two flags that gave servers their port before the address flags did: 0 turns a server off. */
+/** Applies the two flags that gave the servers their ports before the address flags existed: 0 turns a server off. */
 export function withDeprecatedPorts(config: Unchecked, ports: DeprecatedPorts): Unchecked {
   const address = (text: string, port: number) => (port === 0 ? '' : appendPort(text, port))
   return {
@@ -46,31 +40,29 @@ export function withDeprecatedPorts(config: Unchecked, ports: DeprecatedPorts): 
   }
 }
 
-/** Logging flags beat a file's logging block, but only those that were given. */
-export function withLoggingFlags(config: Unchecked, given: Given): Unchecked {
+/** Applies the given logging flags, which beat the logging block of a file. */
+export function withLoggingFlags(config: Unchecked, flags: FieldFlags): Unchecked {
   const logging = structuredClone(config.logging)
-  for (const row of withFields(given)) {
-    const path = row.path as string
-    if (path.startsWith('logging.')) setPath({ logging }, path, given.get(row.flag as string))
+  for (const { path, value, flag } of flagFields(flags)) {
+    if (path.startsWith('logging.') && flags.given.has(flag)) setPath({ logging }, path, value)
   }
-  const first = (given.get('vmodule') ?? []) as readonly VerbosityRule[]
-  return { ...config, logging: { ...logging, vmodule: [...first, ...config.logging.vmodule] } }
+  return { ...config, logging: { ...logging, vmodule: [...flags.values.vmodule, ...config.logging.vmodule] } }
 }
 
 export function withPlatformDefaults(config: Unchecked): Unchecked {
   const mode = config.mode === '' ? 'iptables' : config.mode
-  const primary = mode === 'nftables' && config.nodePortAddresses.length === 0
+  const isPrimaryOnly = mode === 'nftables' && config.nodePortAddresses.length === 0
   return {
     ...config,
     mode,
-    nodePortAddresses: primary ? ['primary'] : config.nodePortAddresses,
+    nodePortAddresses: isPrimaryOnly ? ['primary'] : config.nodePortAddresses,
     detectLocalMode: config.detectLocalMode === '' ? 'ClusterCIDR' : config.detectLocalMode,
   }
 }
 
-/** The flag beats the file; an empty flag is one that was not given. */
-export function withHostname(config: Unchecked, given: Given): Unchecked {
-  const flag = (given.get('hostname-override') ?? '') as string
+/** Applies the host name flag, which beats the file. An empty flag counts as not given. */
+export function withHostname(config: Unchecked, { values }: FieldFlags): Unchecked {
+  const flag = values['hostname-override']
   if (flag === '') return config
   const hostnameOverride = flag.trim().toLowerCase()
   if (hostnameOverride === '') {
@@ -79,5 +71,11 @@ export function withHostname(config: Unchecked, given: Given): Unchecked {
   return { ...config, hostnameOverride }
 }
 
-const withFields = (given: Given): Setting[] =>
-  fieldSettings.filter((row) => row.path !== undefined && row.flag !== undefined && given.has(row.flag))
+/** Every flag that has a field, with the value of the flag. */
+function flagFields({ values }: FieldFlags): readonly { path: string; flag: string; value: Value }[] {
+  const byName = new Map<string, Value>(Object.entries(values))
+  return fieldSettings.flatMap(({ path, flag = '' }) => {
+    const value = byName.get(flag)
+    return value === undefined ? [] : [{ path, flag, value }]
+  })
+}

@@ -1,4 +1,4 @@
-// Tells when the configuration file's content changes, by the rules of kube-proxy: the watched thing is the file, not its name.
+// Watches the configuration file for changes as kube-proxy does: it watches the file that was opened, not the name.
 
 import { closeSync, fstatSync, openSync, readSync, watch } from 'node:fs'
 
@@ -7,13 +7,12 @@ export interface FileWatch {
 }
 
 /**
- * Calls `onChange` once, with the rest of a sentence about the file, when the file is written to or moved, or when
- * watching fails. A chmod, a removal and a new file renamed over this one are no change, so an updated ConfigMap volume
- * does not restart the proxy (kube-proxy behaves so). Rewriting the same bytes is no change either; kube-proxy would
- * restart for it.
+ * Calls `onChange` once, with the end of a sentence about the file, when the file is written to or moved, or when watching fails. A chmod, a
+ * removal, and a new file that is renamed over this one do not count as changes: as with kube-proxy, an updated ConfigMap volume does not
+ * restart the proxy. Unlike in kube-proxy, rewriting the same bytes does not count as a change either.
  *
- * Node reports inotify's modify and attrib both as 'change', and move and delete both as 'rename'. The open descriptor
- * tells them apart: its content, and whether the file still has a name.
+ * Node reports inotify's modify and attrib both as 'change', and move and delete both as 'rename'. The open descriptor distinguishes them,
+ * by its content and by whether the file still has a name.
  */
 export function watchConfigFile(path: string, onChange: (reason: string) => void): FileWatch {
   const fd = openSync(path, 'r')
@@ -41,7 +40,7 @@ export function watchConfigFile(path: string, onChange: (reason: string) => void
   return { close }
 }
 
-/** From the start, whatever the descriptor's position. */
+/** Reads from the start, whatever the position of the descriptor. */
 function readAll(fd: number): Buffer {
   const chunks: Buffer[] = []
   for (let at = 0; ; ) {

@@ -1,11 +1,11 @@
-// The names of all feature gates of Kubernetes 1.36, by stage and default: shared configuration files may carry any of them.
+// The names of all feature gates of Kubernetes 1.36 by stage and default, since shared configuration files may set any of them. Pure.
 
 type Stage = 'alpha' | 'beta' | 'ga' | 'deprecated'
 
 export interface GateGroup {
   readonly stage: Stage
   readonly default: boolean
-  /** Setting it to anything but its default is refused. */
+  /** If true, only the default may be set. */
   readonly locked: boolean
   /** Separated by white space. */
   readonly names: string

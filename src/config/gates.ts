@@ -1,4 +1,4 @@
-// Feature gates: which exist, which may be changed, and what a configuration makes of them.
+// Feature gates: which gates exist, which may be changed, and whether a configuration turns one on. Pure.
 
 import { type GateGroup, gateGroups } from './gate-names.ts'
 
@@ -13,15 +13,15 @@ const known: ReadonlyMap<string, Gate> = new Map(
   ),
 )
 
-/** Gates that stand for all others of a stage. */
-const wholeStages = { AllAlpha: 'alpha', AllBeta: 'beta' } as const
+/** Gates that switch every gate of a stage. */
+const stageGates = { AllAlpha: 'alpha', AllBeta: 'beta' } as const
 
-export const gateNames: readonly string[] = [...Object.keys(wholeStages), ...known.keys()].sort()
+export const gateNames: readonly string[] = [...Object.keys(stageGates), ...known.keys()].sort()
 
-/** The first reason why these gates cannot be set, or undefined. */
+/** Returns the first reason why these gates cannot be set, or undefined. */
 export function gateProblem(gates: Readonly<Record<string, boolean>>): string | undefined {
   for (const [name, on] of Object.entries(gates)) {
-    if (Object.hasOwn(wholeStages, name)) continue
+    if (Object.hasOwn(stageGates, name)) continue
     const gate = known.get(name)
     if (gate === undefined) return `no feature gate of Kubernetes 1.36 is called ${JSON.stringify(name)}`
     if (gate.locked && gate.default !== on) return `${name} is locked to ${gate.default} in Kubernetes 1.36`
@@ -29,7 +29,7 @@ export function gateProblem(gates: Readonly<Record<string, boolean>>): string | 
   return undefined
 }
 
-/** Remarks on gates that are set although they are on their way out. */
+/** Returns a warning for each gate that a future release will remove. */
 export function gateWarnings(gates: Readonly<Record<string, boolean>>): string[] {
   return Object.entries(gates).flatMap(([name, on]) => {
     const stage = known.get(name)?.stage
@@ -39,7 +39,7 @@ export function gateWarnings(gates: Readonly<Record<string, boolean>>): string[]
   })
 }
 
-/** Whether a gate is on. A gate that Kubernetes 1.36 does not know is off. */
+/** Returns whether a gate is on. A gate that Kubernetes 1.36 does not have is off. */
 export function featureEnabled(
   config: { readonly featureGates: Readonly<Record<string, boolean>> },
   name: string,
@@ -48,19 +48,19 @@ export function featureEnabled(
   if (own !== undefined) return own
   const gate = known.get(name)
   if (gate === undefined) return false
-  for (const [all, stage] of Object.entries(wholeStages)) {
-    const whole = config.featureGates[all]
-    if (stage === gate.stage && whole !== undefined && !gate.locked) return whole
+  for (const [name, stage] of Object.entries(stageGates)) {
+    const isStageOn = config.featureGates[name]
+    if (stage === gate.stage && isStageOn !== undefined && !gate.locked) return isStageOn
   }
   return gate.default
 }
 
-/** Every gate with its effective value, for the `kubernetes_feature_enabled` metric. */
+/** Returns every gate with its effective value, for the metric `kubernetes_feature_enabled`. */
 export function featureStates(config: {
   readonly featureGates: Readonly<Record<string, boolean>>
 }): { name: string; stage: string; enabled: boolean }[] {
   const stages = { alpha: 'ALPHA', beta: 'BETA', ga: '', deprecated: 'DEPRECATED' } as const
-  const whole = Object.entries(wholeStages).map(([name, stage]) => ({
+  const whole = Object.entries(stageGates).map(([name, stage]) => ({
     name,
     stage: stages[stage],
     enabled: config.featureGates[name] ?? false,

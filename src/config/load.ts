@@ -1,32 +1,32 @@
-// A configuration file to the internal form: decoding, then the defaults that only a file gets.
+// Loads the text of a configuration file: decodes it, then fills in the defaults that only a file gets. Pure.
 
 import { hostPort, parseIp } from '../lib/ip.ts'
+import type { Value } from './codecs.ts'
 import { fromV1alpha1, makeDocument, type Unchecked } from './configuration.ts'
 import { decode } from './decode.ts'
 import { isZero } from './setting.ts'
 import { settingByPath } from './settings-table.ts'
-import { splitAddress } from './text.ts'
-import type { Value } from './values.ts'
+import { splitAddress } from './value-syntax.ts'
 
 export interface Loaded {
   /** Not validated, and without the defaults that depend on the platform: `mode` may be ''. */
   readonly config: Unchecked
   readonly warnings: readonly string[]
-  /** Line of each field the file gives, by v1alpha1 path. */
+  /** Line of each field that the file gives, by path in v1alpha1. */
   readonly lines: ReadonlyMap<string, number>
 }
 
 export const healthzPort = 10256
 export const metricsPort = 10249
 
-/** Throws a ProxyError whose message says file, line and field. */
+/** Throws a ProxyError whose message names file, line and field. */
 export function loadConfigFile(path: string, text: string): Loaded {
   const { values, lines, warnings } = decode(path, text)
   const document = makeDocument(withFileDefaults(values))
   return { config: fromV1alpha1(document), warnings, lines }
 }
 
-/** A bare address with the port put behind it; anything else as it is, for validation to judge. */
+/** Appends the port to a bare address. Any other text is returned unchanged, so that validation reports it. */
 export function appendPort(address: string, port: number): string {
   if (splitAddress(address) !== undefined || parseIp(address) === undefined) return address
   return hostPort(address, port)
@@ -34,7 +34,7 @@ export function appendPort(address: string, port: number): string {
 
 function withFileDefaults(given: ReadonlyMap<string, Value>): Map<string, Value> {
   const values = new Map([...given].filter(([path, value]) => settingByPath.get(path)?.keepsZero || !isZero(value)))
-  // Only a file's bind address moves the servers to IPv6; the flag comes after the defaults were made.
+  // Only the bind address of a file moves the servers to IPv6. kube-proxy applies the flag after it has made the defaults.
   const bind = parseIp(String(values.get('bindAddress') ?? '0.0.0.0'))
   const ipv4 = bind?.length === 4
   const address = (path: string, fallback: string, port: number) =>

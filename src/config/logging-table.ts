@@ -1,42 +1,45 @@
-// The logging block of the settings table. Its flags are the ones that count even when a configuration file is given.
+// The logging block of the settings table. Its flags count even when a configuration file is given. Pure.
 
-import { type Setting, setting } from './setting.ts'
+import { field } from './setting.ts'
+
+export const logFormats = ['text', 'json'] as const
 
 const alpha = 'Alpha: needs the feature gate LoggingAlphaOptions.'
 
-export const loggingSettings: readonly Setting[] = [
-  setting('level', {
+export const loggingSettings = [
+  field('level', {
     flag: 'v',
     shorthand: 'v',
     path: 'logging.verbosity',
     default: 0,
     beatsFile: true,
-    help: 'How much is logged: lines of this level and below.',
+    help: 'Verbosity of the log: lines of this level and below are written.',
   }),
-  setting('vmodule', {
+  field('vmodule', {
     flag: 'vmodule',
     path: 'logging.vmodule',
     default: [],
     omitted: true,
     beatsFile: true,
-    help: 'Verbosity by component, text format only. Patterns given here come before those of a file.',
+    help: 'Verbosity by component, in text format only. These patterns come before those of a file.',
   }),
-  setting('string', {
+  field('string', {
     flag: 'logging-format',
     path: 'logging.format',
+    words: logFormats,
     default: 'text',
     beatsFile: true,
-    help: 'Form of log lines: text or json.',
+    help: 'Format of log lines: text or json.',
   }),
-  setting('flushFrequency', {
+  field('flushFrequency', {
     flag: 'log-flush-frequency',
     path: 'logging.flushFrequency',
     default: 5000,
     beatsFile: true,
-    help: 'How long log lines may be held back.',
+    help: 'How long log lines may stay in a buffer.',
   }),
-  ...(['text', 'json'] as const).flatMap((format) => [
-    setting('bool', {
+  ...logFormats.flatMap((format) => [
+    field('bool', {
       flag: `log-${format}-split-stream`,
       path: `logging.options.${format}.splitStream`,
       default: false,
@@ -44,12 +47,12 @@ export const loggingSettings: readonly Setting[] = [
       beatsFile: true,
       help: `In ${format} format, errors go to stderr and the rest to stdout. ${alpha}`,
     }),
-    setting('quantity', {
+    field('quantity', {
       flag: `log-${format}-info-buffer-size`,
       path: `logging.options.${format}.infoBufferSize`,
       default: '0',
       beatsFile: true,
-      help: `In ${format} format with split streams, bytes of stdout to hold back. ${alpha}`,
+      help: `In ${format} format with split streams, size of the buffer for stdout. ${alpha}`,
     }),
   ]),
 ]

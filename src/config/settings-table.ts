@@ -1,107 +1,121 @@
-// Every field of KubeProxyConfiguration v1alpha1 with the flag that means the same: parsing, help, docs and defaults all come from here.
+// The settings table: one row for each field of KubeProxyConfiguration v1alpha1, with its flag if it has one. Pure.
+//
+// To add a field or a flag, add a row:
+//  - a field, with or without a flag: a row here, or in logging-table.ts for a field below `logging`;
+//  - a flag without a field: a row in flags/flag-table.ts.
+// The kind of a row names its codec in codecs.ts; a value of a new kind needs a codec there. The parser, the defaults, the file format,
+// usage texts and docs/flags.md follow from the row, and so do the types: `Config` in configuration.ts has the field at the row's path, and
+// `values` of parseFlags has the flag. A value that can be wrong although its codec accepts it needs a check in validate.ts.
+// `npx vitest run test/config -u` writes docs/flags.md.
 
 import { loggingSettings } from './logging-table.ts'
-import { type Setting, setting } from './setting.ts'
+import { type FieldSetting, field } from './setting.ts'
 
 const second = 1000
 const minute = 60 * second
 const hour = 60 * minute
+
+/** Validation also allows an empty mode and detectLocalMode; the platform defaults replace it. */
+export const proxyModes = ['iptables', 'ipvs', 'nftables', 'userspace'] as const
+export const localModes = ['ClusterCIDR', 'NodeCIDR', 'BridgeInterface', 'InterfaceNamePrefix'] as const
+
 const asIs = '0 leaves the kernel setting as it is.'
 
-const general: readonly Setting[] = [
-  setting('gates', {
+const general = [
+  field('gates', {
     flag: 'feature-gates',
     path: 'featureGates',
     default: {},
     omitted: true,
     help: 'Feature gates to change, as name=true or name=false. Every gate of Kubernetes 1.36 is accepted.',
   }),
-  setting('string', {
+  field('string', {
     flag: 'kubeconfig',
     path: 'clientConnection.kubeconfig',
     default: '',
-    help: 'Kubeconfig file for the API server. With this and --master empty, the in-cluster configuration is used.',
+    help: 'Kubeconfig file for the API server. If this and --master are empty, the in-cluster configuration is used.',
   }),
-  setting('string', {
+  field('string', {
     path: 'clientConnection.acceptContentTypes',
     default: '',
     help: 'Accept header for the API server. Accepted for compatibility: JSON is always used.',
   }),
-  setting('string', {
+  field('string', {
     flag: 'kube-api-content-type',
     path: 'clientConnection.contentType',
     default: 'application/vnd.kubernetes.protobuf',
     help: 'Content type of requests. Accepted for compatibility: JSON is always used.',
   }),
-  setting('float32', {
+  field('float32', {
     flag: 'kube-api-qps',
     path: 'clientConnection.qps',
     default: 5,
-    help: 'Requests per second to the API server. Negative: no limit.',
+    help: 'Requests per second to the API server. A negative number means no limit.',
   }),
-  setting('int32', {
+  field('int32', {
     flag: 'kube-api-burst',
     path: 'clientConnection.burst',
     default: 10,
-    help: 'Requests that may be made at once before the rate limit counts.',
+    help: 'Requests that may be made at once before the rate limit applies.',
   }),
-  setting('string', {
+  field('string', {
     flag: 'hostname-override',
     path: 'hostnameOverride',
     default: '',
     beatsFile: true,
-    help: 'Name of the Node this proxy runs on. Empty: the host name.',
+    help: 'Name of the Node that this proxy runs on. Empty means the host name.',
   }),
-  setting('ip', {
+  field('ip', {
     flag: 'bind-address',
     path: 'bindAddress',
     default: '0.0.0.0',
-    help: "The node's primary IP, if it is to be another one than the Node object says. Nothing is bound to it.",
+    help: "The node's primary IP, if it differs from the one of the Node object. No socket is bound to it.",
   }),
-  setting('ipPort', {
+  field('ipPort', {
     flag: 'healthz-bind-address',
     path: 'healthzBindAddress',
     default: '0.0.0.0:10256',
     help: 'Address of the health server.',
   }),
-  setting('ipPort', {
+  field('ipPort', {
     flag: 'metrics-bind-address',
     path: 'metricsBindAddress',
     default: '127.0.0.1:10249',
     help: 'Address of the metrics server.',
   }),
-  setting('bool', {
+  field('bool', {
     flag: 'bind-address-hard-fail',
     path: 'bindAddressHardFail',
     default: false,
     help: 'Exit when the health or metrics address cannot be bound, instead of trying again every 5s.',
   }),
-  setting('bool', {
+  field('bool', {
     flag: 'profiling',
     path: 'enableProfiling',
     default: false,
     help: 'Serve /debug pages on the metrics server.',
   }),
-  setting('string', {
+  field('string', {
     flag: 'show-hidden-metrics-for-version',
     path: 'showHiddenMetricsForVersion',
     default: '',
     help: 'Show the metrics that were hidden in this version. Only the previous minor version is allowed.',
   }),
-  setting('string', {
+  field('string', {
     flag: 'proxy-mode',
     path: 'mode',
     label: 'ProxyMode',
+    words: proxyModes,
     default: '',
     help: 'How services are programmed: iptables (also when empty), ipvs, nftables or userspace.',
   }),
-  setting('duration', {
+  field('duration', {
     flag: 'config-sync-period',
     path: 'configSyncPeriod',
     default: 15 * minute,
-    help: 'How often objects from the API server are looked at again.',
+    help: 'How often kube-proxy handles its cached objects again. Accepted for compatibility: this proxy needs no such resync.',
   }),
-  setting('int32', {
+  field('int32', {
     flag: 'oom-score-adj',
     path: 'oomScoreAdj',
     default: -999,
@@ -110,116 +124,116 @@ const general: readonly Setting[] = [
   }),
 ]
 
-const modes: readonly Setting[] = [
-  setting('int32', {
+const modes = [
+  field('int32', {
     flag: 'iptables-masquerade-bit',
     path: 'iptables.masqueradeBit',
     default: 14,
     keepsZero: true,
-    help: 'Bit of the firewall mark, 0 to 31, that asks for source NAT in iptables and ipvs mode.',
+    help: 'Bit of the firewall mark, 0 to 31, that requests source NAT in iptables and ipvs mode.',
   }),
-  setting('bool', {
+  field('bool', {
     flag: 'masquerade-all',
     path: 'iptables.masqueradeAll',
     default: false,
-    help: 'Source NAT for everything sent to cluster IPs, in every mode.',
+    help: 'Apply source NAT to everything that is sent to cluster IPs, in every mode.',
   }),
-  setting('bool', {
+  field('bool', {
     flag: 'iptables-localhost-nodeports',
     path: 'iptables.localhostNodePorts',
     default: true,
     keepsZero: true,
     help: 'Serve node ports on 127.0.0.0/8 in iptables mode.',
   }),
-  setting('duration', {
+  field('duration', {
     flag: 'iptables-sync-period',
     path: 'iptables.syncPeriod',
     default: 30 * second,
     help: 'How often rules are checked and repaired, in every mode but ipvs.',
   }),
-  setting('duration', {
+  field('duration', {
     flag: 'iptables-min-sync-period',
     path: 'iptables.minSyncPeriod',
     default: second,
-    help: 'Least time between two syncs, in every mode but ipvs. 0: every change is programmed at once.',
+    help: 'Minimum time between two syncs, in every mode but ipvs. 0 programs every change at once.',
   }),
-  setting('duration', {
+  field('duration', {
     flag: 'ipvs-sync-period',
     path: 'ipvs.syncPeriod',
     default: 30 * second,
     help: 'How often rules are checked and repaired in ipvs mode.',
   }),
-  setting('duration', {
+  field('duration', {
     flag: 'ipvs-min-sync-period',
     path: 'ipvs.minSyncPeriod',
     default: second,
     fileDefault: 0,
-    help: 'Least time between two syncs in ipvs mode. A file that does not give it means 0.',
+    help: 'Minimum time between two syncs in ipvs mode. In a file the default is 0.',
   }),
-  setting('string', {
+  field('string', {
     flag: 'ipvs-scheduler',
     path: 'ipvs.scheduler',
     default: '',
-    help: 'IPVS scheduler. Empty: rr.',
+    help: 'IPVS scheduler. Empty means rr.',
   }),
-  setting('list', {
+  field('list', {
     flag: 'ipvs-exclude-cidrs',
     path: 'ipvs.excludeCIDRs',
     default: [],
-    help: 'Virtual servers in these CIDRs are left alone.',
+    help: 'CIDRs whose virtual servers the proxy does not touch.',
   }),
-  setting('bool', {
+  field('bool', {
     flag: 'ipvs-strict-arp',
     path: 'ipvs.strictARP',
     default: false,
     help: 'Set arp_ignore to 1 and arp_announce to 2.',
   }),
-  setting('duration', {
+  field('duration', {
     flag: 'ipvs-tcp-timeout',
     path: 'ipvs.tcpTimeout',
     default: 0,
     help: `Timeout of idle TCP connections in IPVS. ${asIs}`,
   }),
-  setting('duration', {
+  field('duration', {
     flag: 'ipvs-tcpfin-timeout',
     path: 'ipvs.tcpFinTimeout',
     default: 0,
     help: `Timeout of TCP connections after a FIN in IPVS. ${asIs}`,
   }),
-  setting('duration', {
+  field('duration', {
     flag: 'ipvs-udp-timeout',
     path: 'ipvs.udpTimeout',
     default: 0,
     help: `Timeout of UDP flows in IPVS. ${asIs}`,
   }),
-  setting('int32', {
+  field('int32', {
     path: 'nftables.masqueradeBit',
     default: 14,
     keepsZero: true,
-    help: 'Bit of the firewall mark, 0 to 31, that asks for source NAT in nftables mode.',
+    help: 'Bit of the firewall mark, 0 to 31, that requests source NAT in nftables mode.',
   }),
-  setting('bool', {
+  field('bool', {
     path: 'nftables.masqueradeAll',
     default: false,
-    help: 'Source NAT for everything sent to cluster IPs in nftables mode.',
+    help: 'Apply source NAT to everything that is sent to cluster IPs, in nftables mode.',
   }),
-  setting('duration', {
+  field('duration', {
     path: 'nftables.syncPeriod',
     default: 30 * second,
     help: 'How often rules are checked and repaired in nftables mode.',
   }),
-  setting('duration', {
+  field('duration', {
     path: 'nftables.minSyncPeriod',
     default: second,
-    help: 'Least time between two syncs in nftables mode.',
+    help: 'Minimum time between two syncs in nftables mode.',
   }),
-  setting('portRange', {
+  field('portRange', {
     flag: 'proxy-port-range',
     path: 'portRange',
     default: '',
-    help: 'Ports that userspace mode listens on. Empty: the kernel chooses.',
+    help: 'Ports that userspace mode listens on. If empty, the kernel chooses.',
   }),
-  setting('duration', {
+  field('duration', {
     flag: 'udp-timeout',
     path: 'udpIdleTimeout',
     default: 250,
@@ -228,79 +242,80 @@ const modes: readonly Setting[] = [
   }),
 ]
 
-const traffic: readonly Setting[] = [
-  setting('string', {
+const traffic = [
+  field('string', {
     flag: 'detect-local-mode',
     path: 'detectLocalMode',
     label: 'LocalMode',
+    words: localModes,
     default: '',
     help: 'How traffic of local pods is recognised: ClusterCIDR (also when empty), NodeCIDR, BridgeInterface or InterfaceNamePrefix.',
   }),
-  setting('string', {
+  field('string', {
     flag: 'pod-bridge-interface',
     path: 'detectLocal.bridgeInterface',
     default: '',
     help: 'Name of the bridge of local pods, for BridgeInterface.',
   }),
-  setting('string', {
+  field('string', {
     flag: 'pod-interface-name-prefix',
     path: 'detectLocal.interfaceNamePrefix',
     default: '',
-    help: 'How names of interfaces of local pods begin, for InterfaceNamePrefix.',
+    help: 'Prefix of the interface names of local pods, for InterfaceNamePrefix.',
   }),
-  setting('string', {
+  field('string', {
     flag: 'cluster-cidr',
     path: 'clusterCIDR',
     default: '',
     help: 'CIDR of all pods, or one of each family separated by a comma, for ClusterCIDR.',
   }),
-  setting('list', {
+  field('list', {
     flag: 'nodeport-addresses',
     path: 'nodePortAddresses',
     default: [],
-    help: 'Node addresses that serve node ports: CIDRs, localhost, all, or just primary. Empty: all; in nftables mode primary.',
+    help: 'Node addresses that serve node ports: CIDRs, localhost, all, or just primary. Empty means all, or primary in nftables mode.',
   }),
-  setting('int32', {
+  field('int32', {
     flag: 'conntrack-max-per-core',
     path: 'conntrack.maxPerCore',
     default: 32 * 1024,
     keepsZero: true,
     help: 'Connections to track per CPU core. 0 leaves the limit as it is and ignores --conntrack-min.',
   }),
-  setting('int32', {
+  field('int32', {
     flag: 'conntrack-min',
     path: 'conntrack.min',
     default: 128 * 1024,
     keepsZero: true,
-    help: 'Connections to track at least, however few the cores.',
+    help: 'Minimum number of connections to track, whatever the number of cores.',
   }),
-  setting('duration', {
+  field('duration', {
     flag: 'conntrack-tcp-timeout-established',
     path: 'conntrack.tcpEstablishedTimeout',
     default: 24 * hour,
     keepsZero: true,
     help: `Timeout of idle established TCP connections. ${asIs}`,
   }),
-  setting('duration', {
+  field('duration', {
     flag: 'conntrack-tcp-timeout-close-wait',
     path: 'conntrack.tcpCloseWaitTimeout',
     default: hour,
     keepsZero: true,
     help: `Timeout of TCP connections in CLOSE_WAIT. ${asIs}`,
   }),
-  setting('bool', {
+  field('bool', {
     flag: 'conntrack-tcp-be-liberal',
     path: 'conntrack.tcpBeLiberal',
     default: false,
     help: 'Set nf_conntrack_tcp_be_liberal to 1.',
   }),
-  setting('duration', {
+  field('duration', {
     flag: 'conntrack-udp-timeout',
     path: 'conntrack.udpTimeout',
     default: 0,
     help: `Timeout of unanswered UDP flows. ${asIs}`,
   }),
-  setting('duration', {
+  field('duration', {
     flag: 'conntrack-udp-timeout-stream',
     path: 'conntrack.udpStreamTimeout',
     default: 0,
@@ -309,14 +324,14 @@ const traffic: readonly Setting[] = [
 ]
 
 const windows = 'Windows only: accepted, no effect.'
-const foreign: readonly Setting[] = [
-  setting('string', { path: 'winkernel.networkName', default: '', help: windows }),
-  setting('string', { path: 'winkernel.sourceVip', default: '', help: windows }),
-  setting('bool', { path: 'winkernel.enableDSR', default: false, help: windows }),
-  setting('string', { path: 'winkernel.rootHnsEndpointName', default: '', help: windows }),
-  setting('bool', { path: 'winkernel.forwardHealthCheckVip', default: false, help: windows }),
-  setting('bool', { path: 'windowsRunAsService', default: false, omitted: true, help: windows }),
-  setting('string', {
+const foreign = [
+  field('string', { path: 'winkernel.networkName', default: '', help: windows }),
+  field('string', { path: 'winkernel.sourceVip', default: '', help: windows }),
+  field('bool', { path: 'winkernel.enableDSR', default: false, help: windows }),
+  field('string', { path: 'winkernel.rootHnsEndpointName', default: '', help: windows }),
+  field('bool', { path: 'winkernel.forwardHealthCheckVip', default: false, help: windows }),
+  field('bool', { path: 'windowsRunAsService', default: false, omitted: true, help: windows }),
+  field('string', {
     flag: 'resource-container',
     path: 'resourceContainer',
     default: '',
@@ -326,9 +341,10 @@ const foreign: readonly Setting[] = [
   }),
 ]
 
-export const fieldSettings: readonly Setting[] = [...general, ...loggingSettings, ...modes, ...traffic, ...foreign]
+/** Every field. The rows keep their literal types, from which the types of flags and of the configuration are derived. */
+export const fieldSettings = [...general, ...loggingSettings, ...modes, ...traffic, ...foreign]
+
+export type FieldRow = (typeof fieldSettings)[number]
 
 /** Rows by v1alpha1 path. */
-export const settingByPath: ReadonlyMap<string, Setting> = new Map(
-  fieldSettings.flatMap((row) => (row.path === undefined ? [] : [[row.path, row] as const])),
-)
+export const settingByPath: ReadonlyMap<string, FieldSetting> = new Map(fieldSettings.map((row) => [row.path, row]))

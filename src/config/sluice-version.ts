@@ -1,4 +1,4 @@
-// The version of this product; the Kubernetes version it stands in for is in config/kubernetes-version.ts.
+// The version of Sluice itself. The version of Kubernetes is in kubernetes-version.ts.
 
 import manifest from '../../package.json' with { type: 'json' }
 

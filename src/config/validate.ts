@@ -1,29 +1,29 @@
-// What makes a resolved configuration invalid. Every rule is checked, so one start shows all that is wrong.
+// Validates a resolved configuration. Every rule is checked, so that one start shows every problem. Pure.
 
 import { type Family, parseCidr, parseIp } from '../lib/ip.ts'
 import { formatDuration } from '../lib/time.ts'
 import { type Config, periodBlock, type Unchecked } from './configuration.ts'
 import { featureEnabled, gateProblem } from './gates.ts'
 import { kubernetesVersion } from './kubernetes-version.ts'
-import { parsePortRange, quantityBytes, splitAddress } from './text.ts'
+import { logFormats } from './logging-table.ts'
+import { localModes, proxyModes } from './settings-table.ts'
+import { parsePortRange, quantityBytes, splitAddress } from './value-syntax.ts'
 
 export interface FieldError {
-  /** The name of kube-proxy's validation, e.g. `KubeProxyConfiguration.SyncPeriod`. */
+  /** Name in kube-proxy's validation, such as `KubeProxyConfiguration.SyncPeriod`. */
   readonly field: string
   readonly value: unknown
-  /** What is allowed. */
+  /** Says what is allowed. */
   readonly message: string
-  /** The v1alpha1 path, by which the flag or the line of the file is found. */
+  /** Path in v1alpha1, from which the flag or the line of the file is found. */
   readonly path: string
 }
 
 type Check = (config: Unchecked) => readonly Finding[]
-/** Field without its common prefix, v1alpha1 path, what was given, what is allowed. */
+/** The members of a FieldError; `field` is without the common prefix. */
 type Finding = readonly [field: string, path: string, value: unknown, message: string]
 
-const modes: readonly string[] = ['iptables', 'ipvs', 'nftables', 'userspace']
-const localModes: readonly string[] = ['ClusterCIDR', 'NodeCIDR', 'BridgeInterface', 'InterfaceNamePrefix']
-/** `primary` stands alone in 1.36; the other two are of 1.37, where keywords may stand beside CIDRs. */
+/** `primary` must be the only entry in 1.36. The other two come with 1.37, where keywords and CIDRs may be mixed. */
 const addressKeywords: readonly string[] = ['localhost', 'all']
 const maxLevel = 2 ** 31 - 1
 
@@ -38,7 +38,7 @@ export function validate(config: Unchecked): FieldError[] {
   )
 }
 
-/** Narrows a configuration in which `validate` finds nothing. */
+/** Narrows a configuration in which `validate` finds no error. The platform defaults have filled an empty mode by then. */
 export const isValid = (config: Unchecked): config is Config => validate(config).length === 0
 
 const atLeast = (low: number, value: number, field: string, path: string): Finding[] =>
@@ -47,8 +47,12 @@ const atLeast = (low: number, value: number, field: string, path: string): Findi
 const period = (value: number, field: string, path: string): Finding[] =>
   value < 0 ? [[field, path, formatDuration(value), 'must be greater than or equal to 0']] : []
 
-const within = (low: number, high: number, value: number, field: string, path: string): Finding[] =>
+type Range = readonly [low: number, high: number]
+
+const within = ([low, high]: Range, value: number, field: string, path: string): Finding[] =>
   value < low || value > high ? [[field, path, value, `must be within the range [${low}, ${high}]`]] : []
+
+const isOneOf = (words: readonly string[], text: string): boolean => words.includes(text)
 
 const cidrs = (list: readonly string[], field: string, path: string): Finding[] =>
   list.flatMap((text, i) =>
@@ -74,24 +78,26 @@ function checkIpvs({ mode, ipvs }: Unchecked): Finding[] {
 function checkMasqueradeBits({ mode, iptables, nftables }: Unchecked): Finding[] {
   const field = (block: string) => `KubeProxy${block}Configuration.MasqueradeBit`
   return [
-    ...within(0, 31, iptables.masqueradeBit, field('IPTables'), 'iptables.masqueradeBit'),
-    ...(mode === 'nftables' ? within(0, 31, nftables.masqueradeBit, field('NFTables'), 'nftables.masqueradeBit') : []),
+    ...within([0, 31], iptables.masqueradeBit, field('IPTables'), 'iptables.masqueradeBit'),
+    ...(mode === 'nftables'
+      ? within([0, 31], nftables.masqueradeBit, field('NFTables'), 'nftables.masqueradeBit')
+      : []),
   ]
 }
 
-function checkUserspace({ mode, userspace }: Unchecked): Finding[] {
+function checkUserspace({ mode, portRange, udpIdleTimeout }: Unchecked): Finding[] {
   if (mode !== 'userspace') return []
   const findings: Finding[] = []
-  if (parsePortRange(userspace.portRange) === undefined) {
-    findings.push(['PortRange', 'portRange', userspace.portRange, 'must be a valid port range (e.g. 300-2000)'])
+  if (parsePortRange(portRange) === undefined) {
+    findings.push(['PortRange', 'portRange', portRange, 'must be a valid port range (e.g. 300-2000)'])
   }
-  if (userspace.udpTimeout <= 0) {
-    findings.push(['UDPIdleTimeout', 'udpIdleTimeout', formatDuration(userspace.udpTimeout), 'must be greater than 0'])
+  if (udpIdleTimeout <= 0) {
+    findings.push(['UDPIdleTimeout', 'udpIdleTimeout', formatDuration(udpIdleTimeout), 'must be greater than 0'])
   }
   return findings
 }
 
-function checkLinux({ linux: { conntrack, oomScoreAdj } }: Unchecked): Finding[] {
+function checkLinux({ conntrack, oomScoreAdj }: Unchecked): Finding[] {
   const linux = 'KubeProxyLinuxConfiguration'
   const block = `${linux}.KubeProxyConntrackConfiguration`
   return [
@@ -101,14 +107,14 @@ function checkLinux({ linux: { conntrack, oomScoreAdj } }: Unchecked): Finding[]
     ...period(conntrack.tcpCloseWaitTimeout, `${block}.TCPCloseWaitTimeout`, 'conntrack.tcpCloseWaitTimeout'),
     ...period(conntrack.udpTimeout, `${block}.UDPTimeout`, 'conntrack.udpTimeout'),
     ...period(conntrack.udpStreamTimeout, `${block}.UDPStreamTimeout`, 'conntrack.udpStreamTimeout'),
-    ...within(-1000, 1000, oomScoreAdj, `${linux}.OOMScoreAdj`, 'oomScoreAdj'),
+    ...within([-1000, 1000], oomScoreAdj, `${linux}.OOMScoreAdj`, 'oomScoreAdj'),
   ]
 }
 
 function checkMode(config: Unchecked): Finding[] {
   const { mode } = config
-  if (mode !== '' && !modes.includes(mode)) {
-    return [['Mode.ProxyMode', 'mode', mode, `must be one of ${modes.join(', ')}, or empty for iptables`]]
+  if (mode !== '' && !isOneOf(proxyModes, mode)) {
+    return [['Mode.ProxyMode', 'mode', mode, `must be one of ${proxyModes.join(', ')}, or empty for iptables`]]
   }
   if (mode === 'ipvs' && !featureEnabled(config, 'KubeProxyIPVS')) {
     return [['Mode.ProxyMode', 'mode', mode, 'needs the feature gate KubeProxyIPVS, which is off']]
@@ -181,7 +187,7 @@ function checkLocal(config: Unchecked): Finding[] {
   const { detectLocalMode: mode, detectLocal, clusterCIDRs } = config
   const block = 'DetectLocalConfiguration'
   if (mode === '') return []
-  if (!localModes.includes(mode)) {
+  if (!isOneOf(localModes, mode)) {
     return [['DetectLocalMode', 'detectLocalMode', mode, `must be one of ${localModes.join(', ')}, or empty`]]
   }
   if (mode === 'BridgeInterface' && detectLocal.bridgeInterface === '') {
@@ -219,7 +225,7 @@ function checkLogging(config: Unchecked): Finding[] {
   const findings: Finding[] = []
   const add = (path: string, value: unknown, message: string) => findings.push([path, path, value, message])
   if (flushFrequency <= 0) add('logging.flushFrequency', formatDuration(flushFrequency), 'must be greater than 0')
-  if (format !== 'text' && format !== 'json') add('logging.format', format, 'must be text or json')
+  if (!isOneOf(logFormats, format)) add('logging.format', format, `must be ${logFormats.join(' or ')}`)
   if (verbosity > maxLevel) add('logging.verbosity', verbosity, `must be at most ${maxLevel}`)
   if (vmodule.length > 0 && format !== 'text') add('logging.vmodule', format, 'is only supported with log format text')
   for (const [i, rule] of vmodule.entries()) {
@@ -229,7 +235,7 @@ function checkLogging(config: Unchecked): Finding[] {
     if (rule.verbosity > maxLevel) add(path, rule.verbosity, `must be at most ${maxLevel}`)
   }
   if (featureEnabled(config, 'LoggingAlphaOptions')) return findings
-  for (const stream of ['text', 'json'] as const) {
+  for (const stream of logFormats) {
     const options = config.logging.options[stream]
     const needsGate = 'needs the feature gate LoggingAlphaOptions'
     if (options.splitStream) add(`logging.options.${stream}.splitStream`, true, needsGate)

@@ -3,7 +3,7 @@
 import type { Backend, Held, Mode, Settings } from '../backend/backend.ts'
 import { findBackend } from '../backend/modes.ts'
 import type { Config } from '../config/configuration.ts'
-import { parsePortRange } from '../config/text.ts'
+import { parsePortRange } from '../config/value-syntax.ts'
 import { ProxyError } from '../lib/errors.ts'
 
 export function backendFor({ mode, settings }: { mode: Mode; settings: Settings }): Backend<Held> {
@@ -26,8 +26,8 @@ export function settingsOf(config: Config): Settings {
       udpTimeoutMs: config.ipvs.udpTimeout,
     },
     userspace: {
-      portRange: parsePortRange(config.userspace.portRange) ?? undefined,
-      udpTimeoutMs: config.userspace.udpTimeout,
+      portRange: parsePortRange(config.portRange) ?? undefined,
+      udpTimeoutMs: config.udpIdleTimeout,
       bindAddress: config.bindAddress,
     },
   }

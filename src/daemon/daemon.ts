@@ -97,7 +97,7 @@ export async function runDaemon({ options, backend, log, signal, onServing }: Da
     for (const family of families) await backend.prepare(views.of(family), log)
     if (options.initOnly) return log.info('initialised; exiting because of --init-only')
 
-    protectFromOom(config.linux.oomScoreAdj, log)
+    protectFromOom(config.oomScoreAdj, log)
     running.push(recorder.run(telling.signal))
     const engine = new Engine({
       backend,
@@ -217,7 +217,7 @@ async function usableFamilies(
 }
 
 function tune(config: Config, log: Logger): void {
-  const { conntrack } = config.linux
+  const { conntrack } = config
   const changed = tuneConntrack({
     max: conntrackMax({ maxPerCore: conntrack.maxPerCore, min: conntrack.min, cpus: countCpus() }),
     tcpEstablishedMs: conntrack.tcpEstablishedTimeout,

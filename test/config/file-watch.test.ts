@@ -24,7 +24,7 @@ describe('watching the configuration file', () => {
     watch = watchConfigFile(name, (reason) => reasons.push(reason))
   }
   const fired = () => vi.waitFor(() => expect(reasons).toHaveLength(1), { timeout: 5000, interval: 5 })
-  /** Events come in order, so once a later change is seen the earlier ones were judged and passed over. */
+  /** Events come in order: when a later change is reported, the earlier ones have been ignored. */
   const ignored = async () => {
     const marker = join(directory, 'marker')
     writeFileSync(marker, 'a')
@@ -47,7 +47,7 @@ describe('watching the configuration file', () => {
     rmSync(directory, { recursive: true })
   })
 
-  it('A24: tells of a write, once', async () => {
+  it('A24: reports a write once', async () => {
     start()
     writeFileSync(path, 'mode: nftables\n')
     await fired()
@@ -55,20 +55,20 @@ describe('watching the configuration file', () => {
     expect(reasons).toEqual(['was written to'])
   })
 
-  it('A24: tells of an append', async () => {
+  it('A24: reports an append', async () => {
     start()
     appendFileSync(path, 'masqueradeAll: true\n')
     await fired()
   })
 
-  it('A24: tells of a move', async () => {
+  it('A24: reports a move', async () => {
     start()
     renameSync(path, `${path}.old`)
     await fired()
     expect(reasons).toEqual(['was moved'])
   })
 
-  it('A24: ignores a chmod, and still sees the write after it', async () => {
+  it('A24: ignores a chmod, and still reports the write after it', async () => {
     start()
     chmodSync(path, 0o600)
     await ignored()
@@ -103,7 +103,7 @@ describe('watching the configuration file', () => {
     await ignored()
   })
 
-  it('says nothing after it was closed', async () => {
+  it('reports nothing after it was closed', async () => {
     start()
     watch.close()
     watch.close()
@@ -111,7 +111,7 @@ describe('watching the configuration file', () => {
     await ignored()
   })
 
-  it('fails at once if there is no such file', () => {
+  it('fails at once if the file does not exist', () => {
     start()
     expect(() => watchConfigFile(join(directory, 'none'), () => {})).toThrow('ENOENT')
   })

@@ -24,7 +24,7 @@ function failure(text: string): string {
   throw new Error('nothing was thrown')
 }
 
-/** The document of spec 2.4, in its compact form. */
+/** The default configuration as kube-proxy writes it, in compact form. */
 const defaultDocument = `
 apiVersion: kubeproxy.config.k8s.io/v1alpha1
 bindAddress: 0.0.0.0
@@ -64,7 +64,7 @@ describe('decoding a configuration file', () => {
     ])
   })
 
-  it('A9: warns about a repeated key; the last one counts, whole', () => {
+  it('A9: warns about a repeated key; only the last one counts', () => {
     const { config, warnings } = load(
       'iptables:\n  masqueradeBit: 3\nbindAddress: 1.1.1.1\niptables:\n  masqueradeAll: true\n',
     )
@@ -119,7 +119,7 @@ describe('decoding a configuration file', () => {
     )
   })
 
-  it('A11: takes IPv6 wildcards; one in brackets loads and is then invalid', () => {
+  it('A11: accepts IPv6 wildcards; a wildcard in brackets loads but is not valid', () => {
     expect(load('bindAddress: "::"\n').config.bindAddress).toBe('::')
     expect(load('bindAddress: ::0\n').config.bindAddress).toBe('::0')
     const { config } = load('bindAddress: "[::]"\n')
@@ -151,11 +151,11 @@ describe('decoding a configuration file', () => {
     })
   })
 
-  it('keeps an explicit zero where v1alpha1 can tell it from nothing, and only there', () => {
+  it('keeps an explicit zero where v1alpha1 distinguishes it from a missing value, and only there', () => {
     const { config } = load(
       'conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s}\niptables: {masqueradeBit: 0, localhostNodePorts: false, minSyncPeriod: 0s}\noomScoreAdj: 0\nclientConnection: {qps: 0}\n',
     )
-    expect(config.linux).toMatchObject({
+    expect(config).toMatchObject({
       oomScoreAdj: 0,
       conntrack: { maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0 },
     })
@@ -163,7 +163,7 @@ describe('decoding a configuration file', () => {
     expect(config.iptables.localhostNodePorts).toBe(false)
   })
 
-  it('chooses the block of the mode', () => {
+  it('uses the block of the mode', () => {
     const body =
       'iptables: {syncPeriod: 11s, minSyncPeriod: 2s, masqueradeAll: true, masqueradeBit: 1}\nipvs: {syncPeriod: 12s, minSyncPeriod: 3s}\nnftables: {syncPeriod: 13s, minSyncPeriod: 4s, masqueradeBit: 2}\n'
     const pick = (mode: string) => {
@@ -177,7 +177,7 @@ describe('decoding a configuration file', () => {
     expect(pick('nftables')).toEqual([13_000, 4000, false, 2])
   })
 
-  it('takes JSON, null, merge keys, booleans of YAML 1.1, and flush frequencies in nanoseconds', () => {
+  it('reads JSON, null, merge keys, booleans of YAML 1.1, and flush frequencies in nanoseconds', () => {
     const json = `{\n\t"apiVersion": "kubeproxy.config.k8s.io/v1alpha1",\n\t"kind": "KubeProxyConfiguration",\n\t"mode": "ipvs",\n\t"nodePortAddresses": null\n}`
     expect(loadConfigFile('f.json', json).config).toMatchObject({ mode: 'ipvs', nodePortAddresses: [] })
     const merged = load(
@@ -189,13 +189,13 @@ describe('decoding a configuration file', () => {
     expect(load('logging: {flushFrequency: 7s}\n').config.logging.flushFrequency).toBe(7000)
   })
 
-  it('reads the first document only, and says so', () => {
+  it('reads only the first document, and warns about the others', () => {
     const { config, warnings } = load('mode: ipvs\n---\nmode: nftables\n')
     expect(config.mode).toBe('ipvs')
     expect(warnings).toEqual(['f.yaml:4: only the first document of the file is read'])
   })
 
-  it('either loads or explains, whatever the file holds', () => {
+  it('either loads a file or explains what is wrong with it', () => {
     const piece = fc.oneof(
       fc.constantFrom(
         'mode',
@@ -245,15 +245,15 @@ describe('decoding a configuration file', () => {
     )
   })
 
-  it('takes fields of old releases: those of userspace mode count, others warn', () => {
+  it('reads fields of old releases: fields of userspace mode apply, the others only cause a warning', () => {
     const { config, warnings } = load(
       'mode: userspace\nportRange: 3000-4000\nudpIdleTimeout: 1s\nresourceContainer: /kube-proxy\n',
     )
-    expect(config.userspace).toEqual({ portRange: '3000-4000', udpTimeout: 1000 })
+    expect(config).toMatchObject({ portRange: '3000-4000', udpIdleTimeout: 1000 })
     expect(warnings).toEqual([expect.stringMatching(/^f\.yaml:6: resourceContainer: it has no effect/)])
     expect(load('resourceContainer: ""\nudpIdleTimeout: 0s\n')).toMatchObject({
       warnings: [],
-      config: { userspace: { udpTimeout: 250 } },
+      config: { udpIdleTimeout: 250 },
     })
   })
 })
@@ -275,7 +275,7 @@ describe('writing a configuration', () => {
     expect(text).not.toMatch(/udpIdleTimeout|resourceContainer|windowsRunAsService/)
   })
 
-  it('writes words that YAML 1.1 would take for something else as strings', () => {
+  it('quotes words that YAML 1.1 would not read as strings', () => {
     const { config } = load(
       'hostnameOverride: "on"\nipvs: {scheduler: "010"}\ndetectLocal: {bridgeInterface: "1:30"}\n',
     )
@@ -287,7 +287,7 @@ describe('writing a configuration', () => {
     ])
   })
 
-  it('loads what it wrote as the same configuration, whatever the values', () => {
+  it('loads a written configuration as the same configuration, whatever the values', () => {
     const periods = fc.record({
       syncPeriod: fc.integer({ min: 1, max: 1e8 }),
       minSyncPeriod: fc.integer({ min: 1, max: 1e8 }),
@@ -299,7 +299,8 @@ describe('writing a configuration', () => {
       featureGates: fc.dictionary(fc.stringMatching(/^[A-Za-z]{1,8}$/), fc.boolean(), { noNullPrototype: true }),
       nodePortAddresses: fc.array(fc.string(), { maxLength: 3 }),
       clusterCIDRs: fc.array(fc.stringMatching(/^[a-f0-9:./]{1,9}$/), { maxLength: 2 }),
-      userspace: fc.record({ portRange: fc.string(), udpTimeout: fc.integer({ min: 1, max: 1e6 }) }),
+      portRange: fc.string(),
+      udpIdleTimeout: fc.integer({ min: 1, max: 1e6 }),
     })
     fc.assert(
       fc.property(changes, periods, (change, period) => {
@@ -313,7 +314,7 @@ describe('writing a configuration', () => {
   it('has every field of the table in the default document, with its default', () => {
     const document = toV1alpha1(load('').config)
     for (const row of fieldSettings.filter((each) => each.omitted === undefined)) {
-      const path = row.path as string
+      const { path } = row
       if (/^(ipvs|nftables)\.(min)?[sS]yncPeriod$/.test(path)) continue
       expect(valueAt(document, path), path).toEqual(writeValue(row, row.fileDefault ?? row.default))
     }

@@ -17,7 +17,7 @@ describe('validation', () => {
     for (const mode of ['', 'iptables', 'ipvs', 'nftables', 'userspace']) expect(wrong(`mode: "${mode}"\n`)).toEqual([])
   })
 
-  it('A17: an empty health address is fine, an empty metrics address is not', () => {
+  it('A17: accepts an empty health address, but not an empty metrics address', () => {
     expect(wrong('', { healthzBindAddress: '' })).toEqual([])
     expect(wrong('', { metricsBindAddress: '' })).toEqual(['MetricsBindAddress'])
   })
@@ -30,7 +30,7 @@ describe('validation', () => {
     },
   )
 
-  it('A17: takes IPv4 and IPv6 addresses with a port', () => {
+  it('A17: accepts IPv4 and IPv6 addresses with a port', () => {
     for (const address of ['0.0.0.0:1', '[::]:65535']) expect(wrong('', { metricsBindAddress: address })).toEqual([])
   })
 
@@ -91,7 +91,7 @@ describe('validation', () => {
     expect(wrong('mode: ipvs\nfeatureGates: {KubeProxyIPVS: false}\n')).toEqual(['Mode.ProxyMode'])
   })
 
-  it('A21: the minimum must not be above the sync period', () => {
+  it('A21: refuses a minimum above the sync period', () => {
     const errors = validate(load('iptables: {syncPeriod: 1s, minSyncPeriod: 5s}\n'))
     expect(errors).toEqual([
       {
@@ -106,7 +106,7 @@ describe('validation', () => {
     expect(wrong('configSyncPeriod: -1s\n')).toEqual(['ConfigSyncPeriod'])
   })
 
-  it('A22: checks how local traffic is found', () => {
+  it('A22: checks the detection of local traffic', () => {
     expect(wrong('detectLocalMode: Guess\n')).toEqual(['DetectLocalMode'])
     expect(wrong('detectLocalMode: BridgeInterface\n')).toEqual(['DetectLocalConfiguration.InterfaceName'])
     expect(wrong('detectLocalMode: InterfaceNamePrefix\n')).toEqual(['DetectLocalConfiguration.InterfacePrefix'])
@@ -142,7 +142,7 @@ describe('validation', () => {
 })
 
 describe('feature gates', () => {
-  it('A25: knows the gates of kube-proxy and of others, and refuses the rest', () => {
+  it('A25: accepts the gates of kube-proxy and of other components, and refuses unknown gates', () => {
     for (const name of [
       'AllowServiceExternalIPs',
       'WatchListClient',
@@ -160,7 +160,7 @@ describe('feature gates', () => {
     expect(wrong('featureGates: {PreferSameTrafficDistribution: false}\n')).toEqual(['featureGates'])
   })
 
-  it('has defaults, which a stage switch changes and the own value changes last', () => {
+  it('uses the value of a gate, else the switch of its stage, else its default', () => {
     const enabled = (gates: Record<string, boolean>, name: string) => featureEnabled({ featureGates: gates }, name)
     expect(enabled({}, 'WatchListClient')).toBe(true)
     expect(enabled({}, 'NativeHistograms')).toBe(false)
@@ -176,7 +176,7 @@ describe('feature gates', () => {
     })
   })
 
-  it('remarks on gates that are on their way out', () => {
+  it('warns about gates that a future release will remove', () => {
     expect(gateWarnings({ WatchListClient: true, AllAlpha: true })).toEqual([])
     expect(gateWarnings({ NFTablesProxyMode: true })).toHaveLength(1)
   })

@@ -1,11 +1,9 @@
-// The flag table as people read it: the usage text, and docs/flags.md.
+// Formats the settings and flag tables for people: the usage text, and docs/flags.md. Pure.
 
-import { fileDefault } from '../configuration.ts'
-import { showValue } from '../setting.ts'
+import { codecs } from '../codecs.ts'
+import { type FlagSetting, fileDefault, type Setting, showValue } from '../setting.ts'
 import { fieldSettings } from '../settings-table.ts'
-import { codecs } from '../values.ts'
 import { flagSettings } from './flag-table.ts'
-import type { FlagSetting } from './pflag.ts'
 
 const width = 100
 const indent = 10
@@ -28,13 +26,12 @@ export function usage(): string {
   ].join('\n')
 }
 
-/** Markdown; a test keeps docs/flags.md equal to it. */
+/** Returns docs/flags.md; a test checks that the file is up to date. */
 export function flagDocs(): string {
-  const fields = fieldSettings.filter((row) => row.path !== undefined)
   return [
     '# Flags and configuration fields',
     '',
-    'Made from the table in `src/config/settings-table.ts` and `src/config/flags/flag-table.ts`: run `npx vitest run test/config/flags/options.test.ts -u` after a change.',
+    'Generated from the tables in `src/config/settings-table.ts` and `src/config/flags/flag-table.ts`: run `npx vitest run test/config/flags/options.test.ts -u` after a change.',
     '',
     '`--config` names a KubeProxyConfiguration (`kubeproxy.config.k8s.io/v1alpha1`). It replaces every flag that has a field in it,',
     'except those marked "Counts also with --config".',
@@ -45,20 +42,20 @@ export function flagDocs(): string {
     '| --- | --- | --- | --- | --- |',
     ...flagSettings.map(
       (row) =>
-        `| ${names(row)} | ${cell(typeOf(row) || 'bool')} | ${code(defaultOf(row))} | ${code(row.path ?? '')} | ${cell(remarks(row))} |`,
+        `| ${names(row)} | ${cell(typeOf(row) || 'bool')} | ${code(defaultOf(row))} | ${code(row.path ?? '')} | ${cell(helpOf(row))} |`,
     ),
     '',
     '## Fields',
     '',
     '| Field | Type | Default | Flag | What it does |',
     '| --- | --- | --- | --- | --- |',
-    ...fields
-      .toSorted((a, b) => ((a.path as string) < (b.path as string) ? -1 : 1))
+    ...fieldSettings
+      .toSorted((a, b) => (a.path < b.path ? -1 : 1))
       .map((row) => {
         const value = showValue(row, fileDefault(row))
         const flag = row.flag === undefined ? '' : `--${row.flag}`
-        const help = row.deprecated === undefined ? row.help : `${row.help} Deprecated: ${row.deprecated}.`
-        return `| ${code(row.path as string)} | ${cell(fieldType(row.kind))} | ${code(value)} | ${code(flag)} | ${cell(help)} |`
+        const help = cell(`${row.help}${deprecationOf(row)}`)
+        return `| ${code(row.path)} | ${cell(fieldType(row.kind))} | ${code(value)} | ${code(flag)} | ${help} |`
       }),
     '',
   ].join('\n')
@@ -70,14 +67,17 @@ function usageOf(row: FlagSetting): string {
   const preset = defaultOf(row)
   const bare = codecs[row.kind].bare !== undefined && row.kind !== 'bool' ? '[=true]' : ''
   const head = `  ${short}--${row.flag}${type === '' ? '' : ` ${type}`}${bare}`
-  const words = `${remarks(row)}${preset === '' || preset === 'false' ? '' : ` (default ${preset})`}`
+  const words = `${helpOf(row)}${preset === '' || preset === 'false' ? '' : ` (default ${preset})`}`
   return [head, ...wrap(words)].join('\n')
 }
 
-function remarks(row: FlagSetting): string {
+function helpOf(row: FlagSetting): string {
   const beats = row.beatsFile && row.path !== undefined ? ' Counts also with --config.' : ''
-  return `${row.help}${beats}${row.deprecated === undefined ? '' : ` Deprecated: ${row.deprecated}.`}`
+  return `${row.help}${beats}${deprecationOf(row)}`
 }
+
+const deprecationOf = ({ deprecated }: Setting): string =>
+  deprecated === undefined ? '' : ` Deprecated: ${deprecated}.`
 
 function wrap(text: string): string[] {
   const lines: string[] = []

@@ -1,105 +1,94 @@
-// From the command line to what the daemon runs with: flags, the configuration file, defaults, validation.
+// Resolves a command line to the options of the daemon: flags, the configuration file, defaults and validation. Pure.
 
 import { describeError, ProxyError } from '../../lib/errors.ts'
 import { type Config, masqueradeBlock, type Unchecked } from '../configuration.ts'
-import {
-  fromFlags,
-  type Given,
-  withDeprecatedPorts,
-  withHostname,
-  withLoggingFlags,
-  withPlatformDefaults,
-} from '../defaults.ts'
+import { fromFlags, withDeprecatedPorts, withHostname, withLoggingFlags, withPlatformDefaults } from '../defaults.ts'
 import { gateWarnings } from '../gates.ts'
 import { type Loaded, loadConfigFile } from '../load.ts'
 import { showValue } from '../setting.ts'
 import { settingByPath } from '../settings-table.ts'
 import { type FieldError, isValid, validate } from '../validate.ts'
 import { flagSettings } from './flag-table.ts'
-import { parseFlags } from './pflag.ts'
+import { parseFlags } from './parse-flags.ts'
 
 export interface Options {
   readonly config: Config
-  /** '' if none. */
+  /** '' if there is none. */
   readonly configFile: string
   readonly writeConfigTo: string
   readonly cleanup: boolean
-  /** False: `--cleanup` is to leave IPVS virtual servers alone (`--cleanup-ipvs=false`). */
+  /** If false, `--cleanup` leaves IPVS virtual servers alone (`--cleanup-ipvs=false`). */
   readonly cleanupIpvs: boolean
   readonly initOnly: boolean
   readonly master: string
-  /** '' if not asked for, 'true', 'raw', or the version to report (`v1.2.3`), which does not end the program. */
+  /** '', 'true', 'raw', or the version to report (`v1.2.3`). Only 'true' and 'raw' end the program. */
   readonly version: string
   readonly help: boolean
-  /** Each to be logged once. */
+  /** Lines to log once. */
   readonly warnings: readonly string[]
-  /** Every flag by name with its effective text, for the log and for /flagz. A file does not change them. */
+  /** Text of every flag by name, for the log and for /flagz. A file does not change it. */
   readonly flags: ReadonlyMap<string, string>
+  /** Names of the flags that were given. */
   readonly given: ReadonlySet<string>
 }
 
 /**
- * Throws a ProxyError: 'usage' if the command line cannot be parsed, 'config' if the configuration is bad. With `help`,
- * or `version` 'true' or 'raw', nothing beyond the command line is looked at and `config` holds the defaults.
+ * Throws a ProxyError: 'usage' if the command line cannot be parsed, 'config' if the configuration is not valid. With `help`,
+ * or `version` 'true' or 'raw', no file is read and `config` holds the defaults.
  */
 export function resolveOptions(argv: readonly string[], readFile: (path: string) => string): Options {
-  const { given, rest, warnings } = parseFlags(flagSettings, argv)
-  const flag = (name: string) => (given.get(name) ?? flagSettings.find((row) => row.flag === name)?.default) as unknown
+  const commandLine = parseFlags(flagSettings, argv)
+  const { values, rest, warnings } = commandLine
   const stray = rest.find((argument) => argument !== '')
-  const help = flag('help') as boolean
-  if (stray !== undefined && !help) {
+  if (stray !== undefined && !values.help) {
     throw new ProxyError('usage', `unexpected argument ${JSON.stringify(stray)}: allowed are flags only`)
   }
-  const version = flag('version') === 'false' ? '' : (flag('version') as string)
-  const configFile = flag('config') as string
-  const onlyPrints = help || version === 'true' || version === 'raw'
-  const { config, more } = onlyPrints
-    ? { config: withPlatformDefaults(fromFlags(new Map())) as Config, more: [] }
-    : resolveConfig({ given, readFile, configFile, applyPorts: flag('write-config-to') === '', ports: portsOf(flag) })
+  const version = values.version === 'false' ? '' : values.version
+  const onlyPrints = values.help || version === 'true' || version === 'raw'
+  const { config, configWarnings } = onlyPrints
+    ? { config: defaultConfig(), configWarnings: [] }
+    : resolveConfig(commandLine, readFile)
   return {
     config,
-    configFile,
-    writeConfigTo: flag('write-config-to') as string,
-    cleanup: (flag('cleanup') as boolean) || (flag('cleanup-iptables') as boolean),
-    cleanupIpvs: flag('cleanup-ipvs') as boolean,
-    initOnly: flag('init-only') as boolean,
-    master: flag('master') as string,
+    configFile: values.config,
+    writeConfigTo: values['write-config-to'],
+    cleanup: values.cleanup || values['cleanup-iptables'],
+    cleanupIpvs: values['cleanup-ipvs'],
+    initOnly: values['init-only'],
+    master: values.master,
     version,
-    help,
-    warnings: [...warnings, ...more],
-    flags: new Map(flagSettings.map((row) => [row.flag, showValue(row, given.get(row.flag) ?? row.default)])),
-    given: new Set(given.keys()),
+    help: values.help,
+    warnings: [...warnings, ...configWarnings],
+    flags: new Map(flagSettings.map((row) => [row.flag, showValue(row, values[row.flag])])),
+    given: commandLine.given,
   }
 }
 
-interface Inputs {
-  readonly given: Given
-  readonly readFile: (path: string) => string
-  readonly configFile: string
-  readonly applyPorts: boolean
-  readonly ports: { readonly healthz: number; readonly metrics: number }
+type Flags = ReturnType<typeof parseFlags<(typeof flagSettings)[number]>>
+
+/** The defaults are valid, which the tests check for every mode. */
+const defaultConfig = (): Config => checked(withPlatformDefaults(fromFlags(parseFlags(flagSettings, []))), () => '')
+
+function resolveConfig(flags: Flags, readFile: (path: string) => string): { config: Config; configWarnings: string[] } {
+  const configFile = flags.values.config
+  const loaded = configFile === '' ? undefined : load(configFile, readFile)
+  const built = loaded === undefined ? configOfFlags(flags) : withLoggingFlags(loaded.config, flags)
+  const unchecked = withHostname(withPlatformDefaults(built), flags)
+  const config = checked(unchecked, (error) => describe(error, { unchecked, flags, loaded }))
+  return { config, configWarnings: [...(loaded?.warnings ?? []), ...gateWarnings(config.featureGates)] }
 }
 
-const portsOf = (flag: (name: string) => unknown): Inputs['ports'] => ({
-  healthz: flag('healthz-port') as number,
-  metrics: flag('metrics-port') as number,
-})
-
-function resolveConfig(inputs: Inputs): { config: Config; more: string[] } {
-  const { given, configFile } = inputs
-  const loaded = configFile === '' ? undefined : load(configFile, inputs.readFile)
-  const made = loaded === undefined ? configOfFlags(inputs) : withLoggingFlags(loaded.config, given)
-  const config = withHostname(withPlatformDefaults(made), given)
-  if (!isValid(config)) {
-    const errors = validate(config).map((error) => describe(error, config, given, loaded && { configFile, loaded }))
-    throw new ProxyError('config', errors.join('; '))
-  }
-  return { config, more: [...(loaded?.warnings ?? []), ...gateWarnings(config.featureGates)] }
+/** Throws an error that describes every invalid field. */
+function checked(config: Unchecked, describeField: (error: FieldError) => string): Config {
+  if (isValid(config)) return config
+  throw new ProxyError('config', validate(config).map(describeField).join('; '))
 }
 
-function configOfFlags({ given, applyPorts, ports }: Inputs): Unchecked {
-  const config = fromFlags(given)
-  return applyPorts ? withDeprecatedPorts(config, ports) : config
+function configOfFlags(flags: Flags): Unchecked {
+  const { values } = flags
+  const config = fromFlags(flags)
+  if (values['write-config-to'] !== '') return config
+  return withDeprecatedPorts(config, { healthz: values['healthz-port'], metrics: values['metrics-port'] })
 }
 
 function load(path: string, readFile: (path: string) => string): Loaded {
@@ -112,28 +101,30 @@ function load(path: string, readFile: (path: string) => string): Loaded {
   return loadConfigFile(path, text)
 }
 
-/** Where the value came from, what it is, and what is allowed. */
-function describe(
-  error: FieldError,
-  config: Unchecked,
-  given: Given,
-  file: { configFile: string; loaded: Loaded } | undefined,
-): string {
-  const field = error.path.replace(/\[\d+\]$/, '')
-  if (field === 'metricsBindAddress' && config.metricsBindAddress === '') {
-    return '--metrics-port: given 0, must be a port from 1 to 65535: the metrics server cannot be turned off'
-  }
-  const told = `given ${JSON.stringify(error.value)}, ${error.message}`
-  const row = settingByPath.get(field)
-  if (file === undefined || (row?.beatsFile && row.flag !== undefined && given.has(row.flag))) {
-    return `--${flagOf(field, config)}: ${told}`
-  }
-  const line = file.loaded.lines.get(error.path) ?? file.loaded.lines.get(field)
-  return `${file.configFile}${line === undefined ? '' : `:${line}`}: ${error.path}: ${told}`
+interface Origin {
+  readonly unchecked: Unchecked
+  readonly flags: Flags
+  /** Undefined without a file. */
+  readonly loaded: Loaded | undefined
 }
 
-/** Without a file the nftables block is fed by the flags of the iptables block. */
+/** Says where the value came from, what it is, and what is allowed. */
+function describe(error: FieldError, { unchecked, flags, loaded }: Origin): string {
+  const field = error.path.replace(/\[\d+\]$/, '')
+  if (field === 'metricsBindAddress' && unchecked.metricsBindAddress === '') {
+    return '--metrics-port: given 0, must be a port from 1 to 65535: the metrics server cannot be turned off'
+  }
+  const problem = `given ${JSON.stringify(error.value)}, ${error.message}`
+  const row = settingByPath.get(field)
+  if (loaded === undefined || (row?.beatsFile && row.flag !== undefined && flags.given.has(row.flag))) {
+    return `--${flagOf(field, unchecked)}: ${problem}`
+  }
+  const line = loaded.lines.get(error.path) ?? loaded.lines.get(field)
+  return `${flags.values.config}${line === undefined ? '' : `:${line}`}: ${error.path}: ${problem}`
+}
+
+/** Without a file, the flags of the iptables block feed the nftables block. */
 function flagOf(field: string, config: Unchecked): string {
-  const stand = masqueradeBlock(config.mode) === 'nftables' ? field.replace(/^nftables\./, 'iptables.') : field
-  return settingByPath.get(field)?.flag ?? settingByPath.get(stand)?.flag ?? field
+  const source = masqueradeBlock(config.mode) === 'nftables' ? field.replace(/^nftables\./, 'iptables.') : field
+  return settingByPath.get(field)?.flag ?? settingByPath.get(source)?.flag ?? field
 }

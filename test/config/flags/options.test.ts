@@ -6,7 +6,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { flagDocs, usage } from '../../../src/config/flags/flag-help.ts'
 import { flagSettings } from '../../../src/config/flags/flag-table.ts'
 import { type Options, resolveOptions } from '../../../src/config/flags/options.ts'
-import { parseFlags } from '../../../src/config/flags/pflag.ts'
+import { parseFlags } from '../../../src/config/flags/parse-flags.ts'
 import { parseValue, showValue } from '../../../src/config/setting.ts'
 import { ProxyError } from '../../../src/lib/errors.ts'
 
@@ -44,12 +44,12 @@ const problem = (flags: string, file?: string): string => {
 }
 
 describe('resolving flags without a file', () => {
-  it('A1: takes the iptables sync flags in iptables mode', () => {
+  it('A1: uses the iptables sync flags in iptables mode', () => {
     const { config } = resolve('--iptables-sync-period=36s --iptables-min-sync-period=3s --proxy-mode=iptables')
     expect([config.syncPeriod, config.minSyncPeriod]).toEqual([36_000, 3000])
   })
 
-  it('A2: takes the ipvs sync flags, and only those, in ipvs mode', () => {
+  it('A2: uses only the ipvs sync flags in ipvs mode', () => {
     const { config } = resolve(
       '--iptables-sync-period=36s --iptables-min-sync-period=3s --ipvs-sync-period=16s --ipvs-min-sync-period=7s --proxy-mode=ipvs',
     )
@@ -61,7 +61,7 @@ describe('resolving flags without a file', () => {
     expect([config.syncPeriod, config.minSyncPeriod]).toEqual([30_000, 1000])
   })
 
-  it('A4: takes the iptables sync flags in nftables and userspace mode too', () => {
+  it('A4: uses the iptables sync flags in nftables and userspace mode too', () => {
     expect(resolve('--proxy-mode=nftables --iptables-sync-period=40s').config.syncPeriod).toBe(40_000)
     expect(resolve('--proxy-mode=userspace --iptables-sync-period=40s').config.syncPeriod).toBe(40_000)
   })
@@ -85,7 +85,7 @@ describe('resolving flags without a file', () => {
     const { config } = resolve(
       '--conntrack-max-per-core=0 --conntrack-min=0 --conntrack-tcp-timeout-established=0 --conntrack-tcp-timeout-close-wait=0',
     )
-    expect(config.linux.conntrack).toMatchObject({
+    expect(config.conntrack).toMatchObject({
       maxPerCore: 0,
       min: 0,
       tcpEstablishedTimeout: 0,
@@ -107,7 +107,7 @@ describe('resolving flags without a file', () => {
     ['1.2.3.4', '1.2.3.4:12345'],
     ['1.2.3.4:1', '1.2.3.4:1'],
     ['fd00:1::5', '[fd00:1::5]:12345'],
-  ])('A15: --healthz-port completes %s to %s', (address, result) => {
+  ])('A15: --healthz-port turns %s into %s', (address, result) => {
     const options = resolve(`--healthz-port=12345 --healthz-bind-address=${address}`)
     expect(options.config.healthzBindAddress).toBe(result)
     expect(options.warnings).toEqual(['flag --healthz-port is deprecated: use --healthz-bind-address'])
@@ -119,7 +119,7 @@ describe('resolving flags without a file', () => {
     expect(error.message).toBe('--healthz-bind-address: given "[fd00:1::5]", allowed: IP, IP:port or [IPv6]:port')
   })
 
-  it('completes an address without port although no port flag is given, but not for --write-config-to', () => {
+  it('appends the default port to an address without a port, but not for --write-config-to', () => {
     expect(resolve('--metrics-bind-address=1.2.3.4').config.metricsBindAddress).toBe('1.2.3.4:10249')
     expect(problem('--metrics-bind-address=1.2.3.4 --write-config-to=x')).toBe(
       '--metrics-bind-address: given "1.2.3.4", must be IP:port',
@@ -131,7 +131,7 @@ describe('resolving flags without a file', () => {
     expect(problem('--metrics-port=0')).toMatch(/^--metrics-port: given 0, /)
   })
 
-  it('takes an empty --bind-address, --healthz-bind-address or --metrics-bind-address and changes nothing', () => {
+  it('accepts an empty --bind-address, --healthz-bind-address or --metrics-bind-address and changes nothing', () => {
     const { config } = resolve('--bind-address= --healthz-bind-address= --metrics-bind-address=')
     expect(config).toMatchObject({
       bindAddress: '0.0.0.0',
@@ -140,7 +140,7 @@ describe('resolving flags without a file', () => {
     })
   })
 
-  it('A18: knows userspace, and names what is allowed for any other mode', () => {
+  it('A18: accepts userspace, and lists the allowed modes for an unknown mode', () => {
     expect(resolve('--proxy-mode=userspace').config.mode).toBe('userspace')
     expect(resolve('').config.mode).toBe('iptables')
     expect(problem('--proxy-mode=kernelspace')).toBe(
@@ -208,7 +208,7 @@ describe('resolving flags with a file', () => {
     )
   })
 
-  it('keeps the flags that are no fields', () => {
+  it('keeps the flags that have no field', () => {
     const options = resolve('--master=http://x --cleanup --init-only --write-config-to=y', '')
     expect(options).toMatchObject({ master: 'http://x', cleanup: true, initOnly: true, writeConfigTo: 'y' })
   })
@@ -229,7 +229,7 @@ describe('resolving flags with a file', () => {
     expect(resolve('--healthz-port=0', '').config.healthzBindAddress).toBe('0.0.0.0:10256')
   })
 
-  it('says which file cannot be read', () => {
+  it('names the file that cannot be read', () => {
     const error = failure(() => resolveOptions(['--config=/nowhere'], () => readFileSync('/nowhere/at/all', 'utf8')))
     expect(error.code).toBe('config')
     expect(error.message).toMatch(/^--config: cannot read \/nowhere: .*ENOENT/)
@@ -242,7 +242,7 @@ describe('resolving flags with a file', () => {
     })
     afterAll(() => rmSync(directory, { recursive: true }))
 
-    it('takes a real file', () => {
+    it('reads a real file', () => {
       const path = join(directory, 'config.conf')
       writeFileSync(path, `${header}mode: ipvs\n`)
       const options = resolveOptions(['--config', path], (name) => readFileSync(name, 'utf8'))
@@ -252,27 +252,30 @@ describe('resolving flags with a file', () => {
 })
 
 describe('flags of old releases', () => {
-  it('feeds userspace mode from --proxy-port-range and --udp-timeout', () => {
+  it('applies --proxy-port-range and --udp-timeout to userspace mode', () => {
     const { config, warnings } = resolve('--proxy-mode=userspace --proxy-port-range=3000-4000 --udp-timeout=1s')
-    expect(config.userspace).toEqual({ portRange: '3000-4000', udpTimeout: 1000 })
+    expect(config).toMatchObject({ portRange: '3000-4000', udpIdleTimeout: 1000 })
     expect(warnings).toEqual([])
     expect(failure(() => resolve('--proxy-port-range=9-1')).message).toContain('--proxy-port-range: given "9-1"')
     expect(problem('--proxy-mode=userspace --udp-timeout=0')).toContain('--udp-timeout: given "0s"')
   })
 
-  it('takes --cleanup-iptables for --cleanup, and --cleanup-ipvs', () => {
+  it('reads --cleanup-iptables as --cleanup, and accepts --cleanup-ipvs', () => {
     expect(resolve('--cleanup-iptables')).toMatchObject({ cleanup: true, cleanupIpvs: true })
     expect(resolve('--cleanup --cleanup-ipvs=false')).toMatchObject({ cleanup: true, cleanupIpvs: false })
   })
 
-  it('warns once about one without effect', () => {
+  it('warns once about a flag without effect', () => {
     expect(resolve('--resource-container=/a --resource-container=/b').warnings).toHaveLength(1)
     expect(resolve('--boot-id-file=x').warnings).toHaveLength(1)
   })
 })
 
 describe('pflag syntax', () => {
-  const given = (...argv: string[]) => Object.fromEntries(parseFlags(flagSettings, argv).given)
+  const given = (...argv: string[]) => {
+    const { values, given: names } = parseFlags(flagSettings, argv)
+    return Object.fromEntries(Object.entries(values).filter(([name]) => names.has(name)))
+  }
 
   it.each([
     [['-v4'], { v: 4 }],
@@ -338,7 +341,7 @@ describe('pflag syntax', () => {
     expect(resolveArgs(['--help', 'stray']).help).toBe(true)
   })
 
-  it('looks at no file for --version and --help, but does for --version=false and a version to report', () => {
+  it('reads no file for --version and --help, but reads it for --version=false and a version to report', () => {
     expect(resolveArgs(['--version', '--config=missing']).version).toBe('true')
     expect(resolveArgs(['-h', '--config=missing']).help).toBe(true)
     expect(resolveArgs(['--version=false']).version).toBe('')
@@ -356,7 +359,7 @@ describe('pflag syntax', () => {
     expect(names).toEqual(new Set(['v', 'nodeport-addresses', 'feature-gates']))
   })
 
-  it('reads back what it shows, whatever the value', () => {
+  it('parses the text that it shows, whatever the value', () => {
     const word = fc.stringMatching(/^[a-z0-9.:/-]{0,12}$/)
     const texts: Record<string, fc.Arbitrary<string>> = {
       string: word,
@@ -387,8 +390,7 @@ describe('pflag syntax', () => {
           .constantFrom(...flagSettings)
           .chain((row) => fc.tuple(fc.constant(row), texts[row.kind] as fc.Arbitrary<string>)),
         ([row, text]) => {
-          const value = parseFlags(flagSettings, [`--${row.flag}=${text}`]).given.get(row.flag)
-          if (value === undefined) throw new Error(`${row.flag} did not take ${text}`)
+          const value = parseFlags(flagSettings, [`--${row.flag}=${text}`]).values[row.flag]
           const shown = showValue(row, value).replace(/^\[(.*)\]$/, row.kind === 'list' ? '$1' : '[$1]')
           expect(parseValue(row, shown, row.default, true)).toEqual(value)
         },

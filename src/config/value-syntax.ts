@@ -1,4 +1,4 @@
-// How Go and pflag read single values from text: booleans, integers, lists, sizes, ranges, addresses.
+// Parses single values as Go and pflag do: booleans, integers, lists, sizes, port ranges and addresses. Pure.
 
 import { parseIp } from '../lib/ip.ts'
 import { parseDuration } from '../lib/time.ts'
@@ -8,40 +8,42 @@ export interface VerbosityRule {
   readonly verbosity: number
 }
 
-/** First and last port of a range; null for none at all (empty, or port 0). Undefined: not a range. */
+/** Returns the first and last port of a range, null for an empty range ('' or port 0), or undefined if the text is not a range. */
 export function parsePortRange(given: string): readonly [number, number] | null | undefined {
   const trimmed = given.trim()
   if (trimmed === '') return null
   const match = /^(\d{1,6})(?:([-+])(\d{1,6}))?$/.exec(trimmed)
   if (match === null) return undefined
-  const low = Number(match[1])
-  const other = match[3] === undefined ? low : Number(match[3])
-  const high = match[2] === '+' ? low + other : other
+  const [, first, separator, second = first] = match
+  const low = Number(first)
+  const high = separator === '+' ? low + Number(second) : Number(second)
   if (low > 65535 || high > 65535 || high < low) return undefined
   return low === 0 ? null : [low, high]
 }
 
-/** Bytes of a Kubernetes quantity such as `2Ki`, rounded up; undefined if it is none. */
+/** Returns the bytes of a Kubernetes quantity such as `2Ki`, rounded up, or undefined if the text is not a quantity. */
 export function quantityBytes(given: string): number | undefined {
   const match = /^([+-]?(?:\d+\.?\d*|\.\d+))(?:([numkMGTPE]|[KMGTPE]i)|[eE]([+-]?\d+))?$/.exec(given)
   if (match === null) return undefined
-  const suffix = match[2] ?? ''
-  const power = suffix.endsWith('i') ? 2 ** (10 * ('KMGTPE'.indexOf(suffix.charAt(0)) + 1)) : 10 ** decimalPower(suffix)
-  return Math.ceil(Number(match[1]) * power * 10 ** Number(match[3] ?? 0))
+  const [, number, suffix = '', exponent = 0] = match
+  return Math.ceil(Number(number) * unitOf(suffix) * 10 ** Number(exponent))
 }
 
-function decimalPower(suffix: string): number {
-  return suffix === '' ? 0 : 3 * ('num'.includes(suffix) ? 'num'.indexOf(suffix) - 3 : 'kMGTPE'.indexOf(suffix) + 1)
+function unitOf(suffix: string): number {
+  if (suffix.endsWith('i')) return 1024 ** ('KMGTPE'.indexOf(suffix.charAt(0)) + 1)
+  // Steps of a thousand, from n (-3) over no suffix (0) to E (6).
+  return 1000 ** (['n', 'u', 'm', '', 'k', 'M', 'G', 'T', 'P', 'E'].indexOf(suffix) - 3)
 }
 
 export function parseQuantity(given: string): string | undefined {
   const bytes = quantityBytes(given)
-  return bytes === undefined ? undefined : bytes === 0 ? '0' : given
+  if (bytes === undefined) return undefined
+  return bytes === 0 ? '0' : given
 }
 
 export function goDuration(given: string): number | undefined {
   const ms = parseDuration(given)
-  // Go keeps durations as nanoseconds in 64 bits and refuses what does not fit.
+  // Go stores a duration as nanoseconds in 64 bits and refuses a longer one.
   return ms === undefined || Math.abs(ms) > 2 ** 63 / 1e6 ? undefined : ms
 }
 
@@ -50,16 +52,22 @@ export function parseBool(given: string): boolean | undefined {
   return ['0', 'f', 'F', 'FALSE', 'false', 'False'].includes(given) ? false : undefined
 }
 
-/** Go's base-0 integers: `0x`, `0o`, `0b`, a leading zero for octal, and underscores between digits. */
+/** Parses Go's base-0 integers: `0x`, `0o`, `0b`, a leading zero for octal, and underscores between digits. */
 export function parseInteger(given: string): number | undefined {
   const match = /^([+-]?)(0[xX]_?|0[oO]_?|0[bB]_?|0_?(?=\d))?([\da-fA-F]+(?:_[\da-fA-F]+)*)$/.exec(given)
   if (match === null) return undefined
-  const prefix = (match[2] ?? '').toLowerCase().replace('_', '')
-  const base = prefix === '0x' ? 16 : prefix === '0b' ? 2 : prefix === '' ? 10 : 8
-  const digits = (match[3] as string).replaceAll('_', '')
+  const [, sign, prefix = '', separated = ''] = match
+  const base = baseOf(prefix.toLowerCase().replace('_', ''))
+  const digits = separated.replaceAll('_', '')
   if ([...digits].some((digit) => Number.parseInt(digit, 16) >= base)) return undefined
   const size = Number.parseInt(digits, base)
-  return match[1] === '-' && size !== 0 ? -size : size
+  return sign === '-' && size !== 0 ? -size : size
+}
+
+function baseOf(prefix: string): number {
+  if (prefix === '') return 10
+  if (prefix === '0x') return 16
+  return prefix === '0b' ? 2 : 8
 }
 
 export function parseLevel(given: string): number | undefined {
@@ -88,7 +96,7 @@ export function parseGates(given: string): Record<string, boolean> | undefined {
   return Object.fromEntries(gates)
 }
 
-/** One CSV record by RFC 4180, as pflag reads a list; an empty text is an empty list. */
+/** Parses one CSV record by RFC 4180, as pflag reads a list. An empty text is an empty list. */
 export function parseCsv(given: string): string[] | undefined {
   if (given === '') return []
   const fields: string[] = []
@@ -96,9 +104,10 @@ export function parseCsv(given: string): string[] | undefined {
   for (;;) {
     const match = /^(?:"((?:[^"]|"")*)"|([^",]*))(,|$)/.exec(rest)
     if (match === null) return undefined
-    fields.push(match[1] === undefined ? (match[2] as string) : match[1].replaceAll('""', '"'))
-    if (match[3] === '') return fields
-    rest = rest.slice(match[0].length)
+    const [whole, quoted, bare = '', separator] = match
+    fields.push(quoted?.replaceAll('""', '"') ?? bare)
+    if (separator === '') return fields
+    rest = rest.slice(whole.length)
   }
 }
 
@@ -107,10 +116,12 @@ export function formatCsv(fields: readonly string[]): string {
   return fields.map(quoted).join(',')
 }
 
-/** Host and port of `host:port` or `[host]:port`, the port still a text that may be no number. */
+/** Splits `host:port` or `[host]:port`. The port is a text that may not be a number. */
 export function splitAddress(given: string): { host: string; port: string } | undefined {
   const match = /^(?:\[([^[\]]*)\]|([^:[\]]*)):([^:[\]]*)$/.exec(given)
-  return match === null ? undefined : { host: (match[1] ?? match[2]) as string, port: match[3] as string }
+  if (match === null) return undefined
+  const [, bracketed, bare = '', port = ''] = match
+  return { host: bracketed ?? bare, port }
 }
 
 export function isIpPort(given: string): boolean {

@@ -1,22 +1,21 @@
-// The command-line syntax of Kubernetes programs (pflag): no other parser takes `-v=4`, bare booleans and lists the way it does.
+// Parses the command-line syntax of Kubernetes programs (pflag): no other parser reads `-v=4`, bare booleans and lists in this way. Pure.
 
 import { ProxyError } from '../../lib/errors.ts'
-import { parseValue, type Setting } from '../setting.ts'
-import { codecs, type Value } from '../values.ts'
+import { codecs, type Value } from '../codecs.ts'
+import { type CommandLine, type FlagSetting, type FlagValues, parseValue, type TypedSetting } from '../setting.ts'
 
-export type FlagSetting = Setting & { readonly flag: string }
-
-export interface ParsedFlags {
-  /** Values of the flags that were given. */
-  readonly given: ReadonlyMap<string, Value>
-  /** Arguments that are no flags. */
+export interface ParsedFlags<R extends TypedSetting> extends CommandLine<R> {
+  /** Arguments that are not flags. */
   readonly rest: readonly string[]
-  /** One for each deprecated flag that was used. */
+  /** One warning for each deprecated flag that was given. */
   readonly warnings: readonly string[]
 }
 
-/** Throws a ProxyError with code 'usage' that names the flag, what was given and what is allowed. */
-export function parseFlags(table: readonly FlagSetting[], argv: readonly string[]): ParsedFlags {
+/** Throws a ProxyError with code 'usage' that names the flag, the given text and what is allowed. */
+export function parseFlags<R extends TypedSetting & FlagSetting>(
+  table: readonly R[],
+  argv: readonly string[],
+): ParsedFlags<R> {
   const given = new Map<string, Value>()
   const rest: string[] = []
   const queue = [...argv]
@@ -26,16 +25,24 @@ export function parseFlags(table: readonly FlagSetting[], argv: readonly string[
       break
     }
     if (argument === '-' || !argument.startsWith('-')) rest.push(argument)
-    else if (argument.startsWith('--')) takeLong(table, argument, queue, given)
-    else takeShort(table, argument, queue, given)
+    else if (argument.startsWith('--')) parseLong(table, argument, queue, given)
+    else parseShort(table, argument, queue, given)
   }
   const warnings = table
     .filter((row) => row.deprecated !== undefined && given.has(row.flag))
     .map((row) => `flag --${row.flag} is deprecated: ${row.deprecated}`)
-  return { given, rest, warnings }
+  return { values: valuesOf(table, given), given: new Set(given.keys()), rest, warnings }
 }
 
-function takeLong(table: readonly FlagSetting[], argument: string, queue: string[], given: Map<string, Value>): void {
+/** The cast holds because each value is its row's default or comes from its row's codec. */
+function valuesOf<R extends TypedSetting & FlagSetting>(
+  table: readonly R[],
+  given: ReadonlyMap<string, Value>,
+): FlagValues<R> {
+  return Object.fromEntries(table.map((row) => [row.flag, given.get(row.flag) ?? row.default])) as FlagValues<R>
+}
+
+function parseLong(table: readonly FlagSetting[], argument: string, queue: string[], given: Map<string, Value>): void {
   const body = argument.slice(2)
   if (body.startsWith('-') || body.startsWith('=')) throw new ProxyError('usage', `bad flag syntax: ${argument}`)
   const equals = body.indexOf('=')
@@ -46,8 +53,8 @@ function takeLong(table: readonly FlagSetting[], argument: string, queue: string
   assign(row, `--${row.flag}`, text, given)
 }
 
-/** `-v4`, `-v=4`, `-v 4`, and letters in a row as long as they take no value. */
-function takeShort(table: readonly FlagSetting[], argument: string, queue: string[], given: Map<string, Value>): void {
+/** Parses `-v4`, `-v=4`, `-v 4`, and several letters in a row if only the last one takes a value. */
+function parseShort(table: readonly FlagSetting[], argument: string, queue: string[], given: Map<string, Value>): void {
   for (let letters = argument.slice(1); letters !== ''; ) {
     const letter = letters.charAt(0)
     const row = table.find((each) => each.shorthand === letter)
@@ -57,13 +64,12 @@ function takeShort(table: readonly FlagSetting[], argument: string, queue: strin
       assign(row, `-${letter}`, letters.slice(2), given)
       return
     }
-    if (bare !== undefined) {
-      assign(row, `-${letter}`, bare, given)
-      letters = letters.slice(1)
-    } else {
+    if (bare === undefined) {
       assign(row, `-${letter}`, letters.length > 1 ? letters.slice(1) : queue.shift(), given)
       return
     }
+    assign(row, `-${letter}`, bare, given)
+    letters = letters.slice(1)
   }
 }
 
@@ -78,20 +84,22 @@ function assign(row: FlagSetting, shown: string, text: string | undefined, given
 }
 
 function suggest(table: readonly FlagSetting[], name: string): string {
-  const near = table.map((row) => row.flag).filter((flag) => flag.length > 2 && distance(flag, name) <= 2)
+  const near = table.map((row) => row.flag).filter((flag) => flag.length > 2 && editDistance(flag, name) <= 2)
   return near.length === 0 ? '' : ` (did you mean ${near.map((flag) => `--${flag}`).join(' or ')}?)`
 }
 
-/** Letters to change, add or leave out to make one word of another. */
-function distance(a: string, b: string): number {
+/** Letters to change, add or remove to turn one word into the other. */
+function editDistance(a: string, b: string): number {
   let row = Array.from({ length: b.length + 1 }, (_, i) => i)
   for (const [i, letter] of [...a].entries()) {
-    const next = [i + 1]
-    for (let j = 0; j < b.length; j++) {
-      const swap = (row[j] as number) + (letter === b[j] ? 0 : 1)
-      next.push(Math.min(swap, (row[j + 1] as number) + 1, (next[j] as number) + 1))
+    let left = i + 1
+    const next = [left]
+    for (const [j, above] of row.slice(1).entries()) {
+      const change = (row[j] ?? 0) + (letter === b[j] ? 0 : 1)
+      left = Math.min(change, above + 1, left + 1)
+      next.push(left)
     }
     row = next
   }
-  return row[b.length] as number
+  return row.at(-1) ?? 0
 }

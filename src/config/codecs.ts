@@ -1,4 +1,4 @@
-// The types a flag or a configuration field can have: how each is read from a command line and from a file, and written back.
+// The kinds of values that flags and configuration fields hold: how each is read from a command line and from a file, and written back. Pure.
 
 import { parseIp } from '../lib/ip.ts'
 import { formatDuration } from '../lib/time.ts'
@@ -15,9 +15,9 @@ import {
   parseQuantity,
   parseRules,
   type VerbosityRule,
-} from './text.ts'
+} from './value-syntax.ts'
 
-/** What a value of each kind is once it has been read. Durations are milliseconds. */
+/** The type of a value of each kind after it has been read. Durations are in milliseconds. */
 export interface Kinds {
   string: string
   bool: boolean
@@ -40,19 +40,19 @@ export type Kind = keyof Kinds
 export type Value = Kinds[Kind]
 
 export interface Codec<T> {
-  /** The type as usage texts print it. */
+  /** Type in usage texts. */
   readonly label: string
   /** Completes the sentence "allowed: ...". */
   readonly allowed: string
-  /** What the flag means when it stands without `=value`; flags without it take the next argument. */
+  /** The text that a flag without `=value` stands for. If undefined, the flag reads the next argument. */
   readonly bare?: string
-  /** One use on the command line, after earlier uses came to `current`; `first` if there was none. Undefined: not allowed. */
-  parse(text: string, current: T, first: boolean): T | undefined
-  /** A plain value from YAML or JSON. Undefined: of the wrong type. */
+  /** Parses one use on the command line, whose earlier uses gave `current`. Returns undefined if the text is not allowed. */
+  parse(text: string, current: T, isFirst: boolean): T | undefined
+  /** Reads a plain value from YAML or JSON. Returns undefined if it has the wrong type. */
   read(plain: unknown): T | undefined
-  /** As pflag prints it. */
+  /** Formats the value as pflag prints it. */
   show(value: T): string
-  /** As v1alpha1 holds it. */
+  /** Converts the value to its form in v1alpha1. */
   write(value: T): unknown
 }
 
@@ -109,14 +109,14 @@ export const codecs: { readonly [K in Kind]: Codec<Kinds[K]> } = {
     ...duration,
     allowed: 'a duration such as 5s, or a whole number of nanoseconds',
     parse: goDuration,
-    read: (plain) => (Number.isInteger(plain) ? (plain as number) / 1e6 : duration.read(plain)),
+    read: (plain) => (isInteger(plain) ? plain / 1e6 : duration.read(plain)),
   },
   list: {
     label: 'strings',
     allowed: 'a comma-separated list',
-    parse(given, current, first) {
+    parse(given, current, isFirst) {
       const added = parseCsv(given)
-      return added === undefined || first ? added : [...current, ...added]
+      return added === undefined || isFirst ? added : [...current, ...added]
     },
     read: (plain) => (isStrings(plain) ? plain : undefined),
     show: (value) => `[${formatCsv(value)}]`,
@@ -125,9 +125,9 @@ export const codecs: { readonly [K in Kind]: Codec<Kinds[K]> } = {
   gates: {
     label: 'mapStringBool',
     allowed: 'a comma-separated list of name=true or name=false',
-    parse(given, current, first) {
+    parse(given, current, isFirst) {
       const added = parseGates(given)
-      return added === undefined || first ? added : { ...current, ...added }
+      return added === undefined || isFirst ? added : { ...current, ...added }
     },
     read: (plain) => (isGates(plain) ? plain : undefined),
     show: (value) =>
@@ -141,14 +141,13 @@ export const codecs: { readonly [K in Kind]: Codec<Kinds[K]> } = {
     ...text,
     label: 'ip',
     allowed: 'an IP address',
-    // An empty string is taken and changes nothing, as in kube-proxy: manifests pass empty variables.
-    parse: (given, current) => (given === '' ? current : parseIp(given) === undefined ? undefined : given),
+    parse: (given, current) => addressOr(given, current, parseIp(given) !== undefined),
   },
   ipPort: {
     ...text,
     label: 'ipport',
     allowed: 'IP, IP:port or [IPv6]:port',
-    parse: (given, current) => (given === '' ? current : isIpPort(given) ? given : undefined),
+    parse: (given, current) => addressOr(given, current, isIpPort(given)),
   },
   level: {
     label: 'Level',
@@ -191,24 +190,27 @@ export const codecs: { readonly [K in Kind]: Codec<Kinds[K]> } = {
     bare: 'true',
     parse(given) {
       if (given === 'raw' || /^v\d+\.\d+\.\d+/.test(given)) return given
-      const on = parseBool(given)
-      return on === undefined ? undefined : on ? 'true' : 'false'
+      return parseBool(given)?.toString()
     },
   },
 }
 
-/** As written, if 32 bits can hold something near it. */
+/** As in kube-proxy, an empty string is accepted and changes nothing: manifests pass empty variables. */
+function addressOr(given: string, current: string, isAddress: boolean): string | undefined {
+  if (given === '') return current
+  return isAddress ? given : undefined
+}
+
+/** Returns the number as it is written, if 32 bits can hold an approximation. */
 const float32 = (value: unknown): number | undefined =>
   typeof value === 'number' && Number.isFinite(Math.fround(value)) ? value : undefined
 
-function int32(number: unknown): number | undefined {
-  return Number.isInteger(number) && Math.abs(number as number) <= 2 ** 31 && number !== 2 ** 31
-    ? (number as number)
-    : undefined
-}
+const int32 = (value: unknown): number | undefined =>
+  isInteger(value) && value >= -(2 ** 31) && value < 2 ** 31 ? value : undefined
 
-const isUint32 = (plain: unknown): plain is number =>
-  Number.isInteger(plain) && (plain as number) >= 0 && (plain as number) < 2 ** 32
+const isInteger = (plain: unknown): plain is number => Number.isInteger(plain)
+
+const isUint32 = (plain: unknown): plain is number => isInteger(plain) && plain >= 0 && plain < 2 ** 32
 
 function isStrings(plain: unknown): plain is string[] {
   return Array.isArray(plain) && plain.every((each) => typeof each === 'string')
