@@ -188,7 +188,10 @@ function summaries(
         inKernel: sights === undefined ? undefined : tally,
         wrong: found
           .filter(({ at }) => at === 'missing' || at === 'differs')
-          .map(({ entry, at }) => `${entry.id}: ${at === 'missing' ? 'is not in the kernel' : 'has other content in the kernel'}`),
+          .map(
+            ({ entry, at }) =>
+              `${entry.id}: ${at === 'missing' ? 'is not in the kernel' : 'has other content in the kernel'}`,
+          ),
         lost: lost.map(({ frontend, winner }) => `${frontend} (${winner})`),
         quarantine: quarantine?.error.message ?? '',
       }

@@ -11,7 +11,8 @@ import type { SyncJournal } from '../engine/journal.ts'
 import { ProxyHealth } from '../http/health.ts'
 import { createMetrics } from '../http/metrics.ts'
 import { metricsPages } from '../http/pages.ts'
-import { type Routes, router, serveWithRetry } from '../http/server.ts'
+import { type Routes, routeRequests } from '../http/routing.ts'
+import { serveWithRetry } from '../http/server.ts'
 import type { EventRecorder } from '../kube/events.ts'
 import { describeError, ProxyError } from '../lib/errors.ts'
 import type { RootLogger } from '../lib/log.ts'
@@ -60,7 +61,7 @@ export function startServers({ options, packetCounters, backend, log, journal, c
           serveWithRetry({
             name,
             address,
-            handler: router(routes, log),
+            handler: routeRequests(routes, log),
             log,
             clock,
             hardFail: config.bindAddressHardFail,

@@ -1,4 +1,4 @@
-// Asks a running proxy through its admin socket: which one, and what.
+// Finds the admin socket of a running proxy and asks questions through it.
 
 import { readdirSync } from 'node:fs'
 import { request } from 'node:http'
@@ -9,33 +9,33 @@ import type { AdminEvent, Connections, Explanation, Inputs, Question, ServiceSum
 
 const directory = '/run/sluice'
 
-/** Where the proxy of a node listens; '' if it is told not to. */
+/** Returns the path of the admin socket of a node's proxy; '' if SLUICE_ADMIN_SOCKET is `off`. */
 export function socketPath(node: string, env: NodeJS.ProcessEnv): string {
-  const told = env.SLUICE_ADMIN_SOCKET ?? ''
-  if (told === 'off') return ''
-  return told === '' ? join(directory, `${node}.sock`) : told
+  const configured = env.SLUICE_ADMIN_SOCKET ?? ''
+  if (configured === 'off') return ''
+  return configured === '' ? join(directory, `${node}.sock`) : configured
 }
 
-/** The one named, that of the environment, or the only one that somebody listens on. */
+/** Returns the given path, else the one of the environment, else the only socket in the folder on which a process listens. */
 export async function findSocket(given: string, env: NodeJS.ProcessEnv, folder = directory): Promise<string> {
   if (given !== '') return given
-  const told = env.SLUICE_ADMIN_SOCKET ?? ''
-  if (told !== '' && told !== 'off') return told
+  const configured = env.SLUICE_ADMIN_SOCKET ?? ''
+  if (configured !== '' && configured !== 'off') return configured
   // A proxy that was killed leaves its socket behind.
   const live = await Promise.all(
-    listSockets(folder).map(async (name) => ((await listening(join(folder, name))) ? [name] : [])),
+    listSockets(folder).map(async (name) => ((await isListening(join(folder, name))) ? [name] : [])),
   )
   const sockets = live.flat()
   if (sockets.length === 1) return join(folder, sockets[0] as string)
   const other = 'or name a source: --kubeconfig FILE, or --manifests DIR'
   if (sockets.length === 0) {
-    throw new ProxyError('no-proxy', `no proxy runs here (none listens in ${folder}): start one, ${other}`)
+    throw new ProxyError('no-proxy', `no proxy runs here (no process listens in ${folder}): start one, ${other}`)
   }
   throw new ProxyError('several', `several proxies run here (${sockets.join(', ')}): choose with --socket, ${other}`)
 }
 
-/** Not being permitted is an answer, too: somebody is there. */
-function listening(path: string): Promise<boolean> {
+/** EACCES also proves that a proxy is there. */
+function isListening(path: string): Promise<boolean> {
   return new Promise((resolve) => {
     const socket = connect(path)
     socket.on('connect', () => {
@@ -65,8 +65,8 @@ export class AdminClient {
     return this.#ask('/v1/summary')
   }
 
-  services(one: string, kernel: boolean): Promise<readonly ServiceSummary[]> {
-    return this.#ask('/v1/services', { service: one, kernel: kernel ? '1' : '0' })
+  services(service: string, kernel: boolean): Promise<readonly ServiceSummary[]> {
+    return this.#ask('/v1/services', { service, kernel: kernel ? '1' : '0' })
   }
 
   explain({ target, from }: Question): Promise<readonly Explanation[]> {
@@ -81,7 +81,7 @@ export class AdminClient {
     return this.#ask('/v1/connections')
   }
 
-  /** Until the signal or the proxy ends it. */
+  /** Calls `onEvent` for each event until the signal aborts or the proxy ends. */
   async events(onEvent: (event: AdminEvent) => void, signal: AbortSignal): Promise<void> {
     let rest = ''
     await this.#send('/v1/events', signal, (chunk) => {
@@ -97,7 +97,7 @@ export class AdminClient {
       body += chunk
     })
     if (status === 200) return JSON.parse(body) as T
-    throw refusal(body, status, this.path)
+    throw toError(body, status, this.path)
   }
 
   #send(path: string, signal: AbortSignal, onText: (chunk: string) => void): Promise<number> {
@@ -116,9 +116,9 @@ export class AdminClient {
   }
 }
 
-function refusal(body: string, status: number, path: string): ProxyError {
+function toError(body: string, status: number, path: string): ProxyError {
   try {
-    // The proxy is of this version or near it, so its codes are ours; an unknown one is only printed.
+    // The proxy has this version or one close to it, so its error codes are known here; an unknown code is only printed.
     const { error, code } = JSON.parse(body) as { error: string; code: ErrorCode }
     return new ProxyError(code, error)
   } catch {
@@ -126,15 +126,13 @@ function refusal(body: string, status: number, path: string): ProxyError {
   }
 }
 
+const connectProblems: Readonly<Record<string, string>> = {
+  ENOENT: 'there is no such socket: does the proxy run?',
+  ECONNREFUSED: 'no process listens: the proxy has ended',
+  EACCES: 'not permitted: only its owner, usually root, may ask',
+}
+
 function unreachable(path: string, cause: Error): ProxyError {
-  const code = (cause as NodeJS.ErrnoException).code
-  const why =
-    code === 'ENOENT'
-      ? 'there is no such socket: does the proxy run?'
-      : code === 'ECONNREFUSED'
-        ? 'nobody listens: the proxy has ended'
-        : code === 'EACCES'
-          ? 'not permitted: only its owner, usually root, may ask'
-          : cause.message
-  return new ProxyError('admin', `cannot ask the proxy at ${path}: ${why}`, { cause })
+  const problem = connectProblems[(cause as NodeJS.ErrnoException).code ?? ''] ?? cause.message
+  return new ProxyError('admin', `cannot ask the proxy at ${path}: ${problem}`, { cause })
 }

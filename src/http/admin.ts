@@ -1,4 +1,5 @@
-// The admin socket: what a running proxy knows, as JSON over a unix socket that only its owner may open; and events as they happen.
+// The admin socket: a running proxy answers questions as JSON, and streams events, over a unix socket that only its owner may open.
+// This file has the types of the answers and the server; the daemon computes the answers, admin-client.ts asks for them.
 
 import { chmodSync, mkdirSync, unlinkSync } from 'node:fs'
 import { createServer, type Server, type ServerResponse } from 'node:http'
@@ -11,7 +12,7 @@ import type { Family } from '../lib/ip.ts'
 import type { Logger } from '../lib/log.ts'
 import type { Reason } from '../model/trace.ts'
 import type { Disposition, NodeView, Protocol, ServiceRecord, SliceRecord } from '../model/types.ts'
-import { type Exchange, reply, router, text } from './server.ts'
+import { type Exchange, reply, replyText, routeRequests } from './routing.ts'
 
 export interface ProxyIdentity {
   readonly node: string
@@ -30,15 +31,15 @@ export interface Summary extends ProxyIdentity {
   /** Newest first. */
   readonly reports: readonly ReportSummary[]
   readonly counters: Readonly<Counters>
-  /** Connections the kernel tracks, and how many it can; undefined where it does not track any. */
+  /** The connections that the kernel tracks and its limit; undefined if the kernel tracks none. */
   readonly connections: { readonly tracked: number; readonly limit: number } | undefined
 }
 
 export interface FamilySummary {
   readonly family: Family
-  /** Equal on two nodes if both are meant to do the same for every service. */
+  /** Equal on two nodes that should do the same for every service. */
   readonly stateHash: string
-  /** Entries that the services need. */
+  /** The number of entries that the services need. */
   readonly entries: number
   readonly lastSync: ReportSummary | undefined
 }
@@ -69,7 +70,7 @@ export interface QuarantineSummary {
   readonly entries: readonly string[]
 }
 
-/** Where an entry is, seen with the kernel's eyes. `present`: it is there, its content cannot be compared in this mode. */
+/** Whether the kernel holds an entry. `present`: it does, but its content cannot be compared in this mode. */
 export type Presence = 'held' | 'present' | 'missing' | 'differs' | 'not checked'
 
 export interface ServiceSummary {
@@ -79,9 +80,9 @@ export interface ServiceSummary {
   /** A change waits for a sync. */
   readonly pending: boolean
   readonly entries: number
-  /** Of these entries, in the kernel now; undefined if it was not asked. */
+  /** How many of the entries are in which state in the kernel now; undefined if the kernel was not asked. */
   readonly inKernel: Readonly<Record<Presence, number>> | undefined
-  /** Entries that are not as they should be, in words. */
+  /** One sentence per entry that is missing or different in the kernel. */
   readonly wrong: readonly string[]
   /** Addresses that an older service holds: `10.0.0.1:80/tcp (ns/older)`. */
   readonly lost: readonly string[]
@@ -119,26 +120,26 @@ export interface Explanation {
   }
   readonly verdict: 'forward' | 'reject' | 'drop' | 'pass'
   readonly reason: Reason | undefined
-  /** `ns/name:port`, '' if the packet met no service. */
+  /** `ns/name:port`, '' if the packet is for no service. */
   readonly service: string
   readonly frontend: string
   readonly steps: readonly string[]
   readonly endpoints: readonly EndpointCandidate[]
   readonly affinitySeconds: number
-  /** Does the endpoint see this node instead of the client? `hairpin`: only a pod that reaches itself. */
+  /** Whether the endpoint sees this node instead of the client. `hairpin`: only a pod that reaches itself does. */
   readonly snat: 'yes' | 'no' | 'hairpin' | 'none'
   readonly entries: readonly EntrySummary[]
-  /** What else is to be known: conflicts, quarantine, changes that wait. */
+  /** Sentences about conflicts, quarantine and pending changes. */
   readonly remarks: readonly string[]
 }
 
 export interface EndpointCandidate {
   readonly address: string
   readonly node: string
-  /** 0 to 1; 0: not used. */
+  /** Between 0 and 1; 0 if the endpoint is not used. */
   readonly probability: number
   readonly snat: boolean
-  /** Why it is used or not. */
+  /** Why the endpoint is used or not. */
   readonly why: string
 }
 
@@ -149,7 +150,7 @@ export interface EntrySummary {
   readonly kernel: Presence
 }
 
-/** Everything a plan is made of, so that others can ask "what if" without the proxy's help. */
+/** Everything that planning needs, so that another process can compute what a change would do. */
 export interface Inputs {
   readonly identity: ProxyIdentity
   readonly settings: Settings
@@ -159,25 +160,24 @@ export interface Inputs {
   readonly slices: readonly SliceRecord[]
 }
 
-/** How many connections go from a service port to an endpoint. */
+/** The number of connections from a service port to an endpoint. */
 export interface Connections {
   readonly service: string
   readonly endpoint: string
   readonly count: number
 }
 
-/** One event of the stream. */
 export type AdminEvent =
   | { readonly kind: 'sync'; readonly report: ReportSummary }
   | { readonly kind: 'conflict' | 'resolved'; readonly conflict: Conflict }
   | { readonly kind: 'drift'; readonly family: Family; readonly culprit: string }
   | { readonly kind: 'problem'; readonly object: string; readonly message: string }
 
-/** What the socket asks of the process behind it. */
+/** What the socket needs from the process that it belongs to. */
 export interface AdminAnswers {
   summary(): Summary
-  /** All services or one; with `kernel`, what the kernel holds is looked up. */
-  services(one: string, kernel: boolean): Promise<readonly ServiceSummary[]>
+  /** Describes one service, or all if `service` is ''. With `kernel`, compares their entries with the kernel. */
+  services(service: string, kernel: boolean): Promise<readonly ServiceSummary[]>
   explain(question: Question): Promise<readonly Explanation[]>
   inputs(): Inputs
   connections(): Promise<readonly Connections[]>
@@ -192,35 +192,35 @@ export interface AdminSocket {
 const json = (response: ServerResponse, status: number, value: unknown): void =>
   reply(response, { status, type: 'application/json', body: `${JSON.stringify(value)}\n` })
 
-export function adminRoutes(informant: AdminAnswers) {
-  const answer = (make: (exchange: Exchange) => unknown) => async (exchange: Exchange) => {
-    if (exchange.method !== 'GET') return text(exchange.response, 405, 'only GET is understood here\n')
+export function adminRoutes(answers: AdminAnswers) {
+  const answer = (compute: (exchange: Exchange) => unknown) => async (exchange: Exchange) => {
+    if (exchange.method !== 'GET') return replyText(exchange.response, 405, 'only GET is allowed here\n')
     try {
-      json(exchange.response, 200, await make(exchange))
+      json(exchange.response, 200, await compute(exchange))
     } catch (error) {
-      // What a question got wrong is the asker's to hear; the rest is the log's.
+      // The client gets errors about its question; the router logs all others.
       if (!(error instanceof ProxyError)) throw error
       json(exchange.response, 400, { error: describeError(error), code: error.code })
     }
   }
   return {
-    '/v1/summary': answer(() => informant.summary()),
-    '/v1/services': answer(({ query }) => informant.services(query.get('service') ?? '', query.get('kernel') === '1')),
+    '/v1/summary': answer(() => answers.summary()),
+    '/v1/services': answer(({ query }) => answers.services(query.get('service') ?? '', query.get('kernel') === '1')),
     '/v1/explain': answer(({ query }) =>
-      informant.explain({ target: query.get('target') ?? '', from: query.get('from') ?? '' }),
+      answers.explain({ target: query.get('target') ?? '', from: query.get('from') ?? '' }),
     ),
-    '/v1/inputs': answer(() => informant.inputs()),
-    '/v1/connections': answer(() => informant.connections()),
-    '/v1/events': (exchange: Exchange) => stream(informant, exchange),
+    '/v1/inputs': answer(() => answers.inputs()),
+    '/v1/connections': answer(() => answers.connections()),
+    '/v1/events': (exchange: Exchange) => streamEvents(answers, exchange),
   }
 }
 
-/** Server-sent events: one JSON object a line, until the reader leaves. */
-function stream(informant: AdminAnswers, { request, response }: Exchange): void {
+/** Sends server-sent events, one JSON object per line, until the client disconnects. */
+function streamEvents(answers: AdminAnswers, { request, response }: Exchange): void {
   response.writeHead(200, { 'Content-Type': 'text/event-stream', 'Cache-Control': 'no-store' })
   response.write(': sluice\n\n')
-  const stop = informant.subscribe((event) => {
-    // A reader that does not keep up loses its connection; what it would cost is the proxy's memory.
+  const stop = answers.subscribe((event) => {
+    // A client that does not keep up is disconnected: its backlog would fill the proxy's memory.
     if (response.writableLength > 1 << 20) response.destroy()
     else response.write(`data: ${JSON.stringify(event)}\n\n`)
   })
@@ -228,24 +228,24 @@ function stream(informant: AdminAnswers, { request, response }: Exchange): void 
   response.on('close', stop)
 }
 
-/** Rejects if it cannot be made; a socket that nobody listens on any more is replaced. */
-export async function listenAdmin(path: string, informant: AdminAnswers, log: Logger): Promise<AdminSocket> {
+/** Rejects if the socket cannot be made. Replaces a socket on which no process listens any more. */
+export async function listenAdmin(path: string, answers: AdminAnswers, log: Logger): Promise<AdminSocket> {
   mkdirSync(dirname(path), { recursive: true, mode: 0o755 })
-  if (await answered(path)) throw new ProxyError('admin', `another proxy listens on ${path}`)
+  if (await isListening(path)) throw new ProxyError('admin', `another proxy listens on ${path}`)
   removeFile(path)
-  const handle = router(adminRoutes(informant), log)
+  const handle = routeRequests(adminRoutes(answers), log)
   const server = createServer({ requestTimeout: 10_000 }, (request, response) => {
     response.on('error', () => {})
     Promise.resolve(handle(request, response)).catch((error: unknown) => {
-      log.error('admin request failed', { error: describeError(error) })
+      log.error('Admin request failed', { error: describeError(error) })
       response.destroy()
     })
   })
   server.maxConnections = 64
   await bind(server, path)
   chmodSync(path, 0o600)
-  server.on('error', (error) => log.error('admin socket', { error: describeError(error) }))
-  // The proxy lives and ends by other things than this.
+  server.on('error', (error) => log.error('Admin socket failed', { error: describeError(error) }))
+  // An open admin socket must not keep the process alive.
   server.unref()
   return {
     path,
@@ -260,7 +260,7 @@ export async function listenAdmin(path: string, informant: AdminAnswers, log: Lo
 
 function bind(server: Server, path: string): Promise<void> {
   return new Promise((resolve, reject) => {
-    // Between bind and chmod nobody else may open it.
+    // The umask keeps other users out between bind and chmod.
     const mask = process.umask(0o177)
     server.once('error', reject)
     server.listen(path, () => {
@@ -271,7 +271,7 @@ function bind(server: Server, path: string): Promise<void> {
   })
 }
 
-function answered(path: string): Promise<boolean> {
+function isListening(path: string): Promise<boolean> {
   return new Promise((resolve) => {
     const socket = connect(path)
     const done = (yes: boolean) => {
@@ -287,6 +287,6 @@ function removeFile(path: string): void {
   try {
     unlinkSync(path)
   } catch {
-    // Nothing there: as wanted. Anything else shows when the socket is bound.
+    // Usually there is no such file. Any other problem shows when the socket is bound.
   }
 }

@@ -1,9 +1,9 @@
-// The proxy's own health: /healthz for load balancers, /livez for the kubelet. It tells whether queued changes get programmed.
+// The proxy's own health, /healthz for load balancers and /livez for the kubelet: whether queued changes get programmed in time.
 
 import { type Family, familyName } from '../lib/ip.ts'
 import { type Clock, formatTime, zeroTime } from '../lib/time.ts'
 import type { NodeRecord } from '../model/types.ts'
-import { type Route, type Routes, reply } from './server.ts'
+import { type Route, type Routes, reply } from './routing.ts'
 
 const drainTaint = 'ToBeDeletedByClusterAutoscaler'
 
@@ -22,7 +22,7 @@ interface FamilyHealth {
 export class ProxyHealth {
   readonly routes: Routes
   readonly #options: ProxyHealthOptions
-  /** Unix time, for people. */
+  /** Unix time of the last sync, for people. */
   readonly #lastUpdated = new Map<Family, number>()
   /** Monotonic time of the oldest change that is not programmed yet. */
   readonly #oldestPending = new Map<Family, number>()
@@ -33,12 +33,12 @@ export class ProxyHealth {
     this.routes = { '/healthz': this.#answer('healthz'), '/livez': this.#answer('livez') }
   }
 
-  /** A change waits to be programmed; the age counts from the first of several. */
+  /** Called when a change waits to be programmed; the waiting time counts from the first of several changes. */
   queued(family: Family): void {
     if (!this.#oldestPending.has(family)) this.#oldestPending.set(family, this.#options.clock.monotonic())
   }
 
-  /** Everything queued so far is programmed. */
+  /** Called when everything queued so far is programmed. */
   updated(family: Family): void {
     this.#oldestPending.delete(family)
     this.#lastUpdated.set(family, this.#options.clock.now())
@@ -48,12 +48,12 @@ export class ProxyHealth {
     this.#node = node
   }
 
-  /** No family is late. Families that never synced are not considered. */
+  /** True if no family is late. Families that never synced are not considered. */
   healthy(): boolean {
     return this.#families().every(([, family]) => family.healthy)
   }
 
-  /** The node is known and nobody is about to take it away. */
+  /** True if the node is known and not about to be deleted. */
   nodeEligible(): boolean {
     return this.#node !== undefined && !this.#node.deleting && !this.#node.taints.includes(drainTaint)
   }
@@ -75,15 +75,14 @@ export class ProxyHealth {
       const eligible = this.nodeEligible()
       const code = healthy && (eligible || endpoint === 'livez') ? 200 : 503
       const now = this.#options.clock.now()
-      const newest = Math.max(...families.map(([, family]) => family.lastUpdated))
       const status = families.map(([family, health]) => [
         familyName(family),
         { lastUpdated: formatTime(health.lastUpdated), healthy: health.healthy },
       ])
       this.#options.onAnswer?.(endpoint, code)
-      // Member order is part of the interface: probes and people grep in it.
+      // The order of the members is part of the interface: probes and people grep in the text.
       const body = JSON.stringify({
-        lastUpdated: code === 200 ? formatTime(now) : families.length === 0 ? zeroTime : formatTime(newest),
+        lastUpdated: code === 200 ? formatTime(now) : newestUpdate(families),
         currentTime: formatTime(now),
         nodeEligible: endpoint === 'healthz' ? eligible : undefined,
         healthy,
@@ -92,4 +91,9 @@ export class ProxyHealth {
       reply(response, { status: code, type: 'application/json', body })
     }
   }
+}
+
+function newestUpdate(families: readonly (readonly [Family, FamilyHealth])[]): string {
+  if (families.length === 0) return zeroTime
+  return formatTime(Math.max(...families.map(([, family]) => family.lastUpdated)))
 }

@@ -1,10 +1,11 @@
-// The metrics server's pages: its own /healthz, metrics, mode, configuration, verbosity. /flagz, /statusz and profiles have files of their own.
+// The pages of the metrics server: its own /healthz, metrics, mode, configuration and verbosity. zpages.ts has /flagz and /statusz,
+// profile.ts has the profiles.
 
 import type { Mode } from '../backend/backend.ts'
 import type { Clock } from '../lib/time.ts'
 import type { BuildVersion, Metrics } from './metrics.ts'
 import { profilePages } from './profile.ts'
-import { type Exchange, type Route, type Routes, readBody, reply, text } from './server.ts'
+import { type Exchange, type Route, type Routes, readBody, reply, replyText } from './routing.ts'
 import { flagsPage, statusPage } from './zpages.ts'
 
 export interface PagesOptions {
@@ -27,17 +28,17 @@ export function metricsPages(options: PagesOptions): Routes {
   const { metrics } = options
   const routes: Record<string, Route> = {
     '/healthz': (exchange) => answerHealth(exchange, metrics),
-    '/healthz/ping': ({ response }) => text(response, 200, 'ok'),
+    '/healthz/ping': ({ response }) => replyText(response, 200, 'ok'),
     '/metrics': async ({ response }) =>
       reply(response, { status: 200, type: metrics.contentType, body: await metrics.text() }),
     '/metrics/slis': async ({ method, response }) => {
       if (method === 'DELETE') {
         metrics.resetSlis()
-        return text(response, 200, 'metrics reset\n')
+        return replyText(response, 200, 'metrics reset\n')
       }
       reply(response, { status: 200, type: metrics.contentType, body: await metrics.slis() })
     },
-    '/proxyMode': ({ response }) => text(response, 200, options.mode),
+    '/proxyMode': ({ response }) => replyText(response, 200, options.mode),
     '/configz': ({ response }) =>
       reply(response, {
         status: 200,
@@ -54,7 +55,7 @@ export function metricsPages(options: PagesOptions): Routes {
   return routes
 }
 
-/** One check, `ping`, which always passes: this server answers. */
+/** There is one check, `ping`, which always passes because this server answers. */
 function answerHealth({ query, response }: Exchange, metrics: PagesOptions['metrics']): void {
   const excluded = new Set(query.getAll('exclude'))
   const lines: string[] = []
@@ -68,12 +69,12 @@ function answerHealth({ query, response }: Exchange, metrics: PagesOptions['metr
     lines.push(`warn: some health checks cannot be excluded: no matches for ${names}`)
   }
   lines.push('healthz check passed')
-  text(response, 200, query.has('verbose') ? `${lines.join('\n')}\n` : 'ok')
+  replyText(response, 200, query.has('verbose') ? `${lines.join('\n')}\n` : 'ok')
 }
 
 async function changeVerbosity({ method, request, response }: Exchange, set: (level: number) => void): Promise<void> {
   const answer = (status: number, line: string) => reply(response, { status, type: 'text/plain', body: `${line}\n` })
-  if (method !== 'PUT') return answer(406, 'only PUT is understood here')
+  if (method !== 'PUT') return answer(406, 'only PUT is allowed here')
   const body = await readBody(request, 64)
   if (body === undefined || !/^[+-]?\d{1,9}$/.test(body)) {
     return answer(400, 'cannot set the verbosity: the body must be one whole number and nothing else')

@@ -1,28 +1,29 @@
-// Health check node ports: for each service with one, a tiny server that tells load balancers how many endpoints are on this node.
+// Serves the health check node ports: for each service that has one, a small server that reports how many endpoints are on this node.
 
 import { ProxyError } from '../lib/errors.ts'
 import { type Family, hostPort } from '../lib/ip.ts'
 import type { Logger } from '../lib/log.ts'
 import type { NodePortAddresses } from '../model/types.ts'
-import { type Handler, type HttpListener, listen, reply } from './server.ts'
+import { reply } from './routing.ts'
+import { type Handler, type HttpListener, listen } from './server.ts'
 
-/** What one service wants: its health check node port and the count to show there. */
+/** The health check node port of a service and the number of endpoints to report there. */
 export interface ServiceCheck {
   readonly port: number
   readonly localEndpoints: number
 }
 
 export interface ServiceHealthOptions {
-  /** Where node ports are served; asked at every sync, so that servers move with the node's addresses. */
+  /** Returns where node ports are served. Called at every sync, so that servers follow the node's addresses. */
   readonly addresses: (family: Family) => Pick<NodePortAddresses, 'all' | 'addresses'>
-  /** Undefined when the health server is switched off; that counts as healthy. */
+  /** Undefined if the health server is switched off, which counts as healthy. */
   readonly health: { healthy(): boolean } | undefined
-  /** Called at every sync in which a service's port could not be opened; it is tried again at the next one. */
+  /** Called at every sync in which the port of a service cannot be opened. The next sync tries again. */
   readonly onBindFailure: (service: string, port: number, error: ProxyError) => void
   readonly log: Logger
 }
 
-interface Opened {
+interface OpenedPort {
   readonly port: number
   readonly hosts: readonly string[]
   readonly listeners: readonly HttpListener[]
@@ -31,22 +32,23 @@ interface Opened {
 
 export class ServiceHealth {
   readonly #options: ServiceHealthOptions
-  readonly #opened: Readonly<Record<Family, Map<string, Opened>>> = { 4: new Map(), 6: new Map() }
-  #turn: Promise<void> = Promise.resolve()
+  readonly #opened: Readonly<Record<Family, Map<string, OpenedPort>>> = { 4: new Map(), 6: new Map() }
+  /** Settles when the last sync has ended; syncs run one after the other. */
+  #lastSync: Promise<void> = Promise.resolve()
 
   constructor(options: ServiceHealthOptions) {
     this.#options = options
   }
 
-  /** Makes the servers of one family match: `services` is complete, keyed by `namespace/name`. */
+  /** Opens and closes servers until those of one family match `services`, which is complete and keyed by `namespace/name`. */
   sync(services: ReadonlyMap<string, ServiceCheck>, family: Family): Promise<void> {
-    const done = this.#turn.then(() => this.#reconcile(services, family))
-    // The caller is told of a failure; the next sync starts afresh all the same.
-    this.#turn = done.catch(() => {})
+    const done = this.#lastSync.then(() => this.#reconcile(services, family))
+    // The caller gets the failure; it does not keep the next sync from running.
+    this.#lastSync = done.catch(() => {})
     return done
   }
 
-  /** Addresses in use, for people and tests. */
+  /** Returns the addresses in use, for people and tests. */
   listening(): readonly string[] {
     const all = [...this.#opened[4].values(), ...this.#opened[6].values()]
     return all.flatMap(({ listeners }) => listeners.map(({ address }) => address)).sort()
@@ -60,18 +62,18 @@ export class ServiceHealth {
   async #reconcile(services: ReadonlyMap<string, ServiceCheck>, family: Family): Promise<void> {
     const opened = this.#opened[family]
     const hosts = this.#hosts(family)
-    const gone: Opened[] = []
+    const stale: OpenedPort[] = []
     for (const [service, server] of opened) {
       const wanted = services.get(service)
       if (wanted?.port === server.port && sameList(hosts, server.hosts)) {
         server.localEndpoints = wanted.localEndpoints
       } else {
-        gone.push(server)
+        stale.push(server)
         opened.delete(service)
       }
     }
-    // A port may pass from one service to another in one sync, so all closing comes first.
-    await closeAll(gone.flatMap(({ listeners }) => listeners))
+    // Within one sync a port may move from one service to another, so all closing comes first.
+    await closeAll(stale.flatMap(({ listeners }) => listeners))
     for (const [service, wanted] of services) {
       if (!opened.has(service)) await this.#open(service, wanted, family)
     }
@@ -80,17 +82,17 @@ export class ServiceHealth {
   async #open(service: string, { port, localEndpoints }: ServiceCheck, family: Family): Promise<void> {
     const listeners: HttpListener[] = []
     const hosts = this.#hosts(family)
-    const server: Opened = { port, hosts, listeners, localEndpoints }
+    const server: OpenedPort = { port, hosts, listeners, localEndpoints }
     const handler = this.#answer(service, server)
     try {
       for (const host of hosts) {
         const address = hostPort(host, port)
-        // tcp6 is v6-only: the other family has a server of its own on the same port.
+        // tcp6 serves only IPv6: IPv4 has its own server on the same port.
         const network = family === 4 ? 'tcp4' : 'tcp6'
         listeners.push(await listen({ address, handler, network, log: this.#options.log, limits }))
       }
       this.#opened[family].set(service, server)
-      this.#options.log.v(3, 'opened health check node port', { service, port, hosts })
+      this.#options.log.v(3, 'Opened health check node port', { service, port, hosts })
     } catch (error) {
       await closeAll(listeners)
       if (!(error instanceof ProxyError)) throw error
@@ -103,8 +105,8 @@ export class ServiceHealth {
     return all ? [family === 4 ? '0.0.0.0' : '::'] : addresses
   }
 
-  /** Any path, any method. The count is shown as it is even while the proxy itself is unhealthy. */
-  #answer(service: string, server: Opened): Handler {
+  /** Answers any path and method. Reports the count even while the proxy itself is unhealthy. */
+  #answer(service: string, server: OpenedPort): Handler {
     const slash = service.indexOf('/')
     const name = { namespace: service.slice(0, slash), name: service.slice(slash + 1) }
     return (_request, response) => {
@@ -123,7 +125,7 @@ export class ServiceHealth {
   }
 }
 
-/** There may be thousands of these servers, each asked by a few load balancers. */
+/** There may be thousands of these servers, each with a few load balancers as clients. */
 const limits = { maxConnections: 512, checkMs: 10_000 }
 
 async function closeAll(listeners: readonly HttpListener[]): Promise<void> {

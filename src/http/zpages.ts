@@ -1,10 +1,10 @@
-// /flagz and /statusz: text for people, or a versioned object for whoever asks for exactly that.
+// Serves /flagz and /statusz: text for people, or a versioned object for clients that ask for exactly that.
 
 import { stringify } from 'yaml'
 import type { Clock } from '../lib/time.ts'
 import { formatTime } from '../lib/time.ts'
 import type { BuildVersion } from './metrics.ts'
-import { type Exchange, type Route, reply, text } from './server.ts'
+import { type Exchange, type Route, reply, replyText } from './routing.ts'
 
 const component = 'kube-proxy'
 const group = 'config.k8s.io'
@@ -60,12 +60,12 @@ interface Forms {
   structured(): object
 }
 
-/** Without an Accept header: text. JSON and YAML only with `as`, `g` and `v`; everything else is not acceptable. */
+/** Without an Accept header the reply is text. JSON and YAML need `as`, `g` and `v`; everything else is not acceptable. */
 function negotiate({ request, response }: Exchange, kind: string, forms: Forms): void {
   const accept = request.headers.accept?.trim() ?? ''
   const choice = accept === '' ? 'text' : firstAcceptable(accept, kind)
-  if (choice === 'text') text(response, 200, forms.plain())
-  else if (choice === undefined) refuse(response, offered(kind))
+  if (choice === 'text') replyText(response, 200, forms.plain())
+  else if (choice === undefined) refuse(response, offeredTypes(kind))
   else {
     const head = { kind, apiVersion: `${group}/${choice.version}`, metadata: { name: component } }
     const object = { ...head, ...forms.structured() }
@@ -89,15 +89,15 @@ function firstAcceptable(accept: string, kind: string): Choice {
   return undefined
 }
 
-interface Clause {
+interface AcceptClause {
   readonly type: string
   readonly parameters: Readonly<Record<string, string>>
   readonly quality: number
 }
 
-/** Best first: by quality, then the exact before the wildcard, then as written. */
-function parseAccept(header: string): readonly Clause[] {
-  const clauses = header.split(',').map((clause): Clause => {
+/** Sorts by quality, then exact types before wildcards, then in the order of the header. */
+function parseAccept(header: string): readonly AcceptClause[] {
+  const clauses = header.split(',').map((clause): AcceptClause => {
     const [type = '', ...rest] = clause.split(';').map((part) => part.trim())
     const parameters = Object.fromEntries(
       rest.map((part) => {
@@ -108,11 +108,11 @@ function parseAccept(header: string): readonly Clause[] {
     const quality = Number(parameters.q ?? 1)
     return { type: type.toLowerCase(), parameters, quality: Number.isNaN(quality) ? 0 : quality }
   })
-  const stars = (clause: Clause) => clause.type.split('*').length
+  const stars = (clause: AcceptClause) => clause.type.split('*').length
   return clauses.filter(({ quality }) => quality > 0).sort((a, b) => b.quality - a.quality || stars(a) - stars(b))
 }
 
-const offered = (kind: string): readonly string[] => [
+const offeredTypes = (kind: string): readonly string[] => [
   'text/plain',
   ...['application/json', 'application/yaml'].map((type) => `${type};as=${kind};g=${group};v=${versions.join('|')}`),
 ]
@@ -123,7 +123,7 @@ function refuse(response: Exchange['response'], types: readonly string[]): void 
     apiVersion: 'v1',
     metadata: {},
     status: 'Failure',
-    message: `not acceptable; this page can be had as ${types.join(', ')}`,
+    message: `not acceptable; this page is available as ${types.join(', ')}`,
     reason: 'NotAcceptable',
     code: 406,
   }
@@ -131,9 +131,9 @@ function refuse(response: Exchange['response'], types: readonly string[]): void 
 }
 
 const title = (page: string): string =>
-  `\n${component} ${page}\nFor people who debug; the format may change at any time.\n`
+  `\n${component} ${page}\nFor debugging by people; the format may change at any time.\n`
 
-/** `/metrics/slis` and `/metrics` are one folder. */
+/** Returns the first part of each path, once: `/metrics` for `/metrics/slis` and `/metrics`. */
 const folders = (paths: readonly string[]): string[] =>
   [...new Set(paths.map((path) => `/${path.split('/')[1]}`))].filter((path) => path !== '/').sort()
 
@@ -142,7 +142,7 @@ function uptime(seconds: number): string {
   return `${Math.floor(seconds / 3600)} hr ${two(Math.floor(seconds / 60) % 60)} min ${two(seconds % 60)} sec`
 }
 
-/** `Wed Oct 16 21:03:43 UTC 2024`, as date(1) prints. */
+/** Formats a time as date(1) does: `Wed Oct 16 21:03:43 UTC 2024`. */
 function unixDate(unixMs: number): string {
   const [day, date, month, year, time] = new Date(unixMs).toUTCString().replace(',', '').split(' ') as string[]
   return `${day} ${month} ${String(Number(date)).padStart(2)} ${time} UTC ${year}`

@@ -3,7 +3,8 @@
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { ProxyHealth } from '../../src/http/health.ts'
 import { createMetrics } from '../../src/http/metrics.ts'
-import { type HttpListener, listen, router } from '../../src/http/server.ts'
+import { routeRequests } from '../../src/http/routing.ts'
+import { type HttpListener, listen } from '../../src/http/server.ts'
 import { silentLogger as log } from '../../src/lib/log.ts'
 import type { NodeRecord } from '../../src/model/types.ts'
 import { type Answer, ask, hasIpv6, ManualClock } from './http-probe.ts'
@@ -24,7 +25,7 @@ beforeEach(async () => {
     onAnswer: (endpoint, code) => answers.push(`${endpoint} ${code}`),
   })
   health.setNode(node)
-  listener = await listen({ address: '0.0.0.0:0', handler: router(health.routes, log), log })
+  listener = await listen({ address: '0.0.0.0:0', handler: routeRequests(health.routes, log), log })
 })
 afterEach(() => listener.close(0))
 

@@ -4,7 +4,8 @@ import { afterEach, describe, expect, it } from 'vitest'
 import { parse } from 'yaml'
 import { createMetrics, type Metrics } from '../../src/http/metrics.ts'
 import { metricsPages, type PagesOptions } from '../../src/http/pages.ts'
-import { type HttpListener, listen, router } from '../../src/http/server.ts'
+import { routeRequests } from '../../src/http/routing.ts'
+import { type HttpListener, listen } from '../../src/http/server.ts'
 import { silentLogger as log } from '../../src/lib/log.ts'
 import { systemClock } from '../../src/lib/time.ts'
 import { parseExposition } from './exposition.ts'
@@ -44,7 +45,7 @@ async function start(
     clock,
     ...more,
   })
-  listener = await listen({ address: '0.0.0.0:0', handler: router(routes, log), log })
+  listener = await listen({ address: '0.0.0.0:0', handler: routeRequests(routes, log), log })
   const port = listener.port
   return { probe: (path, request) => ask(`127.0.0.1:${port}${path}`, request), clock, metrics }
 }

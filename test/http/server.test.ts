@@ -2,7 +2,8 @@
 
 import { connect } from 'node:net'
 import { afterEach, describe, expect, it } from 'vitest'
-import { type HttpListener, listen, readBody, router, serveWithRetry, text } from '../../src/http/server.ts'
+import { readBody, replyText, routeRequests } from '../../src/http/routing.ts'
+import { type HttpListener, listen, serveWithRetry } from '../../src/http/server.ts'
 import type { ProxyError } from '../../src/lib/errors.ts'
 import { silentLogger } from '../../src/lib/log.ts'
 import { ask, freePort, hasIpv6, ManualClock, occupy, recordingLogger, sendRaw, until } from './http-probe.ts'
@@ -13,7 +14,7 @@ afterEach(async () => {
 })
 
 const log = silentLogger
-const hello = router({ '/hello': ({ response }) => text(response, 200, 'hello') }, log)
+const hello = routeRequests({ '/hello': ({ response }) => replyText(response, 200, 'hello') }, log)
 
 async function start(options: Partial<Parameters<typeof listen>[0]> = {}): Promise<HttpListener> {
   const listener = await listen({ address: '127.0.0.1:0', handler: hello, log, ...options })
@@ -66,12 +67,12 @@ describe('binding', () => {
 })
 
 describe('routing', () => {
-  const handler = router(
+  const handler = routeRequests(
     {
-      '/exact': ({ response }) => text(response, 200, 'exact'),
-      '/tree/': ({ path, response }) => text(response, 200, path),
-      '/tree/leaf': ({ response }) => text(response, 200, 'leaf'),
-      '/query': ({ query, response }) => text(response, 200, `${query.get('a')}|${query.has('b')}`),
+      '/exact': ({ response }) => replyText(response, 200, 'exact'),
+      '/tree/': ({ path, response }) => replyText(response, 200, path),
+      '/tree/leaf': ({ response }) => replyText(response, 200, 'leaf'),
+      '/query': ({ query, response }) => replyText(response, 200, `${query.get('a')}|${query.has('b')}`),
       '/throws': () => {
         throw new Error('broken')
       },
@@ -79,7 +80,7 @@ describe('routing', () => {
         response.write('half')
         throw new Error('broken')
       },
-      '/short': async ({ request, response }) => text(response, 200, String(await readBody(request, 8))),
+      '/short': async ({ request, response }) => replyText(response, 200, String(await readBody(request, 8))),
     },
     log,
   )
@@ -162,8 +163,8 @@ describe('clients that misbehave', () => {
   })
 
   it('cuts off a client that drips its body', async () => {
-    const handler = router(
-      { '/': async ({ request, response }) => text(response, 200, `${await readBody(request, 9)}`) },
+    const handler = routeRequests(
+      { '/': async ({ request, response }) => replyText(response, 200, `${await readBody(request, 9)}`) },
       log,
     )
     const { port } = await start({ handler, limits: { headersTimeoutMs: 100, requestTimeoutMs: 150, checkMs: 20 } })
@@ -192,14 +193,14 @@ describe('closing', () => {
   it('lets a request under way finish', async () => {
     let finish = () => {}
     let inside = false
-    const handler = router(
+    const handler = routeRequests(
       {
         '/slow': async ({ response }) => {
           inside = true
           await new Promise<void>((resolve) => {
             finish = resolve
           })
-          text(response, 200, 'done')
+          replyText(response, 200, 'done')
         },
       },
       log,
@@ -257,7 +258,7 @@ describe('serveWithRetry', () => {
     expect(lines.lines).toHaveLength(1)
     clock.advance(1)
     await until(() => lines.lines.length === 2)
-    expect(lines.lines[1]).toMatch(/health server cannot start.*EADDRINUSE/)
+    expect(lines.lines[1]).toMatch(/Cannot listen.*health server.*EADDRINUSE/)
     await taken.release()
     await until(() => clock.waiting().length === 1)
     clock.advance(5_000)
