@@ -1,4 +1,4 @@
-// The contract between the engine and a data plane, and the list of data planes. A backend never decides policy.
+// The contract between the engine and a data plane. A backend never decides policy. What else differs between modes is in proxy-mode.ts.
 
 import type { ProxyError } from '../lib/errors.ts'
 import type { Family } from '../lib/ip.ts'
@@ -6,7 +6,8 @@ import type { Logger } from '../lib/log.ts'
 import type { Clock } from '../lib/time.ts'
 import type { NodeView, ServicePort } from '../model/types.ts'
 
-export type Mode = 'userspace' | 'iptables' | 'ipvs' | 'nftables'
+/** The name of a proxy mode, as the configuration spells it. `modes.ts` lists the modes. */
+export type Mode = string
 
 /** One thing a data plane holds. Equal digests mean equal content. Ids are global in a lane. */
 export interface Held {

@@ -1,8 +1,9 @@
 // `sluice cleanup`: removes what any mode of Sluice or kube-proxy has left on this node, or lists it with --dry-run.
 
 import type { Mode } from '../backend/backend.ts'
-import { findLeftovers, type Leftover } from '../backend/leftovers.ts'
-import { cleanups } from '../backend/modes.ts'
+import { findLeftovers } from '../backend/leftovers.ts'
+import { modes } from '../backend/modes.ts'
+import type { Leftover } from '../backend/proxy-mode.ts'
 import { describeError } from '../lib/errors.ts'
 import { silentLogger } from '../lib/log.ts'
 import { type Command, type Invocation, noArguments, outputFlag } from './command.ts'
@@ -51,9 +52,9 @@ async function run({ flags, terminal }: Invocation): Promise<number> {
 /** A mode whose cleanup fails does not keep the other modes from theirs. */
 async function removeAll(found: readonly Leftover[]): Promise<readonly CleanupResult[]> {
   const results: CleanupResult[] = []
-  for (const [mode, cleanup] of cleanups) {
+  for (const { name: mode, leftovers } of modes) {
     try {
-      await cleanup(silentLogger)
+      await leftovers.cleanup(silentLogger)
       results.push({ mode, removed: found.some((one) => one.mode === mode), error: '' })
     } catch (error) {
       results.push({ mode, removed: false, error: describeError(error) })

@@ -2,6 +2,7 @@
 
 import { readFileSync } from 'node:fs'
 import type { Backend, Held, Settings } from '../backend/backend.ts'
+import { findMode } from '../backend/modes.ts'
 import type { Engine } from '../engine/engine.ts'
 import type { SyncJournal, SyncReport } from '../engine/journal.ts'
 import {
@@ -17,7 +18,6 @@ import {
   type ServiceSummary,
 } from '../http/admin.ts'
 import { socketPath } from '../http/admin-client.ts'
-import { behaviourOf } from '../inspect/behaviour-of.ts'
 import type { Desired } from '../inspect/dry-run.ts'
 import { type ExplainContext, explain } from '../inspect/explanation.ts'
 import { type KernelState, presence, readKernelState } from '../inspect/kernel-state.ts'
@@ -59,10 +59,12 @@ export async function startAdmin(options: AdminOptions): Promise<{ close(): Prom
 export function adminAnswers(options: AdminOptions): AdminAnswers {
   const { engine, journal, backend, identity, families } = options
   const views = () => families.map((family) => options.views(family))
+  const mode = findMode(identity.mode)
   const context = (): ExplainContext => ({
     desired: engine,
     backend,
-    behaviour: behaviourOf(identity.mode, options.settings),
+    mode,
+    behaviour: mode.behaviour(options.settings),
     views: views(),
     nodeAddresses: options.nodeAddresses(),
     readKernel: (family) => tryLook(backend, options.views(family), options.log),

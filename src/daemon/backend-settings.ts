@@ -1,16 +1,8 @@
-// From the configuration to a data plane: which mode, and what it is told.
+// What the configuration says to the data plane.
 
-import type { Backend, Held, Mode, Settings } from '../backend/backend.ts'
-import { findBackend } from '../backend/modes.ts'
+import type { Settings } from '../backend/backend.ts'
 import type { Config } from '../config/configuration.ts'
 import { parsePortRange } from '../config/value-syntax.ts'
-import { ProxyError } from '../lib/errors.ts'
-
-export function backendFor({ mode, settings }: { mode: Mode; settings: Settings }): Backend<Held> {
-  const make = findBackend(mode)
-  if (make === undefined) throw new ProxyError('mode', `this build has no "${mode}" data plane`)
-  return make(settings)
-}
 
 export function settingsOf(config: Config): Settings {
   return {

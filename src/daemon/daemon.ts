@@ -2,6 +2,7 @@
 
 import { hostname } from 'node:os'
 import type { Backend, Held } from '../backend/backend.ts'
+import { findMode } from '../backend/modes.ts'
 import type { Config } from '../config/configuration.ts'
 import type { Options } from '../config/flags/options.ts'
 import { sluiceVersion } from '../config/sluice-version.ts'
@@ -30,7 +31,7 @@ import { countCpus, setOomScore, tuneConntrack } from '../sys/tuning.ts'
 import { startAdmin } from './admin-answers.ts'
 import { startAfterSync } from './after-sync.ts'
 import { settingsOf } from './backend-settings.ts'
-import { findPacketCounters, startServers } from './http-servers.ts'
+import { startServers } from './http-servers.ts'
 import { nodeFacts } from './node-facts.ts'
 import { NodeViews, ServiceCidrs } from './node-views.ts'
 import { NodeWatch } from './node-watch.ts'
@@ -57,7 +58,7 @@ export async function runDaemon({ options, backend, log, signal, onServing }: Da
 
   const journal = new SyncJournal({ log })
   const name = nodeName(config)
-  const packetCounters = await findPacketCounters(config.mode)
+  const packetCounters = await findMode(config.mode).metrics.openPacketCounters?.()
   const observe = startServers({ options, packetCounters, backend, log, journal, clock, fatal })
   const client = new Client(
     loadConnection({ kubeconfig: config.clientConnection.kubeconfig, master: options.master }),

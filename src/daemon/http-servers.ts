@@ -1,6 +1,8 @@
 // What can be seen of the running proxy from outside: the health server, the metrics server and what feeds them.
 
-import type { Backend, Held, Mode } from '../backend/backend.ts'
+import type { Backend, Held } from '../backend/backend.ts'
+import { findMode } from '../backend/modes.ts'
+import type { PacketReader } from '../backend/proxy-mode.ts'
 import { toV1alpha1 } from '../config/configuration.ts'
 import type { Options } from '../config/flags/options.ts'
 import { featureEnabled, featureStates } from '../config/gates.ts'
@@ -17,7 +19,6 @@ import type { EventRecorder } from '../kube/events.ts'
 import { describeError, ProxyError } from '../lib/errors.ts'
 import type { RootLogger } from '../lib/log.ts'
 import type { Clock } from '../lib/time.ts'
-import { PacketCounters } from '../sys/netlink/nfacct.ts'
 
 export interface HttpServersOptions {
   readonly options: Options
@@ -37,7 +38,7 @@ export function startServers({ options, packetCounters, backend, log, journal, c
   // The servers start before there is an engine to ask.
   let engine: Engine | undefined
   const metrics = createMetrics({
-    mode: config.mode,
+    mode: findMode(config.mode),
     version,
     features: featureStates(config),
     conflicts: () => engine?.conflicts().length ?? 0,
@@ -102,20 +103,5 @@ export function startServers({ options, packetCounters, backend, log, journal, c
     async close(): Promise<void> {
       await Promise.all(servers.map((server) => server.close()))
     },
-  }
-}
-
-type PacketReader = () => Promise<Readonly<Record<string, number>>>
-
-/** Of the iptables mode, where this kernel counts for it. */
-export async function findPacketCounters(mode: Mode): Promise<PacketReader | undefined> {
-  const counters = new PacketCounters()
-  if (mode !== 'iptables' || !(await counters.supported())) return undefined
-  return async () => {
-    const found: Record<string, number> = {}
-    for (const name of ['ct_state_invalid_dropped_pkts', 'localhost_nps_accepted_pkts']) {
-      found[name] = (await counters.read(name)) ?? 0
-    }
-    return found
   }
 }

@@ -2,8 +2,8 @@
 
 import { readFileSync, writeFileSync } from 'node:fs'
 import type { Mode } from '../backend/backend.ts'
-import { hasIpvsDevice } from '../backend/leftovers.ts'
-import { cleanups, retirements } from '../backend/modes.ts'
+import { findMode, modes } from '../backend/modes.ts'
+import type { LeftoverTraits, ProxyMode } from '../backend/proxy-mode.ts'
 import type { Config } from '../config/configuration.ts'
 import { watchConfigFile } from '../config/file-watch.ts'
 import { usage } from '../config/flags/flag-help.ts'
@@ -14,7 +14,7 @@ import { formatConfig } from '../config/write-config.ts'
 import { describeError, ProxyError } from '../lib/errors.ts'
 import { createLogger, type Logger } from '../lib/log.ts'
 import { sleep, systemClock } from '../lib/time.ts'
-import { backendFor, settingsOf } from './backend-settings.ts'
+import { settingsOf } from './backend-settings.ts'
 import { runDaemon } from './daemon.ts'
 
 /** Resolves with the exit status. */
@@ -69,8 +69,8 @@ async function runUntilStopped(options: Options, log: ReturnType<typeof createLo
   try {
     const { signal } = stop
     const retire = () => retireOtherModes(options.config, log, signal)
-    const seamless = options.config.mode === 'ipvs' || hasIpvsDevice()
-    const backend = backendFor({ mode: options.config.mode, settings: settingsOf(options.config) })
+    const seamless = isHandedOver(options.config.mode)
+    const backend = findMode(options.config.mode).makeBackend(settingsOf(options.config))
     // A mode that cannot work here says so before anything is removed that does.
     await backend.families()
     if (!seamless) await retire()
@@ -94,45 +94,55 @@ const retirePauseMs = 5_000
 /** Connections through another mode's data plane that have not ended by then are cut. */
 const retireLimitMs = 3_600_000
 
+/** True if rules of other modes are removed only after the first sync, since connections live in the data plane of the old or new mode. */
+const isHandedOver = (mode: Mode): boolean =>
+  findMode(mode).leftovers.handover !== undefined ||
+  modes.some(({ leftovers }) => leftovers.handover?.isPresent() === true)
+
 /**
- * Before we start, as upstream does. From and to ipvs once we serve: what the other mode left carries connections until then, and virtual
- * servers also afterwards. As upstream, nothing distinguishes iptables from ipvs leftovers, so those two leave each other alone.
+ * Removes what other modes left: before the proxy starts, as upstream does, or once it serves if the modes hand over. As upstream, modes
+ * that cannot tell their leftovers apart leave each other's alone.
  */
 async function retireOtherModes(config: Config, log: Logger, signal: AbortSignal): Promise<void> {
-  const shared = ['iptables', 'ipvs']
+  const { sharedWith } = findMode(config.mode).leftovers
   const spared = { cidrs: config.ipvs.excludeCIDRs }
   const end = systemClock.monotonic() + retireLimitMs
-  const others = [...retirements].filter(
-    ([mode]) => mode !== config.mode && !(shared.includes(mode) && shared.includes(config.mode)),
+  const others = modes.filter(
+    ({ name, leftovers }) => name !== config.mode && (sharedWith === undefined || leftovers.sharedWith !== sharedWith),
   )
-  const busy: Mode[] = []
-  const attempt = async (mode: Mode, work: () => Promise<boolean>): Promise<void> => {
+  const retire = async ({ handover, cleanup }: LeftoverTraits, again: boolean): Promise<boolean> => {
+    if (handover !== undefined) return handover.retire(log, again, spared)
+    await cleanup(log, spared)
+    return true
+  }
+  const busy: ProxyMode[] = []
+  const attempt = async (mode: ProxyMode, work: () => Promise<boolean>): Promise<void> => {
     try {
       if (!(await work())) busy.push(mode)
     } catch (error) {
-      log.warn('cannot remove what another mode left', { mode, error: describeError(error) })
+      log.warn('cannot remove what another mode left', { mode: mode.name, error: describeError(error) })
     }
   }
-  for (const [mode, retire] of others) await attempt(mode, () => retire(log, false, spared))
+  for (const mode of others) await attempt(mode, () => retire(mode.leftovers, false))
   while (busy.length > 0) {
     await sleep(systemClock, retirePauseMs, signal)
     const over = systemClock.monotonic() > end
     for (const mode of busy.splice(0)) {
       await attempt(mode, async () => {
-        if (!over) return retirements.get(mode)?.(log, true, spared) ?? true
-        await cleanups.get(mode)?.(log, spared)
+        if (!over) return retire(mode.leftovers, true)
+        await mode.leftovers.cleanup(log, spared)
         return true
       })
     }
   }
 }
 
-async function cleanEverything({ cleanupIpvs, config }: Options, log: Logger): Promise<number> {
+async function cleanEverything({ keptModes, config }: Options, log: Logger): Promise<number> {
   let failed = 0
-  for (const [mode, cleanup] of cleanups) {
-    if (mode === 'ipvs' && !cleanupIpvs) continue
+  for (const { name: mode, leftovers } of modes) {
+    if (keptModes.includes(mode)) continue
     try {
-      await cleanup(log, { cidrs: config.ipvs.excludeCIDRs })
+      await leftovers.cleanup(log, { cidrs: config.ipvs.excludeCIDRs })
     } catch (error) {
       failed++
       log.error('cleanup failed', { mode, error: describeError(error) })

@@ -1,7 +1,7 @@
 // Declared metrics made live in prom-client: by name, silent for those that the mode in use does not have.
 
 import { Counter, Gauge, Histogram, Registry } from 'prom-client'
-import { bucketSets, type Declaration } from './metric-table.ts'
+import { bucketSets, type MetricDeclaration } from '../lib/metric-declaration.ts'
 
 export type MetricLabels = Readonly<Record<string, string>>
 
@@ -19,7 +19,7 @@ export class Instruments {
   readonly #due = new Set<() => void>()
   readonly #live = new Map<string, Counter | Gauge | Histogram>()
 
-  constructor(declarations: readonly Declaration[]) {
+  constructor(declarations: readonly MetricDeclaration[]) {
     for (const declaration of declarations) this.#live.set(declaration.name, this.#make(declaration))
   }
 
@@ -104,7 +104,7 @@ export class Instruments {
     if (metric instanceof Histogram) metric.observe(labels, value)
   }
 
-  #make({ name, type, labels, buckets, stability, help }: Declaration): Counter | Gauge | Histogram {
+  #make({ name, type, labels, buckets, stability, help }: MetricDeclaration): Counter | Gauge | Histogram {
     const options = { name, help: `[${stability ?? 'ALPHA'}] ${help}`, labelNames: labels, registers: [this.registry] }
     if (type === 'counter') return new Counter(options)
     if (type === 'gauge') return new Gauge(options)

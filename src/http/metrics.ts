@@ -1,7 +1,8 @@
 // What feeds the metrics: sync reports, API requests, health answers, kernel counters; and the text of /metrics.
 
 import { collectDefaultMetrics, type Registry } from 'prom-client'
-import type { Mode, PortCounters } from '../backend/backend.ts'
+import type { PortCounters } from '../backend/backend.ts'
+import type { MetricTraits, ProxyMode } from '../backend/proxy-mode.ts'
 import type { ChangeKind, JournalListener, SyncReport } from '../engine/journal.ts'
 import { describeError } from '../lib/errors.ts'
 import { type Family, familyName } from '../lib/ip.ts'
@@ -38,7 +39,7 @@ interface Feature {
 }
 
 export interface MetricsOptions {
-  readonly mode: Mode
+  readonly mode: Pick<ProxyMode, 'name' | 'metrics'>
   readonly version: BuildVersion
   readonly features?: readonly Feature[]
   /** Read at each scrape. */
@@ -155,8 +156,8 @@ function journalListener(live: Instruments, { mode, clock = systemClock }: Metri
     report(report: SyncReport): void {
       const series = families[report.family]
       recordSync(series, report)
-      if (report.ok) recordSuccess(series, report, mode)
-      else recordFailure(live, report, mode)
+      if (report.ok) recordSuccess(series, report, mode.metrics)
+      else recordFailure(live, report, mode.metrics)
       recordFigures(live, report)
     },
   } satisfies JournalListener
@@ -226,7 +227,7 @@ function recordConstants(live: Instruments, { mode, version, features }: Metrics
     platform: `${process.platform}/${process.arch === 'x64' ? 'amd64' : process.arch}`,
   }
   live.set('kubernetes_build_info', labels, 1)
-  live.set('sluice_build_info', { version: version.sluice, mode }, 1)
+  live.set('sluice_build_info', { version: version.sluice, mode: mode.name }, 1)
   live.set('rest_client_exec_plugin_ttl_seconds', {}, Number.POSITIVE_INFINITY)
   for (const { name, stage, enabled } of features ?? []) {
     live.set('kubernetes_feature_enabled', { name, stage }, enabled ? 1 : 0)
@@ -244,27 +245,24 @@ function recordSync(series: FamilySeries, report: SyncReport): void {
   series.dropped.add(report.dropped)
 }
 
-function recordSuccess(series: FamilySeries, report: SyncReport, mode: Mode): void {
+function recordSuccess(series: FamilySeries, report: SyncReport, { noLocalUnit }: MetricTraits): void {
   const finished = report.startedAt + report.durationMs
   series.finished.set(finished / 1000)
   for (const trigger of report.triggers) {
     // Clocks of the control plane may be ahead of this node's.
     series.programmed(Math.max(0, finished - trigger) / 1000)
   }
-  const noLocal = mode === 'ipvs' ? report.noLocalServices : report.noLocal
+  const noLocal = noLocalUnit === 'services' ? report.noLocalServices : report.noLocal
   series.noLocal.internal.set(noLocal.internal)
   series.noLocal.external.set(noLocal.external)
 }
 
 /** A backend that counts its failures itself says so in its figures; else a failed sync is one failure. */
-function recordFailure(live: Instruments, { family, full, figures, error }: SyncReport, mode: Mode): void {
-  const labels = { ip_family: familyName(family) }
-  const once = (figure: string) => {
-    if (figures[figure] === undefined) live.add(`kubeproxy_sync_proxy_rules_${figure}_total`, labels)
+function recordFailure(live: Instruments, report: SyncReport, { failureFigures }: MetricTraits): void {
+  const labels = { ip_family: familyName(report.family) }
+  for (const figure of failureFigures(report)) {
+    if (report.figures[figure] === undefined) live.add(`kubeproxy_sync_proxy_rules_${figure}_total`, labels)
   }
-  if (mode === 'nftables') once('nftables_sync_failures')
-  if (mode === 'iptables' || (mode === 'ipvs' && error?.code.startsWith('iptables'))) once('iptables_restore_failures')
-  if (mode === 'iptables' && !full) once('iptables_partial_restore_failures')
 }
 
 /** `iptables_total{nat}` is kubeproxy_sync_proxy_rules_iptables_total with table="nat"; counters may be named without `_total`. */

@@ -1,6 +1,6 @@
 // Explains every endpoint of a service port, used or not: its share of the connections, and why it is used or left out. Pure.
 
-import type { Backend, Held } from '../backend/backend.ts'
+import type { ProxyMode } from '../backend/proxy-mode.ts'
 import type { EndpointCandidate } from '../http/admin.ts'
 import { hostPort } from '../lib/ip.ts'
 import { type Candidate, candidatesOf, slicesOf, type Topology, topologyOf } from '../model/endpoints.ts'
@@ -10,7 +10,7 @@ import type { Desired } from './dry-run.ts'
 
 interface EndpointContext {
   readonly desired: Pick<Desired, 'store'>
-  readonly backend: Pick<Backend<Held>, 'name'>
+  readonly mode: Pick<ProxyMode, 'explain'>
 }
 
 type MatchedOutcome = Outcome & { readonly port: ServicePort }
@@ -22,7 +22,7 @@ export interface ExplainedEndpoints {
 }
 
 export function explainEndpoints(
-  { desired, backend }: EndpointContext,
+  { desired, mode }: EndpointContext,
   view: NodeView,
   outcome: MatchedOutcome,
 ): ExplainedEndpoints {
@@ -32,7 +32,7 @@ export function explainEndpoints(
   const chosen = new Map(
     outcome.verdict === 'forward' ? outcome.endpoints.map((endpoint) => [endpoint.address, endpoint]) : [],
   )
-  const weight = ({ endpoint }: Candidate) => (backend.name === 'ipvs' ? (endpoint.weight ?? 1) : 1)
+  const weight = ({ endpoint }: Candidate) => (mode.explain.usesWeights ? (endpoint.weight ?? 1) : 1)
   const used = candidates.filter((candidate) => chosen.has(addressOf(candidate)))
   const total = used.reduce((sum, candidate) => sum + weight(candidate), 0)
   const circumstances = circumstancesOf(view, outcome, candidates)

@@ -1,6 +1,7 @@
 // Traces one packet through the model and explains the result: the service, each decision, each endpoint, and the entries behind it.
 
-import type { Backend, Held, Mode } from '../backend/backend.ts'
+import type { Backend, Held } from '../backend/backend.ts'
+import type { ProxyMode } from '../backend/proxy-mode.ts'
 import type { FamilyStatus } from '../engine/lane.ts'
 import type { EntrySummary, Explanation, Question } from '../http/admin.ts'
 import { type Family, familyOf, hostPort, isLoopback } from '../lib/ip.ts'
@@ -14,7 +15,8 @@ import { findTargets, originOf, type PacketTarget } from './question.ts'
 
 export interface ExplainContext {
   readonly desired: Desired
-  readonly backend: Pick<Backend<Held>, 'name' | 'plan' | 'parts'>
+  readonly backend: Pick<Backend<Held>, 'plan' | 'parts'>
+  readonly mode: Pick<ProxyMode, 'name' | 'explain'>
   readonly behaviour: ModeBehaviour
   readonly views: readonly NodeView[]
   /** Every address of the node's interfaces. */
@@ -71,9 +73,10 @@ function explainTraced(context: ExplainContext, traced: TracedPacket, kernel: Ke
     port === undefined || frontend === undefined
       ? { topology: [], endpoints: [] }
       : explainEndpoints(context, view, { ...outcome, port })
+  const modeRemarks = outcome.verdict === 'forward' ? context.mode.explain.remarks : []
   return {
     node: view.name,
-    mode: context.backend.name,
+    mode: context.mode.name,
     packet: {
       from: packet.from,
       to: packet.to,
@@ -95,7 +98,7 @@ function explainTraced(context: ExplainContext, traced: TracedPacket, kernel: Ke
       digest,
       kernel: presence({ id, kind, digest }, kernel),
     })),
-    remarks: [...(status === undefined ? [] : serviceRemarks(status)), ...modeRemarks(context.backend.name, outcome)],
+    remarks: [...(status === undefined ? [] : serviceRemarks(status)), ...modeRemarks],
   }
 }
 
@@ -121,12 +124,6 @@ function serviceRemarks({ pending, quarantine, lost }: FamilyStatus): readonly s
       : [`This service is quarantined: ${quarantine.error.message}. The kernel has its last good state.`]),
     ...lost.map(({ frontend, winner }) => `${frontend} is held by the older service ${winner}.`),
   ]
-}
-
-function modeRemarks(mode: Mode, outcome: Outcome): readonly string[] {
-  if (outcome.verdict !== 'forward') return []
-  if (mode === 'ipvs') return ['IPVS chooses by its scheduler; the shares are averages over many connections.']
-  return []
 }
 
 /** Returns those of the service's entries that the matched frontend needs: planned alone, then found among what the service claims. */

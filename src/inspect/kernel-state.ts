@@ -1,6 +1,7 @@
 // Reads what the kernel holds through a second target that only observes, so that reading writes nothing, and compares entries with it.
 
-import type { Backend, Held, Mode } from '../backend/backend.ts'
+import type { Backend, Held } from '../backend/backend.ts'
+import { findMode } from '../backend/modes.ts'
 import type { Presence } from '../http/admin.ts'
 import { silentLogger } from '../lib/log.ts'
 import { systemClock } from '../lib/time.ts'
@@ -12,19 +13,12 @@ export interface KernelState {
   isVisible(kind: string): boolean
 }
 
-/** Kinds that another process cannot observe: sockets of the proxy itself, and rules that carry no mark. */
-const invisible: Readonly<Record<Mode, (kind: string) => boolean>> = {
-  nftables: (kind) => kind === 'listener',
-  iptables: (kind) => kind !== 'chain',
-  ipvs: () => false,
-  userspace: () => true,
-}
-
 export async function readKernelState(
   backend: Backend<Held>,
   view: NodeView,
   signal?: AbortSignal,
 ): Promise<KernelState> {
+  const { explain } = findMode(backend.name)
   const target = await backend.open({
     family: view.family,
     node: view,
@@ -36,9 +30,8 @@ export async function readKernelState(
     const held = await target.observe(signal ?? AbortSignal.timeout(30_000))
     const byId = new Map(held.map((one) => [one.id, one]))
     return {
-      // In the kernel, the virtual server of a node port looks like any other virtual server.
-      find: (id) => byId.get(id) ?? byId.get(id.replace(/^node-port /, 'server ')),
-      isVisible: (kind) => !invisible[backend.name](kind),
+      find: (id) => byId.get(id) ?? byId.get(explain.observedId?.(id) ?? id),
+      isVisible: (kind) => explain.isVisible(kind),
     }
   } finally {
     await target.close()

@@ -1,7 +1,7 @@
 // What must happen to the first packet of a connection, from the model alone: the oracle of the tests and the voice of `explain`.
 
 import { contains, familyOf, hostPort, isLoopback, parseCidr } from '../lib/ip.ts'
-import { type ModeBehaviour, nftables } from './mode-behaviour.ts'
+import type { ModeBehaviour } from './mode-behaviour.ts'
 import type { Disposition, Endpoint, Frontend, LocalDetector, NodeView, Protocol, ServicePort } from './types.ts'
 
 export interface TraceContext {
@@ -69,7 +69,7 @@ export interface NotForwarded {
 
 export type Outcome = Forwarded | NotForwarded
 
-export function trace(world: TraceContext, packet: Packet, dialect: ModeBehaviour = nftables): Outcome {
+export function trace(world: TraceContext, packet: Packet, dialect: ModeBehaviour): Outcome {
   const steps: string[] = []
   if (familyOf(packet.to) !== world.node.family) {
     steps.push(`${packet.to} is not of the family that is traced.`)

@@ -1,6 +1,7 @@
 // /healthz and /livez over real sockets: codes, headers and every byte of the body.
 
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { findMode } from '../../src/backend/modes.ts'
 import { ProxyHealth } from '../../src/http/health.ts'
 import { createMetrics } from '../../src/http/metrics.ts'
 import { routeRequests } from '../../src/http/routing.ts'
@@ -157,7 +158,7 @@ describe('the proxy health server', () => {
 
   it('I10: counts every answer by code', async () => {
     const metrics = createMetrics({
-      mode: 'nftables',
+      mode: findMode('nftables'),
       version: { kubernetes: 'v1.36.4', sluice: '0' },
       log,
       processMetrics: false,

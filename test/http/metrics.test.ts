@@ -2,6 +2,7 @@
 
 import { describe, expect, it } from 'vitest'
 import type { Mode } from '../../src/backend/backend.ts'
+import { findMode } from '../../src/backend/modes.ts'
 import { SyncJournal, type SyncReport } from '../../src/engine/journal.ts'
 import { createMetrics, type Metrics, type MetricsOptions } from '../../src/http/metrics.ts'
 import type { RequestObserver } from '../../src/kube/client.ts'
@@ -86,7 +87,7 @@ const at = Date.UTC(2026, 0, 2, 3, 4, 5)
 
 const make = (mode: Mode, more: Partial<MetricsOptions> = {}): Metrics =>
   createMetrics({
-    mode,
+    mode: findMode(mode),
     version: { kubernetes: 'v1.36.4', sluice: '0.1.0' },
     log,
     processMetrics: false,

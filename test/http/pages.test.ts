@@ -2,6 +2,7 @@
 
 import { afterEach, describe, expect, it } from 'vitest'
 import { parse } from 'yaml'
+import { findMode } from '../../src/backend/modes.ts'
 import { createMetrics, type Metrics } from '../../src/http/metrics.ts'
 import { metricsPages, type PagesOptions } from '../../src/http/pages.ts'
 import { routeRequests } from '../../src/http/routing.ts'
@@ -23,7 +24,7 @@ async function start(
 ): Promise<{ probe: Probe; clock: ManualClock; metrics: Metrics }> {
   verbosity = []
   const clock = new ManualClock()
-  const metrics = createMetrics({ mode: 'nftables', version, log, processMetrics: false })
+  const metrics = createMetrics({ mode: findMode('nftables'), version, log, processMetrics: false })
   const routes = metricsPages({
     mode: 'nftables',
     metrics,

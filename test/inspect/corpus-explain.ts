@@ -1,9 +1,10 @@
 // Asks `explain` about every packet of the scenario corpus.
 
+import { findMode } from '../../src/backend/modes.ts'
+import type { ProxyMode } from '../../src/backend/proxy-mode.ts'
 import { configFrom } from '../../src/commands/sources/source.ts'
-import { backendFor, settingsOf } from '../../src/daemon/backend-settings.ts'
+import { settingsOf } from '../../src/daemon/backend-settings.ts'
 import type { Explanation } from '../../src/http/admin.ts'
-import { behaviourOf } from '../../src/inspect/behaviour-of.ts'
 import { DryRun } from '../../src/inspect/dry-run.ts'
 import { type ExplainContext, explain } from '../../src/inspect/explanation.ts'
 import { decodeEndpointSlice, decodeService } from '../../src/kube/reflect/objects.ts'
@@ -30,7 +31,12 @@ export interface Explained {
 export const isShownByAddress = (probe: Probe, { detector }: NodeSettings): boolean =>
   detector === 'none' || 'cidrs' in detector || probe.at === 'node' || probe.at === 'outside'
 
-export async function explainScenario(scenario: Scenario, mode: Mode): Promise<readonly Explained[]> {
+/** `mode` names the expectations; `proxyMode` answers, which is usually the mode of that name. */
+export async function explainScenario(
+  scenario: Scenario,
+  mode: Mode,
+  proxyMode: ProxyMode = findMode(mode),
+): Promise<readonly Explained[]> {
   const objects = new Map<string, Manifest>()
   const explained: Explained[] = []
   let settings = scenario.node[mode]
@@ -41,7 +47,7 @@ export async function explainScenario(scenario: Scenario, mode: Mode): Promise<r
     const defaultSettings = settingsOf(configFrom(new Map([['mode', mode]])))
     const backendSettings = { ...defaultSettings, localhostNodePorts: settings.localhostNodePorts }
     const views = scenario.families.map((family) => nodeView(settings, family))
-    const backend = backendFor({ mode, settings: backendSettings })
+    const backend = proxyMode.makeBackend(backendSettings)
     const dryRun = await DryRun.open({ backend, views })
     await dryRun.replaceObjects({
       services: decoded(objects.values(), 'Service', decodeService),
@@ -49,9 +55,9 @@ export async function explainScenario(scenario: Scenario, mode: Mode): Promise<r
     })
     for (const probe of step.probes) {
       if (!isShownByAddress(probe, settings)) continue
-      const behaviour = behaviourOf(mode, backendSettings)
+      const behaviour = proxyMode.behaviour(backendSettings)
       const nodeAddresses = nodeAddressesOf(settings, probe)
-      const context: ExplainContext = { desired: dryRun, backend, behaviour, views, nodeAddresses }
+      const context: ExplainContext = { desired: dryRun, backend, mode: proxyMode, behaviour, views, nodeAddresses }
       const target = `${hostPort(probe.to, probe.port)}/${probe.protocol}`
       const [answer] = await explain(context, { target, from: probe.from })
       if (answer === undefined) throw new Error(`${scenario.name} ${probe.id}: no answer`)

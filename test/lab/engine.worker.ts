@@ -1,7 +1,7 @@
 // The proxy of an engine driver: the real engine and a real backend, in a process of its own inside the node's namespace.
 
 import type { Backend, Held, Settings } from '../../src/backend/backend.ts'
-import { cleanups, findBackend } from '../../src/backend/modes.ts'
+import { cleanups, findMode } from '../../src/backend/modes.ts'
 import { Engine } from '../../src/engine/engine.ts'
 import { SyncJournal } from '../../src/engine/journal.ts'
 import { ConntrackCleaner } from '../../src/engine/stale-flows.ts'
@@ -178,7 +178,7 @@ const backends = new Map<string, Backend<Held>>()
 function backendOf(mode: Mode, settings: NodeSettings): Backend<Held> {
   const chosen = backendSettings(settings)
   const key = `${mode} ${JSON.stringify(chosen)}`
-  const backend = backends.get(key) ?? findBackend(mode)?.(chosen)
+  const backend = backends.get(key) ?? findMode(mode).makeBackend(chosen)
   if (backend === undefined) throw new Error(`no backend ${mode}`)
   backends.set(key, backend)
   return backend

@@ -1,17 +1,10 @@
 // The scenario corpus against the model alone: decode, resolve, trace, and compare with what the files say.
 
 import { describe, expect, it } from 'vitest'
+import { findMode } from '../../src/backend/modes.ts'
 import { decodeEndpointSlice, decodeService } from '../../src/kube/reflect/objects.ts'
 import { type Family, familyOf } from '../../src/lib/ip.ts'
 import { frontendKey, olderFirst, withoutFrontends } from '../../src/model/conflicts.ts'
-import {
-  iptables,
-  iptablesWithoutLocalhost,
-  ipvs,
-  type ModeBehaviour,
-  nftables,
-  userspace,
-} from '../../src/model/mode-behaviour.ts'
 import { resolve } from '../../src/model/resolve.ts'
 import { type Outcome, type Packet, trace } from '../../src/model/trace.ts'
 import type { ServicePort, ServiceRecord, SliceRecord } from '../../src/model/types.ts'
@@ -88,7 +81,7 @@ describe.each(['nftables', 'iptables', 'ipvs', 'userspace'] as const)('the corpu
 function traceProbe(objects: readonly Manifest[], settings: NodeSettings, probe: Probe, mode: Mode) {
   const node = nodeView(settings, familyOf(probe.to))
   const world = { ports: portsOf(objects, settings, familyOf(probe.to)), node, nodeAddresses: nodeIps(settings, probe) }
-  const outcome = trace(world, packetOf(probe, settings), dialectOf(mode, settings))
+  const outcome = trace(world, packetOf(probe, settings), findMode(mode).behaviour(settings))
   return { outcome: summarise(outcome, probe), told: outcome.steps.join('\n') }
 }
 
@@ -121,13 +114,6 @@ function packetOf(probe: Probe, settings: NodeSettings): Packet {
   const bridged = settings.detector !== 'none' && 'interface' in settings.detector
   const entry = { pod: bridged ? 'br-pods' : 'pod0', node: undefined, remote: 'far', outside: 'world' }[at]
   return { from, to, port, protocol, origin, ...(entry === undefined ? {} : { inInterface: entry }) }
-}
-
-function dialectOf(mode: Mode, settings: NodeSettings): ModeBehaviour {
-  if (mode === 'nftables') return nftables
-  if (mode === 'userspace') return userspace
-  if (mode === 'ipvs') return ipvs
-  return settings.localhostNodePorts ? iptables : iptablesWithoutLocalhost
 }
 
 /** Endpoint to "its source is rewritten", or the verdict; and whether the client is to keep its endpoint. */

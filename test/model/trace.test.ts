@@ -1,11 +1,16 @@
 // The oracle against rows of the packet-flow table, for both columns; the whole table is run by the scenario corpus.
 
 import { describe, expect, it } from 'vitest'
-import { iptables, iptablesWithoutLocalhost, type ModeBehaviour, nftables } from '../../src/model/mode-behaviour.ts'
+import { findMode } from '../../src/backend/modes.ts'
+import type { ModeBehaviour } from '../../src/model/mode-behaviour.ts'
 import { resolve } from '../../src/model/resolve.ts'
 import { type Outcome, type Packet, type TraceContext, trace } from '../../src/model/trace.ts'
 import type { NodeView, Protocol, ServiceRecord, SliceRecord } from '../../src/model/types.ts'
 import { endpoint, everyAddress, service, slice, tcp, view } from '../support/builders.ts'
+
+const nftables = findMode('nftables').behaviour({ localhostNodePorts: true })
+const iptables = findMode('iptables').behaviour({ localhostNodePorts: true })
+const iptablesWithoutLocalhost = findMode('iptables').behaviour({ localhostNodePorts: false })
 
 const nodeAddresses = ['192.168.0.2', '192.168.1.2', '192.168.99.11']
 type Objects = readonly (readonly [ServiceRecord, readonly SliceRecord[]])[]
@@ -196,9 +201,9 @@ describe('S4b, S4c: iptables with localhostNodePorts off', () => {
   it('serves loopback where nodePortAddresses names it, in both modes', () => {
     const world = worldOf(nodePort, view({ nodePorts: named }))
     const local = packet('127.0.0.1', '127.0.0.1:3001')
-    expect(summary(trace(world, local))).toBe(`${both} snat`)
+    expect(summary(trace(world, local, nftables))).toBe(`${both} snat`)
     expect(summary(trace(world, local, iptables))).toBe(`${both} snat`)
-    expect(summary(trace(world, packet('127.0.0.1', '127.0.0.2:3001')))).toBe('PASS')
+    expect(summary(trace(world, packet('127.0.0.1', '127.0.0.2:3001'), nftables))).toBe('PASS')
   })
 })
 
@@ -314,7 +319,7 @@ rows(
 describe('who is a pod', () => {
   const to = packet('10.0.0.2', '172.30.0.41:80')
   const masquerades = (local: NodeView['local'], given: Partial<Packet>) => {
-    const outcome = trace(worldOf(basics, view({ local })), { ...to, ...given })
+    const outcome = trace(worldOf(basics, view({ local })), { ...to, ...given }, nftables)
     return outcome.verdict === 'forward' && outcome.masquerade
   }
 
@@ -348,11 +353,13 @@ describe('details', () => {
 
   it('J15: the implicit allowance of load balancer IPs needs the node in a range', () => {
     const fencedOff = balancer({ sourceRanges: ['203.0.113.0/25'] })
-    expect(summary(trace(worldOf([[fencedOff, single]], view()), packet('1.2.3.4', '1.2.3.4:80')))).toBe('DROP')
+    expect(summary(trace(worldOf([[fencedOff, single]], view()), packet('1.2.3.4', '1.2.3.4:80'), nftables))).toBe(
+      'DROP',
+    )
   })
 
   it('says why, and about whom', () => {
-    const outcome = trace(worldOf([[fenced, single]], view()), packet('203.0.113.130', '1.2.3.4:80'))
+    const outcome = trace(worldOf([[fenced, single]], view()), packet('203.0.113.130', '1.2.3.4:80'), nftables)
     expect(outcome).toMatchObject({ verdict: 'drop', reason: 'source-range', port: { name: 'ns1/svc1:p80' } })
     expect(outcome.steps).toEqual([
       'A packet from 203.0.113.130 to 1.2.3.4:80/tcp is for load balancer IP 1.2.3.4 of ns1/svc1:p80.',
@@ -363,27 +370,27 @@ describe('details', () => {
   it('gives a reason for every packet it does not forward', () => {
     const world = worldOf(basics, view())
     const reason = (from: string, to: string) => {
-      const outcome = trace(world, packet(from, to))
+      const outcome = trace(world, packet(from, to), nftables)
       return outcome.verdict === 'forward' ? undefined : outcome.reason
     }
     expect(reason('10.0.0.2', '172.30.0.41:81')).toBe('unused-port')
     expect(reason('10.0.0.2', '172.30.9.9:80')).toBe('unallocated')
     expect(reason('10.0.0.2', '8.8.8.8:80')).toBe('no-service')
     expect(reason('10.0.0.2', '192.168.0.2:22')).toBe('no-service')
-    expect(trace(world, { ...packet('10.0.0.2', '1.1.1.1:80'), to: 'fd00::1' })).toMatchObject({
+    expect(trace(world, { ...packet('10.0.0.2', '1.1.1.1:80'), to: 'fd00::1' }, nftables)).toMatchObject({
       reason: 'other-family',
     })
   })
 
   it('leaves health check node ports to the proxy itself', () => {
     const checked = balancer({ externalPolicy: 'Local', healthCheckNodePort: 30_000 })
-    const outcome = trace(worldOf([[checked, mixed]], view()), packet('203.0.113.2', '192.168.0.2:30000'))
+    const outcome = trace(worldOf([[checked, mixed]], view()), packet('203.0.113.2', '192.168.0.2:30000'), nftables)
     expect(outcome).toMatchObject({ verdict: 'pass', reason: 'health-check', port: { service: 'ns1/svc1' } })
   })
 
   it('J10: tells how long a client keeps its endpoint', () => {
     const sticky = worldOf([[service({ affinitySeconds: 10_800 }), single]], view())
-    expect(trace(sticky, packet('10.0.0.2', '172.30.0.41:80'))).toMatchObject({ affinity: 10_800 })
+    expect(trace(sticky, packet('10.0.0.2', '172.30.0.41:80'), nftables)).toMatchObject({ affinity: 10_800 })
   })
 
   it('an exact address goes before a node port of the same number', () => {
@@ -395,7 +402,7 @@ describe('details', () => {
     })
     const slices = [slice([endpoint('10.180.9.9')], { key: 'ns9/e', service: 'ns9/exact' })]
     const world = worldOf([...nodePort, [exact, slices]], view())
-    expect(summary(trace(world, packet('203.0.113.2', '192.168.0.2:3001')))).toBe('10.180.9.9:80 snat')
+    expect(summary(trace(world, packet('203.0.113.2', '192.168.0.2:3001'), nftables))).toBe('10.180.9.9:80 snat')
   })
 
   it('IPv6: loopback serves node ports where it is named, as a permitted address does', () => {
@@ -410,13 +417,13 @@ describe('details', () => {
     const ports = resolve(record, [slice([endpoint('fd00:10::1', 'here'), endpoint('fd00:10:2::1')])], six)
     const world: TraceContext = { ports, node: six, nodeAddresses: ['fd00::2', 'fd00::3'] }
     const from6 = (to: string, port: number, from = '2001:db8::1') =>
-      summary(trace(world, { from, to, port, protocol: 'tcp', origin: 'outside' }))
+      summary(trace(world, { from, to, port, protocol: 'tcp', origin: 'outside' }, nftables))
     expect(from6('fd00::2', 3001)).toBe('[fd00:10:2::1]:80 [fd00:10::1]:80 snat')
     expect(from6('fd00::3', 3001)).toBe('PASS')
     expect(from6('::1', 3001, '::1')).toBe('[fd00:10:2::1]:80 [fd00:10::1]:80 snat')
     const unnamed = { ...six, nodePorts: { ...six.nodePorts, loopbackNamed: false } }
     const local: Packet = { from: '::1', to: '::1', port: 3001, protocol: 'tcp', origin: 'node' }
-    expect(summary(trace({ ...world, node: unnamed }, local))).toBe('PASS')
+    expect(summary(trace({ ...world, node: unnamed }, local, nftables))).toBe('PASS')
     expect(from6('fd00:172::41', 80, 'fd00:10::99')).toBe('[fd00:10:2::1]:80 [fd00:10::1]:80')
     expect(from6('fd00:172::41', 81)).toBe('REJECT')
   })

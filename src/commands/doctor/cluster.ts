@@ -1,6 +1,7 @@
 // What of the cluster matters to a proxy: the one that runs here, the API server, what it lets us do, and whether clocks agree.
 
 import type { Mode } from '../../backend/backend.ts'
+import { type Finding, ok } from '../../backend/finding.ts'
 import type { Summary } from '../../http/admin.ts'
 import { AdminClient, findSocket } from '../../http/admin-client.ts'
 import { Client, defaultUserAgent } from '../../kube/client.ts'
@@ -10,7 +11,6 @@ import { silentLogger } from '../../lib/log.ts'
 import { count } from '../../lib/plural.ts'
 import { systemClock } from '../../lib/time.ts'
 import { formatAge } from '../terminal.ts'
-import { type Finding, ok } from './findings.ts'
 
 /** A proxy that runs here: its mode if it answers, and what is to be said of it. */
 interface ProxyExamined {

@@ -1,15 +1,19 @@
 // `sluice doctor`: looks over the machine and the cluster's side of it, and says of each finding what it means and what to do.
 
 import type { Mode } from '../../backend/backend.ts'
+import type { Finding, Level } from '../../backend/finding.ts'
+import { defaultMode, findMode, modes } from '../../backend/modes.ts'
 import { count } from '../../lib/plural.ts'
 import type { Command, Invocation } from '../command.ts'
 import { noArguments, outputFlag } from '../command.ts'
 import { configFrom, modeFlag, sourceFlags } from '../sources/source.ts'
 import { type Colour, formatAnswer, formatTable, type Terminal } from '../terminal.ts'
 import { clusterFindings, examineProxy } from './cluster.ts'
-import type { Finding, Level } from './findings.ts'
 import { machineFindings } from './machine.ts'
 import { migrate } from './migrate.ts'
+
+/** The modes that the doctor can compare others with. */
+const migrationTargets = modes.filter(({ doctor }) => doctor.migration.entering !== undefined).map(({ name }) => name)
 
 export const doctorCommand: Command = {
   name: 'doctor',
@@ -17,17 +21,22 @@ export const doctorCommand: Command = {
   usage: '[flags]',
   about: `Looks over this machine: kernel features, programs, modules, settings, rules of other proxies and firewalls, the running proxy, the
 API server and what it lets us do. Each finding says what it means and what to do. Exits with 3 if there is a problem.
-With --migrate-to nftables it reads a node that runs kube-proxy in iptables or ipvs mode and tells, service by service, what will change.`,
+With --migrate-to it reads a node that runs kube-proxy in another mode and reports, service by service, what will change.`,
   flags: [
     modeFlag,
     ...sourceFlags,
-    { name: 'migrate-to', value: 'MODE', help: 'what would change: nftables', choices: ['nftables'] },
+    {
+      name: 'migrate-to',
+      value: 'MODE',
+      help: `what would change: ${migrationTargets.join(' or ')}`,
+      choices: migrationTargets,
+    },
     outputFlag,
   ],
   examples: [
     ['sluice doctor', 'look over this machine'],
     ['sluice doctor --kubeconfig /etc/sluice/kubeconfig', 'and the API server, with these credentials'],
-    ['sluice doctor --migrate-to nftables --kubeconfig ~/.kube/config', 'before leaving iptables or ipvs mode'],
+    [`sluice doctor --migrate-to ${migrationTargets[0]} --kubeconfig ~/.kube/config`, 'before leaving another mode'],
   ],
   arguments: noArguments,
   run,
@@ -38,7 +47,7 @@ async function run(invocation: Invocation): Promise<number> {
   const { flags, terminal } = invocation
   const proxy = await examineProxy(flags.get('socket') ?? '')
   const findings = [
-    ...(await machineFindings(modeOf(flags, proxy.mode))),
+    ...(await machineFindings(findMode(modeOf(flags, proxy.mode)))),
     ...proxy.findings,
     ...(await clusterFindings(flags)),
   ]
@@ -47,7 +56,7 @@ async function run(invocation: Invocation): Promise<number> {
 }
 
 function modeOf(flags: ReadonlyMap<string, string>, running: Mode | undefined): Mode {
-  return flags.has('mode') || flags.has('config') ? configFrom(flags).mode : (running ?? 'nftables')
+  return flags.has('mode') || flags.has('config') ? configFrom(flags).mode : (running ?? defaultMode)
 }
 
 const colours: Readonly<Record<Level, Colour>> = { ok: 'green', note: 'cyan', warning: 'yellow', problem: 'red' }

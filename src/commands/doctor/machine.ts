@@ -2,10 +2,11 @@
 
 import { readdirSync, readFileSync, readlinkSync } from 'node:fs'
 import { release } from 'node:os'
-import type { Mode } from '../../backend/backend.ts'
-import { listPrograms } from '../../backend/iptables-kit/programs.ts'
-import { findLeftovers, type Leftover, saved } from '../../backend/leftovers.ts'
-import { findBackend } from '../../backend/modes.ts'
+import { type Finding, ok } from '../../backend/finding.ts'
+import { findDroppingPolicies } from '../../backend/iptables-kit/program-findings.ts'
+import { findLeftovers } from '../../backend/leftovers.ts'
+import { modes } from '../../backend/modes.ts'
+import type { Leftover, ProxyMode } from '../../backend/proxy-mode.ts'
 import { settingsOf } from '../../daemon/backend-settings.ts'
 import { describeError } from '../../lib/errors.ts'
 import { familyName } from '../../lib/ip.ts'
@@ -13,20 +14,20 @@ import { atLeast, ipv6Available, kernelVersion } from '../../sys/kernel-facts.ts
 import { runProgram } from '../../sys/process/exec.ts'
 import { readSysctl } from '../../sys/sysctl.ts'
 import { configFrom } from '../sources/source.ts'
-import { type Finding, ok } from './findings.ts'
 
-export async function machineFindings(mode: Mode): Promise<readonly Finding[]> {
+export async function machineFindings(mode: ProxyMode): Promise<readonly Finding[]> {
   const leftovers = await findLeftovers().catch(() => [] as readonly Leftover[])
   return [
     kernel(),
     privileges(mode),
     await modeWorks(mode),
-    ...(await programs(mode)),
+    ...(await mode.doctor.findings()),
+    ...(await programs()),
     ...settings(),
     conntrack(),
     openFiles(),
     ...modules(),
-    ...otherProxies(mode, leftovers),
+    ...otherProxies(mode.name, leftovers),
     ...(await firewalls()),
     clock(),
   ]
@@ -34,23 +35,29 @@ export async function machineFindings(mode: Mode): Promise<readonly Finding[]> {
 
 function kernel(): Finding {
   const about = 'kernel'
-  if (atLeast(kernelVersion(), 5, 13)) return ok(about, release())
+  const version = kernelVersion()
+  const works = ({ doctor }: ProxyMode) =>
+    doctor.minimumKernel === undefined || atLeast(version, ...doctor.minimumKernel)
+  const tooNew = modes.filter((mode) => !works(mode))
+  if (tooNew.length === 0) return ok(about, release())
+  const names = modes.filter(works).map(({ name }) => name)
+  const needs = tooNew.map(({ name, doctor }) => `${name} mode needs Linux ${doctor.minimumKernel?.join('.')} or later`)
   return {
     level: 'problem',
     about,
     found: release(),
-    meaning: 'nftables mode needs Linux 5.13 or later; iptables and ipvs modes work.',
-    todo: 'Update the kernel, or use --proxy-mode iptables.',
+    meaning: `${needs.join(', ')}; these modes work: ${names.join(', ')}.`,
+    todo: `Update the kernel, or use --proxy-mode ${names.join(' or ')}.`,
   }
 }
 
-function privileges(mode: Mode): Finding {
+function privileges(mode: ProxyMode): Finding {
   const about = 'privileges'
   const bits = BigInt(`0x${/^CapEff:\s*([0-9a-f]+)/m.exec(readText('/proc/self/status'))?.[1] ?? '0'}`)
   const netAdmin = ((bits >> 12n) & 1n) === 1n
   if (netAdmin) return ok(about, process.getuid?.() === 0 ? 'root' : 'CAP_NET_ADMIN')
   return {
-    level: mode === 'userspace' ? 'note' : 'problem',
+    level: mode.doctor.needsNetAdmin ? 'problem' : 'note',
     about,
     found: 'no CAP_NET_ADMIN',
     meaning: 'Rules cannot be written or even looked at; what follows is incomplete.',
@@ -59,12 +66,10 @@ function privileges(mode: Mode): Finding {
 }
 
 /** The backend itself knows best what it needs. */
-async function modeWorks(mode: Mode): Promise<Finding> {
-  const about = `mode ${mode}`
-  const make = findBackend(mode)
+async function modeWorks({ name, makeBackend }: ProxyMode): Promise<Finding> {
+  const about = `mode ${name}`
   try {
-    if (make === undefined) throw new Error('this build does not have it')
-    const families = await make(settingsOf(configFrom(new Map([['mode', mode]])))).families()
+    const families = await makeBackend(settingsOf(configFrom(new Map([['mode', name]])))).families()
     return ok(about, `works, ${families.map(familyName).join(' and ')}`)
   } catch (error) {
     return {
@@ -77,22 +82,8 @@ async function modeWorks(mode: Mode): Promise<Finding> {
   }
 }
 
-async function programs(mode: Mode): Promise<readonly Finding[]> {
+async function programs(): Promise<readonly Finding[]> {
   const found: Finding[] = []
-  const needed = mode === 'iptables' || mode === 'ipvs' || mode === 'userspace'
-  const flavours = await listPrograms().catch(() => [])
-  for (const { flavour, version } of flavours) found.push(ok(`iptables (${flavour})`, version.join('.')))
-  if (flavours.length === 0) {
-    found.push({
-      level: needed ? 'problem' : 'note',
-      about: 'iptables',
-      found: 'not installed',
-      meaning: needed
-        ? `Mode ${mode} writes rules through it.`
-        : 'Not needed: nftables mode speaks to the kernel itself.',
-      todo: needed ? 'Install iptables, or use mode nftables.' : 'Nothing.',
-    })
-  }
   for (const [program, args, why] of [
     ['ip', ['-V'], 'sluice up --demo and sluice plan make network namespaces with it'],
     ['nft', ['--version'], 'nothing of ours needs it; people read rules with it'],
@@ -188,12 +179,13 @@ function openFiles(): Finding {
   const about = 'open files'
   const limit = /^Max open files\s+(\d+)/m.exec(readText('/proc/self/limits'))?.[1] ?? ''
   if (Number(limit) >= 4096 || limit === '') return ok(about, limit || 'unlimited')
+  const relaying = modes.filter(({ doctor }) => doctor.filesPerConnection > 0).map(({ name }) => name)
   return {
     level: 'note',
     about,
     found: limit,
-    meaning: 'Enough for the kernel modes; userspace mode needs two for each connection.',
-    todo: 'LimitNOFILE=1048576 in the unit, for userspace mode.',
+    meaning: `Enough for modes that forward in the kernel; ${relaying.join(' and ')} mode needs more for each connection.`,
+    todo: `LimitNOFILE=1048576 in the unit, for ${relaying.join(' and ')} mode.`,
   }
 }
 
@@ -209,7 +201,7 @@ function modules(): readonly Finding[] {
 
 // ---- Whoever else writes rules. ----
 
-function otherProxies(mode: Mode, leftovers: readonly Leftover[]): readonly Finding[] {
+function otherProxies(mode: string, leftovers: readonly Leftover[]): readonly Finding[] {
   const running = proxyProcesses()
   const found: Finding[] = []
   const programs = new Set(running.map(({ name }) => name))
@@ -261,26 +253,12 @@ const sameNetwork = (pid: number): boolean => {
 }
 
 async function firewalls(): Promise<readonly Finding[]> {
-  const found: Finding[] = []
-  for (const programs of await listPrograms().catch(() => [])) {
-    if (programs.flavour === 'legacy' && readText('/proc/net/ip_tables_names').trim() === '') continue
-    const filter = await saved(programs, 4, 'filter').catch(() => '')
-    const policy = /^:FORWARD (\w+)/m.exec(filter)?.[1]
-    if (policy !== 'DROP') continue
-    found.push({
-      level: 'warning',
-      about: `firewall: iptables (${programs.flavour})`,
-      found: 'policy of FORWARD is DROP',
-      meaning:
-        'What is forwarded to endpoints must be accepted by some rule; Docker sets this policy. iptables mode accepts its own marked traffic, nftables mode cannot overrule it.',
-      todo: 'iptables -A FORWARD -s POD-CIDR -j ACCEPT and -d POD-CIDR -j ACCEPT, or iptables -P FORWARD ACCEPT.',
-    })
-  }
+  const found: Finding[] = [...(await findDroppingPolicies())]
   for (const name of await foreignTables()) {
     found.push({
       level: 'note',
       about: `firewall: table ${name}`,
-      found: 'another program’s nftables table',
+      found: 'another program’s nf_tables table',
       meaning: 'A packet must be accepted by every table: what it drops, no proxy can accept.',
       todo: `nft list table ${name}: allow forwarding to and from pods, node ports, and the health check ports.`,
     })

@@ -1,14 +1,14 @@
-// `sluice doctor --migrate-to nftables`: sends the same packets through the model as the old mode and as nftables, and tells what differs.
+// `sluice doctor --migrate-to MODE`: sends the same packets through the model as the old and as the new mode, and reports what differs.
 
 import type { Mode } from '../../backend/backend.ts'
 import { findLeftovers } from '../../backend/leftovers.ts'
-import { backendFor } from '../../daemon/backend-settings.ts'
+import { findMode, modes } from '../../backend/modes.ts'
+import type { ProxyMode } from '../../backend/proxy-mode.ts'
 import type { Inputs } from '../../http/admin.ts'
-import { behaviourOf } from '../../inspect/behaviour-of.ts'
 import { DryRun } from '../../inspect/dry-run.ts'
 import { ProxyError } from '../../lib/errors.ts'
 import { familyOf, hostPort } from '../../lib/ip.ts'
-import { type ModeBehaviour, nftables } from '../../model/mode-behaviour.ts'
+import type { ModeBehaviour } from '../../model/mode-behaviour.ts'
 import { expandNodePortAddresses, nodePortAddresses } from '../../model/node.ts'
 import { type Outcome, type Packet, trace } from '../../model/trace.ts'
 import type { NodeView, ServicePort } from '../../model/types.ts'
@@ -28,28 +28,33 @@ export interface Difference {
 
 export async function migrate(invocation: Invocation): Promise<number> {
   const { flags, terminal } = invocation
-  const from = await presentMode(flags)
+  const to = findMode(flags.get('migrate-to') ?? '')
+  const from = await presentMode(flags, to.name)
   const inputs = await knowledge(invocation, from)
-  const differences = await compare(inputs, from, flags)
+  const differences = await compare(inputs, { from: findMode(from), to }, flags)
   terminal.write(
-    formatAnswer({ from, to: 'nftables', differences }, flags.get('output') ?? 'table', () =>
-      describe(from, differences, terminal),
+    formatAnswer({ from, to: to.name, differences }, flags.get('output') ?? 'table', () =>
+      describe({ from, to }, differences, terminal),
     ),
   )
   return 0
 }
 
-async function presentMode(flags: ReadonlyMap<string, string>): Promise<Mode> {
-  const told = flags.get('mode') as Mode | undefined
-  if (told !== undefined) return told
-  const modes = (await findLeftovers()).map(({ mode }) => mode)
-  if (modes.includes('ipvs')) return 'ipvs'
-  if (modes.includes('iptables')) return 'iptables'
-  if (modes.includes('nftables')) throw new ProxyError('migrate', 'this node already runs in nftables mode')
-  throw new ProxyError(
-    'migrate',
-    'no rules of kube-proxy are here; say which mode it was: --mode iptables or --mode ipvs',
-  )
+async function presentMode(flags: ReadonlyMap<string, string>, to: Mode): Promise<Mode> {
+  const given = flags.get('mode')
+  if (given !== undefined) return given
+  const present = new Set((await findLeftovers()).map(({ mode }) => mode))
+  const others = modes.map(({ name }) => name).filter((name) => name !== to)
+  const from = others.find((name) => present.has(name))
+  if (from !== undefined) return from
+  if (present.has(to)) throw new ProxyError('migrate', `this node already runs in ${to} mode`)
+  const choices = others.map((name) => `--mode ${name}`).join(' or ')
+  throw new ProxyError('migrate', `there are no rules of kube-proxy on this node: name its mode by ${choices}`)
+}
+
+interface Migration {
+  readonly from: ProxyMode
+  readonly to: ProxyMode
 }
 
 /** From the API or files if named; else from the very rules that are to be replaced. */
@@ -68,15 +73,18 @@ function viewFor(view: NodeView, inputs: Inputs, addresses: readonly string[]): 
 
 export async function compare(
   inputs: Inputs,
-  from: Mode,
+  { from, to }: Migration,
   flags: ReadonlyMap<string, string>,
 ): Promise<readonly Difference[]> {
   const asked = (mode: Mode) => configFrom(new Map([...flags, ['mode', mode]])).nodePortAddresses
-  const before = { mode: from, dialect: behaviourOf(from, inputs.settings), addresses: asked(from) }
-  const after = { mode: 'nftables' as const, dialect: nftables, addresses: asked('nftables') }
-  const found: Difference[] = [...general(from)]
+  const side = (mode: ProxyMode) => ({
+    mode: mode.name,
+    dialect: mode.behaviour(inputs.settings),
+    addresses: asked(mode.name),
+  })
+  const found: Difference[] = [...general({ from, to })]
   for (const view of inputs.views) {
-    const sides = await Promise.all([before, after].map((side) => sideOf(inputs, view, side)))
+    const sides = await Promise.all([from, to].map((mode) => sideOf(inputs, view, side(mode))))
     const [old, fresh] = sides as [Side, Side]
     for (const port of old.ports) found.push(...differencesOf(port, old, fresh, inputs))
   }
@@ -95,7 +103,7 @@ async function sideOf(
   side: { mode: Mode; dialect: ModeBehaviour; addresses: readonly string[] },
 ): Promise<Side> {
   const seen = viewFor(view, inputs, side.addresses)
-  const twin = await DryRun.open({ backend: backendFor({ mode: side.mode, settings: inputs.settings }), views: [seen] })
+  const twin = await DryRun.open({ backend: findMode(side.mode).makeBackend(inputs.settings), views: [seen] })
   try {
     await twin.replaceObjects(inputs)
     return { view: seen, dialect: side.dialect, ports: [...twin.ports(view.family)] }
@@ -185,59 +193,11 @@ function summary(outcome: Outcome): string {
 }
 
 /** What no single packet of a service shows. */
-function general(from: Mode): readonly Difference[] {
-  const all: Difference[] = [
-    {
-      service: '*',
-      packet: 'to an address of the service range that no service has',
-      now: 'left to routing, perhaps out to the internet',
-      later: 'dropped',
-      why: 'Traffic to unallocated cluster IPs is dropped, so that it does not loop through the network.',
-    },
-    {
-      service: '*',
-      packet: 'rules in iptables that name KUBE- chains, or count on their order',
-      now: 'work',
-      later: 'have nothing to hold on to',
-      why: 'nftables mode has a table of its own; scripts, CNI plugins and monitoring that read KUBE-* chains must change.',
-    },
-  ]
-  if (from === 'iptables') {
-    all.push({
-      service: '*',
-      packet: 'a pod that reaches itself through a service on another node’s address',
-      now: 'source rewritten for every endpoint',
-      later: 'source rewritten for endpoints on this node',
-      why: 'iptables marks hairpins of remote endpoints, too, which cannot happen.',
-    })
-  }
-  if (from === 'ipvs') {
-    all.push(
-      {
-        service: '*',
-        packet: 'ping to a cluster IP',
-        now: 'answered by the node, which has the address on kube-ipvs0',
-        later: 'not answered',
-        why: 'No interface has cluster IPs any more; kube-ipvs0 goes with sluice cleanup.',
-      },
-      {
-        service: '*',
-        packet: 'from outside to a service with a Local policy and no endpoint on this node',
-        now: 'kube-proxy forwards it to all endpoints',
-        later: 'dropped',
-        why: 'Local means local; load balancers find the right nodes by the health check node port.',
-      },
-      {
-        service: '*',
-        packet: 'the ipvs scheduler',
-        now: 'rr, lc, sh and others',
-        later: 'random',
-        why: 'nftables chooses by chance; affinity is by sessionAffinity ClientIP.',
-      },
-    )
-  }
-  return all
-}
+const general = ({ from, to }: Migration): readonly Difference[] =>
+  [...(to.doctor.migration.entering?.differences ?? []), ...from.doctor.migration.leaving].map((difference) => ({
+    service: '*',
+    ...difference,
+  }))
 
 /** The same difference of both families, or of several addresses, is told once. */
 function merged(list: readonly Difference[]): readonly Difference[] {
@@ -248,14 +208,18 @@ function merged(list: readonly Difference[]): readonly Difference[] {
   })
 }
 
-function describe(from: Mode, differences: readonly Difference[], terminal: Terminal): string {
+function describe(
+  { from, to }: { readonly from: Mode; readonly to: ProxyMode },
+  differences: readonly Difference[],
+  terminal: Terminal,
+): string {
   const rows = differences.map(({ service, packet, now, later }) => [service, packet, now, later])
   const services = new Set(differences.map(({ service }) => service).filter((name) => name !== '*'))
   const reasons = [...new Set(differences.map(({ why }) => why))].map((why) => `  - ${why}\n`)
   return [
-    `From ${from} to nftables: ${services.size} service port${services.size === 1 ? '' : 's'} will behave differently for some packets; established connections go on.\n`,
-    formatTable(['SERVICE', 'PACKET', `NOW (${from})`, 'THEN (nftables)'], rows, terminal),
+    `From ${from} to ${to.name}: ${services.size} service port${services.size === 1 ? '' : 's'} will behave differently for some packets; established connections go on.\n`,
+    formatTable(['SERVICE', 'PACKET', `NOW (${from})`, `THEN (${to.name})`], rows, terminal),
     `Why:\n${reasons.join('')}`,
-    'To keep node ports on all addresses: nodePortAddresses: [0.0.0.0/0, ::/0]; on loopback as well: add localhost.\n',
+    `${to.doctor.migration.entering?.advice ?? ''}\n`,
   ].join('\n')
 }

@@ -3,7 +3,7 @@
 // A transaction without commit would not do: the kernel checks some things only at commit, other modes have no transactions, and the
 // running proxy owns the live table. In its own namespace the trial cannot affect anything else.
 
-import { backendFor } from '../../daemon/backend-settings.ts'
+import { findMode } from '../../backend/modes.ts'
 import type { Inputs } from '../../http/admin.ts'
 import { DryRun, type Objects } from '../../inspect/dry-run.ts'
 import { describeError } from '../../lib/errors.ts'
@@ -25,9 +25,8 @@ export interface Trial extends Inputs {
 export const notAsked = (why: string): TrialVerdict => ({ verdict: 'not asked', why, refusals: [] })
 
 export async function tryInKernel(trial: Trial): Promise<TrialVerdict> {
-  if (trial.identity.mode === 'userspace') {
-    return notAsked('userspace mode programs sockets, and a trial would have to open them')
-  }
+  const { trialObstacle } = findMode(trial.identity.mode)
+  if (trialObstacle !== undefined) return notAsked(trialObstacle)
   if (process.getuid?.() !== 0) return notAsked('making a network namespace needs root')
   const name = `sluice-plan-${process.pid}`
   try {
@@ -67,7 +66,7 @@ export const trialCommand: Command = {
 }
 
 async function tryHere(trial: Trial): Promise<TrialVerdict> {
-  const backend = backendFor({ mode: trial.identity.mode, settings: trial.settings })
+  const backend = findMode(trial.identity.mode).makeBackend(trial.settings)
   let dryRun: DryRun
   try {
     dryRun = await DryRun.open({ backend, views: trial.views, appliesChanges: true })

@@ -1,7 +1,7 @@
 // `sluice plan`: shows what a change would do to the data plane, entry by entry, and whether the kernel would accept it. Changes nothing.
 
 import type { Held, Mode } from '../../backend/backend.ts'
-import { backendFor } from '../../daemon/backend-settings.ts'
+import { defaultMode, findMode } from '../../backend/modes.ts'
 import type { Inputs } from '../../http/admin.ts'
 import { DryRun, type RecordedChanges } from '../../inspect/dry-run.ts'
 import { ProxyError } from '../../lib/errors.ts'
@@ -34,7 +34,7 @@ Exit status: 0 nothing would change, 2 something would change, 1 an error or a r
   examples: [
     ['sluice plan -f web.yaml', 'compare with what the proxy of this node has now'],
     ['sluice plan -f web.yaml --delete', 'show what deleting would remove'],
-    ['sluice plan -f changes.yaml --manifests ./deploy --mode nftables', 'in CI: exit status 0, 2 or 1'],
+    [`sluice plan -f changes.yaml --manifests ./deploy --mode ${defaultMode}`, 'in CI: exit status 0, 2 or 1'],
   ],
   arguments: noArguments,
   run,
@@ -86,7 +86,7 @@ async function readChange(flags: Flags, all: readonly unknown[]): Promise<Planne
 
 async function makePlan(inputs: Inputs, { after, remarks }: PlannedChange): Promise<Omit<Plan, 'kernel'>> {
   const { mode, node } = inputs.identity
-  const backend = backendFor({ mode, settings: inputs.settings })
+  const backend = findMode(mode).makeBackend(inputs.settings)
   const dryRun = await DryRun.open({ backend, views: inputs.views, splitsEntries: true })
   try {
     const before = (await dryRun.replaceObjects(inputs)).flatMap((one) => ownedEntries(dryRun, one))

@@ -2,13 +2,11 @@
 
 import { readFileSync } from 'node:fs'
 import { hostname } from 'node:os'
-import type { Mode } from '../../backend/backend.ts'
+import { defaultMode, findMode, modes } from '../../backend/modes.ts'
 import type { Config } from '../../config/configuration.ts'
 import { resolveOptions } from '../../config/flags/options.ts'
-import { backendFor } from '../../daemon/backend-settings.ts'
 import type { Inputs } from '../../http/admin.ts'
 import { AdminClient, findSocket } from '../../http/admin-client.ts'
-import { behaviourOf } from '../../inspect/behaviour-of.ts'
 import { DryRun } from '../../inspect/dry-run.ts'
 import type { ExplainContext } from '../../inspect/explanation.ts'
 import { Client, defaultUserAgent } from '../../kube/client.ts'
@@ -21,13 +19,13 @@ import { type ApiRequester, isThisHost, readFromApi } from './from-api.ts'
 import { withManifests } from './manifest-server.ts'
 import { ownAddresses } from './own-addresses.ts'
 
-const modes: readonly Mode[] = ['nftables', 'iptables', 'ipvs', 'userspace']
+const modeNames = modes.map(({ name }) => name)
 
 export const modeFlag: Flag = {
   name: 'mode',
   value: 'MODE',
-  help: `${modes.join(', ')} (default: the mode of the running proxy or of --config, else nftables)`,
-  choices: modes,
+  help: `${modeNames.join(', ')} (default: the mode of the running proxy or of --config, else ${defaultMode})`,
+  choices: modeNames,
 }
 
 export const sourceFlags: readonly Flag[] = [
@@ -111,10 +109,10 @@ export function configFrom(flags: Flags): Config {
   const cidr = flags.get('cluster-cidr')
   const argv =
     file === undefined
-      ? [`--proxy-mode=${flags.get('mode') ?? 'nftables'}`, ...(cidr === undefined ? [] : [`--cluster-cidr=${cidr}`])]
+      ? [`--proxy-mode=${flags.get('mode') ?? defaultMode}`, ...(cidr === undefined ? [] : [`--cluster-cidr=${cidr}`])]
       : [`--config=${file}`]
   const { config } = resolveOptions(argv, (path) => readFileSync(path, 'utf8'))
-  const mode = flags.get('mode') as Mode | undefined
+  const mode = flags.get('mode') as Config['mode'] | undefined
   return mode === undefined ? config : { ...config, mode }
 }
 
@@ -131,9 +129,10 @@ export async function planInputs({
   nodeAddresses,
   ...objects
 }: Inputs): Promise<PlannedInputs> {
-  const backend = backendFor({ mode: identity.mode, settings })
+  const mode = findMode(identity.mode)
+  const backend = mode.makeBackend(settings)
   const dryRun = await DryRun.open({ backend, views })
   await dryRun.replaceObjects(objects)
-  const behaviour = behaviourOf(identity.mode, settings)
-  return { dryRun, context: { desired: dryRun, backend, behaviour, views, nodeAddresses } }
+  const behaviour = mode.behaviour(settings)
+  return { dryRun, context: { desired: dryRun, backend, mode, behaviour, views, nodeAddresses } }
 }

@@ -6,10 +6,10 @@ import { join } from 'node:path'
 import { type ApiServer, startApiServer } from '../../apiserver/start.ts'
 import type { Mode } from '../../backend/backend.ts'
 import { findLeftovers } from '../../backend/leftovers.ts'
-import { cleanups } from '../../backend/modes.ts'
-import { firstFreePort, userspaceUnprivileged } from '../../backend/userspace/direct/unprivileged.ts'
+import { findMode } from '../../backend/modes.ts'
+import type { UnprivilegedTraits } from '../../backend/proxy-mode.ts'
 import { resolveOptions } from '../../config/flags/options.ts'
-import { backendFor, settingsOf } from '../../daemon/backend-settings.ts'
+import { settingsOf } from '../../daemon/backend-settings.ts'
 import { runDaemon } from '../../daemon/daemon.ts'
 import { AdminClient } from '../../http/admin-client.ts'
 import { describeError, ProxyError } from '../../lib/errors.ts'
@@ -34,8 +34,8 @@ export class Standalone {
   readonly #node: string
   readonly #stop = new AbortController()
   readonly #log: RootLogger
-  /** Nothing may be programmed in the kernel, so nothing is. */
-  readonly #unprivileged: boolean
+  /** Set if this process may not program the kernel and the mode can serve without it. */
+  readonly #unprivileged: UnprivilegedTraits | undefined
   #api: ApiServer | undefined
   #running: Promise<ProxyError | undefined> | undefined
   #closed: Promise<void> | undefined
@@ -43,7 +43,7 @@ export class Standalone {
   private constructor(options: StandaloneOptions) {
     const { flags, mode } = options
     this.#options = options
-    this.#unprivileged = mode === 'userspace' && process.getuid?.() !== 0
+    this.#unprivileged = process.getuid?.() === 0 ? undefined : findMode(mode).unprivileged
     this.#node = (flags.get('node') ?? hostname()).toLowerCase()
     this.#directory = flags.get('state') ?? runFolder()
     const { terminal } = options
@@ -76,9 +76,7 @@ export class Standalone {
   introduction(): string {
     const { mode, flags } = this.#options
     const manifests = flags.get('manifests')
-    const where = this.#unprivileged
-      ? `  Without root, services answer on loopback only: node ports on 127.0.0.1, cluster IP 10.a.b.c on 127.a.b.c${firstFreePort() > 1 ? `, ports below ${firstFreePort()} moved up by 10000` : ''}.\n`
-      : ''
+    const where = this.#unprivileged === undefined ? '' : `  ${this.#unprivileged.describe()}\n`
     return [
       `Serving ${this.#node}, mode ${mode}. The API is at ${this.#api?.url}\n`,
       where,
@@ -105,7 +103,7 @@ export class Standalone {
   /** Another proxy's rules are not ours to replace unless we are told to. */
   async #checkMachine(): Promise<void> {
     const { flags } = this.#options
-    if (this.#unprivileged || flags.has('take-over') || flags.has('keep-rules')) return
+    if (this.#unprivileged !== undefined || flags.has('take-over') || flags.has('keep-rules')) return
     const found = await findLeftovers()
     if (found.length === 0) return
     const what = found.map(({ what: thing, where }) => `${thing} in ${where}`).join('; ')
@@ -126,7 +124,7 @@ export class Standalone {
       serviceCidrs:
         cidrs.length > 0
           ? cidrs
-          : ipv6Available() && !this.#unprivileged
+          : ipv6Available() && this.#unprivileged === undefined
             ? ['10.96.0.0/16', 'fd00:10:96::/112']
             : ['10.96.0.0/16'],
       ...(flags.has('state') ? { stateDir: flags.get('state') as string } : {}),
@@ -176,9 +174,7 @@ export class Standalone {
       readFileSync(path, 'utf8'),
     )
     const settings = settingsOf(options.config)
-    const backend = this.#unprivileged
-      ? userspaceUnprivileged(settings)
-      : backendFor({ mode: this.#options.mode, settings })
+    const backend = (this.#unprivileged ?? findMode(this.#options.mode)).makeBackend(settings)
     process.env.SLUICE_ADMIN_SOCKET = this.#socket
     this.#running = runDaemon({ options, backend, log: this.#log, signal: this.#stop.signal }).then(
       () => (this.#stop.signal.aborted ? undefined : new ProxyError('proxy', 'the proxy ended')),
@@ -214,7 +210,7 @@ export class Standalone {
       kind: 'KubeProxyConfiguration',
       mode,
       clusterCIDR: flags.get('cluster-cidr') ?? '',
-      nodePortAddresses: this.#unprivileged ? ['127.0.0.0/8'] : list(flags.get('nodeport-addresses')),
+      nodePortAddresses: this.#unprivileged === undefined ? list(flags.get('nodeport-addresses')) : ['127.0.0.0/8'],
       clientConnection: { kubeconfig: this.#kubeconfig },
       healthzBindAddress: '127.0.0.1:10256',
       metricsBindAddress: '127.0.0.1:10249',
@@ -228,8 +224,8 @@ export class Standalone {
     this.#stop.abort(new Error('stopped'))
     await this.#running
     await this.#api?.close()
-    if (!this.#unprivileged && !flags.has('keep-rules') && this.#running !== undefined) {
-      await cleanups.get(mode)?.(this.#log)
+    if (this.#unprivileged === undefined && !flags.has('keep-rules') && this.#running !== undefined) {
+      await findMode(mode).leftovers.cleanup(this.#log)
     }
     if (!flags.has('state')) rmSync(this.#directory, { recursive: true, force: true })
   }

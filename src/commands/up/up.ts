@@ -1,6 +1,7 @@
 // `sluice up`: an API server and the proxy in one command, for this machine; or a demo of both in a world of its own.
 
 import type { Mode } from '../../backend/backend.ts'
+import { defaultMode, findMode, modes } from '../../backend/modes.ts'
 import { ProxyError } from '../../lib/errors.ts'
 import { type Command, type Invocation, noArguments } from '../command.ts'
 import { reportStep } from '../progress.ts'
@@ -10,15 +11,18 @@ import { introduction, play } from './demo/demo-story.ts'
 import { watchProxy } from './live-view.ts'
 import { Standalone } from './standalone.ts'
 
+/** The modes that can serve without root. */
+const rootless = modes.flatMap(({ name, unprivileged }) => (unprivileged === undefined ? [] : [name])).join(' or ')
+
 export const upCommand: Command = {
   name: 'up',
   summary: 'an API server and the proxy in one, for this machine; --demo shows it in a world of its own',
   usage: '[flags]',
   about: `Starts a small API server on loopback and the proxy, so that Services work on this machine without a cluster: from kubectl, or from a
 directory of YAML files that is watched. With --demo both run in network namespaces made for it: two nodes, pods, a client outside;
-nothing of this machine's network is touched. Ctrl-C removes all that was made. Everything but --mode userspace needs root.`,
+nothing of this machine's network is touched. Ctrl-C removes all that was made. Everything but --mode ${rootless} needs root.`,
   flags: [
-    { ...modeFlag, help: 'nftables (default), iptables, ipvs or userspace' },
+    { ...modeFlag, help: `${modes.map(({ name }) => name).join(', ')} (default: ${defaultMode})` },
     { name: 'manifests', value: 'DIR', help: 'keep the YAML files of this directory applied', file: true },
     {
       name: 'state',
@@ -51,7 +55,7 @@ nothing of this machine's network is touched. Ctrl-C removes all that was made. 
     {
       name: 'nodeport-addresses',
       value: 'CIDR[,CIDR]',
-      help: 'where node ports answer: CIDRs, localhost, all (default: in nftables mode the node address, else all)',
+      help: `where node ports answer: CIDRs, localhost, all (default: in ${defaultMode} mode the node address, else all)`,
     },
     {
       name: 'keep-rules',
@@ -63,14 +67,14 @@ nothing of this machine's network is touched. Ctrl-C removes all that was made. 
     ['sluice up --demo', 'see it work in two minutes'],
     ['sluice up --demo --once', 'the same, by itself'],
     ['sluice up --manifests /etc/sluice --state /var/lib/sluice', 'a load balancer for this machine, from YAML'],
-    ['sluice up --mode userspace', 'without root, on loopback ports'],
+    [`sluice up --mode ${rootless}`, 'without root, on loopback ports'],
   ],
   arguments: noArguments,
   run,
 }
 
 async function run(invocation: Invocation): Promise<number> {
-  const mode = (invocation.flags.get('mode') ?? 'nftables') as Mode
+  const mode = invocation.flags.get('mode') ?? defaultMode
   const demo = invocation.flags.has('demo')
   if (invocation.flags.has('once') && !demo) throw new ProxyError('usage', '--once goes with --demo')
   demandRoot(mode, demo)
@@ -78,11 +82,11 @@ async function run(invocation: Invocation): Promise<number> {
 }
 
 function demandRoot(mode: Mode, demo: boolean): void {
-  if (process.getuid?.() === 0 || (mode === 'userspace' && !demo)) return
+  if (process.getuid?.() === 0 || (findMode(mode).unprivileged !== undefined && !demo)) return
   const what = demo ? 'network namespaces' : `rules in the kernel (mode ${mode})`
   throw new ProxyError(
     'root',
-    `this makes ${what}, which needs root: use sudo, or sluice up --mode userspace, which serves node ports on loopback without it`,
+    `this makes ${what}, which needs root: use sudo, or sluice up --mode ${rootless}, which serves node ports on loopback without it`,
   )
 }
 

@@ -17,8 +17,8 @@ export interface Options {
   readonly configFile: string
   readonly writeConfigTo: string
   readonly cleanup: boolean
-  /** If false, `--cleanup` leaves IPVS virtual servers alone (`--cleanup-ipvs=false`). */
-  readonly cleanupIpvs: boolean
+  /** The modes whose leftovers `--cleanup` leaves alone: ipvs with `--cleanup-ipvs=false`. */
+  readonly keptModes: readonly string[]
   readonly initOnly: boolean
   readonly master: string
   /** '', 'true', 'raw', or the version to report (`v1.2.3`). Only 'true' and 'raw' end the program. */
@@ -53,7 +53,7 @@ export function resolveOptions(argv: readonly string[], readFile: (path: string)
     configFile: values.config,
     writeConfigTo: values['write-config-to'],
     cleanup: values.cleanup || values['cleanup-iptables'],
-    cleanupIpvs: values['cleanup-ipvs'],
+    keptModes: values['cleanup-ipvs'] ? [] : ['ipvs'],
     initOnly: values['init-only'],
     master: values.master,
     version,

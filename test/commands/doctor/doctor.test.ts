@@ -2,7 +2,7 @@ import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { describe, expect, it, onTestFinished } from 'vitest'
 import { startApiServer } from '../../../src/apiserver/start.ts'
-import type { Finding } from '../../../src/commands/doctor/findings.ts'
+import type { Finding } from '../../../src/backend/finding.ts'
 import { silentLogger } from '../../../src/lib/log.ts'
 import { directory, sluice } from '../run-command.ts'
 

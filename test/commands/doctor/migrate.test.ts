@@ -1,4 +1,5 @@
 import { describe, expect, it } from 'vitest'
+import { findMode } from '../../../src/backend/modes.ts'
 import { compare } from '../../../src/commands/doctor/migrate.ts'
 import { readFromApi } from '../../../src/commands/sources/from-api.ts'
 import { parseRules } from '../../../src/commands/sources/from-rules.ts'
@@ -11,12 +12,14 @@ const inputs = async (text: string) =>
     readFromApi(api, { name: 'a', config: configFrom(new Map([['mode', 'iptables']])) }),
   )
 
+const migration = { from: findMode('iptables'), to: findMode('nftables') }
+
 describe('from iptables to nftables', () => {
   it('tells what differs by service: loopback node ports, secondary addresses, unused ports', async () => {
     const known = await inputs(shop)
     const found = await compare(
       { ...known, nodeAddresses: [...known.nodeAddresses, '192.168.6.1'] },
-      'iptables',
+      migration,
       new Map(),
     )
     const web = found
@@ -38,7 +41,7 @@ describe('from iptables to nftables', () => {
     const known = await inputs(shop)
     const file = `${directory({ 'c.yaml': 'apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nnodePortAddresses: ["0.0.0.0/0"]\n' })}/c.yaml`
     const more = { ...known, nodeAddresses: [...known.nodeAddresses, '192.168.6.1'] }
-    const found = await compare(more, 'iptables', new Map([['config', file]]))
+    const found = await compare(more, migration, new Map([['config', file]]))
     expect(found.map(({ packet }) => packet)).not.toContain('from outside to node port 192.168.6.1:30080')
   })
 

@@ -261,8 +261,8 @@ describe('flags of old releases', () => {
   })
 
   it('reads --cleanup-iptables as --cleanup, and accepts --cleanup-ipvs', () => {
-    expect(resolve('--cleanup-iptables')).toMatchObject({ cleanup: true, cleanupIpvs: true })
-    expect(resolve('--cleanup --cleanup-ipvs=false')).toMatchObject({ cleanup: true, cleanupIpvs: false })
+    expect(resolve('--cleanup-iptables')).toMatchObject({ cleanup: true, keptModes: [] })
+    expect(resolve('--cleanup --cleanup-ipvs=false')).toMatchObject({ cleanup: true, keptModes: ['ipvs'] })
   })
 
   it('warns once about a flag without effect', () => {

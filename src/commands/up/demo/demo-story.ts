@@ -1,5 +1,6 @@
 // What there is to see in the demo: the commands to try, and the same things done and checked by ourselves for `--once`.
 
+import { findMode } from '../../../backend/modes.ts'
 import type { Terminal } from '../../terminal.ts'
 import type { Demo } from './demo.ts'
 import { clientIp, nodes, pods } from './demo-network.ts'
@@ -17,7 +18,7 @@ export function introduction(demo: Demo, terminal: Terminal): string {
     [`kubectl --kubeconfig ${demo.kubeconfig} -n work get services,pods,endpointslices -o wide`, 'look at it'],
     [`sluice explain work/saythx-redis --from ${shell.ip} --socket ${demo.proxy.path}`, 'why a packet goes where'],
     [`sluice status --socket ${demo.proxy.path}`, 'wanted, programmed, in the kernel'],
-    [`${within('node1')} nft list table ip kube-proxy`, 'the rules themselves (mode nftables)'],
+    [`${within('node1')} ${findMode(demo.mode).explain.listCommand}`, 'the rules themselves'],
   ]
   return [
     bold('A small world of its own; this machine’s network is not touched.'),
@@ -66,7 +67,7 @@ export async function play(demo: Demo, terminal: Terminal): Promise<boolean> {
 
   const first = await curl('shell', cluster)
   // Relays end connections themselves, so there the pod cannot see who asked.
-  const relayed = demo.mode === 'userspace'
+  const relayed = findMode(demo.mode).behaviour({ localhostNodePorts: true }).hidesClients
   check(
     first.startsWith('saythx-redis-1') && first.includes(shell.ip) === !relayed,
     `the one pod answers and sees ${relayed ? 'the node, which relays' : 'the client’s own address'}`,

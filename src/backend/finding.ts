@@ -1,14 +1,14 @@
-// What a doctor finds: how bad it is, what it means, what to do.
+// One result of `sluice doctor`: how bad it is, what it means and what to do about it. Pure.
 
-/** `ok` is told, so that one sees what was looked at. */
+/** `ok` is reported too, so that readers see what was checked. */
 export type Level = 'ok' | 'note' | 'warning' | 'problem'
 
 export interface Finding {
   readonly level: Level
-  /** What was looked at: `kernel`, `sysctl net.ipv4.ip_forward`. */
+  /** What was checked: `kernel`, `sysctl net.ipv4.ip_forward`. */
   readonly about: string
   readonly found: string
-  /** '' if it is ok. */
+  /** '' if the level is `ok`. */
   readonly meaning: string
   readonly todo: string
 }

@@ -1,0 +1,24 @@
+// The iptables mode as the rest of the program sees it: its data plane, and what differs from other modes.
+
+import type { ProxyMode } from '../proxy-mode.ts'
+import { iptables } from './backend.ts'
+import { iptablesBehaviour } from './traits/behaviour.ts'
+import { iptablesDoctor } from './traits/doctor.ts'
+import { iptablesLeftovers } from './traits/leftovers.ts'
+import { iptablesMetrics } from './traits/metrics.ts'
+
+export const iptablesMode: ProxyMode = {
+  name: 'iptables',
+  makeBackend: iptables,
+  behaviour: ({ localhostNodePorts }) => iptablesBehaviour(localhostNodePorts),
+  explain: {
+    usesWeights: false,
+    remarks: [],
+    // Rules carry no mark by which they could be recognised; chains have names.
+    isVisible: (kind) => kind === 'chain',
+    listCommand: 'iptables-save -t nat',
+  },
+  metrics: iptablesMetrics,
+  doctor: iptablesDoctor,
+  leftovers: iptablesLeftovers,
+}

@@ -1,0 +1,33 @@
+// Finds the chains and jumps that a proxy in iptables mode has on this node. Removing them is in cleanup.ts.
+
+import { count } from '../../../lib/plural.ts'
+import { listPrograms, programName } from '../../iptables-kit/programs.ts'
+import { readSavedTable } from '../../iptables-kit/saved-table.ts'
+import type { Leftover, LeftoverTraits } from '../../proxy-mode.ts'
+import { cleanupIptables, leftovers } from '../cleanup.ts'
+
+export const iptablesLeftovers: LeftoverTraits = {
+  find: findChains,
+  cleanup: cleanupIptables,
+  // kube-proxy's ipvs mode has chains of the same names.
+  sharedWith: 'ipvs and iptables',
+}
+
+async function findChains(): Promise<readonly Leftover[]> {
+  const places = (await listPrograms()).flatMap((programs) =>
+    ([4, 6] as const).flatMap((family) =>
+      (['nat', 'filter', 'mangle'] as const).map((table) => ({ programs, family, table })),
+    ),
+  )
+  const found: Leftover[] = []
+  for (const { programs, family, table } of places) {
+    const { chains, jumps } = leftovers(table, await readSavedTable(programs, family, table))
+    if (chains.length + jumps.length === 0) continue
+    found.push({
+      mode: 'iptables',
+      what: `${count(chains.length, 'chain')}, ${count(jumps.length, 'jump')}`,
+      where: `${programName(family)} (${programs.flavour}), table ${table}`,
+    })
+  }
+  return found
+}

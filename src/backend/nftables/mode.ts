@@ -1,0 +1,24 @@
+// The nftables mode as the rest of the program sees it: its data plane, and what differs from other modes.
+
+import type { ProxyMode } from '../proxy-mode.ts'
+import { nftables } from './backend.ts'
+import { nftablesBehaviour } from './traits/behaviour.ts'
+import { nftablesDoctor } from './traits/doctor.ts'
+import { nftablesLeftovers } from './traits/leftovers.ts'
+import { nftablesMetrics } from './traits/metrics.ts'
+
+export const nftablesMode: ProxyMode = {
+  name: 'nftables',
+  makeBackend: nftables,
+  behaviour: () => nftablesBehaviour,
+  explain: {
+    usesWeights: false,
+    remarks: [],
+    // Listeners are sockets of the proxy itself.
+    isVisible: (kind) => kind !== 'listener',
+    listCommand: 'nft list table ip kube-proxy',
+  },
+  metrics: nftablesMetrics,
+  doctor: nftablesDoctor,
+  leftovers: nftablesLeftovers,
+}

@@ -1,0 +1,34 @@
+// The userspace mode as the rest of the program sees it: its data planes, and what differs from other modes.
+
+import type { ProxyMode } from '../proxy-mode.ts'
+import { userspace } from './backend.ts'
+import { firstFreePort, userspaceUnprivileged } from './direct/unprivileged.ts'
+import { winuserspace } from './direct/windows.ts'
+import { userspaceBehaviour } from './traits/behaviour.ts'
+import { userspaceDoctor } from './traits/doctor.ts'
+import { userspaceLeftovers } from './traits/leftovers.ts'
+import { userspaceMetrics } from './traits/metrics.ts'
+
+export const userspaceMode: ProxyMode = {
+  name: 'userspace',
+  makeBackend: process.platform === 'win32' ? winuserspace : userspace,
+  unprivileged: { makeBackend: userspaceUnprivileged, describe: describeUnprivileged },
+  behaviour: () => userspaceBehaviour,
+  explain: {
+    usesWeights: false,
+    remarks: [],
+    // Another process cannot see which relays the sockets of the proxy have.
+    isVisible: () => false,
+    listCommand: 'iptables-save -t nat',
+  },
+  metrics: userspaceMetrics,
+  doctor: userspaceDoctor,
+  leftovers: userspaceLeftovers,
+  trialObstacle: 'userspace mode programs sockets, and a trial would have to open them',
+}
+
+function describeUnprivileged(): string {
+  const free = firstFreePort()
+  const moved = free > 1 ? `, ports below ${free} moved up by 10000` : ''
+  return `Without root, services answer on loopback only: node ports on 127.0.0.1, cluster IP 10.a.b.c on 127.a.b.c${moved}.`
+}
