@@ -2,8 +2,8 @@
 
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest'
 import { IptablesPrograms, listPrograms, type Programs } from '../../src/backend/iptables-kit/programs.ts'
-import { chains } from '../../src/backend/ipvs/rule-text.ts'
 import { RuleTables } from '../../src/backend/ipvs/rule-tables.ts'
+import { chains } from '../../src/backend/ipvs/rule-text.ts'
 import { silentLogger } from '../../src/lib/log.ts'
 import { systemClock } from '../../src/lib/time.ts'
 import { type EnteredNamespace, enterNamespace } from '../lab/entered-namespace.ts'
