@@ -5,12 +5,14 @@ import { listPrograms, programName } from '../../iptables-kit/programs.ts'
 import { readSavedTable } from '../../iptables-kit/saved-table.ts'
 import type { Leftover, LeftoverTraits } from '../../proxy-mode.ts'
 import { cleanupIptables, leftovers } from '../cleanup.ts'
+import { readServices } from '../read-services.ts'
 
 export const iptablesLeftovers: LeftoverTraits = {
   find: findChains,
   cleanup: cleanupIptables,
   // kube-proxy's ipvs mode has chains of the same names.
   sharedWith: 'ipvs and iptables',
+  readServices,
 }
 
 async function findChains(): Promise<readonly Leftover[]> {
