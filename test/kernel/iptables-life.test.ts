@@ -57,7 +57,7 @@ describe.each<Flavour>(['nft', 'legacy'])('life, %s', (flavour) => {
     await proxy.kill()
     await network.run(`${other} -D OUTPUT -d 10.99.0.1 -j ACCEPT`)
     expect(problems).toEqual([])
-    expect(proxy.log).toMatch(`both flavours of iptables hold rules; packets pass both" used="${flavour}"`)
+    expect(proxy.log).toMatch(`Both flavours of iptables hold rules and packets pass both" used="${flavour}"`)
     expect((await save()).join('\n')).toBe(reference)
   })
 
@@ -148,7 +148,7 @@ describe.each<Flavour>(['nft', 'legacy'])('life, %s', (flavour) => {
     const ms = performance.now() - begun
     await released
     expect(ms).toBeGreaterThan(9000)
-    expect(proxy.log).toMatch(/(?:waiting for the lock|sync failed).*(?:flock|sleep) \(pid \d+\) has held the lock/)
+    expect(proxy.log).toMatch(/(?:Waiting for the xtables lock|sync failed).*(?:flock|sleep) \(pid \d+\) has held the lock/i)
     expect(await network.ask()).toBe(podIps[1])
     const { problems } = await load.stop()
     expect(problems).toEqual([])

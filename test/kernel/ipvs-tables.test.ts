@@ -1,7 +1,8 @@
 // The rules of the ipvs mode in the kernel's tables: written once, recognised, and every kind of change by others told. Without sets, which this kernel may lack.
 
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest'
-import { IptablesPrograms, listPrograms, type Programs } from '../../src/backend/iptables-kit/programs.ts'
+import { listPrograms } from '../../src/backend/iptables-kit/flavour.ts'
+import { IptablesPrograms, type ProgramSet } from '../../src/backend/iptables-kit/programs.ts'
 import { RuleTables } from '../../src/backend/ipvs/rule-tables.ts'
 import { chains } from '../../src/backend/ipvs/rule-text.ts'
 import { silentLogger } from '../../src/lib/log.ts'
@@ -28,18 +29,18 @@ afterAll(() => namespace.leave())
 
 const flavours = await listPrograms()
 
-describe.each(flavours.map((programs) => [programs.flavour, programs] as const))('%s', (_, programs: Programs) => {
+describe.each(flavours.map((programs) => [programs.flavour, programs] as const))('%s', (_, programs: ProgramSet) => {
   const iptables = (...args: string[]) => namespace.exec(`iptables${programs.suffix}`, ['-w', ...args])
   const saved = () => namespace.exec(`iptables${programs.suffix}-save`, []).replaceAll(/^#.*\n|\[\d+:\d+\]/gm, '')
   let tables: RuleTables
   let before = ''
   beforeEach(async () => {
     const tools = new IptablesPrograms({
-      programs,
+      set: programs,
       family: 4,
       log: silentLogger,
       clock: systemClock,
-      patienceMs: 10_000,
+      lockTimeoutMs: 10_000,
     })
     tables = new RuleTables(tools, 4)
     await tables.read(signal)

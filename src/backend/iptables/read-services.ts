@@ -3,7 +3,7 @@
 import { canonicalIp, type Family, familyOf } from '../../lib/ip.ts'
 import { silentLogger } from '../../lib/log.ts'
 import type { Protocol, ServiceRecord, SliceRecord } from '../../model/types.ts'
-import { findPrograms } from '../iptables-kit/programs.ts'
+import { findPrograms } from '../iptables-kit/flavour.ts'
 import { readSavedTable } from '../iptables-kit/saved-table.ts'
 import type { RuleServices } from '../proxy-mode.ts'
 

@@ -8,7 +8,8 @@ import { command, type Service } from '../../sys/netlink/ipvs.ts'
 import { runProgram } from '../../sys/process/exec.ts'
 import { ensureSysctl } from '../../sys/sysctl.ts'
 import type { Backend, Settings } from '../backend.ts'
-import { findPrograms, type Programs, usableFamilies } from '../iptables-kit/programs.ts'
+import { findPrograms, usableFamilies } from '../iptables-kit/flavour.ts'
+import type { ProgramSet } from '../iptables-kit/programs.ts'
 import { base } from './base.ts'
 import { PortTotals } from './counters.ts'
 import type { IpvsEntry } from './entries.ts'
@@ -23,7 +24,7 @@ const defaultScheduler = 'rr'
 const drainLimitMs = 3_600_000
 
 /** A fact of the machine, and dear to find out. */
-let found: Promise<Programs> | undefined
+let found: Promise<ProgramSet> | undefined
 
 export function ipvs(settings: IpvsSettings): Backend<IpvsEntry> {
   const scheduler = settings.ipvs.scheduler || defaultScheduler

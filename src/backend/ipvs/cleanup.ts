@@ -6,7 +6,8 @@ import type { Logger } from '../../lib/log.ts'
 import { systemClock } from '../../lib/time.ts'
 import { command } from '../../sys/netlink/ipvs.ts'
 import type { Cleanup, Held } from '../backend.ts'
-import { IptablesPrograms, legacyTables, listPrograms, type Programs } from '../iptables-kit/programs.ts'
+import { legacyTables, listPrograms } from '../iptables-kit/flavour.ts'
+import { IptablesPrograms, type ProgramSet } from '../iptables-kit/programs.ts'
 import { DeviceAddresses } from './device-addresses.ts'
 import { Ipsets } from './ipsets.ts'
 import { IpvsNetlink } from './ipvs-netlink.ts'
@@ -81,8 +82,8 @@ async function removeDevice(): Promise<void> {
   }
 }
 
-async function removeRules(programs: Programs, family: Family, log: Logger): Promise<void> {
-  const tools = new IptablesPrograms({ programs, family, log, clock: systemClock, patienceMs: 30_000 })
+async function removeRules(programs: ProgramSet, family: Family, log: Logger): Promise<void> {
+  const tools = new IptablesPrograms({ set: programs, family, log, clock: systemClock, lockTimeoutMs: 30_000 })
   const legacy = programs.flavour === 'legacy' ? legacyTables(family) : undefined
   for (const table of ['nat', 'filter', 'mangle'] as const) {
     // The legacy programs would make a table that is not there by looking at it.

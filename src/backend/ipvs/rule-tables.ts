@@ -45,7 +45,7 @@ export class RuleTables {
   async read(signal: AbortSignal): Promise<readonly Held[]> {
     const mark = await this.#sight.version()
     // To start a program costs more than all the rest of a look. The mark of the legacy flavour can miss a change.
-    const exact = this.#tools.programs.flavour === 'nft'
+    const exact = this.#tools.set.flavour === 'nft'
     if (exact && this.#written !== undefined && mark === this.#mark) {
       this.#last = undefined
       return [{ id: 'rules', kind: 'rules', digest: this.#written.digest }]
@@ -64,7 +64,7 @@ export class RuleTables {
     const saved = this.#last?.saved ?? (await this.#save(signal))
     this.#last = undefined
     this.#written = undefined
-    const randomFully = atLeast(this.#tools.programs.version, [1, 6, 2])
+    const randomFully = atLeast(this.#tools.set.version, [1, 6, 2])
     const text = randomFully ? entry.text : entry.text.replaceAll(' --random-fully', '')
     await this.#tools.restore(withJumps(text, saved), signal)
     this.#mark = await this.#sight.version()
@@ -107,7 +107,7 @@ export class RuleTables {
 
   async #save(signal: AbortSignal): Promise<Saved> {
     // All tables at once: starting a program is most of the cost.
-    const program = `${programName(this.#family)}${this.#tools.programs.suffix}-save`
+    const program = `${programName(this.#family)}${this.#tools.set.suffix}-save`
     const { stdout } = await runProgram(program, [], { signal })
     return {
       nat: ownLines('nat', section(stdout, 'nat')),

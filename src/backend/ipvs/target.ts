@@ -9,7 +9,7 @@ import type { Timer } from '../../lib/time.ts'
 import type { ServiceSeen } from '../../sys/netlink/ipvs.ts'
 import type { Wait } from '../../sys/netlink/socket.ts'
 import type { Applied, Changes, Held, OpenContext, RefusedEntry, Target, Wanted } from '../backend.ts'
-import { IptablesPrograms, type Programs } from '../iptables-kit/programs.ts'
+import { IptablesPrograms, type ProgramSet } from '../iptables-kit/programs.ts'
 import type { CounterReading } from './counters.ts'
 import { DeviceAddresses } from './device-addresses.ts'
 import {
@@ -33,7 +33,7 @@ import { VirtualServers, type WantedServer } from './virtual-servers.ts'
 export interface IpvsTargetOptions {
   readonly context: OpenContext
   readonly kernel: IpvsNetlink
-  readonly programs: Programs
+  readonly programs: ProgramSet
   readonly syncPeriodMs: number
   readonly excludeCidrs: readonly string[]
   readonly drainLimitMs: number
@@ -75,7 +75,7 @@ export class IpvsTarget implements Target<IpvsEntry> {
     this.#members = new Ipsets(family)
     this.#addresses = new DeviceAddresses(family, (what) => this.#tell(what))
     this.#tables = new RuleTables(
-      new IptablesPrograms({ programs, family, log, clock, patienceMs: options.syncPeriodMs }),
+      new IptablesPrograms({ set: programs, family, log, clock, lockTimeoutMs: options.syncPeriodMs }),
       family,
     )
     this.#servers = new VirtualServers({ kernel, family, clock, drainLimitMs })

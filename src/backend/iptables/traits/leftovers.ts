@@ -1,7 +1,8 @@
 // Finds the chains and jumps that a proxy in iptables mode has on this node. Removing them is in cleanup.ts.
 
 import { count } from '../../../lib/plural.ts'
-import { listPrograms, programName } from '../../iptables-kit/programs.ts'
+import { listPrograms } from '../../iptables-kit/flavour.ts'
+import { programName } from '../../iptables-kit/programs.ts'
 import { readSavedTable } from '../../iptables-kit/saved-table.ts'
 import type { Leftover, LeftoverTraits } from '../../proxy-mode.ts'
 import { cleanupIptables, leftovers } from '../cleanup.ts'
