@@ -3,7 +3,7 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest'
 import { listPrograms } from '../../src/backend/iptables-kit/flavour.ts'
 import { IptablesPrograms, type ProgramSet } from '../../src/backend/iptables-kit/programs.ts'
-import { RuleTables } from '../../src/backend/ipvs/rule-tables.ts'
+import { RuleTables } from '../../src/backend/ipvs/kernel/rule-tables.ts'
 import { chains } from '../../src/backend/ipvs/rule-text.ts'
 import { silentLogger } from '../../src/lib/log.ts'
 import { systemClock } from '../../src/lib/time.ts'
@@ -55,7 +55,7 @@ describe.each(flavours.map((programs) => [programs.flavour, programs] as const))
     expect(held?.digest).not.toBe('ours')
     await tables.write(entry, signal)
     expect(saved()).toBe(before)
-    expect(await tables.check(signal)).toBe('')
+    expect(await tables.describeDrift(signal)).toBe('')
     expect((await tables.read(signal))[0]?.digest).toBe('ours')
   }
 
@@ -67,20 +67,20 @@ describe.each(flavours.map((programs) => [programs.flavour, programs] as const))
 
   it.each(changes)('tells %s, before the first look as well as later', async (_name, change) => {
     iptables(...change)
-    expect(await tables.check(signal)).toContain('were changed')
+    expect(await tables.describeDrift(signal)).toContain('were changed')
     await repair()
     iptables(...change)
-    expect(await tables.check(signal)).toContain('were changed')
+    expect(await tables.describeDrift(signal)).toContain('were changed')
     await repair()
   })
 
   it('tells a rule that was replaced, and not what others do with their own', async () => {
-    expect(await tables.check(signal)).toBe('')
+    expect(await tables.describeDrift(signal)).toBe('')
     iptables('-t', 'nat', '-N', 'OTHERS')
     iptables('-t', 'nat', '-A', 'OTHERS', '-j', 'ACCEPT')
-    expect(await tables.check(signal)).toBe('')
+    expect(await tables.describeDrift(signal)).toBe('')
     iptables('-t', 'nat', '-R', 'KUBE-SERVICES', '1', '-p', 'tcp', '--dport', '1', '-j', 'RETURN')
-    expect(await tables.check(signal)).toContain('were changed')
+    expect(await tables.describeDrift(signal)).toContain('were changed')
     iptables('-t', 'nat', '-F', 'OTHERS')
     iptables('-t', 'nat', '-X', 'OTHERS')
     await repair()
