@@ -3,6 +3,8 @@
 import { modes } from './modes.ts'
 import type { Leftover } from './proxy-mode.ts'
 
+export { readSavedTable as saved } from './iptables-kit/saved-table.ts'
+
 export async function findLeftovers(): Promise<readonly Leftover[]> {
   const found: Leftover[] = []
   for (const { leftovers } of modes) found.push(...(await leftovers.find()))

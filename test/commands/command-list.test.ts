@@ -25,7 +25,7 @@ describe('the command table', () => {
       [['status', '--output'], '--output needs a value'],
       [['cleanup', '--dry-run=1'], '--dry-run takes no value'],
       [['plan'], 'there is no file to plan: add -f FILE'],
-      [['up', '--once'], '--once goes with --demo'],
+      [['up', '--once'], '--once needs --demo'],
       [['completion', 'tcsh'], 'no completion for "tcsh"'],
       [['status', '--socket', '/nowhere/x.sock'], 'there is no such socket'],
       [['explain', 'x/y', '--manifests', '/nowhere'], '/nowhere is not a directory'],

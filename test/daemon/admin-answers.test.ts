@@ -8,7 +8,7 @@ import { base } from '../../src/backend/nftables/base.ts'
 import { plan } from '../../src/backend/nftables/plan.ts'
 import { examineProxy } from '../../src/commands/doctor/cluster.ts'
 import { configFrom } from '../../src/commands/sources/source.ts'
-import { eventLine, frame } from '../../src/commands/up/live-view.ts'
+import { describeEvent, formatView } from '../../src/commands/up/live-view.ts'
 import { adminAnswers } from '../../src/daemon/admin-answers.ts'
 import { settingsOf } from '../../src/daemon/backend-settings.ts'
 import { Engine } from '../../src/engine/engine.ts'
@@ -18,16 +18,21 @@ import { AdminClient, findSocket, socketPath } from '../../src/http/admin-client
 import { decodeEndpointSlice, decodeService } from '../../src/kube/reflect/objects.ts'
 import { silentLogger } from '../../src/lib/log.ts'
 import { systemClock } from '../../src/lib/time.ts'
+import type { NodeView } from '../../src/model/types.ts'
 import { directory, memoryTerminal } from '../commands/run-command.ts'
-import { view } from '../support/builders.ts'
 
-const node = view({
+const view: NodeView = {
   name: 'a',
+  family: 4,
+  zone: '',
   ip: '192.168.5.1',
   nodePorts: { all: false, addresses: ['192.168.5.1'], loopback: false, loopbackNamed: false },
   local: { kind: 'cidr', cidr: '10.1.0.0/16' },
+  masqueradeAll: false,
+  masqueradeMark: 0x4000,
   serviceCidrs: ['10.96.0.0/16'],
-})
+  externalIps: true,
+}
 
 /** The plans of nftables over a kernel that is a map: what it holds can be damaged from outside. */
 function fakeKernel(): { backend: Backend<Held>; kernel: Map<string, Held> } {
@@ -79,7 +84,7 @@ async function running() {
   const engine = new Engine({
     backend,
     families: [4],
-    views: () => node,
+    views: () => view,
     settings: { minSyncMs: 0, syncMs: 1000 },
     clock: systemClock,
     log: silentLogger,
@@ -93,7 +98,7 @@ async function running() {
     settings: settingsOf(configFrom(new Map())),
     identity: { node: 'a', mode: 'nftables', pid: process.pid, version: 'test', startedAt: Date.now() },
     families: [4],
-    views: () => node,
+    views: () => view,
     nodeAddresses: () => ['192.168.5.1'],
     log: silentLogger,
   })
@@ -196,7 +201,7 @@ describe('the admin socket', () => {
     const inputs = await client.inputs()
     expect(inputs.services.map(({ key }) => key)).toEqual(['shop/web'])
     expect(inputs.slices.map(({ key }) => key)).toEqual(['shop/web-1'])
-    expect(inputs.views).toEqual([node])
+    expect(inputs.views).toEqual([view])
   })
 
   it('streams what happens', async () => {
@@ -214,7 +219,7 @@ describe('the admin socket', () => {
     await seen
     over.abort()
     expect(events.at(-1)).toMatchObject({ kind: 'sync', report: { ok: true, services: ['shop/web'] } })
-    expect(eventLine(events.at(-1)!)).toMatch(/^sync IPv4 put 0, dropped 4, .*: shop\/web$/)
+    expect(describeEvent(events.at(-1)!)).toMatch(/^sync IPv4 put 0, dropped 4, .*: shop\/web$/)
   })
 
   it('answers nothing but GET, and 404 elsewhere', async () => {
@@ -231,9 +236,12 @@ describe('the admin socket', () => {
     const { client } = await running()
     const terminal = { ...memoryTerminal(), columns: 60 }
     const flows = [{ service: 'shop/web', endpoint: '10.1.0.11:8080', count: 3 }]
-    const text = frame(await client.summary(), await client.services('', false), flows, { ...terminal, columns: 200 })
+    const text = formatView(await client.summary(), await client.services('', false), flows, {
+      ...terminal,
+      columns: 200,
+    })
     expect(text).toContain('shop/web/tcp   10.96.0.50:80 :30080   10.1.0.11:8080 (3)')
-    const narrow = frame(await client.summary(), await client.services('', false), flows, terminal)
+    const narrow = formatView(await client.summary(), await client.services('', false), flows, terminal)
     expect(Math.max(...narrow.split('\n').map((line) => line.length))).toBeLessThanOrEqual(60)
   })
 })

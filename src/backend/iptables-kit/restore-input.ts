@@ -1,39 +1,35 @@
-// The input of one iptables-restore: encodes lines into a sink and counts rules and tables. It does not know what the rules mean.
+// Input of iptables-restore on its way to the program, and how many rules and tables it is. Knows no rule. No I/O but by its sheet.
 //
-// Text becomes bytes at once and leaves for the sink through one small buffer. As one long text, or as a buffer of its own for each
-// piece, many megabytes would be copied twice, would not fit into any cache, and would make the garbage collector run.
+// Texts become bytes at once and leave for the sheet, always through the same memory: as one text, or as bytes of their own, many
+// megabytes would be copied twice, leave every cache on the way, and make the collector run.
 
-import type { IptablesTableName } from './chains.ts'
-import { countRules } from './restore-text.ts'
+import type { IptablesTableName } from '../iptables/entries.ts'
 
-/** Receives the bytes of a text; a file in memory. */
+const bufferBytes = 256 * 1024
+/** Of a character. */
+const mostBytes = 3
+
+/** Nothing stays on it between two papers. */
+const buffer = Buffer.allocUnsafeSlow(bufferBytes)
+
+/** Where a text goes. */
 export interface ByteSink {
   append(bytes: Uint8Array): void
   toString(): string
   close(): void
 }
 
-const bufferBytes = 256 * 1024
-/** UTF-8 bytes per UTF-16 code unit, at most. */
-const maxBytesPerUnit = 3
-
-/** A buffer for inputs that are written one after the other. It is empty between two inputs. */
-export const createRestoreBuffer = (): Buffer => Buffer.allocUnsafeSlow(bufferBytes)
-
 export class RestoreInput<S extends ByteSink = ByteSink> {
-  readonly sink: S
-  /** Number of rules per table. */
+  readonly sheet: S
+  /** Lines that are commands. */
   readonly rules: Record<IptablesTableName, number> = { filter: 0, nat: 0 }
-  /** Number of tables. */
+  /** Tables. */
   commits = 0
-  readonly #buffer: Buffer
-  #used = 0
   #table: IptablesTableName = 'filter'
+  #used = 0
 
-  /** No other input may use `buffer` until this one has been composed. */
-  constructor(sink: S, buffer: Buffer) {
-    this.sink = sink
-    this.#buffer = buffer
+  constructor(sheet: S) {
+    this.sheet = sheet
   }
 
   begin(table: IptablesTableName): void {
@@ -41,21 +37,20 @@ export class RestoreInput<S extends ByteSink = ByteSink> {
     this.add(`*${table}\n`)
   }
 
-  /** Adds whole lines. */
+  /** Whole lines. */
   add(lines: string): void {
     this.addCounted(lines, countRules(lines))
   }
 
-  /** Adds whole lines, of which `rules` are rules. */
+  /** Whole lines, of which so many are commands. */
   addCounted(lines: string, rules: number): void {
-    const maxBytes = maxBytesPerUnit * lines.length
-    if (this.#used + maxBytes > this.#buffer.length) this.#flush()
-    if (maxBytes > this.#buffer.length) this.sink.append(Buffer.from(lines))
-    else this.#used += this.#buffer.write(lines, this.#used)
+    const most = mostBytes * lines.length
+    if (this.#used + most > bufferBytes) this.#flush()
+    if (most > bufferBytes) this.sheet.append(Buffer.from(lines))
+    else this.#used += buffer.write(lines, this.#used)
     this.rules[this.#table] += rules
   }
 
-  /** Ends the table. The kernel changes it as a whole at this line. */
   commit(): void {
     this.add('COMMIT\n')
     this.#flush()
@@ -63,11 +58,18 @@ export class RestoreInput<S extends ByteSink = ByteSink> {
   }
 
   toString(): string {
-    return String(this.sink)
+    return String(this.sheet)
   }
 
   #flush(): void {
-    if (this.#used > 0) this.sink.append(this.#buffer.subarray(0, this.#used))
+    if (this.#used > 0) this.sheet.append(buffer.subarray(0, this.#used))
     this.#used = 0
   }
+}
+
+/** Lines that are commands. */
+export function countRules(lines: string): number {
+  let rules = lines.startsWith('-') ? 1 : 0
+  for (let at = lines.indexOf('\n-'); at >= 0; at = lines.indexOf('\n-', at + 1)) rules++
+  return rules
 }

@@ -1,15 +1,15 @@
-// The names, types and comments of the ipsets: kube-proxy's and two of our own. Their members in the kernel are in kernel/ipsets.ts. Pure.
+// The ipsets of the ipvs mode, by the names that kube-proxy gives them, and those of our own. Pure.
 
 import type { Family } from '../../lib/ip.ts'
 import type { SetSpec, SetType } from '../../sys/netlink/ipset.ts'
 
-interface SetDefinition {
+interface Known {
   readonly type: SetType
-  /** Written into the rules that use the set. */
+  /** Said in the rules that use it. */
   readonly comment: string
 }
 
-const definitions = {
+const known = {
   'KUBE-LOOP-BACK': {
     type: 'hash:ip,port,ip',
     comment: 'Kubernetes endpoints dst ip:port, source ip for solving hairpin purpose',
@@ -63,7 +63,7 @@ const definitions = {
   },
   'KUBE-HEALTH-CHECK-NODE-PORT': { type: 'bitmap:port', comment: 'Kubernetes health check node port' },
   'KUBE-IPVS-IPS': { type: 'hash:ip', comment: 'Addresses on the ipvs interface' },
-  // Our own, for traffic that kube-proxy drops in its other modes and lets through in its ipvs mode.
+  // Ours: what kube-proxy's ipvs mode lets through where its other modes drop.
   'SLUICE-DROP-INTERNAL': {
     type: 'hash:ip,port',
     comment: 'cluster ip + port with internalTrafficPolicy=Local and no endpoint here',
@@ -72,27 +72,23 @@ const definitions = {
     type: 'hash:ip,port',
     comment: 'external ip + port with externalTrafficPolicy=Local and no endpoint here',
   },
-} as const satisfies Readonly<Record<string, SetDefinition>>
+} as const satisfies Readonly<Record<string, Known>>
 
-export type SetName = keyof typeof definitions
+export type SetName = keyof typeof known
 
 /** The kernel's limit, without the NUL. */
-const maxNameLength = 31
+const longestName = 31
 
-/** The name of the set in a family: IPv6 has sets of its own. */
+/** The name in a family: IPv6 has its own. */
 export const setName = (name: SetName, family: Family): string =>
-  family === 4 ? name : name.replace(/^(KUBE|SLUICE)-/, '$1-6-').slice(0, maxNameLength)
+  family === 4 ? name : name.replace(/^(KUBE|SLUICE)-/, '$1-6-').slice(0, longestName)
 
-export const setComment = (name: SetName): string => definitions[name].comment
+export const setComment = (name: SetName): string => known[name].comment
 
-export const listSets = (family: Family): readonly SetSpec[] =>
-  (Object.keys(definitions) as SetName[]).map((name) => ({
-    name: setName(name, family),
-    type: definitions[name].type,
-    family,
-  }))
+export const setsOf = (family: Family): readonly SetSpec[] =>
+  (Object.keys(known) as SetName[]).map((name) => ({ name: setName(name, family), type: known[name].type, family }))
 
-/** The sets whose members name virtual servers by address and port. */
+/** Whose members name virtual servers by address and port. */
 export const serverSets: readonly SetName[] = [
   'KUBE-CLUSTER-IP',
   'KUBE-EXTERNAL-IP',

@@ -1,4 +1,4 @@
-// The live view of a running proxy: redrawn in place where somebody is looking, a line per event elsewhere.
+// Shows a running proxy live: on a terminal a view that is redrawn in place, elsewhere one line per event.
 
 import type { AdminEvent, Connections, ReportSummary, ServiceSummary, Summary } from '../../http/admin.ts'
 import type { AdminClient } from '../../http/admin-client.ts'
@@ -11,28 +11,28 @@ const refreshMs = 1_000
 const shownServices = 15
 const shownReports = 5
 
-/** Until the signal; a proxy that cannot be asked any more is not the view's business. */
+/** Shows the proxy until the signal aborts. If the proxy stops answering, the view prints why and ends. */
 export async function watchProxy(proxy: AdminClient, terminal: Terminal, signal: AbortSignal): Promise<void> {
   try {
-    await (terminal.interactive ? draw(proxy, terminal, signal) : tell(proxy, terminal, signal))
+    await (terminal.interactive ? redraw(proxy, terminal, signal) : printEvents(proxy, terminal, signal))
   } catch (error) {
     if (!(error instanceof ProxyError)) throw error
     if (!signal.aborted) terminal.note(`${error.message}\n`)
   }
 }
 
-async function tell(proxy: AdminClient, terminal: Terminal, signal: AbortSignal): Promise<void> {
-  await proxy.events((event) => terminal.write(`${new Date().toISOString()} ${eventLine(event)}\n`), signal)
+async function printEvents(proxy: AdminClient, terminal: Terminal, signal: AbortSignal): Promise<void> {
+  await proxy.events((event) => terminal.write(`${new Date().toISOString()} ${describeEvent(event)}\n`), signal)
 }
 
-export function eventLine(event: AdminEvent): string {
+export function describeEvent(event: AdminEvent): string {
   switch (event.kind) {
     case 'sync':
-      return reportLine(event.report)
+      return describeReport(event.report)
     case 'conflict':
       return `conflict: ${event.conflict.frontend} is claimed by ${event.conflict.loser} but held by ${event.conflict.winner}`
     case 'resolved':
-      return `conflict over: ${event.conflict.frontend} of ${event.conflict.loser}`
+      return `conflict resolved: ${event.conflict.frontend} of ${event.conflict.loser}`
     case 'drift':
       return `rules were changed by ${event.culprit} (${familyName(event.family)}); repairing`
     case 'problem':
@@ -40,14 +40,14 @@ export function eventLine(event: AdminEvent): string {
   }
 }
 
-function reportLine(report: ReportSummary): string {
+function describeReport(report: ReportSummary): string {
   const { family, ok, error, put, dropped, durationMs, services } = report
-  const what = ok ? `put ${put}, dropped ${dropped}, ${durationMs.toFixed(1)} ms` : `FAILED: ${error}`
-  const whose = services.length === 0 ? '' : `: ${services.slice(0, 4).join(', ')}${services.length > 4 ? ', …' : ''}`
-  return `sync ${familyName(family)} ${what}${whose}`
+  const result = ok ? `put ${put}, dropped ${dropped}, ${durationMs.toFixed(1)} ms` : `FAILED: ${error}`
+  const names = services.length === 0 ? '' : `: ${services.slice(0, 4).join(', ')}${services.length > 4 ? ', …' : ''}`
+  return `sync ${familyName(family)} ${result}${names}`
 }
 
-async function draw(proxy: AdminClient, terminal: Terminal, signal: AbortSignal): Promise<void> {
+async function redraw(proxy: AdminClient, terminal: Terminal, signal: AbortSignal): Promise<void> {
   let lines = 0
   while (!signal.aborted) {
     const [summary, services, connections] = await Promise.all([
@@ -55,23 +55,28 @@ async function draw(proxy: AdminClient, terminal: Terminal, signal: AbortSignal)
       proxy.services('', false),
       proxy.connections(),
     ])
-    const text = frame(summary, services, connections, terminal)
-    // Up to where the last picture began, and everything below it away.
+    const text = formatView(summary, services, connections, terminal)
+    // The escape codes move up to the first line of the last view and clear everything below.
     terminal.write(`${lines === 0 ? '' : `\x1b[${lines}A\x1b[J`}${text}`)
     lines = text.split('\n').length - 1
-    await new Promise<void>((resolve) => {
-      const timer = setTimeout(done, refreshMs)
-      function done() {
-        clearTimeout(timer)
-        signal.removeEventListener('abort', done)
-        resolve()
-      }
-      signal.addEventListener('abort', done, { once: true })
-    })
+    await waitForRefresh(signal)
   }
 }
 
-export function frame(
+/** Resolves after the refresh interval, or at once when the signal aborts. */
+function waitForRefresh(signal: AbortSignal): Promise<void> {
+  return new Promise((resolve) => {
+    const timer = setTimeout(finish, refreshMs)
+    function finish() {
+      clearTimeout(timer)
+      signal.removeEventListener('abort', finish)
+      resolve()
+    }
+    signal.addEventListener('abort', finish, { once: true })
+  })
+}
+
+export function formatView(
   summary: Summary,
   services: readonly ServiceSummary[],
   connections: readonly Connections[],
@@ -92,7 +97,7 @@ export function frame(
   const more = services.length > shownServices ? `… and ${services.length - shownServices} more\n` : ''
   const reports = summary.reports
     .slice(0, shownReports)
-    .map((report) => `  ${formatAge(Date.now() - report.startedAt).padStart(4)} ago  ${reportLine(report)}\n`)
+    .map((report) => `  ${formatAge(Date.now() - report.startedAt).padStart(4)} ago  ${describeReport(report)}\n`)
   return [
     `\n${count(summary.services, 'service')}, ${summary.connections?.tracked ?? 0} connections tracked, state ${summary.families[0]?.stateHash ?? ''}\n`,
     formatTable(['SERVICE PORT', 'ADDRESSES', 'ENDPOINTS (CONNECTIONS)'], rows, terminal),

@@ -1,6 +1,6 @@
-// `sluice up` without a demo: the API server and the proxy in this process, for the machine it runs on.
+// Runs `sluice up` without --demo: the API server and the proxy in this process, for the machine it runs on.
 
-import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { homedir, hostname } from 'node:os'
 import { join } from 'node:path'
 import { type ApiServer, startApiServer } from '../../apiserver/start.ts'
@@ -13,16 +13,18 @@ import { settingsOf } from '../../daemon/backend-settings.ts'
 import { runDaemon } from '../../daemon/daemon.ts'
 import { AdminClient } from '../../http/admin-client.ts'
 import { describeError, ProxyError } from '../../lib/errors.ts'
-import { canonicalIp, parseCidr } from '../../lib/ip.ts'
+import { canonicalIp } from '../../lib/ip.ts'
 import { createLogger, type RootLogger } from '../../lib/log.ts'
 import { ipv6Available } from '../../sys/kernel-facts.ts'
+import type { Flags } from '../command.ts'
 import { reportStep } from '../progress.ts'
 import { ownAddresses } from '../sources/own-addresses.ts'
 import type { Terminal } from '../terminal.ts'
+import { splitList, validateFlags } from './up-flags.ts'
 
 export interface StandaloneOptions {
   readonly mode: Mode
-  readonly flags: ReadonlyMap<string, string>
+  readonly flags: Flags
   readonly terminal: Terminal
 }
 
@@ -45,15 +47,15 @@ export class Standalone {
     this.#options = options
     this.#unprivileged = process.getuid?.() === 0 ? undefined : findMode(mode).unprivileged
     this.#node = (flags.get('node') ?? hostname()).toLowerCase()
-    this.#directory = flags.get('state') ?? runFolder()
+    this.#directory = flags.get('state') ?? claimRunDirectory()
     const { terminal } = options
-    this.#log = createLogger({ format: 'text', verbosity: 0, write: (line) => void logged(line, terminal) })
+    this.#log = createLogger({ format: 'text', verbosity: 0, write: (line) => showProblem(line, terminal) })
   }
 
   static async start(options: StandaloneOptions): Promise<Standalone> {
-    checkFlags(options.flags)
+    validateFlags(options.flags)
     const one = new Standalone(options)
-    await one.#checkMachine()
+    await one.#refuseOtherRules()
     try {
       await reportStep(options.terminal, 'Starting the API server', () => one.#startApi())
       await reportStep(options.terminal, `Starting the proxy, mode ${options.mode}`, () => one.#startProxy())
@@ -68,22 +70,22 @@ export class Standalone {
     return new AdminClient(this.#socket)
   }
 
-  /** Resolves if the proxy ends by itself, with why. */
+  /** Resolves with the reason if the proxy ends by itself. */
   get ended(): Promise<ProxyError | undefined> {
     return this.#running as Promise<ProxyError | undefined>
   }
 
-  introduction(): string {
+  introduce(): string {
     const { mode, flags } = this.#options
     const manifests = flags.get('manifests')
     const where = this.#unprivileged === undefined ? '' : `  ${this.#unprivileged.describe()}\n`
     return [
-      `Serving ${this.#node}, mode ${mode}. The API is at ${this.#api?.url}\n`,
+      `Serving ${this.#node}, mode ${mode}. The API server is at ${this.#api?.url}\n`,
       where,
       manifests === undefined ? '' : `  Manifests: ${manifests} (changes are applied as they are saved)\n`,
       `  kubectl --kubeconfig ${this.#kubeconfig} get services\n`,
       `  sluice status --socket ${this.#socket}\n`,
-      'Ctrl-C ends it.\n',
+      'Ctrl-C stops it.\n',
     ].join('')
   }
 
@@ -100,39 +102,40 @@ export class Standalone {
     return join(process.getuid?.() === 0 ? '/run/sluice' : this.#directory, `${this.#node}.sock`)
   }
 
-  /** Another proxy's rules are not ours to replace unless we are told to. */
-  async #checkMachine(): Promise<void> {
+  /** Throws a ProxyError 'taken' if another proxy has rules here, unless a flag allows to replace them. */
+  async #refuseOtherRules(): Promise<void> {
     const { flags } = this.#options
     if (this.#unprivileged !== undefined || flags.has('take-over') || flags.has('keep-rules')) return
     const found = await findLeftovers()
     if (found.length === 0) return
-    const what = found.map(({ what: thing, where }) => `${thing} in ${where}`).join('; ')
+    const rules = found.map(({ what, where }) => `${what} in ${where}`).join('; ')
     throw new ProxyError(
       'taken',
-      `a proxy has rules on this machine (${what}): stop it and run sluice cleanup, or add --take-over`,
+      `a proxy has rules on this machine (${rules}): stop it and run sluice cleanup, or add --take-over`,
     )
   }
 
   async #startApi(): Promise<void> {
     const { flags } = this.#options
     mkdirSync(this.#directory, { recursive: true, mode: 0o700 })
-    const cidrs = list(flags.get('service-cidr'))
     const manifests = flags.get('manifests')
     this.#api = await startApiServer({
       address: flags.get('address') ?? '127.0.0.1',
       port: Number(flags.get('port') ?? '6443'),
-      serviceCidrs:
-        cidrs.length > 0
-          ? cidrs
-          : ipv6Available() && this.#unprivileged === undefined
-            ? ['10.96.0.0/16', 'fd00:10:96::/112']
-            : ['10.96.0.0/16'],
+      serviceCidrs: this.#serviceCidrs(),
       ...(flags.has('state') ? { stateDir: flags.get('state') as string } : {}),
       ...(manifests === undefined ? {} : { manifests }),
       log: this.#log.named('apiserver'),
     })
     writeFileSync(this.#kubeconfig, this.#api.kubeconfig(), { mode: 0o600 })
     await this.#registerNode()
+  }
+
+  #serviceCidrs(): readonly string[] {
+    const given = splitList(this.#options.flags.get('service-cidr'))
+    if (given.length > 0) return given
+    const hasIpv6 = ipv6Available() && this.#unprivileged === undefined
+    return hasIpv6 ? ['10.96.0.0/16', 'fd00:10:96::/112'] : ['10.96.0.0/16']
   }
 
   async #registerNode(): Promise<void> {
@@ -177,14 +180,14 @@ export class Standalone {
     const backend = (this.#unprivileged ?? findMode(this.#options.mode)).makeBackend(settings)
     process.env.SLUICE_ADMIN_SOCKET = this.#socket
     this.#running = runDaemon({ options, backend, log: this.#log, signal: this.#stop.signal }).then(
-      () => (this.#stop.signal.aborted ? undefined : new ProxyError('proxy', 'the proxy ended')),
+      () => (this.#stop.signal.aborted ? undefined : new ProxyError('proxy', 'the proxy ended by itself')),
       (error: unknown) =>
         error instanceof ProxyError ? error : new ProxyError('proxy', describeError(error), { cause: error }),
     )
-    await this.#firstSync(this.#running)
+    await this.#waitForSync(this.#running)
   }
 
-  async #firstSync(running: Promise<ProxyError | undefined>): Promise<void> {
+  async #waitForSync(running: Promise<ProxyError | undefined>): Promise<void> {
     let ended: ProxyError | undefined
     void running.then((error) => {
       ended = error
@@ -210,11 +213,12 @@ export class Standalone {
       kind: 'KubeProxyConfiguration',
       mode,
       clusterCIDR: flags.get('cluster-cidr') ?? '',
-      nodePortAddresses: this.#unprivileged === undefined ? list(flags.get('nodeport-addresses')) : ['127.0.0.0/8'],
+      nodePortAddresses:
+        this.#unprivileged === undefined ? splitList(flags.get('nodeport-addresses')) : ['127.0.0.0/8'],
       clientConnection: { kubeconfig: this.#kubeconfig },
       healthzBindAddress: '127.0.0.1:10256',
       metricsBindAddress: '127.0.0.1:10249',
-      // This machine has other things to do than being a node: its connection tracking stays as it is.
+      // This machine is not only a node: its settings for connection tracking stay unchanged.
       conntrack: { maxPerCore: 0, min: 0, tcpEstablishedTimeout: '0s', tcpCloseWaitTimeout: '0s' },
     }
   }
@@ -231,45 +235,19 @@ export class Standalone {
   }
 }
 
-/** Throws a ProxyError 'usage': what cannot be is said before anything is started. */
-export function checkFlags(flags: ReadonlyMap<string, string>): void {
-  const check = (name: string, allowed: string, good: (value: string) => boolean) => {
-    const value = flags.get(name)
-    if (value !== undefined && !good(value))
-      throw new ProxyError('usage', `--${name}: given "${value}", allowed: ${allowed}`)
-  }
-  const isIp = (value: string) => canonicalIp(value) !== undefined
-  const isPair = (value: string) => {
-    const families = value.split(',').map((one) => parseCidr(one)?.family)
-    return families.length <= 2 && !families.includes(undefined) && new Set(families).size === families.length
-  }
-  const pair = 'a CIDR, or one of each family separated by a comma'
-  check('port', 'a number from 0 to 65535', (value) => /^\d{1,5}$/.test(value) && Number(value) <= 65_535)
-  check('address', 'an IP address', isIp)
-  check('node-address', 'an IP address', isIp)
-  check('service-cidr', pair, isPair)
-  check('cluster-cidr', pair, isPair)
-  check('manifests', 'a directory', (value) => statSync(value, { throwIfNoEntry: false })?.isDirectory() === true)
-  check('node', 'a name of lower case letters, digits, - and .', (value) => nodeName.test(value.toLowerCase()))
-}
-
-const nodeName = /^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$/
-
-/** What is said of routine is the log's; what is wrong is for whoever looks. */
-function logged(line: string, terminal: Terminal): void {
+/** Shows warnings and errors of the log; routine messages are left out. */
+function showProblem(line: string, terminal: Terminal): void {
   if (/^[WE]/.test(line)) terminal.note(line)
 }
 
-const list = (text: string | undefined): readonly string[] => (text ?? '').split(',').filter((part) => part !== '')
-
-/** Ours until we end; those of processes that were killed are removed on the way. */
-function runFolder(): string {
-  const root = process.getuid?.() === 0
-  const base = root ? '/run/sluice' : (process.env.XDG_RUNTIME_DIR ?? join(homedir(), '.cache'))
-  const prefix = root ? 'up-' : 'sluice-up-'
-  for (const name of existsSync(base) ? readdirSync(base) : []) {
+/** Returns a directory for this process, which removes it at the end. Removes the directories of processes that were killed. */
+function claimRunDirectory(): string {
+  const isRoot = process.getuid?.() === 0
+  const parent = isRoot ? '/run/sluice' : (process.env.XDG_RUNTIME_DIR ?? join(homedir(), '.cache'))
+  const prefix = isRoot ? 'up-' : 'sluice-up-'
+  for (const name of existsSync(parent) ? readdirSync(parent) : []) {
     const pid = name.startsWith(prefix) ? name.slice(prefix.length) : ''
-    if (/^\d+$/.test(pid) && !existsSync(`/proc/${pid}`)) rmSync(join(base, name), { recursive: true, force: true })
+    if (/^\d+$/.test(pid) && !existsSync(`/proc/${pid}`)) rmSync(join(parent, name), { recursive: true, force: true })
   }
-  return join(base, `${prefix}${process.pid}`)
+  return join(parent, `${prefix}${process.pid}`)
 }

@@ -1,4 +1,4 @@
-// `sluice up`: an API server and the proxy in one command, for this machine; or a demo of both in a world of its own.
+// `sluice up`: starts an API server and the proxy in one command, for this machine or, with --demo, in network namespaces.
 
 import type { Mode } from '../../backend/backend.ts'
 import { defaultMode, findMode, modes } from '../../backend/modes.ts'
@@ -6,8 +6,10 @@ import { ProxyError } from '../../lib/errors.ts'
 import { type Command, type Invocation, noArguments } from '../command.ts'
 import { reportStep } from '../progress.ts'
 import { modeFlag } from '../sources/source.ts'
+import type { Terminal } from '../terminal.ts'
 import { Demo } from './demo/demo.ts'
-import { introduction, play } from './demo/demo-story.ts'
+import { runChecks } from './demo/demo-checks.ts'
+import { introduceDemo } from './demo/demo-introduction.ts'
 import { watchProxy } from './live-view.ts'
 import { Standalone } from './standalone.ts'
 
@@ -16,30 +18,30 @@ const rootless = modes.flatMap(({ name, unprivileged }) => (unprivileged === und
 
 export const upCommand: Command = {
   name: 'up',
-  summary: 'an API server and the proxy in one, for this machine; --demo shows it in a world of its own',
+  summary: 'start an API server and the proxy for this machine; --demo shows both in network namespaces',
   usage: '[flags]',
-  about: `Starts a small API server on loopback and the proxy, so that Services work on this machine without a cluster: from kubectl, or from a
-directory of YAML files that is watched. With --demo both run in network namespaces made for it: two nodes, pods, a client outside;
-nothing of this machine's network is touched. Ctrl-C removes all that was made. Everything but --mode ${rootless} needs root.`,
+  about: `Starts a small API server on loopback and the proxy, so that Services work on this machine without a cluster. The Services come
+from kubectl or from a directory of YAML files that is watched. With --demo both run in network namespaces of their own, with two nodes,
+pods and a client outside, and do not touch the network of this machine. Ctrl-C removes everything. All modes but ${rootless} need root.`,
   flags: [
     { ...modeFlag, help: `${modes.map(({ name }) => name).join(', ')} (default: ${defaultMode})` },
     { name: 'manifests', value: 'DIR', help: 'keep the YAML files of this directory applied', file: true },
     {
       name: 'state',
       value: 'DIR',
-      help: 'keep objects and credentials here (default: they end with the command)',
+      help: 'keep objects and credentials here (default: they are lost when the command ends)',
       file: true,
     },
-    { name: 'demo', help: 'in network namespaces of its own, with pods to talk to' },
-    { name: 'once', help: 'with --demo: try everything, print it, remove all, exit 0 if it went as it should' },
+    { name: 'demo', help: 'run in network namespaces, with pods to connect to' },
+    { name: 'once', help: 'with --demo: run all checks, print them, remove everything, exit with 0 if all passed' },
     {
       name: 'scale',
       value: 'N',
-      help: 'with --demo: begin with 1 or 2 pods of work/saythx-redis',
+      help: 'with --demo: start with 1 or 2 pods of work/saythx-redis',
       choices: ['1', '2'],
     },
     { name: 'address', value: 'IP', help: 'where the API server listens (default 127.0.0.1)' },
-    { name: 'port', value: 'PORT', help: 'of the API server (default 6443)' },
+    { name: 'port', value: 'PORT', help: 'port of the API server (default 6443)' },
     {
       name: 'service-cidr',
       value: 'CIDR[,CIDR]',
@@ -51,7 +53,11 @@ nothing of this machine's network is touched. Ctrl-C removes all that was made. 
       help: 'addresses of containers on this machine: their source is kept',
     },
     { name: 'node', value: 'NAME', help: 'name of this node (default: the host name)' },
-    { name: 'node-address', value: 'IP', help: 'address of this node (default: the one it uses towards the world)' },
+    {
+      name: 'node-address',
+      value: 'IP',
+      help: 'address of this node (default: its source address towards other hosts)',
+    },
     {
       name: 'nodeport-addresses',
       value: 'CIDR[,CIDR]',
@@ -59,13 +65,13 @@ nothing of this machine's network is touched. Ctrl-C removes all that was made. 
     },
     {
       name: 'keep-rules',
-      help: 'leave the rules in place at the end, and take over those of the last run at the start',
+      help: 'leave the rules in place at the end, and take over the rules of the last run at the start',
     },
-    { name: 'take-over', help: 'start although rules of a proxy are there, and replace them' },
+    { name: 'take-over', help: 'start even if another proxy has rules here, and replace them' },
   ],
   examples: [
-    ['sluice up --demo', 'see it work in two minutes'],
-    ['sluice up --demo --once', 'the same, by itself'],
+    ['sluice up --demo', 'try it in two minutes'],
+    ['sluice up --demo --once', 'the same without a person: run all checks'],
     ['sluice up --manifests /etc/sluice --state /var/lib/sluice', 'a load balancer for this machine, from YAML'],
     [`sluice up --mode ${rootless}`, 'without root, on loopback ports'],
   ],
@@ -76,50 +82,51 @@ nothing of this machine's network is touched. Ctrl-C removes all that was made. 
 async function run(invocation: Invocation): Promise<number> {
   const mode = invocation.flags.get('mode') ?? defaultMode
   const demo = invocation.flags.has('demo')
-  if (invocation.flags.has('once') && !demo) throw new ProxyError('usage', '--once goes with --demo')
-  demandRoot(mode, demo)
-  return demo ? runDemo(invocation, mode) : runHere(invocation, mode)
+  if (invocation.flags.has('once') && !demo) throw new ProxyError('usage', '--once needs --demo')
+  requireRoot(mode, demo)
+  return demo ? runDemo(invocation, mode) : runStandalone(invocation, mode)
 }
 
-function demandRoot(mode: Mode, demo: boolean): void {
+function requireRoot(mode: Mode, demo: boolean): void {
   if (process.getuid?.() === 0 || (findMode(mode).unprivileged !== undefined && !demo)) return
-  const what = demo ? 'network namespaces' : `rules in the kernel (mode ${mode})`
+  const privileged = demo ? 'network namespaces' : `rules in the kernel (mode ${mode})`
   throw new ProxyError(
     'root',
-    `this makes ${what}, which needs root: use sudo, or sluice up --mode ${rootless}, which serves node ports on loopback without it`,
+    `this makes ${privileged}, which needs root: use sudo, or sluice up --mode ${rootless}, which serves node ports on loopback without root`,
   )
 }
 
-async function runDemo(invocation: Invocation, mode: Mode): Promise<number> {
-  const { terminal, flags } = invocation
-  const interrupted = interruption()
+async function runDemo({ terminal, flags }: Invocation, mode: Mode): Promise<number> {
+  const interrupted = waitForInterrupt()
   const demo = await Demo.start({ mode, terminal })
-  let good = true
+  let passed = true
   try {
     if (flags.get('scale') === '2') {
       await demo.scale(2)
-      await demo.settled('work/saythx-redis', 2)
+      await demo.waitForEndpoints('work/saythx-redis', 2)
     }
-    if (flags.has('once')) {
-      good = await Promise.race([play(demo, terminal), interrupted.then(() => false)])
-    } else {
-      terminal.write(introduction(demo, terminal))
-      const over = new AbortController()
-      const view = watchProxy(demo.proxy, terminal, over.signal)
-      const pressed = terminal.interactive ? keys(demo, over.signal) : new Promise<undefined>(() => {})
-      const why = await Promise.race([interrupted, pressed, demo.proxyEnded])
-      over.abort()
-      await view
-      if (why !== undefined) throw new ProxyError('demo', why)
-    }
+    if (flags.has('once')) passed = await Promise.race([runChecks(demo, terminal), interrupted.then(() => false)])
+    else await showDemo(demo, terminal, interrupted)
   } finally {
     await reportStep(terminal, 'Removing everything', () => demo.close())
   }
-  return good ? 0 : 1
+  return passed ? 0 : 1
 }
 
-/** 1 and 2 scale, for those without kubectl; q and Ctrl-C, which raw mode makes a mere letter, end it. */
-function keys(demo: Demo, signal: AbortSignal): Promise<undefined> {
+/** Shows the live view until the user stops the demo. Throws a ProxyError 'demo' if the proxy ends by itself. */
+async function showDemo(demo: Demo, terminal: Terminal, interrupted: Promise<undefined>): Promise<void> {
+  terminal.write(introduceDemo(demo, terminal))
+  const stop = new AbortController()
+  const view = watchProxy(demo.proxy, terminal, stop.signal)
+  const quit = terminal.interactive ? readKeys(demo, stop.signal) : new Promise<undefined>(() => {})
+  const problem = await Promise.race([interrupted, quit, demo.proxyEnded])
+  stop.abort()
+  await view
+  if (problem !== undefined) throw new ProxyError('demo', problem)
+}
+
+/** Keys 1 and 2 scale, for users without kubectl. Resolves at q or Ctrl-C, which is an ordinary key in raw mode. */
+function readKeys(demo: Demo, signal: AbortSignal): Promise<undefined> {
   const { stdin } = process
   if (!stdin.isTTY) return new Promise(() => {})
   stdin.setRawMode(true)
@@ -132,36 +139,35 @@ function keys(demo: Demo, signal: AbortSignal): Promise<undefined> {
     stdin.on('data', (chunk: Buffer) => {
       const key = chunk.toString()
       if (key === 'q' || key === '\x03') resolve(undefined)
-      // The next picture shows whether it worked.
+      // A failure needs no message: the live view shows the number of pods.
       else if (key === '1' || key === '2') demo.scale(Number(key) as 1 | 2).catch(() => {})
     })
   })
 }
 
-async function runHere(invocation: Invocation, mode: Mode): Promise<number> {
-  const { terminal, flags } = invocation
-  const interrupted = interruption()
-  const here = await Standalone.start({ mode, flags, terminal })
+async function runStandalone({ terminal, flags }: Invocation, mode: Mode): Promise<number> {
+  const interrupted = waitForInterrupt()
+  const standalone = await Standalone.start({ mode, flags, terminal })
   try {
-    terminal.write(here.introduction())
-    const over = new AbortController()
-    const view = here.proxy === undefined ? Promise.resolve() : watchProxy(here.proxy, terminal, over.signal)
-    const failure = await Promise.race([interrupted, here.ended])
-    over.abort()
+    terminal.write(standalone.introduce())
+    const stop = new AbortController()
+    const view = watchProxy(standalone.proxy, terminal, stop.signal)
+    const failure = await Promise.race([interrupted, standalone.ended])
+    stop.abort()
     await view
     if (failure !== undefined) throw failure
   } finally {
-    await reportStep(terminal, flags.has('keep-rules') ? 'Stopping' : 'Removing everything', () => here.close())
+    await reportStep(terminal, flags.has('keep-rules') ? 'Stopping' : 'Removing everything', () => standalone.close())
   }
   return 0
 }
 
-/** Resolves at the first Ctrl-C, SIGTERM or lost terminal; a second one ends the process the hard way. */
-function interruption(): Promise<undefined> {
+/** Resolves at the first Ctrl-C, SIGTERM or hangup of the terminal; a second one ends the process without cleanup. */
+function waitForInterrupt(): Promise<undefined> {
   return new Promise((resolve) => {
-    let times = 0
+    let signals = 0
     const onSignal = () => {
-      if (++times > 1) process.exit(1)
+      if (++signals > 1) process.exit(1)
       resolve(undefined)
     }
     for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(signal, onSignal)

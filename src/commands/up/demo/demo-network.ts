@@ -1,4 +1,4 @@
-// The demo's small world: two nodes, pods with echo servers on both, a client outside; each a network namespace of its own.
+// Builds the network of the demo: two nodes, pods with echo servers on both, and a client outside, each in its own network namespace.
 //
 //   client ──── node1 ──── node2          node1 runs the proxy
 //               │            │
@@ -13,7 +13,7 @@ export interface Pod {
   readonly namespace: string
   readonly node: 'node1' | 'node2'
   readonly ip: string
-  /** 0: it serves nothing. */
+  /** 0 if the pod serves nothing. */
   readonly port: number
   readonly app: string
 }
@@ -24,106 +24,82 @@ export const nodes = {
 } as const
 
 export const clientIp = '192.168.77.100'
-const nearLink = '192.168.78.11'
+/** The address of node1 on its link to node2. */
+const node1LinkIp = '192.168.78.11'
+
+/** The address of the pod that has no server and is used as a client. */
+export const shellIp = '10.32.0.9'
 
 export const pods: readonly Pod[] = [
-  { name: 'shell', namespace: 'default', node: 'node1', ip: '10.32.0.9', port: 0, app: 'shell' },
+  { name: 'shell', namespace: 'default', node: 'node1', ip: shellIp, port: 0, app: 'shell' },
   { name: 'saythx-redis-1', namespace: 'work', node: 'node1', ip: '10.32.0.2', port: 6379, app: 'saythx-redis' },
   { name: 'saythx-redis-2', namespace: 'work', node: 'node2', ip: '10.32.1.2', port: 6379, app: 'saythx-redis' },
   { name: 'hello-1', namespace: 'default', node: 'node1', ip: '10.32.0.3', port: 8080, app: 'hello' },
   { name: 'hello-2', namespace: 'default', node: 'node2', ip: '10.32.1.3', port: 8080, app: 'hello' },
 ]
 
+const namespaceNames: readonly string[] = ['client', 'node1', 'node2', ...pods.map(({ name }) => name)]
+
 export class DemoNetwork {
   readonly prefix: string
   readonly #servers: Server[] = []
-  readonly #open = new Set<Socket>()
+  readonly #sockets = new Set<Socket>()
 
   constructor(prefix: string) {
     this.prefix = prefix
   }
 
-  space(name: string): string {
+  /** Returns the name of the network namespace of a node, a pod or the client. */
+  namespace(name: string): string {
     return this.prefix + name
   }
 
   async build(): Promise<void> {
-    const names = ['client', 'node1', 'node2', ...pods.map(({ name }) => name)]
     await ip(
       '',
-      names.map((name) => `netns add ${this.space(name)}`),
+      namespaceNames.map((name) => `netns add ${this.namespace(name)}`),
     )
-    // As on any node: kubelet or the distribution sets it there.
-    for (const node of ['node1', 'node2']) inside(this.space(node), () => ensureSysctl('net/ipv4/ip_forward', 1))
-    const link = (name: string, peer: string, space: string) =>
-      `link add ${name} type veth peer name ${peer} netns ${this.space(space)}`
-    const up = (...links: string[]) => ['lo', ...links].map((name) => `link set ${name} up`)
-    const podLinks = (node: Pod['node']) =>
-      pods
-        .filter((pod) => pod.node === node)
-        .flatMap((pod, i) => [
-          link(`pod${i}`, 'eth0', pod.name),
-          `addr add ${nodes[node].gateway}/32 dev pod${i}`,
-          `link set pod${i} up`,
-          `route add ${pod.ip}/32 dev pod${i}`,
-        ])
-    await ip(this.space('node1'), [
-      link('eth0', 'eth0', 'client'),
-      link('eth1', 'eth0', 'node2'),
-      ...up('eth0', 'eth1'),
-      `addr add ${nodes.node1.ip}/24 dev eth0`,
-      `addr add ${nearLink}/24 dev eth1`,
-      `route add ${nodes.node2.podCidr} via ${nodes.node2.ip}`,
-      // Cluster IPs are nowhere: without any route the kernel gives up on them before a rule is asked.
-      `route add default via ${clientIp}`,
-      ...podLinks('node1'),
-    ])
-    await ip(this.space('node2'), [
-      ...up('eth0'),
+    // On a real node, the kubelet or the distribution switches forwarding on.
+    for (const node of ['node1', 'node2']) inside(this.namespace(node), () => ensureSysctl('net/ipv4/ip_forward', 1))
+    await ip(this.namespace('node1'), this.#node1Commands())
+    await ip(this.namespace('node2'), [
+      ...bringUp('eth0'),
       `addr add ${nodes.node2.ip}/24 dev eth0`,
-      `route add default via ${nearLink}`,
-      ...podLinks('node2'),
+      `route add default via ${node1LinkIp}`,
+      ...this.#podLinkCommands('node2'),
     ])
-    await ip(this.space('client'), [
-      ...up('eth0'),
+    await ip(this.namespace('client'), [
+      ...bringUp('eth0'),
       `addr add ${clientIp}/24 dev eth0`,
       `route add default via ${nodes.node1.ip}`,
     ])
-    for (const pod of pods) {
-      const { gateway } = nodes[pod.node]
-      await ip(this.space(pod.name), [
-        ...up('eth0'),
-        `addr add ${pod.ip}/32 dev eth0`,
-        `route add ${gateway}/32 dev eth0`,
-        `route add default via ${gateway}`,
-      ])
-    }
+    for (const pod of pods) await ip(this.namespace(pod.name), podCommands(pod))
   }
 
-  /** One echo server per pod. */
-  async serve(): Promise<void> {
+  /** Starts an echo server in each pod that has a port. */
+  async startServers(): Promise<void> {
     for (const pod of pods) {
       if (pod.port === 0) continue
-      await this.#listen(openTcp(this.space(pod.name), pod.ip, pod.port), (socket) => echo(pod, socket))
+      await this.#listen(openTcp(this.namespace(pod.name), pod.ip, pod.port), (socket) => echo(pod, socket))
     }
   }
 
-  /** What is connected to here, inside a namespace, comes out at a port of our own loopback. */
+  /** Forwards connections to a loopback port inside a namespace to a loopback port of this process's own namespace. */
   async tunnel(name: string, port: number, target: number): Promise<void> {
-    await this.#listen(openTcp(this.space(name), '127.0.0.1', port), (socket) => {
-      const onward = new Socket()
-      onward.on('error', () => socket.destroy())
-      socket.on('error', () => onward.destroy())
-      socket.on('close', () => onward.destroy())
-      onward.connect(target, '127.0.0.1')
-      socket.pipe(onward).pipe(socket)
+    await this.#listen(openTcp(this.namespace(name), '127.0.0.1', port), (socket) => {
+      const forward = new Socket()
+      forward.on('error', () => socket.destroy())
+      socket.on('error', () => forward.destroy())
+      socket.on('close', () => forward.destroy())
+      forward.connect(target, '127.0.0.1')
+      socket.pipe(forward).pipe(socket)
     })
   }
 
-  /** As `curl` from inside a namespace: the answer's text, or why there is none. */
-  ask(name: string, from: string, to: { host: string; port: number }, timeoutMs = 3_000): Promise<string> {
+  /** Does what `curl` does inside a namespace: resolves with the body of the answer, or why there is none. */
+  request(name: string, from: string, to: { host: string; port: number }, timeoutMs = 3_000): Promise<string> {
     return new Promise((resolve) => {
-      const socket = new Socket({ fd: openTcp(this.space(name), from, 0) })
+      const socket = new Socket({ fd: openTcp(this.namespace(name), from, 0) })
       let text = ''
       const finish = (answer: string) => {
         socket.destroy()
@@ -143,15 +119,45 @@ export class DemoNetwork {
   }
 
   async close(): Promise<void> {
-    for (const socket of this.#open) socket.destroy()
+    for (const socket of this.#sockets) socket.destroy()
     await Promise.all(this.#servers.splice(0).map((server) => new Promise((resolve) => server.close(resolve))))
     await removeNamespaces(this.prefix)
   }
 
+  #node1Commands(): readonly string[] {
+    return [
+      this.#linkTo('client', 'eth0'),
+      this.#linkTo('node2', 'eth1'),
+      ...bringUp('eth0', 'eth1'),
+      `addr add ${nodes.node1.ip}/24 dev eth0`,
+      `addr add ${node1LinkIp}/24 dev eth1`,
+      `route add ${nodes.node2.podCidr} via ${nodes.node2.ip}`,
+      // No interface has the cluster IPs: without a route the kernel refuses packets to them before any rule is evaluated.
+      `route add default via ${clientIp}`,
+      ...this.#podLinkCommands('node1'),
+    ]
+  }
+
+  #podLinkCommands(node: Pod['node']): readonly string[] {
+    return pods
+      .filter((pod) => pod.node === node)
+      .flatMap((pod, i) => [
+        this.#linkTo(pod.name, `pod${i}`),
+        `addr add ${nodes[node].gateway}/32 dev pod${i}`,
+        `link set pod${i} up`,
+        `route add ${pod.ip}/32 dev pod${i}`,
+      ])
+  }
+
+  /** The other end of the link is eth0 of the peer. */
+  #linkTo(peer: string, device: string): string {
+    return `link add ${device} type veth peer name eth0 netns ${this.namespace(peer)}`
+  }
+
   #listen(fd: number, onSocket: (socket: Socket) => void): Promise<void> {
     const server = createServer((socket) => {
-      this.#open.add(socket)
-      socket.on('close', () => this.#open.delete(socket))
+      this.#sockets.add(socket)
+      socket.on('close', () => this.#sockets.delete(socket))
       socket.on('error', () => socket.destroy())
       onSocket(socket)
     })
@@ -164,15 +170,28 @@ export class DemoNetwork {
 }
 
 export async function removeNamespaces(prefix: string): Promise<void> {
-  const own = ['client', 'node1', 'node2', ...pods.map(({ name }) => name)].map((name) => prefix + name)
-  const there = listNamespaces().filter((name) => own.includes(name))
+  const own = namespaceNames.map((name) => prefix + name)
+  const present = listNamespaces().filter((name) => own.includes(name))
   await ip(
     '',
-    there.map((name) => `netns del ${name}`),
+    present.map((name) => `netns del ${name}`),
   )
 }
 
-/** Answers HTTP, so that curl can be used; anything else is sent back, line by line. */
+const bringUp = (...devices: readonly string[]): readonly string[] =>
+  ['lo', ...devices].map((device) => `link set ${device} up`)
+
+function podCommands(pod: Pod): readonly string[] {
+  const { gateway } = nodes[pod.node]
+  return [
+    ...bringUp('eth0'),
+    `addr add ${pod.ip}/32 dev eth0`,
+    `route add ${gateway}/32 dev eth0`,
+    `route add default via ${gateway}`,
+  ]
+}
+
+/** Answers HTTP, so that curl works; sends anything else back line by line. */
 function echo(pod: Pod, socket: Socket): void {
   const who = `${pod.name} (${pod.ip} on ${pod.node})`
   const seen = `saw you as ${socket.remoteAddress}:${socket.remotePort}`

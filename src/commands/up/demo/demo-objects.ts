@@ -1,11 +1,12 @@
-// What the demo's API server holds: nodes, pods as records, and services; the story of scaling from one pod to two.
+// The objects of the demo's API server: nodes, pods, services, and the second pod that scaling adds.
 
 import { stringify } from 'yaml'
 import { nodes, type Pod, pods } from './demo-network.ts'
 
 export const redis = { clusterIp: '10.103.193.175', port: 6379, nodePort: 31_269 } as const
 export const hello = { clusterIp: '10.96.0.80', port: 80 } as const
-export const nobody = { clusterIp: '10.96.0.99', port: 80 } as const
+/** A service without pods. */
+export const empty = { clusterIp: '10.96.0.99', port: 80 } as const
 export const serviceCidr = '10.96.0.0/12'
 export const clusterCidr = '10.32.0.0/16'
 
@@ -30,7 +31,7 @@ export function creations(): readonly Creation[] {
     ...pods.filter(({ name }) => name !== 'saythx-redis-2').map(podCreation),
     service('work', 'saythx-redis', { app: 'saythx-redis' }, redis),
     service('default', 'hello', { app: 'hello' }, { ...hello, targetPort: 8080 }),
-    service('default', 'nobody', { app: 'nobody' }, nobody),
+    service('default', 'nobody', { app: 'nobody' }, empty),
   ]
 }
 
@@ -79,6 +80,6 @@ function service(namespace: string, name: string, selector: object, ports: Ports
 
 export const secondRedis = pods.find(({ name }) => name === 'saythx-redis-2') as Pod
 
-/** For `kubectl apply -f` and `kubectl delete -f`. */
+/** Returns the second pod as a file for `kubectl apply -f` and `kubectl delete -f`. */
 export const scaleManifest = (): string =>
   `# The second pod of work/saythx-redis: apply scales from 1 to 2, delete scales back.\n${stringify(podObject(secondRedis))}`
