@@ -66,6 +66,20 @@ describe('the doors between rooms', () => {
     expect(wrong).toEqual([])
   })
 
+  it('no file outside src/backend and src/config names a mode', () => {
+    // lib and sys know no modes: there the words are names of kernel subsystems and of programs.
+    const others = sources.filter(({ room }) => !['backend', 'config', 'lib', 'sys'].includes(room))
+    // `config.ipvs` and `ipvs: {` are sections of the configuration; a string, or a key with a value, names a mode.
+    const named = new RegExp(`(?<![-\\w./])(?:${modes.join('|')})(?![-\\w]|\\.\\w|: \\{$)`)
+    const comment = /(^|\s)(?:\/\/|\/\*\*|\*) .*$/
+    const lines = others.flatMap(({ path, text }) => text.split('\n').map((line) => ({ path, line })))
+    expect(lines.filter(({ line }) => named.test(line.replace(comment, '')))).toEqual([])
+    const imported = others.filter((source) =>
+      localImports(source).some((to) => modes.includes(backendFolder(to) ?? '')),
+    )
+    expect(imported.map(({ path }) => path)).toEqual([])
+  })
+
   it('lets only sys/libc.ts call native code', () => {
     const users = sources.filter((source) => source.imports.includes('koffi')).map((source) => source.path)
     expect(users.filter((path) => path !== 'sys/libc.ts')).toEqual([])
