@@ -1,5 +1,6 @@
 // Asks `explain` about every packet of the scenario corpus.
 
+import { expect } from 'vitest'
 import { findMode } from '../../src/backend/modes.ts'
 import type { ProxyMode } from '../../src/backend/proxy-mode.ts'
 import { configFrom } from '../../src/commands/sources/source.ts'
@@ -81,4 +82,37 @@ const decoded = <R>(objects: Iterable<Manifest>, kind: string, decode: (json: un
 const nodeAddressesOf = (settings: NodeSettings, probe: Probe): readonly string[] => {
   const addresses = addressesOf(settings, familyOf(probe.to))
   return probe.at === 'node' && !addresses.includes(probe.from) ? [...addresses, probe.from] : addresses
+}
+
+/** Explains every packet of a scenario and compares the answers with the scenario file. */
+export async function checkExplanations(scenario: Scenario, mode: Mode, proxyMode?: ProxyMode): Promise<void> {
+  for (const { probe, answer } of await explainScenario(scenario, mode, proxyMode)) {
+    expect(summary(answer), `${probe.id} ${probe.title}`).toEqual(wanted(probe.expect[mode], probe))
+    checkSense(answer)
+  }
+}
+
+function summary({ verdict, endpoints }: Explanation): unknown {
+  if (verdict !== 'forward') return verdict
+  const used = endpoints.filter(({ probability }) => probability > 0)
+  return Object.fromEntries(used.map(({ address, snat }) => [address, snat]))
+}
+
+function wanted({ outcome, snat }: Expectation, probe: Probe): unknown {
+  if (typeof outcome === 'string') return outcome
+  const rewritten = (endpoint: string) =>
+    snat === 'hairpin' ? endpoint.replace(/:\d+$/, '').replace(/[[\]]/g, '') === probe.from : snat === true
+  return Object.fromEntries(outcome.map((endpoint) => [endpoint, rewritten(endpoint)]))
+}
+
+/** What must hold of every answer, whatever the question. */
+function checkSense({ verdict, endpoints, steps, service, entries, reason }: Explanation): void {
+  const shares = endpoints.reduce((sum, { probability }) => sum + probability, 0)
+  expect(shares).toBeCloseTo(verdict === 'forward' ? 1 : 0)
+  expect(steps.length).toBeGreaterThan(0)
+  for (const { why } of endpoints) expect(why).toMatch(/\S/)
+  if (verdict === 'forward') {
+    expect(service).not.toBe('')
+    expect(entries.length).toBeGreaterThan(0)
+  } else expect(reason).toBeDefined()
 }

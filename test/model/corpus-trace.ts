@@ -1,0 +1,110 @@
+// Traces every packet of a scenario with the model alone (decode, resolve, trace) and compares the results with the scenario file.
+
+import { expect } from 'vitest'
+import { findMode } from '../../src/backend/modes.ts'
+import type { ProxyMode } from '../../src/backend/proxy-mode.ts'
+import { decodeEndpointSlice, decodeService } from '../../src/kube/reflect/objects.ts'
+import { type Family, familyOf } from '../../src/lib/ip.ts'
+import { frontendKey, olderFirst, withoutFrontends } from '../../src/model/conflicts.ts'
+import type { ModeBehaviour } from '../../src/model/mode-behaviour.ts'
+import { resolve } from '../../src/model/resolve.ts'
+import { type Outcome, type Packet, trace } from '../../src/model/trace.ts'
+import type { ServicePort, ServiceRecord, SliceRecord } from '../../src/model/types.ts'
+import { addressesOf, nodeView } from '../scenarios/facts.ts'
+import {
+  type Expectation,
+  type Manifest,
+  type Mode,
+  manifestKey,
+  type NodeSettings,
+  type Probe,
+  type Scenario,
+} from '../scenarios/format.ts'
+
+/** `mode` names the expectations; `proxyMode` answers, which is usually the mode of that name. */
+export function checkTraces(scenario: Scenario, mode: Mode, proxyMode: ProxyMode = findMode(mode)): void {
+  const objects = new Map<string, Manifest>()
+  let settings = scenario.node[mode]
+  for (const step of scenario.steps) {
+    for (const manifest of step.drop) objects.delete(manifestKey(manifest))
+    for (const manifest of step.put) objects.set(manifestKey(manifest), manifest)
+    settings = step.node?.[mode] ?? settings
+    for (const probe of step.probes) {
+      const outcome = traceProbe([...objects.values()], settings, probe, proxyMode.behaviour(settings))
+      const message = `${probe.id} ${probe.title}\n${outcome.steps.join('\n')}`
+      expect(summarise(outcome, probe), message).toEqual(wanted(probe, mode))
+    }
+  }
+}
+
+function traceProbe(
+  objects: readonly Manifest[],
+  settings: NodeSettings,
+  probe: Probe,
+  behaviour: ModeBehaviour,
+): Outcome {
+  const family = familyOf(probe.to)
+  const context = {
+    ports: portsOf(objects, settings, family),
+    node: nodeView(settings, family),
+    nodeAddresses: nodeIps(settings, probe),
+  }
+  return trace(context, packetOf(probe, settings), behaviour)
+}
+
+/** All service ports, with contested frontends left to the oldest. */
+function portsOf(objects: readonly Manifest[], settings: NodeSettings, family: Family): readonly ServicePort[] {
+  const decoded = <R>(kind: string, decode: (json: unknown) => { record: R | undefined }) =>
+    objects.filter((object) => object.kind === kind).flatMap((object) => decode(object).record ?? [])
+  const services = decoded<ServiceRecord>('Service', decodeService).sort(olderFirst)
+  const slices = decoded<SliceRecord>('EndpointSlice', decodeEndpointSlice)
+  const taken = new Set<string>()
+  return services
+    .flatMap((service) => resolve(service, slices, nodeView(settings, family)))
+    .map((port) => {
+      const keys = port.frontends.map((frontend) => frontendKey(frontend, port.protocol))
+      const lost = new Set(keys.filter((key) => taken.has(key)))
+      for (const key of keys) taken.add(key)
+      return withoutFrontends(port, lost)
+    })
+}
+
+/** A source that the scenario puts on the node is an address of the node. */
+function nodeIps(settings: NodeSettings, probe: Probe): readonly string[] {
+  const own = addressesOf(settings, familyOf(probe.to))
+  return probe.at === 'node' && !own.includes(probe.from) ? [...own, probe.from] : own
+}
+
+function packetOf(probe: Probe, settings: NodeSettings): Packet {
+  const { from, to, port, protocol, at } = probe
+  const origin = at === 'pod' || at === 'node' ? at : 'outside'
+  const bridged = settings.detector !== 'none' && 'interface' in settings.detector
+  const entry = { pod: bridged ? 'br-pods' : 'pod0', node: undefined, remote: 'far', outside: 'world' }[at]
+  return { from, to, port, protocol, origin, ...(entry === undefined ? {} : { inInterface: entry }) }
+}
+
+/** Endpoint to "its source is rewritten", or the verdict; and whether the client is to keep its endpoint. */
+type Summary = { verdict: string } | { endpoints: Record<string, boolean>; affinity: boolean }
+
+function summarise(outcome: Outcome, probe: Probe): Summary {
+  if (outcome.verdict !== 'forward') return { verdict: outcome.verdict }
+  return {
+    endpoints: Object.fromEntries(outcome.endpoints.map(({ address, snat }) => [address, snat])),
+    // A file need not ask for stickiness of every packet of a service with affinity.
+    affinity: probe.sticky === '' ? false : outcome.affinity > 0,
+  }
+}
+
+function wanted(probe: Probe, mode: Mode): Summary {
+  const { outcome, snat: stated }: Expectation = probe.expect[mode]
+  if (typeof outcome === 'string') return { verdict: outcome }
+  // The files say what holds in every mode; that this one hides clients and knows no SCTP holds for every packet.
+  if (mode === 'userspace' && probe.protocol === 'sctp') return { verdict: 'reject' }
+  const snat = mode === 'userspace' ? true : stated
+  const rewritten = (endpoint: string) =>
+    snat === 'hairpin' ? endpoint.replace(/:\d+$/, '').replace(/[[\]]/g, '') === probe.from : snat === true
+  return {
+    endpoints: Object.fromEntries(outcome.map((endpoint) => [endpoint, rewritten(endpoint)])),
+    affinity: probe.sticky !== '',
+  }
+}
