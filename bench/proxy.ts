@@ -14,6 +14,7 @@ import type { Family } from '../src/lib/ip.ts'
 import { silentLogger as log } from '../src/lib/log.ts'
 import { systemClock as clock } from '../src/lib/time.ts'
 import type { NodeView } from '../src/model/types.ts'
+import { everyAddress, view } from '../test/support/builders.ts'
 import { bookmark, nth, service, slice } from './objects.ts'
 import type { Figures } from './scale.ts'
 
@@ -21,18 +22,16 @@ const [port, services, endpoints, warmUps, changes, everyMs] = process.argv.slic
 type Six = [number, number, number, number, number, number]
 const families: readonly Family[] = [4, 6]
 
-const view = (family: Family): NodeView => ({
-  name: 'node-7',
-  family,
-  zone: 'zone-1',
-  ip: family === 4 ? '192.0.2.1' : '2001:db8::1',
-  nodePorts: { all: true, addresses: [], loopback: true, loopbackNamed: false },
-  local: { kind: 'cidr', cidr: family === 4 ? '10.128.0.0/9' : 'fd00::/48' },
-  masqueradeAll: false,
-  masqueradeMark: 0x4000,
-  serviceCidrs: [],
-  externalIps: true,
-})
+const nodeView = (family: Family): NodeView =>
+  view({
+    name: 'node-7',
+    family,
+    zone: 'zone-1',
+    ip: family === 4 ? '192.0.2.1' : '2001:db8::1',
+    nodePorts: everyAddress,
+    local: { kind: 'cidr', cidr: family === 4 ? '10.128.0.0/9' : 'fd00::/48' },
+    serviceCidrs: [],
+  })
 
 const backend: Backend<Held> = {
   name: 'nftables',
@@ -53,7 +52,7 @@ const journal = new SyncJournal({ log })
 const engine = new Engine({
   backend,
   families,
-  views: view,
+  views: nodeView,
   settings: { minSyncMs: 0, syncMs: 30_000 },
   clock,
   log,

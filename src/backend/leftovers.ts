@@ -3,8 +3,6 @@
 import { modes } from './modes.ts'
 import type { Leftover } from './proxy-mode.ts'
 
-export { readSavedTable as saved } from './iptables-kit/saved-table.ts'
-
 export async function findLeftovers(): Promise<readonly Leftover[]> {
   const found: Leftover[] = []
   for (const { leftovers } of modes) found.push(...(await leftovers.find()))

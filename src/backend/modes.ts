@@ -1,7 +1,7 @@
 // The registry of proxy modes. Adding a mode is a folder and a line here; docs/adding-a-mode.md explains how.
 
 import { ProxyError } from '../lib/errors.ts'
-import type { Cleanup, Mode } from './backend.ts'
+import type { Mode } from './backend.ts'
 import { iptablesMode } from './iptables/mode.ts'
 import { ipvsMode } from './ipvs/mode.ts'
 import { nftablesMode } from './nftables/mode.ts'
@@ -20,8 +20,3 @@ export function findMode(name: Mode): ProxyMode {
   if (mode === undefined) throw new ProxyError('mode', `this build has no "${name}" data plane`)
   return mode
 }
-
-/** How to clean up each mode. */
-export const cleanups: ReadonlyMap<Mode, Cleanup> = new Map(
-  modes.map(({ name, leftovers }) => [name, leftovers.cleanup]),
-)

@@ -20,7 +20,8 @@ import { silentLogger } from '../../src/lib/log.ts'
 import { systemClock } from '../../src/lib/time.ts'
 import type { SliceRecord } from '../../src/model/types.ts'
 import { type Gate, startGate } from '../e2e/gate.ts'
-import { ask, patch, post, put, service, services, slice, slices, start, until } from './test-server.ts'
+import { until } from '../support/until.ts'
+import { ask, patch, post, put, service, services, slice, slices, start } from './test-server.ts'
 
 let directory: string
 let server: ApiServer

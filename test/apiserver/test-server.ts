@@ -122,16 +122,3 @@ export const patch = (
   body: unknown,
   type = 'application/merge-patch+json',
 ): Promise<Reply> => ask(server, { method: 'PATCH', path, body, contentType: type })
-
-export async function until<T>(
-  what: string,
-  probe: () => T | undefined | false | Promise<T | undefined | false>,
-): Promise<T> {
-  const end = performance.now() + 10_000
-  for (;;) {
-    const answer = await probe()
-    if (answer !== undefined && answer !== false) return answer
-    if (performance.now() > end) throw new Error(`not within 10 s: ${what}`)
-    await new Promise((resolve) => setTimeout(resolve, 5))
-  }
-}

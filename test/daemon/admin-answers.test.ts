@@ -18,21 +18,16 @@ import { AdminClient, findSocket, socketPath } from '../../src/http/admin-client
 import { decodeEndpointSlice, decodeService } from '../../src/kube/reflect/objects.ts'
 import { silentLogger } from '../../src/lib/log.ts'
 import { systemClock } from '../../src/lib/time.ts'
-import type { NodeView } from '../../src/model/types.ts'
 import { directory, memoryTerminal } from '../commands/run-command.ts'
+import { view } from '../support/builders.ts'
 
-const view: NodeView = {
+const node = view({
   name: 'a',
-  family: 4,
-  zone: '',
   ip: '192.168.5.1',
   nodePorts: { all: false, addresses: ['192.168.5.1'], loopback: false, loopbackNamed: false },
   local: { kind: 'cidr', cidr: '10.1.0.0/16' },
-  masqueradeAll: false,
-  masqueradeMark: 0x4000,
   serviceCidrs: ['10.96.0.0/16'],
-  externalIps: true,
-}
+})
 
 /** The plans of nftables over a kernel that is a map: what it holds can be damaged from outside. */
 function fakeKernel(): { backend: Backend<Held>; kernel: Map<string, Held> } {
@@ -84,7 +79,7 @@ async function running() {
   const engine = new Engine({
     backend,
     families: [4],
-    views: () => view,
+    views: () => node,
     settings: { minSyncMs: 0, syncMs: 1000 },
     clock: systemClock,
     log: silentLogger,
@@ -98,7 +93,7 @@ async function running() {
     settings: settingsOf(configFrom(new Map())),
     identity: { node: 'a', mode: 'nftables', pid: process.pid, version: 'test', startedAt: Date.now() },
     families: [4],
-    views: () => view,
+    views: () => node,
     nodeAddresses: () => ['192.168.5.1'],
     log: silentLogger,
   })
@@ -201,7 +196,7 @@ describe('the admin socket', () => {
     const inputs = await client.inputs()
     expect(inputs.services.map(({ key }) => key)).toEqual(['shop/web'])
     expect(inputs.slices.map(({ key }) => key)).toEqual(['shop/web-1'])
-    expect(inputs.views).toEqual([view])
+    expect(inputs.views).toEqual([node])
   })
 
   it('streams what happens', async () => {

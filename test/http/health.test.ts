@@ -8,17 +8,18 @@ import { routeRequests } from '../../src/http/routing.ts'
 import { type HttpListener, listen } from '../../src/http/server.ts'
 import { silentLogger as log } from '../../src/lib/log.ts'
 import type { NodeRecord } from '../../src/model/types.ts'
-import { type Answer, ask, hasIpv6, ManualClock } from './http-probe.ts'
+import { FakeClock } from '../support/fake-clock.ts'
+import { type Answer, ask, hasIpv6 } from './http-probe.ts'
 
 const node: NodeRecord = { name: 'n', addresses: [], podCidrs: [], zone: '', deleting: false, taints: [] }
 
-let clock: ManualClock
+let clock: FakeClock
 let health: ProxyHealth
 let listener: HttpListener
 let answers: string[]
 
 beforeEach(async () => {
-  clock = new ManualClock()
+  clock = new FakeClock(Date.UTC(2026, 0, 2, 3, 4, 5))
   answers = []
   health = new ProxyHealth({
     timeoutMs: 10_000,
@@ -37,9 +38,9 @@ const json = async (path: string) => JSON.parse((await probe(path)).body)
 const late = () => {
   health.updated(4)
   health.updated(6)
-  clock.advance(1_000)
+  clock.advanceSync(1_000)
   health.queued(4)
-  clock.advance(25_000)
+  clock.advanceSync(25_000)
 }
 
 describe('the proxy health server', () => {
@@ -52,9 +53,9 @@ describe('the proxy health server', () => {
 
   it('answers with exactly these headers and bytes', async () => {
     health.updated(6)
-    clock.advance(100)
+    clock.advanceSync(100)
     health.updated(4)
-    clock.advance(578)
+    clock.advanceSync(578)
     const answer = await probe('/healthz')
     expect(answer.body).toBe(
       '{"lastUpdated":"2026-01-02T03:04:05.678Z","currentTime":"2026-01-02T03:04:05.678Z","nodeEligible":true,' +
@@ -67,7 +68,7 @@ describe('the proxy health server', () => {
 
   it('I2: does not mind being idle, and lastUpdated is now', async () => {
     health.updated(4)
-    clock.advance(25_000)
+    clock.advanceSync(25_000)
     expect(await codes()).toEqual([200, 200])
     expect(await json('/healthz')).toMatchObject({ lastUpdated: '2026-01-02T03:04:30Z' })
   })
@@ -85,9 +86,9 @@ describe('the proxy health server', () => {
   it('I3: counts an age of exactly the timeout as late', async () => {
     health.updated(4)
     health.queued(4)
-    clock.advance(9_999)
+    clock.advanceSync(9_999)
     expect(health.healthy()).toBe(true)
-    clock.advance(1)
+    clock.advanceSync(1)
     expect(health.healthy()).toBe(false)
     expect(await codes()).toEqual([503, 503])
   })
@@ -95,7 +96,7 @@ describe('the proxy health server', () => {
   it('I4: stays failed until every late family has caught up', async () => {
     late()
     health.queued(6)
-    clock.advance(25_000)
+    clock.advanceSync(25_000)
     health.updated(4)
     expect(await codes()).toEqual([503, 503])
     expect(await json('/healthz')).toMatchObject({ status: { IPv4: { healthy: true }, IPv6: { healthy: false } } })
@@ -113,19 +114,19 @@ describe('the proxy health server', () => {
   it('I6: counts the age from the first of several queued changes', async () => {
     health.updated(4)
     health.queued(4)
-    clock.advance(6_000)
+    clock.advanceSync(6_000)
     health.queued(4)
-    clock.advance(6_000)
+    clock.advanceSync(6_000)
     expect(await codes()).toEqual([503, 503])
     health.updated(4)
     health.queued(4)
-    clock.advance(6_000)
+    clock.advanceSync(6_000)
     expect(await codes()).toEqual([200, 200])
   })
 
   it('does not consider a family that never synced', async () => {
     health.queued(4)
-    clock.advance(60_000)
+    clock.advanceSync(60_000)
     expect(await codes()).toEqual([200, 200])
     expect(await json('/healthz')).not.toHaveProperty('status')
   })

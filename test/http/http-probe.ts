@@ -1,44 +1,10 @@
-// A clock that stands still until moved, a client that shows every byte, and free ports.
+// What tests of the HTTP servers need: a client that shows every byte, free and occupied ports, and a logger that keeps its lines.
 
 import { request } from 'node:http'
 import { type AddressInfo, connect, createServer } from 'node:net'
 import { networkInterfaces } from 'node:os'
 import type { Fields, Logger } from '../../src/lib/log.ts'
 import { silentLogger } from '../../src/lib/log.ts'
-import type { Clock } from '../../src/lib/time.ts'
-
-export class ManualClock implements Clock {
-  #at: number
-  readonly #timers: { due: number; run: () => void }[] = []
-
-  constructor(at = Date.UTC(2026, 0, 2, 3, 4, 5)) {
-    this.#at = at
-  }
-
-  now = () => this.#at
-  monotonic = () => this.#at
-  after = (ms: number, run: () => void) => {
-    const timer = { due: this.#at + ms, run }
-    this.#timers.push(timer)
-    return {
-      cancel: () => {
-        const i = this.#timers.indexOf(timer)
-        if (i >= 0) this.#timers.splice(i, 1)
-      },
-    }
-  }
-
-  /** Due times of what waits, from now. */
-  waiting = () => this.#timers.map(({ due }) => due - this.#at)
-
-  advance(ms: number): void {
-    this.#at += ms
-    for (const timer of this.#timers.filter(({ due }) => due <= this.#at)) {
-      this.#timers.splice(this.#timers.indexOf(timer), 1)
-      timer.run()
-    }
-  }
-}
 
 export interface Answer {
   readonly status: number
@@ -52,7 +18,7 @@ export interface Ask {
   readonly body?: string
 }
 
-/** `where` is `host:port/path`. A connection of its own for each request. */
+/** Sends one request on its own connection. `where` is `host:port/path`. */
 export function ask(where: string, { method = 'GET', headers = {}, body }: Ask = {}): Promise<Answer> {
   return new Promise((resolve, reject) => {
     const outgoing = request(`http://${where}`, { method, headers, agent: false }, (incoming) => {
@@ -72,7 +38,7 @@ export function ask(where: string, { method = 'GET', headers = {}, body }: Ask =
   })
 }
 
-/** Sends bytes as they are and returns all that comes back until the server closes. */
+/** Sends the bytes unchanged and returns all that the server sends until it closes. */
 export function sendRaw(port: number, bytes: string): Promise<string> {
   return new Promise((resolve) => {
     const socket = connect(port, '127.0.0.1', () => socket.write(bytes))
@@ -94,7 +60,7 @@ export function freePort(): Promise<number> {
   })
 }
 
-/** Takes a port of 127.0.0.1 away from others. */
+/** Listens on a port of 127.0.0.1 so that nothing else can. */
 export function occupy(port = 0): Promise<{ port: number; release(): Promise<void> }> {
   return new Promise((resolve, reject) => {
     const server = createServer().listen(port, '127.0.0.1', () =>
@@ -116,12 +82,4 @@ export function recordingLogger(): Logger & { readonly lines: string[] } {
   }
   const log = { ...silentLogger, info: add, warn: add, error: add, lines }
   return { ...log, named: () => log }
-}
-
-/** Waits for something that other tasks of the event loop bring about. */
-export async function until(done: () => boolean): Promise<void> {
-  for (const end = Date.now() + 10_000; !done(); ) {
-    if (Date.now() > end) throw new Error('it did not happen')
-    await new Promise((resolve) => setTimeout(resolve, 5))
-  }
 }

@@ -8,8 +8,9 @@ import { createMetrics, type Metrics, type MetricsOptions } from '../../src/http
 import type { RequestObserver } from '../../src/kube/client.ts'
 import { ProxyError } from '../../src/lib/errors.ts'
 import { silentLogger as log } from '../../src/lib/log.ts'
+import { FakeClock } from '../support/fake-clock.ts'
 import { type Family, parseExposition } from './exposition.ts'
-import { ManualClock, recordingLogger } from './http-probe.ts'
+import { recordingLogger } from './http-probe.ts'
 
 // Written out by hand from upstream's documentation, on purpose not derived from the declarations.
 const EXP = '0.001,0.002,0.004,0.008,0.016,0.032,0.064,0.128,0.256,0.512,1.024,2.048,4.096,8.192,16.384,+Inf'
@@ -389,10 +390,10 @@ describe('nfacct counters', () => {
   })
 
   it('do not hold up a scrape for ever', async () => {
-    const clock = new ManualClock()
+    const clock = new FakeClock(Date.UTC(2026, 0, 2, 3, 4, 5))
     const metrics = make('iptables', { clock, packetCounters: () => new Promise(() => {}) })
     const text = metrics.text()
-    clock.advance(2_000)
+    clock.advanceSync(2_000)
     expect(find(parseExposition(await text), `${sync}service_changes_total`)).toBe(0)
   })
 })

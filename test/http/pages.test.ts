@@ -9,8 +9,10 @@ import { routeRequests } from '../../src/http/routing.ts'
 import { type HttpListener, listen } from '../../src/http/server.ts'
 import { silentLogger as log } from '../../src/lib/log.ts'
 import { systemClock } from '../../src/lib/time.ts'
+import { FakeClock } from '../support/fake-clock.ts'
+import { until } from '../support/until.ts'
 import { parseExposition } from './exposition.ts'
-import { type Answer, type Ask, ask, hasIpv6, ManualClock, until } from './http-probe.ts'
+import { type Answer, type Ask, ask, hasIpv6 } from './http-probe.ts'
 
 const version = { kubernetes: 'v1.36.4', sluice: '0.1.0' }
 let listener: HttpListener | undefined
@@ -19,11 +21,9 @@ afterEach(() => listener?.close(0))
 
 type Probe = (path: string, request?: Ask) => Promise<Answer>
 
-async function start(
-  more: Partial<PagesOptions> = {},
-): Promise<{ probe: Probe; clock: ManualClock; metrics: Metrics }> {
+async function start(more: Partial<PagesOptions> = {}): Promise<{ probe: Probe; clock: FakeClock; metrics: Metrics }> {
   verbosity = []
-  const clock = new ManualClock()
+  const clock = new FakeClock(Date.UTC(2026, 0, 2, 3, 4, 5))
   const metrics = createMetrics({ mode: findMode('nftables'), version, log, processMetrics: false })
   const routes = metricsPages({
     mode: 'nftables',
@@ -283,9 +283,9 @@ describe('/debug', () => {
   it('takes a CPU profile, one at a time', async () => {
     const { probe, clock } = await start({ profiling: true })
     const first = probe('/debug/pprof/profile?seconds=7')
-    await until(() => clock.waiting().includes(7_000))
+    await until('a timer of 7_000 ms is armed', () => clock.waiting().includes(7_000))
     expect((await probe('/debug/pprof/profile')).status).toBe(503)
-    clock.advance(7_000)
+    clock.advanceSync(7_000)
     const answer = await first
     expect(answer.headers['content-disposition']).toBe('attachment; filename="proxy.cpuprofile"')
     expect(Object.keys(JSON.parse(answer.body))).toEqual(expect.arrayContaining(['nodes', 'samples', 'timeDeltas']))
@@ -306,12 +306,12 @@ describe('/debug', () => {
     const leaving = request(`http://127.0.0.1:${listener?.port}/debug/pprof/profile?seconds=60`)
     leaving.on('error', () => {})
     leaving.end()
-    await until(() => clock.waiting().includes(60_000))
+    await until('a timer of 60_000 ms is armed', () => clock.waiting().includes(60_000))
     leaving.destroy()
-    await until(() => clock.waiting().length === 0)
+    await until('no timer is armed', () => clock.waiting().length === 0)
     const next = probe('/debug/pprof/profile?seconds=1')
-    await until(() => clock.waiting().includes(1_000))
-    clock.advance(1_000)
+    await until('a timer of 1_000 ms is armed', () => clock.waiting().includes(1_000))
+    clock.advanceSync(1_000)
     expect((await next).status).toBe(200)
   })
 })

@@ -6,7 +6,9 @@ import { readBody, replyText, routeRequests } from '../../src/http/routing.ts'
 import { type HttpListener, listen, serveWithRetry } from '../../src/http/server.ts'
 import type { ProxyError } from '../../src/lib/errors.ts'
 import { silentLogger } from '../../src/lib/log.ts'
-import { ask, freePort, hasIpv6, ManualClock, occupy, recordingLogger, sendRaw, until } from './http-probe.ts'
+import { FakeClock } from '../support/fake-clock.ts'
+import { until } from '../support/until.ts'
+import { ask, freePort, hasIpv6, occupy, recordingLogger, sendRaw } from './http-probe.ts'
 
 const open: { close(): Promise<void> }[] = []
 afterEach(async () => {
@@ -207,7 +209,7 @@ describe('closing', () => {
     )
     const listener = await start({ handler })
     const answer = ask(`127.0.0.1:${listener.port}/slow`)
-    await until(() => inside)
+    await until('the request is inside', () => inside)
     const closed = listener.close(10_000)
     await expect(ask(`127.0.0.1:${listener.port}/slow`)).rejects.toThrow('ECONNREFUSED')
     finish()
@@ -224,7 +226,7 @@ describe('closing', () => {
     })
     const answer = ask(`127.0.0.1:${listener.port}/`)
     answer.catch(() => {})
-    await until(() => inside)
+    await until('the request is inside', () => inside)
     await listener.close(20)
     await expect(answer).rejects.toThrow()
   })
@@ -233,7 +235,7 @@ describe('closing', () => {
 describe('serveWithRetry', () => {
   it('B21: tries again every 5 s while the port is taken, and serves once it is free', async () => {
     const taken = await occupy()
-    const clock = new ManualClock()
+    const clock = new FakeClock(Date.UTC(2026, 0, 2, 3, 4, 5))
     const lines = recordingLogger()
     const address = `127.0.0.1:${taken.port}`
     let listening = false
@@ -252,17 +254,17 @@ describe('serveWithRetry', () => {
       },
     })
     open.push(serving)
-    await until(() => clock.waiting().length === 1)
+    await until('a timer is armed', () => clock.waiting().length === 1)
     expect(clock.waiting()).toEqual([5_000])
-    clock.advance(4_999)
+    clock.advanceSync(4_999)
     expect(lines.lines).toHaveLength(1)
-    clock.advance(1)
-    await until(() => lines.lines.length === 2)
+    clock.advanceSync(1)
+    await until('two lines are logged', () => lines.lines.length === 2)
     expect(lines.lines[1]).toMatch(/Cannot listen.*health server.*EADDRINUSE/)
     await taken.release()
-    await until(() => clock.waiting().length === 1)
-    clock.advance(5_000)
-    await until(() => listening)
+    await until('a timer is armed', () => clock.waiting().length === 1)
+    clock.advanceSync(5_000)
+    await until('it listens', () => listening)
     expect((await ask(`${address}/hello`)).body).toBe('hello')
     expect(fatal).toBe(0)
   })
@@ -270,7 +272,7 @@ describe('serveWithRetry', () => {
   it('B21: with hard-fail reports the error once and does not try again', async () => {
     const taken = await occupy()
     open.push({ close: taken.release })
-    const clock = new ManualClock()
+    const clock = new FakeClock(Date.UTC(2026, 0, 2, 3, 4, 5))
     const errors: ProxyError[] = []
     const serving = serveWithRetry({
       name: 'health server',
@@ -281,8 +283,8 @@ describe('serveWithRetry', () => {
       hardFail: true,
       onFatal: (error) => errors.push(error),
     })
-    await until(() => errors.length > 0)
-    clock.advance(60_000)
+    await until('an error is reported', () => errors.length > 0)
+    clock.advanceSync(60_000)
     await serving.close()
     expect(errors).toMatchObject([{ code: 'listen' }])
     expect(clock.waiting()).toEqual([])
@@ -290,10 +292,10 @@ describe('serveWithRetry', () => {
 
   it('stops trying when closed', async () => {
     const taken = await occupy()
-    const clock = new ManualClock()
+    const clock = new FakeClock(Date.UTC(2026, 0, 2, 3, 4, 5))
     const address = `127.0.0.1:${taken.port}`
     const serving = serveWithRetry({ name: 'x', address, handler: hello, log, clock })
-    await until(() => clock.waiting().length === 1)
+    await until('a timer is armed', () => clock.waiting().length === 1)
     await serving.close()
     expect(clock.waiting()).toEqual([])
     await taken.release()

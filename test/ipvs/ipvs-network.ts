@@ -277,13 +277,3 @@ export function keepAsking(talks: readonly Pick<HeldConnection, 'server' | 'ask'
     },
   }
 }
-
-/** Waits until it is so; returns how long that took. */
-export async function until(what: string, test: () => Promise<boolean>, limitMs = 60_000): Promise<number> {
-  const begun = performance.now()
-  while (!(await test())) {
-    if (performance.now() - begun > limitMs) throw new Error(`not in ${limitMs} ms: ${what}`)
-    await new Promise((resolve) => setTimeout(resolve, 50))
-  }
-  return Math.round(performance.now() - begun)
-}

@@ -3,10 +3,10 @@
 import { release } from 'node:os'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { ipvs } from '../../src/backend/ipvs/backend.ts'
-import { DeviceAddresses } from '../../src/backend/ipvs/device-addresses.ts'
-import { Ipsets } from '../../src/backend/ipvs/ipsets.ts'
-import { IpvsNetlink } from '../../src/backend/ipvs/ipvs-netlink.ts'
-import { setsOf } from '../../src/backend/ipvs/set-definitions.ts'
+import { DeviceAddresses } from '../../src/backend/ipvs/kernel/device-addresses.ts'
+import { Ipsets } from '../../src/backend/ipvs/kernel/ipsets.ts'
+import { IpvsNetlink } from '../../src/backend/ipvs/kernel/ipvs-netlink.ts'
+import { listSets } from '../../src/backend/ipvs/set-definitions.ts'
 import { silentLogger } from '../../src/lib/log.ts'
 import { command, type Service } from '../../src/sys/netlink/ipvs.ts'
 import { readSysctl } from '../../src/sys/sysctl.ts'
@@ -189,12 +189,12 @@ describe('ipset', () => {
   it.each([4, 6] as const)('holds every set of family %s with its members, as ipset prints them', async (family) => {
     const sets = new Ipsets(family)
     try {
-      expect(await sets.create(setsOf(family), {})).toEqual([])
-      const ids = setsOf(family).flatMap(({ name, type }) =>
+      expect(await sets.create(listSets(family), {})).toEqual([])
+      const ids = listSets(family).flatMap(({ name, type }) =>
         (samples[type] as readonly string[]).map((member) => `member ${name} ${family === 6 ? six(member) : member}`),
       )
-      expect(await sets.change(ids, true, {})).toEqual([])
-      expect(await sets.check({})).toBe('')
+      expect(await sets.addMembers(ids, {})).toEqual([])
+      expect(await sets.describeDrift({})).toBe('')
       const held = (await sets.read({})).map(({ id }) => id)
       expect(held.filter((id) => id.startsWith('member')).sort()).toEqual([...ids].sort())
       expect(held.filter((id) => id.startsWith('set'))).toHaveLength(19)
@@ -204,14 +204,14 @@ describe('ipset', () => {
       expect(printed).toMatch(
         family === 4 ? /^add KUBE-CLUSTER-IP 10\.0\.0\.1,tcp:80$/m : /^add KUBE-6-CLUSTER-IP fd00::1,tcp:80$/m,
       )
-      expect(await sets.change(ids, false, {})).toEqual([])
+      expect(await sets.deleteMembers(ids, {})).toEqual([])
       expect((await sets.read({})).filter(({ kind }) => kind === 'member')).toEqual([])
       space.exec('ipset', [
         'add',
         family === 4 ? 'KUBE-IPVS-IPS' : 'KUBE-6-IPVS-IPS',
         family === 4 ? '1.1.1.1' : 'fd00::2',
       ])
-      expect(await sets.check({})).toContain('has 1 members instead of 0')
+      expect(await sets.describeDrift({})).toContain('has 1 members instead of 0')
       expect(await sets.destroy({})).toEqual([])
       expect(space.exec('ipset', ['list', '-n'])).toBe('')
     } finally {

@@ -2,8 +2,9 @@
 
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { inVm as emulated, full } from '../lab/vm.ts'
+import { until } from '../support/until.ts'
 import { holdings } from './ipvs-holdings.ts'
-import { IpvsNetwork, until, vip } from './ipvs-network.ts'
+import { IpvsNetwork, vip } from './ipvs-network.ts'
 
 /** How many, and whether they run here: half an hour at full strength in an emulated CPU. */
 const strengths = (few: number, all: number) =>
@@ -55,7 +56,9 @@ describe('endpoints that go', () => {
     for (const talk of [...talks, again]) talk.reset()
     // IPVS forgets an ended connection after 10 s to 2 minutes, by the way it ended.
     await network.tool('conntrack', '-F')
-    await until('the drained endpoint is removed', async () => (await network.destinations()).length === 1, 200_000)
+    await until('the drained endpoint is removed', async () => (await network.destinations()).length === 1, {
+      limitMs: 200_000,
+    })
   })
 
   it('takes an endpoint back that returns while it drains', async () => {
@@ -155,7 +158,7 @@ describe('other people’s hands', () => {
     await repaired
     const ms = Math.round(performance.now() - begun)
     console.log(`repaired after ${ms} ms: ${[program, ...args].join(' ')}`)
-    await until('as it was', async () => (await picture()) === before && (await works()), repairLimitMs)
+    await until('as it was', async () => (await picture()) === before && (await works()), { limitMs: repairLimitMs })
     expect(ms).toBeLessThan(repairLimitMs)
   })
 

@@ -7,7 +7,8 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { AdminClient, socketPath } from '../../src/http/admin-client.ts'
 import { full } from '../lab/vm.ts'
 import { nodeName } from '../scenarios/expand.ts'
-import { type HeldConnection, IpvsNetwork, keepAsking, until, vip } from './ipvs-network.ts'
+import { until } from '../support/until.ts'
+import { type HeldConnection, IpvsNetwork, keepAsking, vip } from './ipvs-network.ts'
 import { metricsPort, Proxies, type RunningProxy } from './whole-proxies.ts'
 
 const service = {
@@ -51,7 +52,7 @@ afterAll(() => {
 /** A proxy that begins anew where nothing is. */
 async function serves(): Promise<void> {
   const bound = async () => (await network.tool('ip', '-br', 'addr').catch(() => '')).includes(vip)
-  await until('ipvs mode serves', bound, 120_000).catch((error) => {
+  await until('ipvs mode serves', bound, { limitMs: 120_000 }).catch((error) => {
     throw new Error(`${error.message}; it said:\n${proxy.said()}`)
   })
 }
@@ -81,7 +82,7 @@ describe('a proxy in ipvs mode', () => {
       const all = text.includes(`sluice_service_connections_total${labels}} 3\n`)
       return all && bytes('in') > 3 * 100 && bytes('out') > 3 * 100
     }
-    await until('counted', counted, 60_000).catch((error) => {
+    await until('counted', counted, { limitMs: 60_000 }).catch((error) => {
       throw new Error(`${error.message}:\n${text.match(/^sluice_service_.*$/gm)?.join('\n')}`)
     })
     expect(text).toContain('service="svc1",port="dns"')
@@ -106,7 +107,7 @@ describe('a proxy in ipvs mode', () => {
     await network.tool('ipvsadm', '-D', '-t', '192.168.0.2:30001')
     const [missing] = await client.explain({ target: '192.168.0.2:30001', from: '203.0.113.2' })
     expect(missing?.entries.map(({ kernel }) => kernel)).toContain('missing')
-    await until('repaired', async () => (await ipvs()).includes('192.168.0.2:30001'), 60_000)
+    await until('repaired', async () => (await ipvs()).includes('192.168.0.2:30001'), { limitMs: 60_000 })
   })
 
   it.skipIf(!full)('plans a change, and has it tried by the kernel', async () => {
@@ -129,18 +130,18 @@ describe('a proxy in ipvs mode', () => {
 
   it('takes annotations at run time, and keeps a service as it was whose scheduler the kernel lacks', async () => {
     proxies.put({ ...service, annotations: { 'sluice/scheduler': 'wlc' } })
-    await until('wlc', async () => (await ipvs()).includes(`${vip}:80 wlc`), 60_000)
+    await until('wlc', async () => (await ipvs()).includes(`${vip}:80 wlc`), { limitMs: 60_000 })
     proxies.put({ ...slice, annotations: { 'sluice/weight': '7' } })
-    await until('weights', async () => (await network.destinations()).every((line) => line.includes(' 7 ')), 60_000)
+    await until('weights', async () => (await network.destinations()).every((line) => line.includes(' 7 ')), {
+      limitMs: 60_000,
+    })
     proxies.put({ ...service, annotations: { 'sluice/scheduler': 'nosuch' } })
-    await until(
-      'told',
-      async () => /no IPVS scheduler .{1,2}nosuch.{1,2} \(module ip_vs_nosuch\)/.test(proxy.said()),
-      60_000,
-    )
+    await until('told', async () => /no IPVS scheduler .{1,2}nosuch.{1,2} \(module ip_vs_nosuch\)/.test(proxy.said()), {
+      limitMs: 60_000,
+    })
     expect(await ipvs()).toContain(`${vip}:80 wlc`)
     proxies.put(service, slice)
-    await until('rr', async () => (await ipvs()).includes(`${vip}:80 rr`), 60_000)
+    await until('rr', async () => (await ipvs()).includes(`${vip}:80 rr`), { limitMs: 60_000 })
   })
 })
 
@@ -158,9 +159,9 @@ describe('objects that are wrong', () => {
       bad('numbers', { clusterIP: 17, clusterIPs: 42, ports: 'many' }, { 'sluice/scheduler': '../etc' }),
     )
     proxies.put({ ...service, annotations: { 'sluice/scheduler': 'sed' } })
-    await until('others are programmed', async () => (await ipvs()).includes(`${vip}:80 sed`), 60_000)
+    await until('others are programmed', async () => (await ipvs()).includes(`${vip}:80 sed`), { limitMs: 60_000 })
     proxies.put(service)
-    await until('rr', async () => (await ipvs()).includes(`${vip}:80 rr`), 60_000)
+    await until('rr', async () => (await ipvs()).includes(`${vip}:80 rr`), { limitMs: 60_000 })
     expect(await ipvs()).not.toContain('172.30.0.50:')
     expect(await ipvs()).toContain('198.51.100.9:30001')
     expect(pods).toContain(await network.once())
@@ -178,9 +179,11 @@ describe.skipIf(!full)('switching the mode of a node', () => {
     await proxy.kill('SIGTERM')
     proxy = proxies.ours('nftables', exclude)
     const gone = async () => !/KUBE-(SVC|SERVICES|IPVS)/.test(await chains())
-    await until('nftables mode serves, and rules of other modes are gone', gone, 120_000).catch((error) => {
-      throw new Error(`${error.message}; it said:\n${proxy.said()}`)
-    })
+    await until('nftables mode serves, and rules of other modes are gone', gone, { limitMs: 120_000 }).catch(
+      (error) => {
+        throw new Error(`${error.message}; it said:\n${proxy.said()}`)
+      },
+    )
     expect(await tables()).toContain('table ip kube-proxy')
     // IPVS has nothing but connections that were there: its counts do not grow by new ones, nor has it UDP any more.
     const left = await ipvs()
@@ -190,15 +193,15 @@ describe.skipIf(!full)('switching the mode of a node', () => {
     for (let i = 0; i < 4; i++) expect(pods).toContain(await network.once())
     expect(await network.destinations().then(countOf)).toBeLessThanOrEqual(before)
     // A client that keeps its port is served by the new mode, too; one datagram may get lost.
-    await until('UDP goes on', async () => (await flow.ask()) !== '', 10_000)
+    await until('UDP goes on', async () => (await flow.ask()) !== '', { limitMs: 10_000 })
     expect(await asking.failures()).toEqual([])
     for (const talk of talks) talk.reset()
-    await until(
-      'the device is gone',
-      async () => !(await network.tool('ip', '-br', 'link')).includes('kube-ipvs0'),
-      120_000,
-    )
-    await until('the sets are gone', async () => (await network.tool('ipset', 'list', '-n')) === '', 60_000)
+    await until('the device is gone', async () => !(await network.tool('ip', '-br', 'link')).includes('kube-ipvs0'), {
+      limitMs: 120_000,
+    })
+    await until('the sets are gone', async () => (await network.tool('ipset', 'list', '-n')) === '', {
+      limitMs: 60_000,
+    })
     expect((await ipvs()).match(/^(TCP|UDP) .*/gm)).toEqual(['TCP  198.51.100.9:30001 rr'])
     expect(pods).toContain(await network.once())
   })
@@ -213,11 +216,11 @@ describe.skipIf(!full)('switching the mode of a node', () => {
     await proxy.kill('SIGTERM')
     proxy = proxies.ours('ipvs', exclude)
     await serves()
-    await until('the table is gone', async () => !(await tables()).includes('table ip kube-proxy'), 60_000)
+    await until('the table is gone', async () => !(await tables()).includes('table ip kube-proxy'), { limitMs: 60_000 })
     expect(pods).toContain(await network.once())
     expect(await network.destinations().then(countOf)).toBeGreaterThan(0)
     expect(await asking.failures()).toEqual([])
-    await until('UDP goes on', async () => (await flow.ask()) === who, 10_000)
+    await until('UDP goes on', async () => (await flow.ask()) === who, { limitMs: 10_000 })
     for (const talk of talks) expect(pods).toContain(await talk.ask())
     for (const talk of talks) talk.close()
   })
@@ -230,7 +233,7 @@ describe.skipIf(!full)('switching the mode of a node', () => {
     for (let i = 0; i < 4; i++) expect(pods).toContain(await network.once())
     const again = await network.connect({ to: '192.168.0.2', port: 30_001 })
     expect(await network.destinations().then(countOf)).toBeLessThanOrEqual(before)
-    await until('UDP goes on', async () => pods.includes(await flow.ask()), 10_000)
+    await until('UDP goes on', async () => pods.includes(await flow.ask()), { limitMs: 10_000 })
     expect(await asking.failures()).toEqual([])
     expect(await ipvs()).toContain(`${vip}:80`)
     for (const talk of [...talks, again]) talk.reset()
@@ -243,7 +246,7 @@ describe.skipIf(!full)('switching the mode of a node', () => {
     const before = await network.destinations().then(countOf)
     const fresh = await Promise.all([network.connect(), network.connect()])
     expect(await network.destinations().then(countOf)).toBeGreaterThan(before)
-    await until('UDP goes on', async () => pods.includes(await flow.ask()), 10_000)
+    await until('UDP goes on', async () => pods.includes(await flow.ask()), { limitMs: 10_000 })
     expect(await asking.failures()).toEqual([])
     for (const talk of [...talks, ...fresh]) talk.close()
   })
@@ -257,11 +260,11 @@ describe.skipIf(!full)('switching the mode of a node', () => {
     const before = await network.destinations().then(countOf)
     for (let i = 0; i < 4; i++) expect(pods).toContain(await network.once())
     expect(await network.destinations().then(countOf)).toBeLessThanOrEqual(before)
-    await until('UDP goes on', async () => pods.includes(await flow.ask()), 10_000)
+    await until('UDP goes on', async () => pods.includes(await flow.ask()), { limitMs: 10_000 })
     expect(await asking.failures()).toEqual([])
     for (const talk of talks) talk.reset()
     const device = async () => (await network.tool('ip', '-br', 'link')).includes('kube-ipvs0')
-    await until('the device is gone', async () => !(await device()), 120_000)
+    await until('the device is gone', async () => !(await device()), { limitMs: 120_000 })
     expect((await ipvs()).match(/^(TCP|UDP) .*/gm)).toEqual(['TCP  198.51.100.9:30001 rr'])
     expect(pods).toContain(await network.once())
   })
@@ -279,7 +282,7 @@ async function talking(sourcePort: number) {
 async function change(mode: string, shows: () => Promise<boolean>): Promise<void> {
   await proxy.kill('SIGTERM')
   proxy = proxies.ours(mode, exclude)
-  await until(`${mode} mode serves`, shows, 120_000).catch((error) => {
+  await until(`${mode} mode serves`, shows, { limitMs: 120_000 }).catch((error) => {
     throw new Error(`${error.message}; it said:\n${proxy.said()}`)
   })
 }

@@ -2,7 +2,8 @@
 
 import { afterAll, describe, expect, it } from 'vitest'
 import { full } from '../lab/vm.ts'
-import { IpvsNetwork, keepAsking, until, vip } from './ipvs-network.ts'
+import { until } from '../support/until.ts'
+import { IpvsNetwork, keepAsking, vip } from './ipvs-network.ts'
 import { haveKubeProxy, Proxies } from './whole-proxies.ts'
 
 const reason = haveKubeProxy ? '' : ' [kube-proxy is not built: test/e2e/build-cluster kube-proxy]'
@@ -64,7 +65,7 @@ describe.skipIf(reason !== '')(`take-over from kube-proxy 1.36.4${reason}`, () =
     // connects in between is taken for a new connection then, masqueraded in the middle, and reset by the pod, whoever is the proxy.
     const whole = async () =>
       (await own.destinations().catch(() => [])).length === 2 && /-A KUBE-MARK-MASQ /.test(await rules())
-    await until('kube-proxy serves', whole, 180_000).catch((error) => {
+    await until('kube-proxy serves', whole, { limitMs: 180_000 }).catch((error) => {
       throw new Error(`${error.message}; kube-proxy said:\n${theirs.said()}`)
     })
     const talks = [await own.connect(), await own.connect(), await own.connect({ to: '192.168.0.2', port: 30_001 })]
@@ -88,7 +89,7 @@ describe.skipIf(reason !== '')(`take-over from kube-proxy 1.36.4${reason}`, () =
     const again = proxies.theirs('ipvs')
     // This rule of ours is none of theirs, so it goes when they write.
     const theirRules = async () => !/-A KUBE-PROXY-FIREWALL .*SLUICE-DROP/.test(await rules())
-    await until('kube-proxy serves again', theirRules, 180_000).catch((error) => {
+    await until('kube-proxy serves again', theirRules, { limitMs: 180_000 }).catch((error) => {
       throw new Error(`${error.message}; kube-proxy said:\n${again.said()}`)
     })
     expect(['10.180.0.1', '10.180.0.2']).toContain(await own.once())
@@ -105,7 +106,7 @@ async function flows(own: IpvsNetwork, pattern: RegExp, count: number): Promise<
     tracked = await own.tool('conntrack', '-L', '-p', 'tcp')
     return tracked.match(pattern)?.length === count
   }
-  await until(`${count} flows like ${pattern}`, listed, 20_000).catch((error) => {
+  await until(`${count} flows like ${pattern}`, listed, { limitMs: 20_000 }).catch((error) => {
     throw new Error(`${error.message}; the flows are\n${tracked}`)
   })
 }

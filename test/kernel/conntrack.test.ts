@@ -11,6 +11,7 @@ import type { ServicePort } from '../../src/model/types.ts'
 import { ConntrackTable } from '../../src/sys/netlink/conntrack.ts'
 import type { TrackedFlow } from '../../src/sys/netlink/conntrack-codec.ts'
 import { type EnteredNamespace, enterNamespace } from '../lab/entered-namespace.ts'
+import { servicePort } from '../support/builders.ts'
 
 // Everything on loopback: 127.0.0.53:53 and a "service" address are translated by nft to whichever endpoint the rule names.
 const service = { 4: '10.96.0.10', 6: 'fd00:96::10' } as const
@@ -94,11 +95,9 @@ async function list(conntrack: ConntrackTable, family: Family = 4): Promise<Trac
   return flows
 }
 
-function servicePort(family: Family, serving: readonly [string, number][]): ServicePort {
-  return {
-    id: 'ns/dns:/udp',
+function dnsPort(family: Family, serving: readonly [string, number][]): ServicePort {
+  return servicePort({
     service: 'ns/dns',
-    name: 'ns/dns',
     portName: '',
     family,
     protocol: 'udp',
@@ -106,16 +105,9 @@ function servicePort(family: Family, serving: readonly [string, number][]): Serv
       { kind: 'cluster-ip', ip: service[family], port: 53, allow: [] },
       { kind: 'node-port', ip: '', port: 32000, allow: [] },
     ],
-    internal: 'cluster',
-    external: 'cluster',
-    cluster: [],
-    local: [],
     serving: serving.map(([ip, port]) => ({ ip, port, local: true })),
     endpoints: serving.length,
-    affinitySeconds: 0,
-    nodeAllowed: false,
-    health: undefined,
-  }
+  })
 }
 
 function cleaner(conntrack: ConntrackTable, port: ServicePort) {
@@ -163,7 +155,7 @@ describe.each([4, 6] as const)('IPv%i flows made by real packets', (family) => {
     translate(family, second)
     expect(await ask(client, service[family], 53)).toBe(`${first}:5353`)
     const conntrack = table()
-    const result = await cleaner(conntrack, servicePort(family, [[second, 5353]])).clean(family)
+    const result = await cleaner(conntrack, dnsPort(family, [[second, 5353]])).clean(family)
     expect(result).toMatchObject({ deleted: 1 })
     expect(await ask(client, service[family], 53)).toBe(`${second}:5353`)
     conntrack.close()
@@ -178,7 +170,7 @@ describe.each([4, 6] as const)('IPv%i flows made by real packets', (family) => {
     expect(await ask(client, service[family], 53, 100)).toBeUndefined()
     translate(family, second)
     const conntrack = table()
-    expect((await cleaner(conntrack, servicePort(family, [[second, 5353]])).clean(family)).deleted).toBe(1)
+    expect((await cleaner(conntrack, dnsPort(family, [[second, 5353]])).clean(family)).deleted).toBe(1)
     expect(await ask(client, service[family], 53)).toBe(`${second}:5353`)
     conntrack.close()
   })
@@ -189,7 +181,7 @@ describe.each([4, 6] as const)('IPv%i flows made by real packets', (family) => {
     expect(await ask(client, service[family], 53)).toBe(`${second}:5353`)
     translate(family, second, 9090)
     const conntrack = table()
-    expect((await cleaner(conntrack, servicePort(family, [[second, 9090]])).clean(family)).deleted).toBe(2)
+    expect((await cleaner(conntrack, dnsPort(family, [[second, 9090]])).clean(family)).deleted).toBe(2)
     expect(await ask(client, first, 32000)).toBe(`${second}:9090`)
     expect(await ask(client, service[family], 53)).toBe(`${second}:9090`)
     conntrack.close()
@@ -204,7 +196,7 @@ describe.each([4, 6] as const)('IPv%i flows made by real packets', (family) => {
       [first, 5353],
       [second, 5353],
     ]
-    expect((await cleaner(conntrack, servicePort(family, serving)).clean(family)).deleted).toBe(0)
+    expect((await cleaner(conntrack, dnsPort(family, serving)).clean(family)).deleted).toBe(0)
     expect((await list(conntrack, family)).map(({ id }) => id)).toEqual(before)
     conntrack.close()
   })
@@ -320,7 +312,7 @@ describe('a large table', () => {
     expect(seen).toBe(count)
     expect(largest).toBeLessThanOrEqual(512)
     expect(turns).toBeGreaterThan(1)
-    const result = await cleaner(conntrack, servicePort(4, [['10.2.0.1', 5353]])).clean(4)
+    const result = await cleaner(conntrack, dnsPort(4, [['10.2.0.1', 5353]])).clean(4)
     expect(result.deleted).toBe(count / 2)
     expect((await list(conntrack)).every(({ replySource }) => replySource === '10.2.0.1')).toBe(true)
     conntrack.close()

@@ -2,23 +2,16 @@
 
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
+import { setTimeout as delay } from 'node:timers/promises'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { counters } from '../../src/backend/iptables-kit/chains.ts'
 import type { Manifest } from '../scenarios/format.ts'
+import { until } from '../support/until.ts'
 import { type Flavour, privateLock } from './iptables-holdings.ts'
-import {
-  delay,
-  expand,
-  extras,
-  NodeNetwork,
-  nodeIp,
-  ProxyProcess,
-  podIps,
-  refusing,
-  single,
-  until,
-  web,
-} from './node-network.ts'
+import { NodeNetwork, nodeIp, podIps } from './node-network.ts'
+import { ProxyProcess } from './proxy-process.ts'
+import { expand, extras, single, web } from './web-service.ts'
+import { refuseRestores } from './wrapped-restore.ts'
 
 const lockFile = privateLock()
 const initial = [...web().put, ...extras(40).put]
@@ -64,7 +57,7 @@ describe.each<Flavour>(['nft', 'legacy'])('life, %s', (flavour) => {
     await proxy.kill()
     await network.run(`${other} -D OUTPUT -d 10.99.0.1 -j ACCEPT`)
     expect(problems).toEqual([])
-    expect(proxy.log).toMatch(`both flavours of iptables hold rules; packets pass both" used="${flavour}"`)
+    expect(proxy.log).toMatch(`Both flavours of iptables hold rules and packets pass both" used="${flavour}"`)
     expect((await save()).join('\n')).toBe(reference)
   })
 
@@ -103,7 +96,7 @@ describe.each<Flavour>(['nft', 'legacy'])('life, %s', (flavour) => {
   })
 
   it('names and isolates a service whose rules are refused; all others go in', async () => {
-    const { path, end } = await refusing(network, flavour, 'bad/one')
+    const { path, end } = await refuseRestores(network, flavour, 'bad/one')
     const proxy = await ProxyProcess.start(network, initial, { PATH: path })
     await proxy.settle()
     await proxy.apply({ drop: [], put: [...single('bad/one', '172.30.9.9'), ...single('good/one', '172.30.9.10')] })
@@ -155,7 +148,7 @@ describe.each<Flavour>(['nft', 'legacy'])('life, %s', (flavour) => {
     const ms = performance.now() - begun
     await released
     expect(ms).toBeGreaterThan(9000)
-    expect(proxy.log).toMatch(/(?:waiting for the lock|sync failed).*(?:flock|sleep) \(pid \d+\) has held the lock/)
+    expect(proxy.log).toMatch(/(?:Waiting for the xtables lock|sync failed).*(?:flock|sleep) \(pid \d+\) has held the lock/i)
     expect(await network.ask()).toBe(podIps[1])
     const { problems } = await load.stop()
     expect(problems).toEqual([])

@@ -2,7 +2,7 @@
 
 import { afterAll, beforeAll, expect, it } from 'vitest'
 import { cleanupIptables } from '../../src/backend/iptables/cleanup.ts'
-import { countUses } from '../../src/backend/iptables-kit/table-reader.ts'
+import { countUses } from '../../src/backend/iptables-kit/saved-uses.ts'
 import { silentLogger } from '../../src/lib/log.ts'
 import { readTableSize } from '../../src/sys/legacy-table-size.ts'
 import { PacketCounters } from '../../src/sys/netlink/nfacct.ts'
@@ -52,7 +52,7 @@ it('nf_tables counts uses as we do, and one generation per table with changes', 
   // The chains of mangle are there and empty already.
   expect((await chains.generation()) - before).toBe(2)
   const saved = new Map<string, number>()
-  countUses(space.exec('iptables-nft-save', []), { uses: saved, jumps: new Set(), own: undefined, table: '' })
+  countUses(space.exec('iptables-nft-save', []), { uses: saved, jumps: new Set(), serviceChains: undefined, table: '' })
   const listed = await chains.list(4)
   // Built-in chains are shown whether they exist or not.
   const made = [...saved].filter(([chain]) => /-/.test(chain))

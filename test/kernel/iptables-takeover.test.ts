@@ -4,11 +4,15 @@ import { execFileSync, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { existsSync } from 'node:fs'
 import { join } from 'node:path'
+import { setTimeout as delay } from 'node:timers/promises'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { type FixedApi, serveObjects } from '../lab/fixed-api.ts'
 import { nodeName } from '../scenarios/expand.ts'
+import { until } from '../support/until.ts'
 import { privateLock } from './iptables-holdings.ts'
-import { delay, expand, extras, NodeNetwork, nodeIp, ProxyProcess, until, web } from './node-network.ts'
+import { NodeNetwork, nodeIp } from './node-network.ts'
+import { ProxyProcess } from './proxy-process.ts'
+import { expand, extras, web } from './web-service.ts'
 
 privateLock()
 
@@ -109,7 +113,7 @@ describe.skipIf(absent)('take-over', () => {
       const figure = /sync_proxy_rules_last_timestamp_seconds\{ip_family="IPv4"\} (\S+)/.exec(stdout)?.[1]
       return Number(figure ?? 0) > 0
     }
-    await until('kube-proxy has synced', synced, 40_000)
+    await until('kube-proxy has synced', synced, { limitMs: 40_000 })
     return { stop }
   }
 

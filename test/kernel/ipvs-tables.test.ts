@@ -1,9 +1,10 @@
 // The rules of the ipvs mode in the kernel's tables: written once, recognised, and every kind of change by others told. Without sets, which this kernel may lack.
 
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest'
-import { IptablesPrograms, listPrograms, type Programs } from '../../src/backend/iptables-kit/programs.ts'
+import { listPrograms } from '../../src/backend/iptables-kit/flavour.ts'
+import { IptablesPrograms, type ProgramSet } from '../../src/backend/iptables-kit/programs.ts'
+import { RuleTables } from '../../src/backend/ipvs/kernel/rule-tables.ts'
 import { chains } from '../../src/backend/ipvs/rule-text.ts'
-import { RuleTables } from '../../src/backend/ipvs/rule-tables.ts'
 import { silentLogger } from '../../src/lib/log.ts'
 import { systemClock } from '../../src/lib/time.ts'
 import { type EnteredNamespace, enterNamespace } from '../lab/entered-namespace.ts'
@@ -28,18 +29,18 @@ afterAll(() => namespace.leave())
 
 const flavours = await listPrograms()
 
-describe.each(flavours.map((programs) => [programs.flavour, programs] as const))('%s', (_, programs: Programs) => {
+describe.each(flavours.map((programs) => [programs.flavour, programs] as const))('%s', (_, programs: ProgramSet) => {
   const iptables = (...args: string[]) => namespace.exec(`iptables${programs.suffix}`, ['-w', ...args])
   const saved = () => namespace.exec(`iptables${programs.suffix}-save`, []).replaceAll(/^#.*\n|\[\d+:\d+\]/gm, '')
   let tables: RuleTables
   let before = ''
   beforeEach(async () => {
     const tools = new IptablesPrograms({
-      programs,
+      set: programs,
       family: 4,
       log: silentLogger,
       clock: systemClock,
-      patienceMs: 10_000,
+      lockTimeoutMs: 10_000,
     })
     tables = new RuleTables(tools, 4)
     await tables.read(signal)
@@ -54,7 +55,7 @@ describe.each(flavours.map((programs) => [programs.flavour, programs] as const))
     expect(held?.digest).not.toBe('ours')
     await tables.write(entry, signal)
     expect(saved()).toBe(before)
-    expect(await tables.check(signal)).toBe('')
+    expect(await tables.describeDrift(signal)).toBe('')
     expect((await tables.read(signal))[0]?.digest).toBe('ours')
   }
 
@@ -66,20 +67,20 @@ describe.each(flavours.map((programs) => [programs.flavour, programs] as const))
 
   it.each(changes)('tells %s, before the first look as well as later', async (_name, change) => {
     iptables(...change)
-    expect(await tables.check(signal)).toContain('were changed')
+    expect(await tables.describeDrift(signal)).toContain('were changed')
     await repair()
     iptables(...change)
-    expect(await tables.check(signal)).toContain('were changed')
+    expect(await tables.describeDrift(signal)).toContain('were changed')
     await repair()
   })
 
   it('tells a rule that was replaced, and not what others do with their own', async () => {
-    expect(await tables.check(signal)).toBe('')
+    expect(await tables.describeDrift(signal)).toBe('')
     iptables('-t', 'nat', '-N', 'OTHERS')
     iptables('-t', 'nat', '-A', 'OTHERS', '-j', 'ACCEPT')
-    expect(await tables.check(signal)).toBe('')
+    expect(await tables.describeDrift(signal)).toBe('')
     iptables('-t', 'nat', '-R', 'KUBE-SERVICES', '1', '-p', 'tcp', '--dport', '1', '-j', 'RETURN')
-    expect(await tables.check(signal)).toContain('were changed')
+    expect(await tables.describeDrift(signal)).toContain('were changed')
     iptables('-t', 'nat', '-F', 'OTHERS')
     iptables('-t', 'nat', '-X', 'OTHERS')
     await repair()

@@ -7,8 +7,10 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import type { Mode } from '../../src/backend/backend.ts'
 import { type FixedApi, serveObjects } from '../lab/fixed-api.ts'
 import { nodeName } from '../scenarios/expand.ts'
+import { until } from '../support/until.ts'
 import { privateLock } from './iptables-holdings.ts'
-import { clusterIp, extras, NodeNetwork, nodeIp, podIps, until, web } from './node-network.ts'
+import { clusterIp, NodeNetwork, nodeIp, podIps } from './node-network.ts'
+import { extras, web } from './web-service.ts'
 
 privateLock()
 
@@ -56,7 +58,7 @@ async function start(mode: Mode): Promise<{ stop(): Promise<void> }> {
     const { stdout } = await network.node.exec('curl', ['-s', `http://${metrics}/metrics`])
     return /sync_proxy_rules_last_timestamp_seconds\{ip_family="IPv4"\} [1-9]/.test(stdout)
   }
-  await until(`${mode} has synced`, synced, 40_000)
+  await until(`${mode} has synced`, synced, { limitMs: 40_000 })
   return {
     async stop() {
       child.kill('SIGTERM')

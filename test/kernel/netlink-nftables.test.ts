@@ -30,7 +30,8 @@ import {
   writeTable,
 } from '../../src/sys/netlink/nft/write-objects.ts'
 import { type EnteredNamespace, enterNamespace } from '../lab/entered-namespace.ts'
-import { canOwn, kernelAtLeast, nftWritesRanges, patience } from '../lab/vm.ts'
+import { canOwn, kernelAtLeast, nftWritesRanges } from '../lab/kernel-traits.ts'
+import { patience } from '../lab/vm.ts'
 
 const table = 'kube-proxy'
 const vip = { 4: '10.96.0.1', 6: 'fd00:96::1' } as const

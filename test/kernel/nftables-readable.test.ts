@@ -5,7 +5,7 @@ import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
 import { type EnteredNamespace, enterNamespace } from '../lab/entered-namespace.ts'
-import { canOwn, nftWritesRanges } from '../lab/vm.ts'
+import { canOwn, nftWritesRanges } from '../lab/kernel-traits.ts'
 import { InProcessProxy, objectsOf, scenario } from './in-process-proxy.ts'
 import { serviceOf } from './manifest-builders.ts'
 

@@ -5,8 +5,10 @@ import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
 import { cleanupNftables } from '../../src/backend/nftables/backend.ts'
 import { silentLogger } from '../../src/lib/log.ts'
 import { type EnteredNamespace, enterNamespace } from '../lab/entered-namespace.ts'
-import { canOwn, full, inVm, patience } from '../lab/vm.ts'
+import { canOwn } from '../lab/kernel-traits.ts'
+import { full, inVm, patience } from '../lab/vm.ts'
 import type { Manifest } from '../scenarios/format.ts'
+import { until } from '../support/until.ts'
 import { InProcessProxy, objectsOf, scenario } from './in-process-proxy.ts'
 
 const t = 'ip kube-proxy'
@@ -84,14 +86,6 @@ async function start(features?: string): Promise<InProcessProxy> {
   proxy.synced()
   await proxy.settled()
   return proxy
-}
-
-async function until(what: string, probe: () => Promise<boolean> | boolean): Promise<void> {
-  const end = performance.now() + patience(15_000)
-  while (!(await probe())) {
-    if (performance.now() > end) throw new Error(`never: ${what}`)
-    await new Promise((resolve) => setTimeout(resolve, 50))
-  }
 }
 
 describe.skipIf(!canOwn)('an owned table', () => {

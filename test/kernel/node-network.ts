@@ -1,26 +1,18 @@
-// A node with two pods and a client in namespaces, where connections are held and new ones made while things happen to the rules.
+// A node with two pods and a client, each in a network namespace. Connections are held, and new ones made, while a test changes the rules.
 
-import { type ChildProcess, spawn, spawnSync } from 'node:child_process'
+import { spawnSync } from 'node:child_process'
 import { once } from 'node:events'
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { createServer, type Server, Socket } from 'node:net'
-import { tmpdir } from 'node:os'
-import { join } from 'node:path'
+import { setTimeout as delay } from 'node:timers/promises'
 import * as libc from '../../src/sys/libc.ts'
 import { NLM_F_CREATE } from '../../src/sys/netlink/message.ts'
 import type { MessageWriter } from '../../src/sys/netlink/message-writer.ts'
 import { NetlinkSocket } from '../../src/sys/netlink/socket.ts'
-import type { Change } from '../lab/driver.ts'
-import type { Ask } from '../lab/engine.worker.ts'
 import { Namespace, runIp } from '../lab/namespace.ts'
 import { applySysctls } from '../lab/sysctls.ts'
 import { patience } from '../lab/vm.ts'
-import { expandObject } from '../scenarios/expand.ts'
-import type { Manifest } from '../scenarios/format.ts'
-import { nodeSettings } from '../scenarios/node.ts'
-import type { Json } from '../scenarios/twins.ts'
-import { bundleProgram } from '../support/bundle-program.ts'
 import type { Flavour } from './iptables-holdings.ts'
+import type { ProxyProcess } from './proxy-process.ts'
 
 export const clusterIp = '172.30.0.41'
 export const nodeIp = '192.168.0.2'
@@ -32,7 +24,7 @@ let networks = 0
 export class NodeNetwork {
   readonly node: Namespace
   readonly client: Namespace
-  /** Killed at the end, if not before. */
+  /** Killed by `close`, if they still run. */
   readonly proxies: ProxyProcess[] = []
   readonly #spaces: Namespace[] = []
   readonly #servers: Server[] = []
@@ -88,7 +80,7 @@ export class NodeNetwork {
     return network
   }
 
-  /** Answers every line with the pod's address, for as long as the client likes. */
+  /** Starts a server that answers every line with the pod's address until the client closes. */
   #serve(pod: Namespace, ip: string): Promise<void> {
     const server = createServer((socket) => {
       this.#open.add(socket)
@@ -111,7 +103,7 @@ export class NodeNetwork {
     return this.#spaces[2 + i] as Namespace
   }
 
-  /** Makes or takes away a packet counter (nfacct) of the node; false if the kernel refuses. */
+  /** Creates or deletes a packet counter (nfacct) of the node. Returns false if the kernel refuses. */
   async counter(what: 'make' | 'drop', name: string): Promise<boolean> {
     const socket = this.node.inside(() => new NetlinkSocket({ protocol: 'netfilter', purpose: 'nfacct' }))
     const kind = what === 'make' ? { type: 0x700, flags: NLM_F_CREATE } : { type: 0x703 }
@@ -129,7 +121,7 @@ export class NodeNetwork {
     }
   }
 
-  /** Kubelet's mark, by which the flavour is known. */
+  /** Creates the chain by which kubelet shows the flavour it uses. */
   async useFlavour(flavour: Flavour): Promise<void> {
     await this.run(`iptables-${flavour} -t mangle -N KUBE-KUBELET-CANARY`)
   }
@@ -154,14 +146,14 @@ export class NodeNetwork {
     })
   }
 
-  /** One new connection; the pod that answered or what went wrong. */
+  /** Opens one connection. Returns the address of the pod that answered, or the error. */
   async ask(ip = clusterIp, port = 80, limitMs = 3000): Promise<string> {
     const { answer, socket } = await this.dial(ip, port, limitMs)
     socket.destroy()
     return answer
   }
 
-  /** Keeps a connection busy, and makes new ones all the time; tells what went wrong when stopped. */
+  /** Keeps one connection busy and opens new ones until stopped. Returns the counts and all problems. */
   async load(ip = clusterIp, port = 80): Promise<{ stop(): Promise<Load> }> {
     const { answer, socket } = await this.dial(ip, port)
     if (!(podIps as readonly string[]).includes(answer)) throw new Error(`no connection to begin with: ${answer}`)
@@ -219,14 +211,14 @@ export class NodeNetwork {
 
 interface Dialled {
   readonly answer: string
-  /** Lost while it was made: told by the kernel, as time says nothing on a busy machine. */
+  /** Segments that the kernel sent again while it connected. Elapsed time says nothing on a busy machine. */
   readonly resent: number
   readonly socket: Socket
 }
 
 const IPPROTO_TCP = 6
 const TCP_INFO = 11
-/** Of tcpi_total_retrans. */
+/** Offset of tcpi_total_retrans. */
 const totalResentAt = 100
 
 function resentSegments(fd: number): number {
@@ -239,176 +231,4 @@ export interface Load {
   readonly rounds: number
   readonly made: number
   readonly problems: readonly string[]
-}
-
-export const delay = (ms: number): Promise<void> => new Promise((resolve) => setTimeout(resolve, ms))
-
-/** Waits for what a test is about; the limit is only there to end a test that fails. */
-export async function until(
-  what: string,
-  test: () => Promise<boolean> | boolean,
-  limitMs = patience(15_000),
-): Promise<number> {
-  const begun = performance.now()
-  while (!(await test())) {
-    if (performance.now() - begun > limitMs) throw new Error(`not in ${limitMs} ms: ${what}`)
-    await delay(20)
-  }
-  return performance.now() - begun
-}
-
-// ---- Objects. ----
-
-export const web = (endpoints: readonly string[] = podIps): Change => ({
-  drop: [],
-  put: [
-    expand({ service: 'ns1/web', type: 'NodePort', clusterIP: clusterIp, ports: ['http 80/tcp 30080'] }, 0),
-    expand({ slice: 'ns1/web', ports: ['http 8080/tcp'], endpoints: endpoints.map((ip) => `${ip} local`) }, 1),
-  ],
-})
-
-/** Services that nobody asks, to have something to write; `turn` changes their endpoints. */
-export function extras(count: number, turn = 0): Change {
-  const put: Manifest[] = []
-  for (let i = 0; i < count; i++) {
-    const ports = ['http 80/tcp']
-    put.push(expand({ service: `extra/svc-${i}`, clusterIP: `172.30.${100 + (i >> 8)}.${i & 255}`, ports }, 2 * i + 2))
-    const endpoints = [0, 1, 2].map((n) => `10.200.${i & 255}.${3 * turn + n + 1} remote`)
-    put.push(expand({ slice: `extra/svc-${i}`, ports, endpoints }, 2 * i + 3))
-  }
-  return { drop: [], put }
-}
-
-export const expand = (value: Json, serial: number): Manifest => expandObject(value, serial, 4)
-
-/** A service with one endpoint, the first pod. */
-export const single = (service: string, clusterIP: string): readonly Manifest[] => [
-  expand({ service, clusterIP, ports: ['http 80/tcp'] }, 900),
-  expand({ slice: service, ports: ['http 8080/tcp'], endpoints: [`${podIps[0]} local`] }, 901),
-]
-
-/**
- * A PATH with a restore that refuses what names `word`, as the legacy flavour does when the kernel refuses: it only says
- * that the table could not be committed. What an API server lets pass the kernel hardly ever refuses by itself.
- */
-export async function refusing(
-  network: NodeNetwork,
-  flavour: Flavour,
-  word: string,
-): Promise<{ path: string; end(): void }> {
-  const folder = mkdtempSync(join(tmpdir(), 'sluice-refusing-'))
-  const program = `iptables-${flavour}-restore`
-  const real = (await network.run(`command -v ${program}`)).trim()
-  const script = `#!/bin/sh
-text=$(cat; echo .)
-case "$text" in *${word}*) echo "${program}: line $(printf %s "$text" | grep -n COMMIT | tail -1 | cut -d: -f1) failed" >&2; exit 1;; esac
-printf %s "\${text%.}" | exec ${real} "$@"
-`
-  writeFileSync(join(folder, program), script, { mode: 0o755 })
-  return { path: `${folder}:${process.env.PATH}`, end: () => rmSync(folder, { recursive: true }) }
-}
-
-/** A PATH with a restore that tells how many sockets listen on the node when it is called, and which ports its text leads to. */
-export async function overhearing(
-  network: NodeNetwork,
-  flavour: Flavour,
-): Promise<{ path: string; heard(): readonly string[]; end(): void }> {
-  const folder = mkdtempSync(join(tmpdir(), 'sluice-overhearing-'))
-  const program = `iptables-${flavour}-restore`
-  const real = (await network.run(`command -v ${program}`)).trim()
-  const script = `#!/bin/sh
-text=$(cat; echo .)
-ports=$(printf %s "$text" | grep -o 'to-destination [0-9.]*:[0-9]*' | sed 's/.*://' | sort -u | tr '\\n' ' ')
-echo "$(ss -Hlnt src ${nodeIp} | wc -l) listeners, leads to $ports" >> ${folder}/heard
-printf %s "\${text%.}" | exec ${real} "$@"
-`
-  writeFileSync(join(folder, program), script, { mode: 0o755 })
-  return {
-    path: `${folder}:${process.env.PATH}`,
-    heard: () => readFileSync(join(folder, 'heard'), 'utf8').trim().split('\n'),
-    end: () => rmSync(folder, { recursive: true }),
-  }
-}
-
-// ---- The proxy. ----
-
-let bundled: Promise<string> | undefined
-
-/** As one file: it starts in a tenth of the time that compiling at each start takes. */
-function bundle(): Promise<string> {
-  bundled ??= bundleProgram(join(import.meta.dirname, '../lab/engine.worker.ts')).then(({ file, remove }) => {
-    process.once('exit', remove)
-    return file
-  })
-  return bundled
-}
-
-/** The real engine and backend, in a process of its own that can be killed. */
-export class ProxyProcess {
-  /** What it logged. */
-  log = ''
-  readonly #child: ChildProcess
-  readonly #dead: Promise<unknown>
-
-  private constructor(child: ChildProcess) {
-    this.#child = child
-    this.#dead = once(child, 'exit')
-    child.stderr?.on('data', (chunk) => {
-      this.log += chunk
-    })
-    process.once('exit', this.#end)
-  }
-
-  readonly #end = () => void this.#child.kill('SIGKILL')
-
-  /** Does not wait for the first sync, whose services are `initial`. */
-  static async start(
-    network: NodeNetwork,
-    initial: readonly Manifest[] = [],
-    env: NodeJS.ProcessEnv = {},
-    mode: 'iptables' | 'userspace' = 'iptables',
-  ): Promise<ProxyProcess> {
-    const args = ['netns', 'exec', network.node.name, process.execPath, await bundle()]
-    const child = spawn('ip', args, {
-      stdio: ['ignore', 'inherit', 'pipe', 'ipc'],
-      env: { ...process.env, SLUICE_TEST_V: '2', ...env },
-    })
-    const proxy = new ProxyProcess(child)
-    network.proxies.push(proxy)
-    await proxy.ask({
-      ask: 'start',
-      mode,
-      families: [4],
-      settings: nodeSettings(mode, [4], [{ addresses: [nodeIp] }]),
-      interfaceAddresses: ['127.0.0.1', nodeIp, '10.255.0.1'],
-      initial,
-    })
-    return proxy
-  }
-
-  async apply(change: Change): Promise<void> {
-    await this.ask({ ask: 'apply', ...change })
-  }
-
-  async settle(): Promise<void> {
-    await this.ask({ ask: 'settle' })
-  }
-
-  async ask(ask: Ask): Promise<unknown> {
-    const answered = once(this.#child, 'message')
-    this.#child.send(ask)
-    const dead = this.#dead.then(() => {
-      throw new Error(`the proxy is dead: ${this.log.slice(-2000)}`)
-    })
-    const [message] = (await Promise.race([answered, dead])) as [{ result?: unknown; error?: string }]
-    if (message.error !== undefined) throw new Error(message.error)
-    return message.result
-  }
-
-  /** Leaves everything as it is. */
-  async kill(): Promise<void> {
-    this.#end()
-    await this.#dead
-    process.removeListener('exit', this.#end)
-  }
 }

@@ -3,23 +3,15 @@
 import { createSocket } from 'node:dgram'
 import { once } from 'node:events'
 import { createServer, Socket } from 'node:net'
+import { setTimeout as delay } from 'node:timers/promises'
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
 import type { Manifest } from '../scenarios/format.ts'
+import { until } from '../support/until.ts'
 import { type Flavour, privateLock } from './iptables-holdings.ts'
-import {
-  clusterIp,
-  delay,
-  expand,
-  NodeNetwork,
-  nodeIp,
-  overhearing,
-  ProxyProcess,
-  podIps,
-  refusing,
-  single,
-  until,
-  web,
-} from './node-network.ts'
+import { clusterIp, NodeNetwork, nodeIp, podIps } from './node-network.ts'
+import { ProxyProcess } from './proxy-process.ts'
+import { expand, single, web } from './web-service.ts'
+import { recordRestores, refuseRestores } from './wrapped-restore.ts'
 
 privateLock()
 
@@ -78,11 +70,11 @@ describe.each<Flavour>(['nft', 'legacy'])('life of userspace mode, %s', (flavour
     const first = await start(network)
     await first.settle()
     await first.kill()
-    const { path, heard, end } = await overhearing(network, flavour)
+    const { path, records, end } = await recordRestores(network, flavour)
     const next = await ProxyProcess.start(network, web().put, { PATH: path }, 'userspace')
     await next.settle()
-    expect(heard()[0]).toMatch(/^0 listeners, leads to 1( |$)/)
-    expect(heard().at(-1)).toMatch(/^1 listeners, leads to \d\d+( |$)/)
+    expect(records()[0]).toMatch(/^0 listeners, leads to 1( |$)/)
+    expect(records().at(-1)).toMatch(/^1 listeners, leads to \d\d+( |$)/)
     expect(podIps).toContain(await network.ask())
     await next.kill()
     end()
@@ -105,7 +97,7 @@ describe.each<Flavour>(['nft', 'legacy'])('life of userspace mode, %s', (flavour
   })
 
   it('names and isolates a service whose rules are refused; all others go in', async () => {
-    const { path, end } = await refusing(network, flavour, 'bad/one')
+    const { path, end } = await refuseRestores(network, flavour, 'bad/one')
     const begin = (...more: readonly Manifest[]) =>
       ProxyProcess.start(network, [...web().put, ...more], { PATH: path }, 'userspace')
     const bad = single('bad/one', '172.30.9.9')

@@ -1,7 +1,8 @@
 import { afterEach, describe, expect, it } from 'vitest'
 import { EventRecorder, type Occurrence } from '../../src/kube/events.ts'
 import { silentLogger } from '../../src/lib/log.ts'
-import { fastClock, until } from '../support/fast-clock.ts'
+import { fastClock } from '../support/fast-clock.ts'
+import { until } from '../support/until.ts'
 import { type Answer, clientTo, connectionTo, hangUp, json, refuse, ScriptServer } from './script-server.ts'
 
 const cleanups: (() => unknown)[] = []

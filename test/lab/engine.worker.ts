@@ -1,7 +1,7 @@
 // The proxy of an engine driver: the real engine and a real backend, in a process of its own inside the node's namespace.
 
 import type { Backend, Held, Settings } from '../../src/backend/backend.ts'
-import { cleanups, findMode } from '../../src/backend/modes.ts'
+import { findMode } from '../../src/backend/modes.ts'
 import { Engine } from '../../src/engine/engine.ts'
 import { SyncJournal } from '../../src/engine/journal.ts'
 import { ConntrackCleaner } from '../../src/engine/stale-flows.ts'
@@ -84,7 +84,7 @@ async function answer(ask: Ask): Promise<unknown> {
       return running.repaired(ask.limitMs)
     case 'stop':
       await engine.stop()
-      if (!ask.keepBase) await cleanups.get(running.mode)?.(log)
+      if (!ask.keepBase) await findMode(running.mode).leftovers.cleanup(log)
       running = undefined
       return undefined
   }

@@ -1,4 +1,4 @@
-// A clock that tests own: time passes only when told, timers fire in order, promises settle in between.
+// A clock that the test moves: time passes only in `advance`, and timers fire in order.
 
 import type { Clock, Timer } from '../../src/lib/time.ts'
 
@@ -32,12 +32,17 @@ export class FakeClock implements Clock {
     return { cancel: () => void this.#alarms.delete(alarm) }
   }
 
-  /** Timers armed and not fired. */
+  /** Number of timers that are armed and have not fired. */
   get armed(): number {
     return this.#alarms.size
   }
 
-  /** Lets `ms` pass, firing every timer due on the way at its own time. */
+  /** Milliseconds from now until each armed timer fires. */
+  waiting(): readonly number[] {
+    return [...this.#alarms].map(({ at }) => at - this.#elapsed)
+  }
+
+  /** Lets `ms` pass. Every timer fires at its own time, and promises settle after each. */
   async advance(ms: number): Promise<void> {
     const until = this.#elapsed + ms
     await settle()
@@ -46,6 +51,17 @@ export class FakeClock implements Clock {
       this.#elapsed = next.at
       next.run()
       await settle()
+    }
+    this.#elapsed = until
+  }
+
+  /** The same without waiting for promises. */
+  advanceSync(ms: number): void {
+    const until = this.#elapsed + ms
+    for (let next = this.#next(until); next !== undefined; next = this.#next(until)) {
+      this.#alarms.delete(next)
+      this.#elapsed = next.at
+      next.run()
     }
     this.#elapsed = until
   }
@@ -60,7 +76,7 @@ export class FakeClock implements Clock {
   }
 }
 
-/** Lets every promise that can settle without I/O settle. */
+/** Waits until every promise that needs no I/O has settled. */
 async function settle(): Promise<void> {
   for (let i = 0; i < 3; i++) await new Promise<void>((resolve) => setImmediate(resolve))
 }

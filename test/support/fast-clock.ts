@@ -1,4 +1,4 @@
-// A clock that runs faster than the real one, and remembers what it was asked to wait for.
+// A clock that runs faster than the real one and records every wait it was asked for.
 
 import type { Clock } from '../../src/lib/time.ts'
 
@@ -18,14 +18,5 @@ export function fastClock(factor: number): FastClock {
       const handle = setTimeout(run, Math.min(ms / factor, 2 ** 31 - 1))
       return { cancel: () => clearTimeout(handle) }
     },
-  }
-}
-
-/** Polls until the condition holds; the error says what was waited for. */
-export async function until(what: string, holds: () => boolean, limitMs = 10_000): Promise<void> {
-  const end = performance.now() + limitMs
-  while (!holds()) {
-    if (performance.now() > end) throw new Error(`waited ${limitMs} ms for: ${what}`)
-    await new Promise((resolve) => setTimeout(resolve, 2))
   }
 }

@@ -1,12 +1,18 @@
-// Waiting for something to become true, always with an end.
+// Waits until something is true, always with a limit.
 
-import { setTimeout as sleep } from 'node:timers/promises'
+import { setTimeout as delay } from 'node:timers/promises'
+import { patience } from '../lab/vm.ts'
 
-/** Polls until `probe` answers something other than undefined or false; the last error is in the message when time is up. */
+const defaultLimitMs = Math.min(patience(30_000), 180_000)
+
+/**
+ * Calls `probe` until it returns something other than undefined or false, and returns that. A probe that throws is called again;
+ * the last error is the cause of the error that `until` throws when the time is up.
+ */
 export async function until<T>(
   what: string,
   probe: () => Promise<T | undefined | false> | T | undefined | false,
-  { limitMs = 30_000, everyMs = 50 }: { limitMs?: number; everyMs?: number } = {},
+  { limitMs = defaultLimitMs, everyMs = 10 }: { readonly limitMs?: number; readonly everyMs?: number } = {},
 ): Promise<T> {
   const end = performance.now() + limitMs
   let last: unknown
@@ -14,10 +20,11 @@ export async function until<T>(
     try {
       const answer = await probe()
       if (answer !== undefined && answer !== false) return answer
+      last = undefined
     } catch (error) {
       last = error
     }
     if (performance.now() > end) throw new Error(`not within ${limitMs} ms: ${what}`, { cause: last })
-    await sleep(everyMs)
+    await delay(everyMs)
   }
 }

@@ -1,19 +1,23 @@
-// The names that kube-proxy gives to chains, and where its shared chains hang: facts shared by base, target and cleanup. Pure.
+// The names of kube-proxy's iptables chains and counters, and the jumps that lead into its shared chains. Pure.
 
-import type { IptablesTableName } from '../iptables/entries.ts'
+export type IptablesTableName = 'filter' | 'nat'
 
-/** Chains of service ports and endpoints, all in nat; first those of which there are most. */
-const ownPrefixes = ['KUBE-SEP-', 'KUBE-SVC-', 'KUBE-SVL-', 'KUBE-EXT-', 'KUBE-FW-'] as const
+/** Prefixes of the chains of service ports and endpoints, all in nat. The most frequent prefix comes first. */
+const serviceChainPrefixes = ['KUBE-SEP-', 'KUBE-SVC-', 'KUBE-SVL-', 'KUBE-EXT-', 'KUBE-FW-'] as const
 
-/** Looks at `text` from `start` on. */
-export function isOwnChain(text: string, start = 0): boolean {
-  for (const prefix of ownPrefixes) if (text.startsWith(prefix, start)) return true
+/** True if the name that begins at `start` in `text` is the chain of a service port or an endpoint. */
+export function isServiceChain(text: string, start = 0): boolean {
+  for (const prefix of serviceChainPrefixes) if (text.startsWith(prefix, start)) return true
   return false
 }
 
+/** True if the chain is that of an endpoint. */
+export const isEndpointChain = (chain: string): boolean => chain.startsWith(serviceChainPrefixes[0])
+
+/** A chain without rules in every table. It is missing as soon as someone deletes all chains of that table. */
 export const canary = 'KUBE-PROXY-CANARY'
 
-/** In the order in which restore declares them. KUBE-FIREWALL is kubelet's too: declared only when its rule is written. */
+/** Shared chains in the order in which a restore declares them. KUBE-FIREWALL is kubelet's too: it is declared only with its rule. */
 export const sharedChains: Readonly<Record<IptablesTableName, readonly string[]>> = {
   filter: ['KUBE-SERVICES', 'KUBE-EXTERNAL-SERVICES', 'KUBE-FORWARD', 'KUBE-NODEPORTS', 'KUBE-PROXY-FIREWALL'],
   nat: ['KUBE-SERVICES', 'KUBE-NODEPORTS', 'KUBE-POSTROUTING', 'KUBE-MARK-MASQ'],
@@ -21,58 +25,100 @@ export const sharedChains: Readonly<Record<IptablesTableName, readonly string[]>
 
 export const kubeletFirewall = 'KUBE-FIREWALL'
 
-export interface KubeJump {
+interface JumpTarget {
   readonly table: IptablesTableName
-  readonly from: string
   readonly to: string
-  /** Only the first packet of a connection. */
-  readonly fresh: boolean
-  /** '' for none. */
+  /** True if only the first packet of a connection jumps. */
+  readonly newOnly: boolean
+  /** '' for a jump without a comment. */
   readonly comment: string
 }
 
-const external = 'kubernetes externally-visible service portals'
-const portals = 'kubernetes service portals'
-const firewall = 'kubernetes load balancer firewall'
-
-const jump = (table: IptablesTableName, from: string, to: string, comment: string, fresh = false): KubeJump => {
-  return { table, from, to, comment, fresh }
+/** A jump from a built-in chain to a shared chain. */
+export interface KubeJump extends JumpTarget {
+  readonly from: string
 }
 
-/** Each is put before what is there, so on a fresh node the last one of a chain comes first. */
+const externalServices: JumpTarget = {
+  table: 'filter',
+  to: 'KUBE-EXTERNAL-SERVICES',
+  newOnly: true,
+  comment: 'kubernetes externally-visible service portals',
+}
+const healthChecks: JumpTarget = {
+  table: 'filter',
+  to: 'KUBE-NODEPORTS',
+  newOnly: false,
+  comment: 'kubernetes health check service ports',
+}
+const refusedServices: JumpTarget = {
+  table: 'filter',
+  to: 'KUBE-SERVICES',
+  newOnly: true,
+  comment: 'kubernetes service portals',
+}
+const forwarding: JumpTarget = {
+  table: 'filter',
+  to: 'KUBE-FORWARD',
+  newOnly: false,
+  comment: 'kubernetes forwarding rules',
+}
+const proxyFirewall: JumpTarget = {
+  table: 'filter',
+  to: 'KUBE-PROXY-FIREWALL',
+  newOnly: true,
+  comment: 'kubernetes load balancer firewall',
+}
+const services: JumpTarget = {
+  table: 'nat',
+  to: 'KUBE-SERVICES',
+  newOnly: false,
+  comment: 'kubernetes service portals',
+}
+const postrouting: JumpTarget = {
+  table: 'nat',
+  to: 'KUBE-POSTROUTING',
+  newOnly: false,
+  comment: 'kubernetes postrouting rules',
+}
+const firewall: JumpTarget = { table: 'filter', to: kubeletFirewall, newOnly: false, comment: '' }
+
+const jump = (from: string, target: JumpTarget): KubeJump => ({ ...target, from })
+
+/** Each jump is inserted before the rules that are there, so on a fresh node the last jump of a chain comes first. */
 export const jumps: readonly KubeJump[] = [
-  jump('filter', 'INPUT', 'KUBE-EXTERNAL-SERVICES', external, true),
-  jump('filter', 'FORWARD', 'KUBE-EXTERNAL-SERVICES', external, true),
-  jump('filter', 'INPUT', 'KUBE-NODEPORTS', 'kubernetes health check service ports'),
-  jump('filter', 'FORWARD', 'KUBE-SERVICES', portals, true),
-  jump('filter', 'OUTPUT', 'KUBE-SERVICES', portals, true),
-  jump('filter', 'FORWARD', 'KUBE-FORWARD', 'kubernetes forwarding rules'),
-  jump('filter', 'INPUT', 'KUBE-PROXY-FIREWALL', firewall, true),
-  jump('filter', 'OUTPUT', 'KUBE-PROXY-FIREWALL', firewall, true),
-  jump('filter', 'FORWARD', 'KUBE-PROXY-FIREWALL', firewall, true),
-  jump('nat', 'OUTPUT', 'KUBE-SERVICES', portals),
-  jump('nat', 'PREROUTING', 'KUBE-SERVICES', portals),
-  jump('nat', 'POSTROUTING', 'KUBE-POSTROUTING', 'kubernetes postrouting rules'),
-  jump('filter', 'INPUT', kubeletFirewall, ''),
-  jump('filter', 'OUTPUT', kubeletFirewall, ''),
+  jump('INPUT', externalServices),
+  jump('FORWARD', externalServices),
+  jump('INPUT', healthChecks),
+  jump('FORWARD', refusedServices),
+  jump('OUTPUT', refusedServices),
+  jump('FORWARD', forwarding),
+  jump('INPUT', proxyFirewall),
+  jump('OUTPUT', proxyFirewall),
+  jump('FORWARD', proxyFirewall),
+  jump('OUTPUT', services),
+  jump('PREROUTING', services),
+  jump('POSTROUTING', postrouting),
+  jump('INPUT', firewall),
+  jump('OUTPUT', firewall),
 ]
 
-/** What follows the name of the chain. */
-export function jumpArgs({ fresh, comment, to }: KubeJump): readonly string[] {
+/** The arguments of a jump after the name of its chain. */
+export function jumpArguments({ newOnly, comment, to }: KubeJump): readonly string[] {
   return [
-    ...(fresh ? ['-m', 'conntrack', '--ctstate', 'NEW'] : []),
+    ...(newOnly ? ['-m', 'conntrack', '--ctstate', 'NEW'] : []),
     ...(comment === '' ? [] : ['-m', 'comment', '--comment', comment]),
     ...['-j', to],
   ]
 }
 
-/** As iptables-save prints it. */
+/** The jump as iptables-save prints it. */
 export function savedJump(one: KubeJump): string {
-  const args = jumpArgs(one).map((arg) => (arg === one.comment ? `"${arg}"` : arg))
-  return `-A ${one.from} ${args.join(' ')}`
+  const words = jumpArguments(one).map((word) => (word === one.comment ? `"${word}"` : word))
+  return `-A ${one.from} ${words.join(' ')}`
 }
 
-/** Objects of the kernel that count packets, where it has nfacct. */
+/** nfacct objects of the kernel that count packets. Not every kernel has nfacct. */
 export const counters = {
   invalid: 'ct_state_invalid_dropped_pkts',
   localhost: 'localhost_nps_accepted_pkts',

@@ -1,252 +1,256 @@
-// Notices that somebody else changed our chains: a cheap look twice a second, a thorough one only if anybody changed anything.
+// Notices that another program changed our chains, and reports it once until everything has been written again.
+//
+//                       a check finds a difference
+//         +--------------------------------------------------+
+//         |                                                  v
+//    +----------+   beginWrite    +---------+   beginWrite   +---------+
+//    | watching | --------------> | writing | <------------- | drifted |
+//    |          | <-------------- |         | -------------> |         |
+//    +----------+    endWrite     +---------+    endWrite    +---------+
+//    checks twice    abandonWrite   no checks    abandonWrite  no checks: the drift is reported
+//    a second
+//
+//    close leads from every state to `closed`, which is never left.
+//
+// From `writing` the watch goes back to where it came from, with one exception: a full write repairs a drift. Then all chains are read
+// once more. If they are as written, or differ only by what is tolerated, the watch goes on to `watching`; if not, the drift is reported
+// again. A check in `watching` reads a version, which costs 20 to 30 µs, and looks at all chains only if the version has changed.
 
 import { describeError } from '../../lib/errors.ts'
 import type { Logger } from '../../lib/log.ts'
-import type { SetHash } from '../../lib/set-hash.ts'
 import type { Clock, Timer } from '../../lib/time.ts'
-import type { IptablesTableName } from '../iptables/entries.ts'
-import { parseRule } from '../iptables/written.ts'
-import { canary, kubeletFirewall } from './chains.ts'
-import type { ChainUses, TableReader } from './table-reader.ts'
+import type { IptablesTableName } from './chains.ts'
+import { countForeignJumps, describeDifference, findDifferences, findExtraUses } from './compare-uses.ts'
+import { LookBudget } from './look-budget.ts'
+import type { RuleSetHash } from './rule-hash.ts'
+import type { TableReader } from './table-reader.ts'
 
 export interface DriftWatchOptions {
-  readonly sight: TableReader
-  /** What we wrote, as `Book.uses`. */
+  readonly reader: TableReader
+  /** Uses of every chain that we wrote; the key is `nat KUBE-SERVICES`. */
   readonly expected: () => ReadonlyMap<string, number>
-  /** What we wrote, for `Sight.matches`. */
-  readonly written?: () => { readonly rules: SetHash; readonly uses: Map<string, number> }
-  /** Our own rules in chains that are not ours. */
+  /** What we wrote, for `TableReader.matches`. The watch may change `uses`. */
+  readonly written?: () => { readonly rules: RuleSetHash; readonly uses: Map<string, number> }
+  /** Entries that the legacy tables hold for what we wrote. */
+  readonly legacyEntries: () => LegacyEntries
+  /** Our own jumps in built-in chains. */
   readonly hooks: readonly { readonly table: string; readonly to: string }[]
-  /** As `Book.parts`. */
-  readonly parts: () => Readonly<Record<IptablesTableName, number>>
   readonly onDrift: (culprit: string) => void
   readonly clock: Clock
   readonly log: Logger
 }
 
-/** A look costs 20 µs in the nft flavour, 30 µs in the other. */
-const periodMs = 500
-const restMs = 30_000
-/** Thorough looks take at most this share of the time in the long run, however busy other writers are. */
-const lookShare = 0.05
-/** But so many may follow each other: the one that finds a drift must not wait because there was another just before, as after a write. */
-const looksInRow = 3
+/** Entries that each legacy table holds for what we wrote. A constant may be missing: only differences count. */
+export type LegacyEntries = Readonly<Record<IptablesTableName, number>>
 
-/** How things were before a write of our own. */
-export interface Before {
-  readonly mark: string
-  /** What we had written; undefined if others may have changed something. */
-  readonly parts: Readonly<Record<IptablesTableName, number>> | undefined
+/** A write of ours that is in the kernel. */
+export interface FinishedWrite {
+  /** Tables of the restores that succeeded. */
+  readonly commits: number
+  /** True if everything was written, which removes foreign rules from our chains. */
+  readonly full: boolean
+  /** False if a restore failed, so that `commits` does not account for all changes. */
+  readonly clean: boolean
 }
 
-/** More than these need not be told. */
-const named = 3
+interface Watching {
+  readonly name: 'watching'
+  /** Version at which everything was as written; undefined if unknown, so that the next check looks at all chains. */
+  readonly verified: string | undefined
+}
+
+interface Drifted {
+  readonly name: 'drifted'
+  /** Full writes in a row that did not repair it. */
+  readonly failedRepairs: number
+}
+
+interface Writing {
+  readonly name: 'writing'
+  readonly from: Watching | Drifted
+  /** Undefined until the version has been read. */
+  readonly before: BeforeWrite | undefined
+}
+
+type WatchState = Watching | Writing | Drifted | { readonly name: 'closed' }
+
+interface BeforeWrite {
+  readonly version: string
+  /** Undefined if others may have changed something, so that our entries are not all there. */
+  readonly entries: LegacyEntries | undefined
+}
+
+interface Repair {
+  readonly version: string
+  /** True if nothing but our write happened. */
+  readonly isOwn: boolean
+  readonly failedRepairs: number
+}
+
+const unverified: Watching = { name: 'watching', verified: undefined }
+
+const checkMs = 500
+const postponedMs = 30_000
 
 /**
- * Others may write all the time, or a kernel may count otherwise than we think: after so many full writes in a row that do not help
- * things are taken as they are.
+ * Other programs may write all the time, or a kernel may count in an unexpected way: after so many full writes in a row that repair
+ * nothing the tables are accepted as they are.
  */
-const patience = 3
+const maxFailedRepairs = 3
 
 export class DriftWatch {
   readonly #options: DriftWatchOptions
-  /** The mark under which all was as we wrote it; undefined: unknown, so the next look is a thorough one. */
-  #mark: string | undefined
-  /** Jumps of others to our chains, which no rewriting of ours takes away. */
+  /** Every transition makes a new object, so an unfinished check sees that its state is over. */
+  #state: WatchState = unverified
+  #budget = new LookBudget()
+  /** Uses of our chains by other programs, which no write of ours removes. */
   #tolerated: ReadonlyMap<string, number> = new Map()
   #timer: Timer | undefined
-  #writing = false
-  /** Writes begun: what was seen across one means nothing. */
-  #writes = 0
-  /** Told, and not repaired yet. */
-  #told = false
-  /** Full writes in a row that did not help. */
-  #doubts = 0
-  /** How long the last thorough look took. */
-  #lookMs = 0
-  /** What looks took and the time since has not made up for. */
-  #debtMs = 0
-  #reckonedAt = 0
-  #closed = false
 
   constructor(options: DriftWatchOptions) {
     this.#options = options
   }
 
-  /** Something of ours is not as we wrote it. */
+  /** True if something of ours is not as we wrote it. */
   get drifted(): boolean {
-    return this.#told
+    const state = this.#state
+    return state.name === 'drifted' || (state.name === 'writing' && state.from.name === 'drifted')
   }
 
-  /** Everything is about to be read and written: what a look would find is of no use. Should that not happen, looks go on later. */
-  rest(): void {
-    if (!this.#told) this.#arm(restMs)
+  /** Puts off the next check, because everything is about to be read and written. */
+  postpone(): void {
+    this.#arm(postponedMs)
   }
 
-  /** Before a write of our own, so that foreign changes during it can be told. */
-  async pause(): Promise<Before> {
-    this.#writing = true
-    this.#writes++
+  /** Call it before a write of ours, so that changes of others during the write are noticed. */
+  async beginWrite(): Promise<void> {
+    const from = this.#state
+    if (from.name === 'closed') return
     this.#timer?.cancel()
-    const mark = await this.#options.sight.version()
-    return { mark, parts: mark === this.#mark ? this.#options.parts() : undefined }
+    const begun: Writing = { name: 'writing', from: from.name === 'writing' ? from.from : from, before: undefined }
+    this.#state = begun
+    const version = await this.#options.reader.version()
+    if (this.#state !== begun) return
+    const verified = begun.from.name === 'watching' && begun.from.verified === version
+    const entries = verified ? this.#options.legacyEntries() : undefined
+    this.#state = { ...begun, before: { version, entries } }
   }
 
-  /**
-   * After a write: `before` as `pause` returned it, undefined if the write was not as planned. A full write took away all that
-   * was not ours in our chains.
-   */
-  async resume(before: Before | undefined, commits: number, full: boolean, signal: AbortSignal): Promise<void> {
-    const mark = await this.#options.sight.version()
-    const certain = this.#isOwn(before, mark, commits, full)
-    this.#mark = certain ? mark : undefined
-    if (full && this.#told) {
-      this.#mark = mark
-      await this.#adopt(certain, signal)
+  /** Call it after a write that succeeded. If the tables cannot be read now, the next check looks at them. */
+  async endWrite(write: FinishedWrite, signal: AbortSignal): Promise<void> {
+    const state = this.#state
+    if (state.name !== 'writing') return
+    try {
+      await this.#verify(state, write, signal)
+    } catch (error) {
+      this.abandonWrite()
+      signal.throwIfAborted()
+      this.#options.log.warn('Cannot check our iptables rules after a write', { error: describeError(error) })
     }
-    this.#writing = false
-    this.#arm(periodMs)
   }
 
-  /** Nothing but our write happened, and all is as it should be; a change of others in the same moment must not pass for ours. */
-  #isOwn(before: Before | undefined, mark: string, commits: number, full: boolean): boolean {
-    if (before === undefined || (before.parts === undefined && !full)) return false
-    const now = this.#options.parts()
-    const was = before.parts
-    const parts = was && { filter: now.filter - was.filter, nat: now.nat - was.nat }
-    return this.#options.sight.onlyOwn(before.mark, mark, { commits, parts })
-  }
-
-  /** After a write that failed: nothing is known. */
-  abandon(): void {
-    this.#mark = undefined
-    this.#writing = false
-    this.#arm(periodMs)
+  /** Call it after a write that failed: then nothing is known about the tables. */
+  abandonWrite(): void {
+    const state = this.#state
+    if (state.name === 'writing' && state.from.name === 'drifted') this.#state = state.from
+    else if (state.name === 'writing' || state.name === 'watching') this.#watch(undefined)
   }
 
   close(): void {
-    this.#closed = true
+    this.#state = { name: 'closed' }
     this.#timer?.cancel()
-    this.#options.sight.close()
+    this.#options.reader.close()
+  }
+
+  async #verify(state: Writing, write: FinishedWrite, signal: AbortSignal): Promise<void> {
+    const { from, before } = state
+    const version = await this.#options.reader.version()
+    if (this.#state !== state) return
+    const isOwn = this.#isOwnChange(before, version, write)
+    if (from.name === 'watching') this.#watch(isOwn ? version : undefined)
+    else if (write.full) await this.#verifyRepair(state, { version, isOwn, failedRepairs: from.failedRepairs }, signal)
+    else this.#state = from
+  }
+
+  /** True if nothing but our write happened since `before`. A change that another program made at the same time must not pass as ours. */
+  #isOwnChange(before: BeforeWrite | undefined, version: string, { clean, full, commits }: FinishedWrite): boolean {
+    if (!clean || before === undefined || (before.entries === undefined && !full)) return false
+    const now = this.#options.legacyEntries()
+    const old = before.entries
+    const entries = old && { filter: now.filter - old.filter, nat: now.nat - old.nat }
+    return this.#options.reader.isOwnChange(before.version, version, { commits, entries })
   }
 
   /**
-   * After everything was written because something differed, what chains still have too much comes of others' jumps, unless
-   * somebody wrote in that very moment. What is missing is a drift once more.
+   * Everything was written because something differed. Uses that chains have too many now come from jumps of other programs, unless
+   * another program wrote at that very moment. Uses that are missing are a drift again.
    */
-  async #adopt(undisturbed: boolean, signal: AbortSignal): Promise<void> {
-    const { sight, expected } = this.#options
-    const mark = this.#mark
-    const seen = await sight.readUses(signal)
-    const certain = undisturbed && mark === (await sight.version())
-    const extra = certain ? this.#extraIn(seen) : new Map<string, number>()
-    this.#tolerated = seen.jumps === undefined ? extra : this.#foreignIn(seen.jumps)
-    const found = this.#compare(seen)
-    if (found !== '' && this.#doubts < patience) {
-      this.#doubts++
-      this.#tell(found)
-      return
+  async #verifyRepair(state: Writing, { version, isOwn, failedRepairs }: Repair, signal: AbortSignal): Promise<void> {
+    const { reader, expected, hooks, log } = this.#options
+    const { uses, jumps } = await reader.readUses(signal)
+    const isUndisturbed = isOwn && version === (await reader.version())
+    if (this.#state !== state) return
+    const extra = isUndisturbed ? findExtraUses(uses, expected()) : new Map<string, number>()
+    this.#tolerated = jumps === undefined ? extra : countForeignJumps(jumps, hooks)
+    const difference = describeDifference(uses, expected(), this.#tolerated)
+    if (difference !== '' && failedRepairs < maxFailedRepairs) return this.#report(difference, failedRepairs + 1)
+    if (difference !== '') {
+      this.#tolerated = findDifferences(uses, expected())
+      log.warn('Full writes do not make the iptables rules as wanted', { difference })
     }
-    if (found !== '') {
-      this.#tolerated = new Map([...expected()].map(([chain, use]) => [chain, (seen.uses.get(chain) ?? use) - use]))
-      this.#options.log.warn('rules do not become what was written', { found })
-    }
-    this.#doubts = 0
-    this.#told = false
+    this.#watch(version)
+  }
+
+  #watch(verified: string | undefined): void {
+    this.#state = { name: 'watching', verified }
+    this.#arm(checkMs)
+  }
+
+  #report(difference: string, failedRepairs: number): void {
+    this.#state = { name: 'drifted', failedRepairs }
+    this.#options.onDrift(`another program (${difference})`)
   }
 
   #arm(ms: number): void {
-    if (this.#closed) return
+    const state = this.#state
     this.#timer?.cancel()
+    if (state.name !== 'watching') return
     this.#timer = this.#options.clock.after(ms, () => {
-      this.#check().catch((error: unknown) => {
-        // The next look tries again.
-        this.#options.log.warn('cannot look after our rules', { error: describeError(error) })
-        this.#arm(periodMs)
+      this.#check(state).catch((error: unknown) => {
+        this.#options.log.warn('Cannot check our iptables rules', { error: describeError(error) })
+        if (this.#state === state) this.#arm(checkMs)
       })
     })
   }
 
-  async #check(): Promise<void> {
-    const { sight, clock } = this.#options
-    if (this.#told) return
-    const writes = this.#writes
-    const isVoid = () => this.#writing || writes !== this.#writes || this.#closed
-    const mark = await sight.version()
-    if (isVoid()) return
-    if (mark === this.#mark) return this.#arm(periodMs)
-    const wait = this.#waitMs()
-    if (wait > 0) return this.#arm(Math.max(periodMs, wait))
-    const begun = clock.monotonic()
-    const found = (await this.#matches()) || isVoid() ? '' : this.#compare(await sight.readUses())
-    this.#lookMs = clock.monotonic() - begun
-    this.#debtMs += this.#lookMs
-    if (isVoid()) return
-    if (found !== '') return this.#tell(found)
-    this.#mark = mark
-    this.#arm(periodMs)
+  async #check(state: Watching): Promise<void> {
+    const { reader, clock } = this.#options
+    const version = await reader.version()
+    if (this.#state !== state) return
+    if (version === state.verified) return this.#arm(checkMs)
+    const begunMs = clock.monotonic()
+    const waitMs = this.#budget.waitMs(begunMs)
+    if (waitMs > 0) return this.#arm(Math.max(checkMs, waitMs))
+    const difference = await this.#look(state)
+    this.#budget = this.#budget.spend(begunMs, clock.monotonic() - begunMs)
+    if (this.#state !== state) return
+    if (difference === '') this.#watch(version)
+    else this.#report(difference, 0)
   }
 
-  /** Until there may be another thorough look. */
-  #waitMs(): number {
-    const now = this.#options.clock.monotonic()
-    this.#debtMs = Math.max(0, this.#debtMs - (now - this.#reckonedAt) * lookShare)
-    this.#reckonedAt = now
-    return (this.#debtMs - (looksInRow - 1) * this.#lookMs) / lookShare
+  /** Describes what differs from what was written and is tolerated; '' if nothing does, or if the state is over. */
+  async #look(state: Watching): Promise<string> {
+    if ((await this.#matches()) || this.#state !== state) return ''
+    const { uses } = await this.#options.reader.readUses()
+    return describeDifference(uses, this.#options.expected(), this.#tolerated)
   }
 
-  /** Whether all is as written, and tolerated, where that can be told at little cost. */
+  /** True if everything is as written and tolerated, where that can be found out at little cost. */
   async #matches(): Promise<boolean> {
-    const { sight, written } = this.#options
-    if (sight.matches === undefined || written === undefined) return false
+    const { reader, written } = this.#options
+    if (reader.matches === undefined || written === undefined) return false
     const { rules, uses } = written()
     for (const [chain, more] of this.#tolerated) uses.set(chain, (uses.get(chain) ?? 0) + more)
-    return await sight.matches({ rules, uses })
-  }
-
-  #tell(found: string): void {
-    this.#mark = undefined
-    this.#told = true
-    this.#options.onDrift(`another program (${found})`)
-  }
-
-  /** Jumps of others to our chains, counted from the rules themselves. */
-  #foreignIn(jumps: ReadonlySet<string>): Map<string, number> {
-    const foreign = new Map<string, number>()
-    const count = (chain: string, by: number) => foreign.set(chain, (foreign.get(chain) ?? 0) + by)
-    for (const jump of jumps) count(`${jump.slice(0, jump.indexOf(' '))} ${targetOf(jump)}`, 1)
-    for (const { table, to } of this.#options.hooks) count(`${table} ${to}`, -1)
-    // Fewer than there should be is no reason to want fewer.
-    return new Map([...foreign].filter(([, jumps]) => jumps > 0))
-  }
-
-  #extraIn({ uses }: ChainUses): Map<string, number> {
-    const extra = new Map<string, number>()
-    for (const [chain, wanted] of this.#options.expected()) {
-      const more = (uses.get(chain) ?? wanted) - wanted
-      if (more > 0) extra.set(chain, more)
-    }
-    return extra
-  }
-
-  /** '' if all is as it should be. */
-  #compare({ uses }: ChainUses): string {
-    const found: string[] = []
-    const complain = (text: string) => found.push(text)
-    for (const table of ['filter', 'nat', 'mangle']) {
-      if (!uses.has(`${table} ${canary}`)) complain(`${table} ${canary} is gone`)
-    }
-    for (const [chain, own] of this.#options.expected()) {
-      const wanted = own + (this.#tolerated.get(chain) ?? 0)
-      const use = uses.get(chain)
-      // Kubelet writes its chain, too; only what is missing there is our business.
-      const missing = use === undefined || (chain.endsWith(` ${kubeletFirewall}`) ? use < wanted : use !== wanted)
-      if (!missing) continue
-      complain(use === undefined ? `${chain} is gone` : `${chain} has ${use} rules and jumps instead of ${wanted}`)
-      if (found.length > named) break
-    }
-    return found.length > named ? `${found.slice(0, named).join(', ')} and more` : found.join(', ')
+    return await reader.matches({ rules, uses })
   }
 }
-
-const targetOf = (jump: string): string => parseRule(jump, 0, jump.length).target

@@ -1,7 +1,7 @@
 // What the doctor reports about the iptables programs, and about a firewall that drops forwarded packets.
 
 import { type Finding, ok } from '../finding.ts'
-import { listPrograms } from './programs.ts'
+import { listPrograms } from './flavour.ts'
 import { readSavedTable } from './saved-table.ts'
 
 /** Lists the installed flavours; `missing` completes the finding if there is none. */

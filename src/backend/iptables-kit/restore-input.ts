@@ -1,35 +1,39 @@
-// Input of iptables-restore on its way to the program, and how many rules and tables it is. Knows no rule. No I/O but by its sheet.
+// The input of one iptables-restore: encodes lines into a sink and counts rules and tables. It does not know what the rules mean.
 //
-// Texts become bytes at once and leave for the sheet, always through the same memory: as one text, or as bytes of their own, many
-// megabytes would be copied twice, leave every cache on the way, and make the collector run.
+// Text becomes bytes at once and leaves for the sink through one small buffer. As one long text, or as a buffer of its own for each
+// piece, many megabytes would be copied twice, would not fit into any cache, and would make the garbage collector run.
 
-import type { IptablesTableName } from '../iptables/entries.ts'
+import type { IptablesTableName } from './chains.ts'
+import { countRules } from './restore-text.ts'
 
-const bufferBytes = 256 * 1024
-/** Of a character. */
-const mostBytes = 3
-
-/** Nothing stays on it between two papers. */
-const buffer = Buffer.allocUnsafeSlow(bufferBytes)
-
-/** Where a text goes. */
+/** Receives the bytes of a text; a file in memory. */
 export interface ByteSink {
   append(bytes: Uint8Array): void
   toString(): string
   close(): void
 }
 
-export class RestoreInput<S extends ByteSink = ByteSink> {
-  readonly sheet: S
-  /** Lines that are commands. */
-  readonly rules: Record<IptablesTableName, number> = { filter: 0, nat: 0 }
-  /** Tables. */
-  commits = 0
-  #table: IptablesTableName = 'filter'
-  #used = 0
+const bufferBytes = 256 * 1024
+/** UTF-8 bytes per UTF-16 code unit, at most. */
+const maxBytesPerUnit = 3
 
-  constructor(sheet: S) {
-    this.sheet = sheet
+/** A buffer for inputs that are written one after the other. It is empty between two inputs. */
+export const createRestoreBuffer = (): Buffer => Buffer.allocUnsafeSlow(bufferBytes)
+
+export class RestoreInput<S extends ByteSink = ByteSink> {
+  readonly sink: S
+  /** Number of rules per table. */
+  readonly rules: Record<IptablesTableName, number> = { filter: 0, nat: 0 }
+  /** Number of tables. */
+  commits = 0
+  readonly #buffer: Buffer
+  #used = 0
+  #table: IptablesTableName = 'filter'
+
+  /** No other input may use `buffer` until this one has been composed. */
+  constructor(sink: S, buffer: Buffer) {
+    this.sink = sink
+    this.#buffer = buffer
   }
 
   begin(table: IptablesTableName): void {
@@ -37,20 +41,21 @@ export class RestoreInput<S extends ByteSink = ByteSink> {
     this.add(`*${table}\n`)
   }
 
-  /** Whole lines. */
+  /** Adds whole lines. */
   add(lines: string): void {
     this.addCounted(lines, countRules(lines))
   }
 
-  /** Whole lines, of which so many are commands. */
+  /** Adds whole lines, of which `rules` are rules. */
   addCounted(lines: string, rules: number): void {
-    const most = mostBytes * lines.length
-    if (this.#used + most > bufferBytes) this.#flush()
-    if (most > bufferBytes) this.sheet.append(Buffer.from(lines))
-    else this.#used += buffer.write(lines, this.#used)
+    const maxBytes = maxBytesPerUnit * lines.length
+    if (this.#used + maxBytes > this.#buffer.length) this.#flush()
+    if (maxBytes > this.#buffer.length) this.sink.append(Buffer.from(lines))
+    else this.#used += this.#buffer.write(lines, this.#used)
     this.rules[this.#table] += rules
   }
 
+  /** Ends the table. The kernel changes it as a whole at this line. */
   commit(): void {
     this.add('COMMIT\n')
     this.#flush()
@@ -58,18 +63,11 @@ export class RestoreInput<S extends ByteSink = ByteSink> {
   }
 
   toString(): string {
-    return String(this.sheet)
+    return String(this.sink)
   }
 
   #flush(): void {
-    if (this.#used > 0) this.sheet.append(buffer.subarray(0, this.#used))
+    if (this.#used > 0) this.sink.append(this.#buffer.subarray(0, this.#used))
     this.#used = 0
   }
-}
-
-/** Lines that are commands. */
-export function countRules(lines: string): number {
-  let rules = lines.startsWith('-') ? 1 : 0
-  for (let at = lines.indexOf('\n-'); at >= 0; at = lines.indexOf('\n-', at + 1)) rules++
-  return rules
 }

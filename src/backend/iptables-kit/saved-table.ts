@@ -2,10 +2,11 @@
 
 import type { Family } from '../../lib/ip.ts'
 import { runProgram } from '../../sys/process/exec.ts'
-import { legacyTables, type Programs, programName } from './programs.ts'
+import { legacyTables } from './flavour.ts'
+import { type ProgramSet, programName } from './programs.ts'
 
 /** Returns '' if this kernel does not have the table. */
-export async function readSavedTable({ suffix, flavour }: Programs, family: Family, table: string): Promise<string> {
+export async function readSavedTable({ suffix, flavour }: ProgramSet, family: Family, table: string): Promise<string> {
   // The legacy programs create a table that is not there when they read it.
   if (flavour === 'legacy' && !legacyTables(family).includes(table)) return ''
   const options = { accept: [0, 1, 2, 3, 4], deadlineMs: 10 * 60_000 }

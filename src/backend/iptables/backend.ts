@@ -2,7 +2,8 @@
 
 import { ensureSysctl } from '../../sys/sysctl.ts'
 import type { Backend, Settings } from '../backend.ts'
-import { findPrograms, type Programs, usableFamilies } from '../iptables-kit/programs.ts'
+import { findPrograms, usableFamilies } from '../iptables-kit/flavour.ts'
+import type { ProgramSet } from '../iptables-kit/programs.ts'
 import { base, servesLocalhost } from './base.ts'
 import { type IptEntry, partsOf } from './entries.ts'
 import { plan } from './plan.ts'
@@ -12,7 +13,7 @@ export type IptablesSettings = Pick<Settings, 'syncPeriodMs' | 'localhostNodePor
 
 export function iptables(settings: IptablesSettings): Backend<IptEntry> {
   const { localhostNodePorts, syncPeriodMs } = settings
-  let found: Promise<Programs> | undefined
+  let found: Promise<ProgramSet> | undefined
   return {
     name: 'iptables',
     periodic: false,

@@ -6,9 +6,17 @@ import type { Logger } from '../../lib/log.ts'
 import { systemClock } from '../../lib/time.ts'
 import { runProgram } from '../../sys/process/exec.ts'
 import type { Cleanup } from '../backend.ts'
-import { canary, isOwnChain, jumps, kubeletFirewall, savedJump, sharedChains } from '../iptables-kit/chains.ts'
-import { IptablesPrograms, legacyTables, listPrograms, type Programs, programName } from '../iptables-kit/programs.ts'
-import type { IptablesTableName } from './entries.ts'
+import {
+  canary,
+  type IptablesTableName,
+  isServiceChain,
+  jumps,
+  kubeletFirewall,
+  savedJump,
+  sharedChains,
+} from '../iptables-kit/chains.ts'
+import { legacyTables, listPrograms } from '../iptables-kit/flavour.ts'
+import { IptablesPrograms, type ProgramSet, programName } from '../iptables-kit/programs.ts'
 
 export const cleanupIptables: Cleanup = async (log) => {
   const errors: string[] = []
@@ -18,8 +26,8 @@ export const cleanupIptables: Cleanup = async (log) => {
   if (errors.length > 0) throw new ProxyError('iptables-cleanup', `iptables leftovers remain: ${errors.join('; ')}`)
 }
 
-async function cleanFamily(programs: Programs, family: Family, log: Logger): Promise<readonly string[]> {
-  const tools = new IptablesPrograms({ programs, family, log, clock: systemClock, patienceMs: 30_000 })
+async function cleanFamily(programs: ProgramSet, family: Family, log: Logger): Promise<readonly string[]> {
+  const tools = new IptablesPrograms({ set: programs, family, log, clock: systemClock, lockTimeoutMs: 30_000 })
   const errors: string[] = []
   const legacy = programs.flavour === 'legacy' ? legacyTables(family) : undefined
   for (const table of ['nat', 'filter', 'mangle'] as const) {
@@ -35,7 +43,7 @@ async function cleanFamily(programs: Programs, family: Family, log: Logger): Pro
 }
 
 /** A family that the kernel lacks has no leftovers. */
-async function readTable({ suffix }: Programs, family: Family, table: string): Promise<string> {
+async function readTable({ suffix }: ProgramSet, family: Family, table: string): Promise<string> {
   const options = { accept: [0, 1, 2, 3, 4], deadlineMs: 10 * 60_000 }
   return (await runProgram(`${programName(family)}${suffix}-save`, ['-t', table], options)).stdout
 }
@@ -56,7 +64,7 @@ export function leftovers(table: IptablesTableName | 'mangle', saved: string): L
   const chains = [...saved.matchAll(/^:(\S+) /gm)].map((match) => match[1] as string)
   return {
     jumps: saved.split('\n').filter((line) => wanted.has(line)),
-    chains: chains.filter((chain) => known.has(chain) || (table === 'nat' && isOwnChain(chain))),
+    chains: chains.filter((chain) => known.has(chain) || (table === 'nat' && isServiceChain(chain))),
   }
 }
 
@@ -86,9 +94,9 @@ async function remove(
     }
   }
   // Those that jump before those they jump to, the shared ones last.
-  const shared = chains.filter((chain) => !isOwnChain(chain))
+  const shared = chains.filter((chain) => !isServiceChain(chain))
   const own = chains
-    .filter((chain) => isOwnChain(chain))
+    .filter((chain) => isServiceChain(chain))
     .sort((a, b) => Number(a.startsWith(endpoints)) - Number(b.startsWith(endpoints)))
   if (own.length <= chainsPerRestore) {
     if (await attempt([...empty(chains), ...unlink, ...drop(chains)])) return []

@@ -1,8 +1,8 @@
 // What the iptables tables hold: all that one service port needs, as one text; and the base. Pure.
 
 import type { Held } from '../backend.ts'
-
-export type IptablesTableName = 'filter' | 'nat'
+import { isEndpointChain } from '../iptables-kit/chains.ts'
+import { chainOfRule, declaration, linesOf } from '../iptables-kit/restore-text.ts'
 
 /**
  * The digest is the text itself, whole lines of iptables-restore: nothing is kept twice, and equal text is equal content. There is one
@@ -95,14 +95,6 @@ export function portEntry(owner: Owner, rules: PortRules): IptEntry {
   }
 }
 
-const declared = ' - [0:0]'
-
-/** What makes and empties a chain. */
-export const declaration = (chain: string): string => `:${chain}${declared}\n`
-
-/** How long it is between the name of the chain and the end of the line. */
-export const declarationTail = declared.length
-
 export const declarationsOf = ({ digest, declared }: IptEntry): string => digest.slice(0, declared)
 export const sharedOf = ({ digest, declared, shared }: IptEntry): string => digest.slice(declared, shared)
 /** All its rules in nat as they are in large clusters. */
@@ -137,29 +129,11 @@ export function chainsOf({ digest, declared }: IptEntry): readonly string[] {
 export function rulesByChain(rules: string): Map<string, string> {
   const byChain = new Map<string, string>()
   for (const line of linesOf(rules)) {
-    const chain = chainIn(line)
+    const chain = chainOfRule(line)
     byChain.set(chain, (byChain.get(chain) ?? '') + line)
   }
   return byChain
 }
-
-/** Each with its end. */
-export function linesOf(rules: string): readonly string[] {
-  const lines: string[] = []
-  for (let start = 0; start < rules.length; ) {
-    const end = rules.indexOf('\n', start) + 1
-    lines.push(rules.slice(start, end))
-    start = end
-  }
-  return lines
-}
-
-/** Of `-A CHAIN …`. */
-export const chainIn = (line: string): string => line.slice(3, line.indexOf(' ', 3))
-
-const endpointPrefix = 'KUBE-SEP-'
-
-export const isEndpoint = (chain: string): boolean => chain.startsWith(endpointPrefix)
 
 /** With what kube-proxy says about endpoints in small clusters: whose they are, and in jumps to them also their addresses. */
 function commented(rules: string, name: string): string {
@@ -167,7 +141,7 @@ function commented(rules: string, name: string): string {
   const addresses = new Map<string, string>()
   for (const line of lines) {
     const at = line.indexOf(destination)
-    if (at >= 0) addresses.set(chainIn(line), line.slice(at + destination.length, -1))
+    if (at >= 0) addresses.set(chainOfRule(line), line.slice(at + destination.length, -1))
   }
   return lines.map((line) => commentedRule(line, name, addresses)).join('')
 }
@@ -175,9 +149,9 @@ function commented(rules: string, name: string): string {
 const destination = ' --to-destination '
 
 function commentedRule(line: string, name: string, addresses: ReadonlyMap<string, string>): string {
-  const chain = chainIn(line)
+  const chain = chainOfRule(line)
   const rest = line.slice(3 + chain.length)
-  if (isEndpoint(chain)) return `-A ${chain} -m comment --comment ${name}${rest}`
+  if (isEndpointChain(chain)) return `-A ${chain} -m comment --comment ${name}${rest}`
   const address = addresses.get(line.slice(line.lastIndexOf(' ') + 1, -1))
   return address === undefined ? line : `-A ${chain} -m comment --comment "${name} -> ${address}"${rest}`
 }

@@ -6,17 +6,8 @@
 
 import { canary, type KubeJump, kubeletFirewall, savedJump, sharedChains } from '../iptables-kit/chains.ts'
 import type { RestoreInput } from '../iptables-kit/restore-input.ts'
-import {
-  chainIn,
-  chainsOf,
-  declaration,
-  declarationsOf,
-  filterOf,
-  type IptEntry,
-  linesOf,
-  natOf,
-  ownOf,
-} from './entries.ts'
+import { chainOfRule, declaration, declarations, deletion, linesOf } from '../iptables-kit/restore-text.ts'
+import { chainsOf, declarationsOf, filterOf, type IptEntry, natOf, ownOf } from './entries.ts'
 import type { WrittenRules } from './written.ts'
 
 /** Above this many endpoints their rules go without comments, which make up half of the text. */
@@ -43,19 +34,19 @@ export interface OwnChains {
 export function compose(paper: RestoreInput, { book, own, stale }: RestoreDraft): void {
   const head = book.base('filter head')
   paper.begin('filter')
-  paper.add(declare(sharedChains.filter))
-  if (head !== '') paper.add(declare([kubeletFirewall]))
+  paper.add(declarations(sharedChains.filter))
+  if (head !== '') paper.add(declarations([kubeletFirewall]))
   paper.add(head)
   addFilterRules(paper, book)
   paper.add(book.base('filter tail'))
   paper.commit()
   paper.begin('nat')
-  paper.add(declare(sharedChains.nat))
+  paper.add(declarations(sharedChains.nat))
   addDeclarations(paper, own)
-  paper.add(declare(stale))
+  paper.add(declarations(stale))
   paper.add(book.base('nat head'))
   addNatRules(paper, book, own)
-  for (const chain of stale) paper.add(`-X ${chain}\n`)
+  for (const chain of stale) paper.add(deletion(chain))
   paper.add(book.base('nat tail'))
   paper.commit()
 }
@@ -98,8 +89,8 @@ export function composeChains(paper: RestoreInput, book: WrittenRules, own: OwnC
 
 export function composeDeletions(paper: RestoreInput, chains: readonly string[]): void {
   paper.begin('nat')
-  paper.add(declare(chains))
-  for (const chain of chains) paper.add(`-X ${chain}\n`)
+  paper.add(declarations(chains))
+  for (const chain of chains) paper.add(deletion(chain))
   paper.commit()
 }
 
@@ -111,17 +102,15 @@ export function composeJumps(missing: readonly KubeJump[], absent: (table: strin
     const chains = [canary, ...own.map(({ to }) => to)].filter((chain) => absent(table, chain))
     if (own.length + chains.length === 0) continue
     const jumps = own.map((jump) => `${savedJump(jump).replace('-A', '-I')}\n`)
-    out += `*${table}\n${declare([...new Set(chains)])}${jumps.join('')}COMMIT\n`
+    out += `*${table}\n${declarations([...new Set(chains)])}${jumps.join('')}COMMIT\n`
   }
   return out
 }
 
-const declare = (chains: readonly string[]): string => chains.map(declaration).join('')
-
 function declarationsIn(entry: IptEntry, { some }: OwnChains): string {
   if (some === undefined) return declarationsOf(entry)
   const chains = some.get(entry.id)
-  return declare(chainsOf(entry).filter((chain) => chains?.has(chain)))
+  return declarations(chainsOf(entry).filter((chain) => chains?.has(chain)))
 }
 
 function rulesIn(entry: IptEntry, { some, large }: OwnChains): string {
@@ -129,18 +118,6 @@ function rulesIn(entry: IptEntry, { some, large }: OwnChains): string {
   if (some === undefined) return rules
   const chains = some.get(entry.id)
   return linesOf(rules)
-    .filter((line) => chains?.has(chainIn(line)))
+    .filter((line) => chains?.has(chainOfRule(line)))
     .join('')
-}
-
-/**
- * Lines that a failed restore may mean; none if it does not say, or means a whole table. The nft flavour tells of a missing
- * chain one line late (1.8.9).
- */
-export function suspectLines(stderr: string, text: string): readonly string[] {
-  const match = /line:? (\d+)/.exec(stderr)
-  if (match === null) return []
-  const number = Number(match[1])
-  const lines = text.split('\n', number)
-  return [lines[number - 1] ?? '', lines[number - 2] ?? ''].filter((line) => /^(?:-A|-X|:)/.test(line))
 }

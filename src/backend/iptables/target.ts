@@ -5,9 +5,9 @@ import { PacketCounters } from '../../sys/netlink/nfacct.ts'
 import { MemoryFile } from '../../sys/process/memory-file.ts'
 import { tcpIsLiberal } from '../../sys/tuning.ts'
 import type { Applied, Changes, Held, OpenContext, Target } from '../backend.ts'
-import { counters, jumpArgs, jumps, type KubeJump, savedJump } from '../iptables-kit/chains.ts'
-import { type Before, DriftWatch } from '../iptables-kit/drift-watch.ts'
-import { atLeast, IptablesPrograms, type Programs } from '../iptables-kit/programs.ts'
+import { counters, jumpArguments, jumps, type KubeJump, savedJump } from '../iptables-kit/chains.ts'
+import { DriftWatch } from '../iptables-kit/drift-watch.ts'
+import { atLeast, IptablesPrograms, type ProgramSet } from '../iptables-kit/programs.ts'
 import { type ChainSurvey, type ChainUses, openTableReader, type TableReader } from '../iptables-kit/table-reader.ts'
 import { type IptEntry, sameRules, strayChain } from './entries.ts'
 import { composeJumps, largeEndpoints } from './restore.ts'
@@ -16,7 +16,7 @@ import { WrittenRules } from './written.ts'
 
 export interface IptablesTargetOptions {
   readonly context: OpenContext
-  readonly programs: Programs
+  readonly programs: ProgramSet
   readonly syncPeriodMs: number
 }
 
@@ -37,7 +37,7 @@ export class IptablesTarget implements Target<IptEntry> {
   constructor({ context, programs, syncPeriodMs }: IptablesTargetOptions) {
     const { family, log, clock } = context
     this.#context = context
-    this.#tools = new IptablesPrograms({ programs, family, log, clock, patienceMs: syncPeriodMs })
+    this.#tools = new IptablesPrograms({ set: programs, family, log, clock, lockTimeoutMs: syncPeriodMs })
     this.#sight = openTableReader(this.#tools, family)
     this.#writer = new RestoreWriter({
       book: this.#book,
@@ -47,10 +47,10 @@ export class IptablesTarget implements Target<IptEntry> {
       restore: (paper, signal) => this.#tools.restore(paper, signal),
     })
     this.#watch = new DriftWatch({
-      sight: this.#sight,
+      reader: this.#sight,
       expected: () => this.#book.uses(),
       written: () => ({ rules: this.#book.rules(), uses: this.#book.sharedUses() }),
-      parts: () => this.#book.parts(),
+      legacyEntries: () => this.#book.legacyEntries(),
       hooks: jumps,
       onDrift: context.onDrift,
       clock,
@@ -63,12 +63,12 @@ export class IptablesTarget implements Target<IptEntry> {
    * we wrote that nobody wants any more is in the book.
    */
   async observe(signal: AbortSignal): Promise<readonly Held[]> {
-    this.#watch.rest()
+    this.#watch.postpone()
     this.#seen = await this.#sight.readChains(signal)
-    const { own } = this.#seen
-    if (own.tally.equals(this.#book.tally)) return []
+    const { serviceChains } = this.#seen
+    if (serviceChains.checksum.equals(this.#book.chainChecksum)) return []
     const known = this.#book.chains()
-    const strays = own.names().filter((chain) => !known.has(chain))
+    const strays = serviceChains.names().filter((chain) => !known.has(chain))
     return strays.map(strayChain)
   }
 
@@ -80,21 +80,21 @@ export class IptablesTarget implements Target<IptEntry> {
       for (const entry of changes.put) this.#book.put(entry)
       return { refused: [], figures: this.#figures(0, 0) }
     }
-    const before = await this.#watch.pause()
     const commits = this.#tools.commits
     try {
+      await this.#watch.beginWrite()
       if (full) await this.#prepare(seen, signal)
       const { refused, failures, lines, left } = await this.#writer.write(unitsOf(changes), signal)
       if (full) this.#lastFull = this.#context.clock.monotonic()
       this.#seen = undefined
-      await this.#lookAfter(failures > 0 ? undefined : before, this.#tools.commits - commits, full, signal)
+      await this.#watch.endWrite({ commits: this.#tools.commits - commits, full, clean: failures === 0 }, signal)
       // The ledger knows nothing of these chains; whoever holds on to them, the next survey finds them.
       if (left !== undefined) this.#context.onDrift(`another program (${left.message})`)
       const counted = failures > 0 ? { iptables_restore_failures: failures } : {}
       const partial = failures > 0 && !full ? { iptables_partial_restore_failures: failures } : {}
       return { refused, figures: { ...this.#figures(lines.filter, lines.nat), ...counted, ...partial } }
     } catch (error) {
-      this.#watch.abandon()
+      this.#watch.abandonWrite()
       // What was there before is refused without any change of ours: somebody broke it, and waiting will not mend it.
       if (!full && error instanceof ProxyError && error.code === 'iptables-restore') {
         this.#context.onDrift(`another program (${error.message})`)
@@ -119,20 +119,9 @@ export class IptablesTarget implements Target<IptEntry> {
     return written !== undefined && sameRules(written, entry)
   }
 
-  /** The rules are in; a look that fails leaves them in doubt, and does not undo them. */
-  async #lookAfter(before: Before | undefined, commits: number, full: boolean, signal: AbortSignal): Promise<void> {
-    try {
-      await this.#watch.resume(before, commits, full, signal)
-    } catch (error) {
-      signal.throwIfAborted()
-      this.#watch.abandon()
-      this.#context.log.warn('cannot look after our rules', { error: describeError(error) })
-    }
-  }
-
   async #prepare(seen: ChainUses, signal: AbortSignal): Promise<void> {
     this.#book.features = {
-      randomFully: atLeast(this.#tools.programs.version, [1, 6, 2]),
+      randomFully: atLeast(this.#tools.set.version, [1, 6, 2]),
       liberal: tcpIsLiberal(),
       counters: await this.#ensureCounters(),
     }
@@ -166,11 +155,11 @@ export class IptablesTarget implements Target<IptEntry> {
       // One question about a chain spares one for each of its jumps.
       if (used && !known.has(line) && !listed.has(`${one.table} ${one.from}`)) {
         listed.add(`${one.table} ${one.from}`)
-        for (const rule of await this.#tools.list(one.table, one.from, signal)) known.add(`${one.table} ${rule}`)
+        for (const rule of await this.#tools.listRules(one.table, one.from, signal)) known.add(`${one.table} ${rule}`)
       }
       if (known.has(line)) continue
-      const rule = [one.from, '-t', one.table, ...jumpArgs(one)]
-      if (!used || !(await this.#tools.ask(['-C', ...rule], signal))) missing.push(one)
+      const rule = [one.from, '-t', one.table, ...jumpArguments(one)]
+      if (!used || !(await this.#tools.succeeds(['-C', ...rule], signal))) missing.push(one)
     }
     const text = composeJumps(missing, (table, chain) => !uses.has(`${table} ${chain}`))
     if (text !== '') await this.#tools.restore(text, signal)
@@ -178,8 +167,8 @@ export class IptablesTarget implements Target<IptEntry> {
 
   #figures(filter: number, nat: number): Readonly<Record<string, number>> {
     return {
-      'iptables_total{filter}': this.#book.lines('filter'),
-      'iptables_total{nat}': this.#book.lines('nat'),
+      'iptables_total{filter}': this.#book.ruleCount('filter'),
+      'iptables_total{nat}': this.#book.ruleCount('nat'),
       'iptables_last{filter}': filter,
       'iptables_last{nat}': nat,
     }

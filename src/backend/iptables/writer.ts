@@ -14,9 +14,11 @@
 import { ProxyError } from '../../lib/errors.ts'
 import { ExecError } from '../../sys/process/exec.ts'
 import type { Held, RefusedEntry } from '../backend.ts'
-import { type ByteSink, RestoreInput } from '../iptables-kit/restore-input.ts'
-import { chainOf, chainsOf, declares, type IptEntry, isEndpoint, ownOf, rulesByChain, strayChain } from './entries.ts'
-import { compose, composeChains, composeDeletions, largeEndpoints, type OwnChains, suspectLines } from './restore.ts'
+import { isEndpointChain } from '../iptables-kit/chains.ts'
+import { type ByteSink, createRestoreBuffer, RestoreInput } from '../iptables-kit/restore-input.ts'
+import { suspectLines } from '../iptables-kit/restore-text.ts'
+import { chainOf, chainsOf, declares, type IptEntry, ownOf, rulesByChain, strayChain } from './entries.ts'
+import { compose, composeChains, composeDeletions, largeEndpoints, type OwnChains } from './restore.ts'
 import type { WrittenRules } from './written.ts'
 
 /** The changes of the base, of one service, what nobody known has left, or what is in the book and nobody wants. */
@@ -61,6 +63,7 @@ class Refused extends Error {
 
 export class RestoreWriter<S extends ByteSink> {
   readonly #options: RestoreWriterOptions<S>
+  readonly #buffer = createRestoreBuffer()
   #refused: RefusedEntry[] = []
   #failures = 0
   /** The last restore failed. */
@@ -161,7 +164,7 @@ export class RestoreWriter<S extends ByteSink> {
     const staged = this.#stage(units)
     const lines = { filter: 0, nat: 0 }
     for (const write of this.#papers(staged)) {
-      const paper = new RestoreInput(this.#options.sheet())
+      const paper = new RestoreInput(this.#options.sheet(), this.#buffer)
       try {
         signal.throwIfAborted()
         write(paper)
@@ -173,7 +176,7 @@ export class RestoreWriter<S extends ByteSink> {
         this.#half = true
         return new Refused(error, suspectLines(error.stderr, String(paper)))
       } finally {
-        paper.sheet.close()
+        paper.sink.close()
       }
       lines.filter += paper.rules.filter
       lines.nat += paper.rules.nat
@@ -309,7 +312,7 @@ function chainsBehind(held: Held, old: IptEntry | undefined): readonly string[] 
   return old === undefined ? chainsOf(held) : [...chainsOf(held), ...chainsOf(old)]
 }
 
-const jumpingFirst = (a: string, b: string): number => Number(isEndpoint(a)) - Number(isEndpoint(b))
+const jumpingFirst = (a: string, b: string): number => Number(isEndpointChain(a)) - Number(isEndpointChain(b))
 
 /** As few runs of neighbours as go, each of at most `limit` in weight or of a single one. */
 function chunks<T>(all: readonly T[], weight: (one: T) => number, limit: number): readonly (readonly T[])[] {

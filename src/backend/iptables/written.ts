@@ -4,18 +4,10 @@
 // it, which is also how nf_tables counts. Every change can be taken back, since a text must be made before it is known to work.
 
 import { SetHash } from '../../lib/set-hash.ts'
-import { counters, jumps } from '../iptables-kit/chains.ts'
-import { countRules } from '../iptables-kit/restore-input.ts'
-import {
-  type BasePart,
-  chainsOf,
-  declarationTail,
-  filterOf,
-  type IptablesTableName,
-  type IptEntry,
-  ownOf,
-  sharedOf,
-} from './entries.ts'
+import { counters, type IptablesTableName, jumps } from '../iptables-kit/chains.ts'
+import { countRules, declarationTail, parseRule } from '../iptables-kit/restore-text.ts'
+import { RuleSetHash } from '../iptables-kit/rule-hash.ts'
+import { type BasePart, chainsOf, filterOf, type IptEntry, ownOf, sharedOf } from './entries.ts'
 import { adapt, type IptablesFeatures, sameFeatures } from './features.ts'
 
 export class WrittenRules {
@@ -24,12 +16,12 @@ export class WrittenRules {
   /** Ports in order; made anew only when some came or went. */
   #sorted: IptEntry[] | undefined
   /** Chains of service ports. */
-  readonly tally = new SetHash()
+  readonly chainChecksum = new SetHash()
   #features: IptablesFeatures = { randomFully: false, liberal: false, counters: new Set() }
   /** Counted when first asked for, and kept from then on: most of the time nobody asks. */
   #uses: Map<string, number> | undefined
   /** Rules in chains of service ports, likewise. */
-  #rules: SetHash | undefined
+  #rules: RuleSetHash | undefined
   readonly #lines: Record<IptablesTableName, number> = { filter: 0, nat: 0 }
   #chains = 0
   #endpoints = 0
@@ -98,9 +90,9 @@ export class WrittenRules {
   }
 
   /** Rules in chains of service ports: in which chain each is, and where it leads. */
-  rules(): SetHash {
+  rules(): RuleSetHash {
     if (this.#rules === undefined) {
-      this.#rules = new SetHash()
+      this.#rules = new RuleSetHash()
       for (const entry of this.#ports.values()) addRules(this.#rules, entry, 1)
     }
     return this.#rules
@@ -119,12 +111,12 @@ export class WrittenRules {
   }
 
   /** Rules that there are. */
-  lines(table: IptablesTableName): number {
+  ruleCount(table: IptablesTableName): number {
     return this.#lines[table]
   }
 
   /** What a legacy table holds of ours: one part for a rule, and two for a chain of a service, where it begins and where it ends. */
-  parts(): Readonly<Record<IptablesTableName, number>> {
+  legacyEntries(): Readonly<Record<IptablesTableName, number>> {
     return { filter: this.#lines.filter, nat: this.#lines.nat + 2 * this.#chains }
   }
 
@@ -168,7 +160,7 @@ export class WrittenRules {
     this.#chains += sign * entry.chains
     for (let at = 0; at < entry.declared; ) {
       const end = entry.digest.indexOf('\n', at)
-      this.tally.add(entry.digest, at + 1, end - declarationTail, sign)
+      this.chainChecksum.add(entry.digest, at + 1, end - declarationTail, sign)
       at = end + 1
     }
     this.#endpoints += sign * entry.endpoints
@@ -203,10 +195,10 @@ function indexOf(sorted: readonly IptEntry[], id: string): number {
 /** Of a part of the base. */
 const tableOf = ({ id }: IptEntry): IptablesTableName => (id.startsWith('nat') ? 'nat' : 'filter')
 
-function addRules(tally: SetHash, { digest, shared, own }: IptEntry, sign: 1 | -1): void {
+function addRules(tally: RuleSetHash, { digest, shared, own }: IptEntry, sign: 1 | -1): void {
   for (let start = shared; start < own; ) {
     const end = digest.indexOf('\n', start)
-    tally.addRule(digest, start, end, sign)
+    tally.add(digest, start, end, sign)
     start = end + 1
   }
 }
@@ -225,17 +217,4 @@ function use(uses: Map<string, number>, chain: string, by: number): void {
   const count = (uses.get(chain) ?? 0) + by
   if (count === 0) uses.delete(chain)
   else uses.set(chain, count)
-}
-
-/** Of the line `-A CHAIN … -j TARGET` between `start` and `end`; the target is '' if there is none. */
-export function parseRule(
-  text: string,
-  start: number,
-  end: number,
-): { readonly chain: string; readonly target: string } {
-  const chain = text.slice(start + 3, text.indexOf(' ', start + 3))
-  const at = text.lastIndexOf(' -j ', end)
-  if (at <= start) return { chain, target: '' }
-  const space = text.indexOf(' ', at + 4)
-  return { chain, target: text.slice(at + 4, space < 0 || space > end ? end : space) }
 }

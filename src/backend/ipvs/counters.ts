@@ -1,13 +1,13 @@
-// IPVS's own statistics by service port, with a limit to how many are told.
+// Sums IPVS's own statistics by service port, and reports the busiest service ports by name and all others as one.
 
 import type { Family } from '../../lib/ip.ts'
 import type { Statistics } from '../../sys/netlink/ipvs.ts'
 import type { PortCounters } from '../backend.ts'
 
-/** Stands for all service ports beyond the limit. */
+/** The name under which all service ports beyond the limit are reported. */
 const others = 'others'
 
-/** One virtual server of a service port, as the kernel counts it: from zero when it is made anew. */
+/** The kernel's counters of one virtual server of a service port. They start from zero when the server is created again. */
 export interface CounterReading {
   readonly family: Family
   /** `tcp 10.0.0.1:80`. */
@@ -18,55 +18,55 @@ export interface CounterReading {
 }
 
 interface RunningTotal {
-  /** Everything so far, by which it ranks. */
+  /** Everything counted so far, which decides the rank of the service port. */
   readonly all: PortCounters
-  /** What was told under its own name. */
-  readonly told: PortCounters
+  /** What was reported under the name of the service port. */
+  readonly reported: PortCounters
 }
 
 /**
- * Tells the busiest by name and the rest as one. Everything told only grows, although servers are made anew, services go, and who is
- * busiest changes: what was counted since the last time is added to the name it is told under now, so no sum gets lost either.
+ * Every reported counter only grows, although servers are created again, services are deleted, and the busiest service ports change:
+ * what was counted since the last report is added to the name under which the service port is reported now, so no count is lost.
  */
 export class PortTotals {
-  #seen = new Map<string, Statistics>()
-  #tallies = new Map<string, RunningTotal>()
-  readonly #rest = new Map<Family, PortCounters>()
+  #lastReadings = new Map<string, Statistics>()
+  #totals = new Map<string, RunningTotal>()
+  readonly #others = new Map<Family, PortCounters>()
 
   report(readings: readonly CounterReading[], limit: number): readonly PortCounters[] {
-    const ports = [...this.#news(readings)].map(([key, more]) => {
-      const before = this.#tallies.get(key) ?? { all: none(more), told: none(more) }
-      return { key, more, all: add(before.all, more), told: before.told }
+    const ports = [...this.#countSinceLast(readings)].map(([key, more]) => {
+      const before = this.#totals.get(key) ?? { all: zero(more), reported: zero(more) }
+      return { key, more, all: add(before.all, more), reported: before.reported }
     })
     if (ports.length > limit) ports.sort((a, b) => b.all.connections - a.all.connections || (a.key < b.key ? -1 : 1))
-    const named = ports.slice(0, limit).map((one) => ({ ...one, told: add(one.told, one.more) }))
+    const named = ports.slice(0, limit).map((one) => ({ ...one, reported: add(one.reported, one.more) }))
     const unnamed = ports.slice(limit)
     for (const { more } of unnamed) {
-      const rest = this.#rest.get(more.family) ?? { ...none(more), port: others }
-      this.#rest.set(more.family, add(rest, more))
+      const sum = this.#others.get(more.family) ?? { ...zero(more), port: others }
+      this.#others.set(more.family, add(sum, more))
     }
-    this.#tallies = new Map([...named, ...unnamed].map(({ key, all, told }) => [key, { all, told }]))
-    return [...named.map(({ told }) => told), ...this.#rest.values()]
+    this.#totals = new Map([...named, ...unnamed].map(({ key, all, reported }) => [key, { all, reported }]))
+    return [...named.map(({ reported }) => reported), ...this.#others.values()]
   }
 
-  /** By service port: what its servers counted since the last time. */
-  #news(readings: readonly CounterReading[]): ReadonlyMap<string, PortCounters> {
-    const seen = new Map<string, Statistics>()
+  /** Returns, by service port, what its servers counted since the last report. */
+  #countSinceLast(readings: readonly CounterReading[]): ReadonlyMap<string, PortCounters> {
+    const readingByServer = new Map<string, Statistics>()
     const ports = new Map<string, PortCounters>()
     for (const { family, server, port, statistics } of readings) {
-      seen.set(server, statistics)
-      const more = { family, port, ...since(statistics, this.#seen.get(server)) }
+      readingByServer.set(server, statistics)
+      const more = { family, port, ...subtract(statistics, this.#lastReadings.get(server)) }
       const key = `${family} ${port}`
       const before = ports.get(key)
       ports.set(key, before === undefined ? more : add(before, more))
     }
-    this.#seen = seen
+    this.#lastReadings = readingByServer
     return ports
   }
 }
 
-/** A server that counts less than before was made anew in between. */
-function since(now: Statistics, before: Statistics | undefined): Statistics {
+/** A server that counts less than before was created again in between. */
+function subtract(now: Statistics, before: Statistics | undefined): Statistics {
   if (before === undefined || now.connections < before.connections || now.packetsIn < before.packetsIn) return now
   return {
     connections: now.connections - before.connections,
@@ -77,7 +77,7 @@ function since(now: Statistics, before: Statistics | undefined): Statistics {
   }
 }
 
-const none = ({ family, port }: PortCounters): PortCounters => ({
+const zero = ({ family, port }: PortCounters): PortCounters => ({
   family,
   port,
   connections: 0,

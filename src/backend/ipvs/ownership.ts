@@ -1,23 +1,33 @@
-// Which virtual servers are ours: those at our addresses, and those that our sets name. Pure.
+// Decides which virtual servers are ours: those at addresses on the device, and those that a member of our sets names. Pure.
 
 import { contains, parseCidr } from '../../lib/ip.ts'
 import type { Service } from '../../sys/netlink/ipvs.ts'
 import { memberEntry } from './entries.ts'
 import { serverSets, setName } from './set-definitions.ts'
 
-/** Says which addresses are in none of these ranges. */
-export function outside(cidrs: readonly string[]): (ip: string) => boolean {
-  const parsed = cidrs.flatMap((text) => parseCidr(text) ?? [])
-  return (ip) => !parsed.some((cidr) => contains(cidr, ip))
+export interface OwnershipFacts {
+  /** Addresses on kube-ipvs0. */
+  readonly bound: ReadonlySet<string>
+  /** Ids of the members of our sets. */
+  readonly members: ReadonlySet<string>
+  /** Servers in these ranges belong to someone else, whatever the sets say. */
+  readonly excludedCidrs: readonly string[]
 }
 
-/** `bound`: addresses on the device; `members`: ids of the members of our sets. */
-export function isOurs(server: Service, bound: ReadonlySet<string>, members: ReadonlySet<string>): boolean {
-  const { family, ip, protocol, port } = server
-  if (bound.has(ip)) return true
-  const at = `${ip},${protocol}:${port}`
-  if (serverSets.some((name) => members.has(memberEntry(setName(name, family), at).id))) return true
+/** Returns a predicate: the ranges are parsed only once. */
+export function decideOwnership({ bound, members, excludedCidrs }: OwnershipFacts): (server: Service) => boolean {
+  const excluded = excludedCidrs.flatMap((text) => parseCidr(text) ?? [])
+  return (server) => {
+    if (excluded.some((cidr) => contains(cidr, server.ip))) return false
+    return bound.has(server.ip) || isNamed(server, members)
+  }
+}
+
+/** Node ports are named by their number, except SCTP's, which are named with an address. */
+function isNamed({ family, ip, protocol, port }: Service, members: ReadonlySet<string>): boolean {
+  const address = `${ip},${protocol}:${port}`
+  if (serverSets.some((name) => members.has(memberEntry(setName(name, family), address).id))) return true
   if (protocol === 'sctp') return false
-  const ports = setName(protocol === 'tcp' ? 'KUBE-NODE-PORT-TCP' : 'KUBE-NODE-PORT-UDP', family)
-  return members.has(memberEntry(ports, String(port)).id)
+  const nodePorts = setName(protocol === 'tcp' ? 'KUBE-NODE-PORT-TCP' : 'KUBE-NODE-PORT-UDP', family)
+  return members.has(memberEntry(nodePorts, String(port)).id)
 }

@@ -1,4 +1,4 @@
-// One service port as virtual servers, set members and addresses. Pure.
+// Plans one service port as virtual servers, set members and addresses. Pure.
 
 import { isLinkLocal6, isLoopback } from '../../lib/ip.ts'
 import { reachableOf } from '../../model/endpoints.ts'
@@ -17,103 +17,109 @@ import {
 import { type SetName, setName } from './set-definitions.ts'
 
 export interface IpvsPlanOptions {
-  /** Of services that name none. */
+  /** The scheduler of services that name none. */
   readonly scheduler: string
 }
 
 export function plan(port: ServicePort, node: NodeView, options: IpvsPlanOptions): readonly IpvsEntry[] {
-  const draft = new Draft(port, node, options.scheduler)
+  const planned = new PortPlan(port, node, options.scheduler)
   for (const frontend of port.frontends) {
-    if (frontend.kind === 'cluster-ip') draft.clusterIp(frontend)
-    else if (frontend.kind === 'external-ip') draft.externalIp(frontend)
-    else if (frontend.kind === 'load-balancer') draft.loadBalancer(frontend)
-    else draft.nodePort(frontend)
+    if (frontend.kind === 'cluster-ip') planned.addClusterIp(frontend)
+    else if (frontend.kind === 'external-ip') planned.addExternalIp(frontend)
+    else if (frontend.kind === 'load-balancer') planned.addLoadBalancer(frontend)
+    else planned.addNodePort(frontend)
   }
-  if (port.health !== undefined) draft.member('KUBE-HEALTH-CHECK-NODE-PORT', String(port.health.port))
+  if (port.health !== undefined) planned.addMember('KUBE-HEALTH-CHECK-NODE-PORT', String(port.health.port))
   for (const { ip, port: number, local } of reachableOf(port)) {
-    if (local) draft.member('KUBE-LOOP-BACK', `${ip},${port.protocol}:${number},${ip}`)
+    if (local) planned.addMember('KUBE-LOOP-BACK', `${ip},${port.protocol}:${number},${ip}`)
   }
-  return draft.entries
+  return planned.entries
 }
 
-class Draft {
+class PortPlan {
   readonly entries: IpvsEntry[] = []
   readonly #port: ServicePort
   readonly #node: NodeView
   readonly #scheduler: string
-  /** The policy is Local, with or without endpoints here. */
-  readonly #localPolicy: boolean
+  /** externalTrafficPolicy is Local, with or without endpoints on this node. */
+  readonly #isExternalLocal: boolean
 
   constructor(port: ServicePort, node: NodeView, scheduler: string) {
     this.#port = port
     this.#node = node
     this.#scheduler = port.scheduler ?? scheduler
-    this.#localPolicy = port.external === 'local' || port.external === 'drop'
+    this.#isExternalLocal = port.external === 'local' || port.external === 'drop'
   }
 
-  clusterIp(frontend: Frontend): void {
-    const { internal, cluster, local } = this.#port
-    this.#server(frontend.ip, frontend.port, internal === 'cluster' ? cluster : internal === 'local' ? local : [])
-    this.member('KUBE-CLUSTER-IP', this.#at(frontend))
-    if (internal === 'drop') this.member('SLUICE-DROP-INTERNAL', this.#at(frontend))
+  addClusterIp(frontend: Frontend): void {
+    this.#addServer(frontend.ip, frontend.port, this.#internalEndpoints())
+    this.addMember('KUBE-CLUSTER-IP', this.#memberText(frontend))
+    if (this.#port.internal === 'drop') this.addMember('SLUICE-DROP-INTERNAL', this.#memberText(frontend))
     this.entries.push(addressEntry(frontend.ip))
   }
 
-  externalIp(frontend: Frontend): void {
-    this.member(this.#localPolicy ? 'KUBE-EXTERNAL-IP-LOCAL' : 'KUBE-EXTERNAL-IP', this.#at(frontend))
-    this.#external(frontend)
+  addExternalIp(frontend: Frontend): void {
+    this.addMember(this.#isExternalLocal ? 'KUBE-EXTERNAL-IP-LOCAL' : 'KUBE-EXTERNAL-IP', this.#memberText(frontend))
+    this.#addExternal(frontend)
   }
 
-  loadBalancer(frontend: Frontend): void {
-    const at = this.#at(frontend)
-    this.member('KUBE-LOAD-BALANCER', at)
-    if (this.#localPolicy) this.member('KUBE-LOAD-BALANCER-LOCAL', at)
-    if (frontend.allow.length > 0) this.member('KUBE-LOAD-BALANCER-FW', at)
-    for (const range of frontend.allow) this.member('KUBE-LOAD-BALANCER-SOURCE-CIDR', `${at},${range}`)
+  addLoadBalancer(frontend: Frontend): void {
+    const member = this.#memberText(frontend)
+    this.addMember('KUBE-LOAD-BALANCER', member)
+    if (this.#isExternalLocal) this.addMember('KUBE-LOAD-BALANCER-LOCAL', member)
+    if (frontend.allow.length > 0) this.addMember('KUBE-LOAD-BALANCER-FW', member)
+    for (const range of frontend.allow) this.addMember('KUBE-LOAD-BALANCER-SOURCE-CIDR', `${member},${range}`)
     if (frontend.allow.length > 0 && this.#port.nodeAllowed) {
-      this.member('KUBE-LOAD-BALANCER-SOURCE-IP', `${at},${frontend.ip}`)
+      this.addMember('KUBE-LOAD-BALANCER-SOURCE-IP', `${member},${frontend.ip}`)
     }
-    this.#external(frontend)
+    this.#addExternal(frontend)
   }
 
-  nodePort(frontend: Frontend): void {
+  addNodePort(frontend: Frontend): void {
     const { protocol, external } = this.#port
     const ips = this.#node.nodePorts.addresses.filter((ip) => !isLoopback(ip) && !isLinkLocal6(ip))
     if (ips.length === 0) return
     if (protocol === 'tcp' || protocol === 'udp') {
       const name = protocol === 'tcp' ? 'TCP' : 'UDP'
-      this.member(`KUBE-NODE-PORT-${name}`, String(frontend.port))
-      if (this.#localPolicy) this.member(`KUBE-NODE-PORT-LOCAL-${name}`, String(frontend.port))
+      this.addMember(`KUBE-NODE-PORT-${name}`, String(frontend.port))
+      if (this.#isExternalLocal) this.addMember(`KUBE-NODE-PORT-LOCAL-${name}`, String(frontend.port))
     }
     for (const ip of ips) {
-      const at = this.#at({ ip, port: frontend.port })
-      this.#server(ip, frontend.port, this.#externalEndpoints(), true)
-      if (protocol === 'sctp') this.member('KUBE-NODE-PORT-SCTP-HASH', at)
-      if (protocol === 'sctp' && this.#localPolicy) this.member('KUBE-NODE-PORT-LOCAL-SCTP-HASH', at)
-      if (external === 'drop') this.member('SLUICE-DROP-EXTERNAL', at)
+      const member = this.#memberText({ ip, port: frontend.port })
+      this.#addServer(ip, frontend.port, this.#externalEndpoints(), true)
+      if (protocol === 'sctp') this.addMember('KUBE-NODE-PORT-SCTP-HASH', member)
+      if (protocol === 'sctp' && this.#isExternalLocal) this.addMember('KUBE-NODE-PORT-LOCAL-SCTP-HASH', member)
+      if (external === 'drop') this.addMember('SLUICE-DROP-EXTERNAL', member)
     }
   }
 
-  member(set: SetName, member: string): void {
+  addMember(set: SetName, member: string): void {
     this.entries.push(memberEntry(setName(set, this.#port.family), member))
   }
 
-  #external(frontend: Frontend): void {
-    this.#server(frontend.ip, frontend.port, this.#externalEndpoints())
-    if (this.#port.external === 'drop') this.member('SLUICE-DROP-EXTERNAL', this.#at(frontend))
+  #addExternal(frontend: Frontend): void {
+    this.#addServer(frontend.ip, frontend.port, this.#externalEndpoints())
+    if (this.#port.external === 'drop') this.addMember('SLUICE-DROP-EXTERNAL', this.#memberText(frontend))
     this.entries.push(addressEntry(frontend.ip))
   }
 
-  /** Without an endpoint here, the node itself and its pods still reach those elsewhere; the rules drop everybody else. */
-  #externalEndpoints(): readonly Endpoint[] {
-    const { external, cluster, local } = this.#port
-    return external === 'reject' ? [] : external === 'local' ? local : cluster
+  #internalEndpoints(): readonly Endpoint[] {
+    const { internal, cluster, local } = this.#port
+    if (internal === 'cluster') return cluster
+    return internal === 'local' ? local : []
   }
 
-  /** Without destinations the kernel refuses: it answers that the port is unreachable. */
-  #server(ip: string, number: number, endpoints: readonly Endpoint[], nodePort = false): void {
+  /** Without an endpoint on this node, the node and its pods still reach endpoints on other nodes; the rules drop all other clients. */
+  #externalEndpoints(): readonly Endpoint[] {
+    const { external, cluster, local } = this.#port
+    if (external === 'reject') return []
+    return external === 'local' ? local : cluster
+  }
+
+  /** Without destinations the kernel refuses clients: it answers that the port is unreachable. */
+  #addServer(ip: string, number: number, endpoints: readonly Endpoint[], isNodePort = false): void {
     const { family, protocol, affinitySeconds, name } = this.#port
-    const scheduler = weighted(this.#scheduler, endpoints)
+    const scheduler = chooseWeighted(this.#scheduler, endpoints)
     const persistent = affinitySeconds > 0 ? flag.persistent : 0
     const server: Service = {
       family,
@@ -127,7 +133,7 @@ class Draft {
     const destinations = endpoints.map((one) => ({ ip: one.ip, port: one.port, weight: one.weight ?? 1 }))
     const key = serverKey(server)
     const entry: ServerEntry = {
-      id: nodePort ? nodePortId(key) : exactId(key),
+      id: isNodePort ? nodePortId(key) : exactId(key),
       kind: 'server',
       digest: serverDigest(server, destinations),
       server,
@@ -137,13 +143,13 @@ class Draft {
     this.entries.push(entry)
   }
 
-  #at({ ip, port }: { readonly ip: string; readonly port: number }): string {
+  #memberText({ ip, port }: { readonly ip: string; readonly port: number }): string {
     return `${ip},${this.#port.protocol}:${port}`
   }
 }
 
-/** Round robin and least connections know no weights; their twins do. */
-function weighted(scheduler: string, endpoints: readonly Endpoint[]): string {
+/** Round robin and least connections ignore weights; wrr and wlc are the same schedulers with weights. */
+function chooseWeighted(scheduler: string, endpoints: readonly Endpoint[]): string {
   if (scheduler !== 'rr' && scheduler !== 'lc') return scheduler
   return endpoints.some(({ weight = 1 }) => weight !== 1) ? `w${scheduler}` : scheduler
 }

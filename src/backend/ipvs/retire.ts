@@ -1,7 +1,8 @@
-// Makes room for another mode that serves already: what nobody uses any more goes at once, servers with connections when those have ended.
+// Makes room for another mode that already serves: removes unused servers at once, and servers with connections when those have ended.
 //
-// New connections do not come here: other modes translate their destination before the packets reach IPVS. Those that IPVS has made live in its own
-// table and need their server, and its address on the device, until they end. Their masquerading is in conntrack and needs no rule.
+// New connections do not reach IPVS: other modes translate their destination before that. Connections that IPVS made live in its own table
+// and need their server, and its address on the device, until they end. Their masquerading is in conntrack and needs no rule.
+// How single destinations drain while ipvs mode runs is in kernel/drain.ts.
 
 import { type Family, hostPort } from '../../lib/ip.ts'
 import { ConntrackTable } from '../../sys/netlink/conntrack.ts'
@@ -9,10 +10,8 @@ import type { TrackedFlow } from '../../sys/netlink/conntrack-codec.ts'
 import { command, protocolNumbers, type Service } from '../../sys/netlink/ipvs.ts'
 import type { Retire } from '../backend.ts'
 import { cleanupIpvs, removeAllRules } from './cleanup.ts'
-import { DeviceAddresses } from './device-addresses.ts'
-import { Ipsets } from './ipsets.ts'
-import { IpvsNetlink } from './ipvs-netlink.ts'
-import { isOurs, outside } from './ownership.ts'
+import type { IpvsNetlink } from './kernel/ipvs-netlink.ts'
+import { withOwnServers } from './kernel/own-servers.ts'
 
 export const retireIpvs: Retire = async (log, again, spared = { cidrs: [] }) => {
   const busy = (await retireFamily(4, spared.cidrs)) + (await retireFamily(6, spared.cidrs))
@@ -21,47 +20,27 @@ export const retireIpvs: Retire = async (log, again, spared = { cidrs: [] }) => 
     return true
   }
   if (!again) {
-    log.info('virtual servers stay until their connections have ended', { count: busy })
+    log.info('Virtual servers stay until their connections have ended', { count: busy })
     await removeAllRules(log)
   }
   return false
 }
 
-/** Returns how many servers are still in use. */
-async function retireFamily(family: Family, spared: readonly string[]): Promise<number> {
-  const members = new Ipsets(family)
-  const addresses = new DeviceAddresses(family, () => undefined)
-  try {
-    const held = await members.read({})
-    await addresses.read({})
-    // Without sets and addresses nothing can be ours, and the module need not be loaded to see that.
-    if (held.length === 0 && addresses.bound.size === 0) return 0
-    const kernel = await IpvsNetlink.open()
-    if (kernel === undefined) return 0
-    try {
-      const ids = new Set(held.map(({ id }) => id))
-      const services = (await kernel.services({})).filter((server) => server.family === family)
-      const included = outside(spared)
-      const ours = services.filter((server) => included(server.ip) && isOurs(server, addresses.bound, ids))
-      const busy = await drain(kernel, ours)
-      const needed = new Set(busy.map(({ ip }) => ip))
-      await addresses.unbind(
-        [...addresses.bound].filter((ip) => !needed.has(ip)),
-        {},
-      )
-      await forgetFlows(family, ours)
-      return busy.length
-    } finally {
-      kernel.close()
-    }
-  } finally {
-    members.close()
-    addresses.close()
-  }
+/** Returns how many servers still have connections. */
+async function retireFamily(family: Family, sparedCidrs: readonly string[]): Promise<number> {
+  const busy = await withOwnServers(family, sparedCidrs, async ({ kernel, servers, addresses }) => {
+    const drained = await drainServers(kernel, servers)
+    const needed = new Set(drained.map(({ ip }) => ip))
+    const unneeded = [...addresses.bound].filter((ip) => !needed.has(ip))
+    await addresses.unbind(unneeded, {})
+    await deleteUdpFlows(family, servers)
+    return drained.length
+  })
+  return busy ?? 0
 }
 
-/** Deletes servers without connections; the others rest, and are returned. */
-async function drain(kernel: IpvsNetlink, servers: readonly Service[]): Promise<readonly Service[]> {
+/** Deletes servers without connections. All others get weight 0, and are returned. */
+async function drainServers(kernel: IpvsNetlink, servers: readonly Service[]): Promise<readonly Service[]> {
   const requests = kernel.requests<string>('retire virtual servers', {})
   const busy: Service[] = []
   for (const server of servers) {
@@ -75,13 +54,13 @@ async function drain(kernel: IpvsNetlink, servers: readonly Service[]): Promise<
       if (weight > 0) requests.destination(command.setDestination, server.ip, server, { ip, port, weight: 0 })
     }
   }
-  // Gone already: just as well.
+  // The kernel refuses to delete what is gone already, which is fine.
   await requests.send()
   return busy
 }
 
-/** UDP has no connections to wait for; but a flow that IPVS began would not be translated by others while conntrack remembers it. */
-async function forgetFlows(family: Family, servers: readonly Service[]): Promise<void> {
+/** UDP has no connections to wait for, but another mode does not translate a flow that IPVS began while conntrack remembers the flow. */
+async function deleteUdpFlows(family: Family, servers: readonly Service[]): Promise<void> {
   const gone = new Set(servers.filter(({ protocol }) => protocol === 'udp').map(({ ip, port }) => hostPort(ip, port)))
   if (gone.size === 0) return
   const table = new ConntrackTable()

@@ -1,15 +1,15 @@
-// The ipsets of the ipvs mode, by the names that kube-proxy gives them, and those of our own. Pure.
+// The names, types and comments of the ipsets: kube-proxy's and two of our own. Their members in the kernel are in kernel/ipsets.ts. Pure.
 
 import type { Family } from '../../lib/ip.ts'
 import type { SetSpec, SetType } from '../../sys/netlink/ipset.ts'
 
-interface Known {
+interface SetDefinition {
   readonly type: SetType
-  /** Said in the rules that use it. */
+  /** Written into the rules that use the set. */
   readonly comment: string
 }
 
-const known = {
+const definitions = {
   'KUBE-LOOP-BACK': {
     type: 'hash:ip,port,ip',
     comment: 'Kubernetes endpoints dst ip:port, source ip for solving hairpin purpose',
@@ -63,7 +63,7 @@ const known = {
   },
   'KUBE-HEALTH-CHECK-NODE-PORT': { type: 'bitmap:port', comment: 'Kubernetes health check node port' },
   'KUBE-IPVS-IPS': { type: 'hash:ip', comment: 'Addresses on the ipvs interface' },
-  // Ours: what kube-proxy's ipvs mode lets through where its other modes drop.
+  // Our own, for traffic that kube-proxy drops in its other modes and lets through in its ipvs mode.
   'SLUICE-DROP-INTERNAL': {
     type: 'hash:ip,port',
     comment: 'cluster ip + port with internalTrafficPolicy=Local and no endpoint here',
@@ -72,23 +72,27 @@ const known = {
     type: 'hash:ip,port',
     comment: 'external ip + port with externalTrafficPolicy=Local and no endpoint here',
   },
-} as const satisfies Readonly<Record<string, Known>>
+} as const satisfies Readonly<Record<string, SetDefinition>>
 
-export type SetName = keyof typeof known
+export type SetName = keyof typeof definitions
 
 /** The kernel's limit, without the NUL. */
-const longestName = 31
+const maxNameLength = 31
 
-/** The name in a family: IPv6 has its own. */
+/** The name of the set in a family: IPv6 has sets of its own. */
 export const setName = (name: SetName, family: Family): string =>
-  family === 4 ? name : name.replace(/^(KUBE|SLUICE)-/, '$1-6-').slice(0, longestName)
+  family === 4 ? name : name.replace(/^(KUBE|SLUICE)-/, '$1-6-').slice(0, maxNameLength)
 
-export const setComment = (name: SetName): string => known[name].comment
+export const setComment = (name: SetName): string => definitions[name].comment
 
-export const setsOf = (family: Family): readonly SetSpec[] =>
-  (Object.keys(known) as SetName[]).map((name) => ({ name: setName(name, family), type: known[name].type, family }))
+export const listSets = (family: Family): readonly SetSpec[] =>
+  (Object.keys(definitions) as SetName[]).map((name) => ({
+    name: setName(name, family),
+    type: definitions[name].type,
+    family,
+  }))
 
-/** Whose members name virtual servers by address and port. */
+/** The sets whose members name virtual servers by address and port. */
 export const serverSets: readonly SetName[] = [
   'KUBE-CLUSTER-IP',
   'KUBE-EXTERNAL-IP',

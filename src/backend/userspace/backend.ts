@@ -3,7 +3,8 @@
 import { ProxyError } from '../../lib/errors.ts'
 import { type Family, isLoopback } from '../../lib/ip.ts'
 import type { Backend, Settings } from '../backend.ts'
-import { findPrograms, type Programs, usableFamilies } from '../iptables-kit/programs.ts'
+import { findPrograms, usableFamilies } from '../iptables-kit/flavour.ts'
+import type { ProgramSet } from '../iptables-kit/programs.ts'
 import type { UserspaceEntry } from './entries.ts'
 import { FdBudget, raiseOpenFileLimit } from './fd-budget.ts'
 import { base, plan } from './plan.ts'
@@ -12,7 +13,7 @@ import { UserspaceTarget } from './target.ts'
 export function userspace(settings: Pick<Settings, 'syncPeriodMs' | 'userspace'>): Backend<UserspaceEntry> {
   const budget = new FdBudget()
   const targets = new Map<Family, UserspaceTarget>()
-  let found: Promise<Programs> | undefined
+  let found: Promise<ProgramSet> | undefined
   /** Of the process, not of a family. */
   let raised: Promise<void> | undefined
   return {

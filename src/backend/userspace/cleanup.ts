@@ -7,7 +7,8 @@ import { systemClock } from '../../lib/time.ts'
 import { runProgram } from '../../sys/process/exec.ts'
 import type { Cleanup } from '../backend.ts'
 import { canary } from '../iptables-kit/chains.ts'
-import { IptablesPrograms, legacyTables, listPrograms, type Programs, programName } from '../iptables-kit/programs.ts'
+import { legacyTables, listPrograms } from '../iptables-kit/flavour.ts'
+import { IptablesPrograms, type ProgramSet, programName } from '../iptables-kit/programs.ts'
 import { ownChains, type PortalTable } from './portal-chains.ts'
 
 /** Those with our chains before the one in which there is only a canary. */
@@ -21,8 +22,8 @@ export const cleanupUserspace: Cleanup = async (log) => {
   if (errors.length > 0) throw new ProxyError('iptables-cleanup', `userspace leftovers remain: ${errors.join('; ')}`)
 }
 
-async function cleanFamily(programs: Programs, family: Family, log: Logger): Promise<readonly string[]> {
-  const tools = new IptablesPrograms({ programs, family, log, clock: systemClock, patienceMs: 30_000 })
+async function cleanFamily(programs: ProgramSet, family: Family, log: Logger): Promise<readonly string[]> {
+  const tools = new IptablesPrograms({ set: programs, family, log, clock: systemClock, lockTimeoutMs: 30_000 })
   const legacy = programs.flavour === 'legacy' ? legacyTables(family) : undefined
   const errors: string[] = []
   let ours = false

@@ -1,15 +1,15 @@
 // Opens listeners, then writes the chains that lead to them; closes what is no longer wanted only after nothing leads there.
 
 import { networkInterfaces } from 'node:os'
-import { describeError, ProxyError } from '../../lib/errors.ts'
+import { ProxyError } from '../../lib/errors.ts'
 import { canonicalIp, type Family, familyOf, isLinkLocal6, isLoopback, isUnspecified } from '../../lib/ip.ts'
 import { ExecError } from '../../sys/process/exec.ts'
 import type { Applied, Changes, Held, OpenContext, RefusedEntry, Settings, Target, Wanted } from '../backend.ts'
-import { suspectLines } from '../iptables/restore.ts'
 import { canary } from '../iptables-kit/chains.ts'
 import { DriftWatch } from '../iptables-kit/drift-watch.ts'
-import { type Culprit, type IsolationFailure, isolate } from '../iptables-kit/isolate.ts'
-import { IptablesPrograms, type Programs } from '../iptables-kit/programs.ts'
+import { type IsolationFailure, isolate } from '../iptables-kit/isolate.ts'
+import { IptablesPrograms, type ProgramSet } from '../iptables-kit/programs.ts'
+import { suspectLines } from '../iptables-kit/restore-text.ts'
 import { type ChainUses, openTableReader, type TableReader } from '../iptables-kit/table-reader.ts'
 import type { DescriptorBudget } from '../relay/relay.ts'
 import { listenerId, type PortalRulesEntry, type RelayListenerEntry, reaches, type UserspaceEntry } from './entries.ts'
@@ -29,7 +29,7 @@ import { RelayListeners } from './relay-listeners.ts'
 
 export interface UserspaceTargetOptions {
   readonly context: OpenContext
-  readonly programs: Programs
+  readonly programs: ProgramSet
   readonly budget: DescriptorBudget
   readonly settings: Pick<Settings, 'syncPeriodMs' | 'userspace'>
 }
@@ -62,14 +62,14 @@ export class UserspaceTarget implements Target<UserspaceEntry> {
     const { family, log, clock } = context
     this.#context = context
     this.#settings = settings
-    this.#tools = new IptablesPrograms({ programs, family, log, clock, patienceMs: settings.syncPeriodMs })
+    this.#tools = new IptablesPrograms({ set: programs, family, log, clock, lockTimeoutMs: settings.syncPeriodMs })
     this.#sight = openTableReader(this.#tools, family)
     const { portRange, udpTimeoutMs: udpIdleMs } = settings.userspace
     this.#listeners = new RelayListeners({ portRange, udpIdleMs, budget, clock, log })
     const { onDrift } = context
     const expected = () => this.#uses
-    const parts = () => partsOf(this.#uses)
-    this.#watch = new DriftWatch({ sight: this.#sight, expected, parts, hooks, onDrift, clock, log })
+    const legacyEntries = () => partsOf(this.#uses)
+    this.#watch = new DriftWatch({ reader: this.#sight, expected, legacyEntries, hooks, onDrift, clock, log })
   }
 
   /** Our own listeners, which nobody can tamper with. Rules carry no digest, so they are in doubt and will be written. */
@@ -152,10 +152,9 @@ export class UserspaceTarget implements Target<UserspaceEntry> {
       return []
     }
     this.#written = undefined
-    const before = await this.#watch.pause()
     const commits = this.#tools.commits
-    let culprits: readonly Culprit<PortalRulesEntry>[] = []
     try {
+      await this.#watch.beginWrite()
       let missing = seen === undefined ? undefined : await this.#missing(seen, signal)
       this.#rules = kept
       const attempt = async (some: readonly PortalRulesEntry[]) => {
@@ -165,22 +164,16 @@ export class UserspaceTarget implements Target<UserspaceEntry> {
         else if (missing !== undefined) missing = await this.#missing(await this.#sight.readUses(signal), signal)
         return failure
       }
-      culprits = await isolate(fresh, { attempt, mentions })
+      const refusals = await isolate(fresh, { attempt, mentions })
       this.#due = false
       this.#seen = undefined
+      const write = { commits: this.#tools.commits - commits, full: seen !== undefined, clean: refusals.length === 0 }
+      await this.#watch.endWrite(write, signal)
+      return refusals.map(({ item, error }) => ({ id: item.id, error }))
     } catch (error) {
-      this.#watch.abandon()
+      this.#watch.abandonWrite()
       throw error
     }
-    try {
-      const certain = culprits.length > 0 ? undefined : before
-      await this.#watch.resume(certain, this.#tools.commits - commits, seen !== undefined, signal)
-    } catch (error) {
-      signal.throwIfAborted()
-      this.#watch.abandon()
-      this.#context.log.warn('cannot look after our rules', { error: describeError(error) })
-    }
-    return culprits.map(({ one, error }) => ({ id: one.id, error }))
   }
 
   /** Undefined if the kernel has these rules now. */
@@ -238,7 +231,7 @@ export class UserspaceTarget implements Target<UserspaceEntry> {
     for (const hook of hooks) {
       const used = (uses.get(`${hook.table} ${hook.to}`) ?? 0) > 0
       const rule = [hook.from, '-t', hook.table, ...hookArgs(hook)]
-      if (!used || !(await this.#tools.ask(['-C', ...rule], signal))) absent.push(hook)
+      if (!used || !(await this.#tools.succeeds(['-C', ...rule], signal))) absent.push(hook)
     }
     return { hooks: absent, canaries: canaryTables.filter((table) => !uses.has(`${table} ${canary}`)) }
   }

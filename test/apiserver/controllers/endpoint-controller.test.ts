@@ -4,21 +4,8 @@ import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { endpointsOf, planSlices } from '../../../src/apiserver/controllers/endpoint-slices.ts'
 import type { ApiServer } from '../../../src/apiserver/start.ts'
 import { type Clock, systemClock } from '../../../src/lib/time.ts'
-import {
-  ask,
-  type Body,
-  patch,
-  pod,
-  pods,
-  post,
-  put,
-  service,
-  services,
-  slice,
-  slices,
-  start,
-  until,
-} from '../test-server.ts'
+import { until } from '../../support/until.ts'
+import { ask, type Body, patch, pod, pods, post, put, service, services, slice, slices, start } from '../test-server.ts'
 
 let server: ApiServer
 /** Added to the time of the system: tests do not wait for hours. */

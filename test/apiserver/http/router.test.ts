@@ -7,7 +7,8 @@ import { parse } from 'yaml'
 import { covers, selfSigned } from '../../../src/apiserver/http/certificate.ts'
 import { type ApiServer, startApiServer } from '../../../src/apiserver/start.ts'
 import { silentLogger } from '../../../src/lib/log.ts'
-import { ask, patch, post, put, service, services, slice, slices, start, until } from '../test-server.ts'
+import { until } from '../../support/until.ts'
+import { ask, patch, post, put, service, services, slice, slices, start } from '../test-server.ts'
 
 let server: ApiServer
 beforeAll(async () => {

@@ -6,7 +6,8 @@ import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import type { ApiServer } from '../../../src/apiserver/start.ts'
 import type { Logger } from '../../../src/lib/log.ts'
 import { silentLogger } from '../../../src/lib/log.ts'
-import { ask, folder, services, start, until } from '../test-server.ts'
+import { until } from '../../support/until.ts'
+import { ask, folder, services, start } from '../test-server.ts'
 
 let base: ReturnType<typeof folder>
 let directory: string

@@ -6,13 +6,8 @@ import { WrittenRules } from '../../../src/backend/iptables/written.ts'
 import { jumps, savedJump } from '../../../src/backend/iptables-kit/chains.ts'
 import { DriftWatch } from '../../../src/backend/iptables-kit/drift-watch.ts'
 import type { IptablesPrograms } from '../../../src/backend/iptables-kit/programs.ts'
-import {
-  countUses,
-  OwnChainsSaved,
-  type OwnChanges,
-  openTableReader,
-  type TableReader,
-} from '../../../src/backend/iptables-kit/table-reader.ts'
+import { countUses, SavedServiceChains } from '../../../src/backend/iptables-kit/saved-uses.ts'
+import { type OwnChange, openTableReader, type TableReader } from '../../../src/backend/iptables-kit/table-reader.ts'
 import { silentLogger } from '../../../src/lib/log.ts'
 import { endpoint, service, slice, tcp } from '../../support/builders.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
@@ -52,9 +47,9 @@ class Eyes implements TableReader {
       }),
     )
     this.watch = new DriftWatch({
-      sight: this,
+      reader: this,
       expected: () => this.book.uses(),
-      parts: () => this.book.parts(),
+      legacyEntries: () => this.book.legacyEntries(),
       written: () => ({ rules: this.book.rules(), uses: this.book.sharedUses() }),
       hooks: jumps,
       onDrift: (culprit) => this.told.push(culprit),
@@ -64,7 +59,7 @@ class Eyes implements TableReader {
   }
 
   version = async () => String(this.generation)
-  onlyOwn = (before: string, after: string, { commits }: OwnChanges) => Number(after) === Number(before) + commits
+  isOwnChange = (before: string, after: string, { commits }: OwnChange) => Number(after) === Number(before) + commits
   readUses = async () => {
     this.looks++
     if (this.lookMs > 0) await new Promise<void>((resolve) => this.clock.after(this.lookMs, resolve))
@@ -77,7 +72,7 @@ class Eyes implements TableReader {
     return { uses, jumps: this.jumps }
   }
   matches?: NonNullable<TableReader['matches']>
-  readChains = async () => ({ ...(await this.readUses()), own: new OwnChainsSaved() })
+  readChains = async () => ({ ...(await this.readUses()), serviceChains: new SavedServiceChains() })
   close = () => {}
 
   /** Somebody changes something. */
@@ -87,9 +82,9 @@ class Eyes implements TableReader {
   }
 
   async write(full = false, commits = 2): Promise<void> {
-    const before = await this.watch.pause()
+    await this.watch.beginWrite()
     this.generation += commits
-    await this.watch.resume(before, commits, full, signal)
+    await this.watch.endWrite({ commits, full, clean: true }, signal)
   }
 
   async pass(ms: number): Promise<void> {
@@ -111,7 +106,7 @@ describe('the watch', () => {
     const jumps = new Set<string>()
     const saved = `*nat\n:PREROUTING ACCEPT [0:0]\n:KUBE-A - [0:0]\n:KUBE-B - [0:0]
 -A PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-A\n-A KUBE-A -m comment --comment "x -j KUBE-B" -j KUBE-B\n-A KUBE-A -j RETURN\nCOMMIT\n`
-    countUses(saved, { uses, jumps, own: undefined, table: '' })
+    countUses(saved, { uses, jumps, serviceChains: undefined, table: '' })
     expect(Object.fromEntries(uses)).toEqual({ 'nat PREROUTING': 1, 'nat KUBE-A': 3, 'nat KUBE-B': 1 })
     expect([...jumps]).toEqual(['nat -A PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-A'])
   })
@@ -178,10 +173,10 @@ describe('the watch', () => {
   it('notices what others did during our own write', async () => {
     const eyes = new Eyes()
     await eyes.write(true)
-    const before = await eyes.watch.pause()
+    await eyes.watch.beginWrite()
     eyes.change('nat KUBE-SEP-A', undefined)
     eyes.generation += 2
-    await eyes.watch.resume(before, 2, false, signal)
+    await eyes.watch.endWrite({ commits: 2, full: false, clean: true }, signal)
     await eyes.pass(1000)
     expect(eyes.told).toHaveLength(1)
   })
@@ -191,10 +186,10 @@ describe('the watch', () => {
     await eyes.write(true)
     eyes.change('nat KUBE-SERVICES', -1)
     await eyes.pass(1000)
-    const before = await eyes.watch.pause()
+    await eyes.watch.beginWrite()
     eyes.generation += 2
     eyes.change('nat KUBE-SERVICES', 1)
-    await eyes.watch.resume(before, 2, true, signal)
+    await eyes.watch.endWrite({ commits: 2, full: true, clean: true }, signal)
     expect(eyes.told).toHaveLength(2)
     eyes.changed.clear()
     await eyes.write(true)
@@ -206,10 +201,10 @@ describe('the watch', () => {
 
   it('notices what others did during a full write', async () => {
     const eyes = new Eyes()
-    const before = await eyes.watch.pause()
+    await eyes.watch.beginWrite()
     eyes.generation += 2
     eyes.change('nat KUBE-SERVICES', 1)
-    await eyes.watch.resume(before, 2, true, signal)
+    await eyes.watch.endWrite({ commits: 2, full: true, clean: true }, signal)
     await eyes.pass(1000)
     expect(eyes.told).toHaveLength(1)
   })
@@ -217,9 +212,9 @@ describe('the watch', () => {
   it('notices after a write that failed', async () => {
     const eyes = new Eyes()
     await eyes.write(true)
-    await eyes.watch.pause()
+    await eyes.watch.beginWrite()
     eyes.change('nat KUBE-SEP-A', undefined)
-    eyes.watch.abandon()
+    eyes.watch.abandonWrite()
     await eyes.pass(1000)
     expect(eyes.told).toHaveLength(1)
   })
@@ -264,9 +259,9 @@ describe('the watch', () => {
     await eyes.pass(1000)
     for (let i = 0; i < 4; i++) {
       expect(eyes.watch.drifted).toBe(true)
-      const before = await eyes.watch.pause()
+      await eyes.watch.beginWrite()
       eyes.generation += 3
-      await eyes.watch.resume(before, 2, true, signal)
+      await eyes.watch.endWrite({ commits: 2, full: true, clean: true }, signal)
     }
     expect(eyes.watch.drifted).toBe(false)
   })
@@ -325,7 +320,7 @@ describe('a saved table', () => {
   }
 
   const matches = async (book: WrittenRules, saved: string) => {
-    const tools = { programs: { flavour: 'legacy' }, saveAll: async (visit: (lines: string) => void) => visit(saved) }
+    const tools = { set: { flavour: 'legacy' }, saveAll: async (visit: (lines: string) => void) => visit(saved) }
     const sight = openTableReader(tools as unknown as IptablesPrograms, 4)
     return await sight.matches?.({ rules: book.rules(), uses: book.sharedUses() })
   }

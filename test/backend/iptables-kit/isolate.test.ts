@@ -39,7 +39,7 @@ describe('isolate', () => {
           const one = kernel(new Set(bad), tells)
           const culprits = await isolate(all, one)
           const refused = all.filter((n) => bad.includes(n))
-          expect(culprits.map((culprit) => culprit.one).toSorted()).toEqual(refused.toSorted())
+          expect(culprits.map((culprit) => culprit.item).toSorted()).toEqual(refused.toSorted())
           expect([...one.accepted].toSorted()).toEqual(all.filter((n) => !bad.includes(n)).toSorted())
           expect(one.written().toSorted()).toEqual([...one.accepted].toSorted())
         },

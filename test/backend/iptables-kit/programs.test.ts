@@ -5,7 +5,8 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { leftovers } from '../../../src/backend/iptables/cleanup.ts'
-import { atLeast, findPrograms, IptablesPrograms } from '../../../src/backend/iptables-kit/programs.ts'
+import { findPrograms } from '../../../src/backend/iptables-kit/flavour.ts'
+import { atLeast, IptablesPrograms } from '../../../src/backend/iptables-kit/programs.ts'
 import { createLogger } from '../../../src/lib/log.ts'
 import { systemClock } from '../../../src/lib/time.ts'
 
@@ -65,7 +66,7 @@ describe('the flavour', () => {
     flavour('-legacy', legacy, rules)
     flavour('-nft', nft, '', ':KUBE-IPTABLES-HINT - [0:0]')
     expect((await findPrograms(log)).flavour).toBe('nft')
-    expect(said).toContain('both flavours of iptables hold rules')
+    expect(said).toContain('Both flavours of iptables hold rules')
     said = ''
     flavour('-nft', nft, '', ':KUBE-KUBELET-CANARY - [0:0]')
     flavour('-legacy', legacy, '')
@@ -78,18 +79,18 @@ describe('the flavour', () => {
     flavour('-legacy', legacy, '-A INPUT -j A')
     flavour('-nft', nft, rules)
     expect((await findPrograms(log)).flavour).toBe('nft')
-    expect(said).toContain('both flavours')
+    expect(said).toContain('Both flavours')
   })
 })
 
 describe('running', () => {
-  const tools = (version: [number, number, number], patienceMs = 0) =>
+  const tools = (version: [number, number, number], lockTimeoutMs = 0) =>
     new IptablesPrograms({
-      programs: { flavour: 'legacy', suffix: '', version },
+      set: { flavour: 'legacy', suffix: '', version },
       family: 4,
       log,
       clock: systemClock,
-      patienceMs,
+      lockTimeoutMs,
     })
 
   it('waits for the lock as far as the version can', async () => {
@@ -97,8 +98,8 @@ describe('running', () => {
     script('iptables', `echo "$@" >> ${out}`)
     script('iptables-restore', `echo "restore $@" >> ${out}`)
     process.env.PATH = `${folder}:${path}`
-    await tools([1, 8, 9]).ask(['-S', 'X'])
-    await tools([1, 4, 21]).ask(['-S', 'X'])
+    await tools([1, 8, 9]).succeeds(['-S', 'X'])
+    await tools([1, 4, 21]).succeeds(['-S', 'X'])
     await tools([1, 8, 9]).restore('*nat\nCOMMIT\n')
     await tools([1, 6, 1]).restore('*nat\nCOMMIT\n')
     expect(readFileSync(out, 'utf8').trim().split('\n')).toEqual([
@@ -123,7 +124,7 @@ describe('running', () => {
     process.env.PATH = `${folder}:${path}`
     const patient = tools([1, 8, 9], 60_000)
     await patient.restore('*filter\nCOMMIT\n*nat\nCOMMIT\n')
-    expect(said).toContain('waiting for the lock of iptables')
+    expect(said).toContain('Waiting for the xtables lock')
     expect(patient.commits).toBe(2)
   })
 

@@ -1,10 +1,10 @@
 import { expect, it } from 'vitest'
-import { RestoreInput } from '../../../src/backend/iptables-kit/restore-input.ts'
+import { createRestoreBuffer, RestoreInput } from '../../../src/backend/iptables-kit/restore-input.ts'
 import { MemoryFile } from '../../../src/sys/process/memory-file.ts'
 
 it('is the text in pieces, and knows how many rules and tables there are', () => {
   const sheet = new MemoryFile('rules')
-  const paper = new RestoreInput(sheet)
+  const paper = new RestoreInput(sheet, createRestoreBuffer())
   let text = ''
   const add = (lines: string) => {
     paper.add(lines)

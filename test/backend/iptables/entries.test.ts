@@ -3,7 +3,7 @@
 import { expect, it } from 'vitest'
 import { chainsOf, type IptEntry, partsOf, sameRules } from '../../../src/backend/iptables/entries.ts'
 import { WrittenRules } from '../../../src/backend/iptables/written.ts'
-import { countUses, OwnChainsSaved } from '../../../src/backend/iptables-kit/table-reader.ts'
+import { countUses, SavedServiceChains } from '../../../src/backend/iptables-kit/saved-uses.ts'
 import { endpoint, service, slice, tcp } from '../../support/builders.ts'
 import { WriterHarness } from './writer-harness.ts'
 
@@ -49,8 +49,8 @@ it('tells from saved tables whether all chains are known, and else which ones th
   const book = new WrittenRules()
   book.put(entry)
   const look = (...chains: string[]) => {
-    const own = new OwnChainsSaved()
-    const counted = { uses: new Map<string, number>(), jumps: new Set<string>(), own, table: '' }
+    const serviceChains = new SavedServiceChains()
+    const counted = { uses: new Map<string, number>(), jumps: new Set<string>(), serviceChains, table: '' }
     const lines = [
       ':PREROUTING ACCEPT [0:0]',
       ...chains.map((chain) => `:${chain} - [0:0]`),
@@ -60,17 +60,17 @@ it('tells from saved tables whether all chains are known, and else which ones th
     countUses('*filter\n:KUBE-SEP-OTHERTABLE - [0:0]\nCOMMIT\n*nat\n', counted)
     // In pieces, as they come.
     for (let at = 0; at < lines.length; at += 2) countUses(`${lines.slice(at, at + 2).join('\n')}\n`, counted)
-    return own
+    return serviceChains
   }
   const chains = chainsOf(entry)
   expect(chains).toHaveLength(4)
-  expect(look(...chains, 'CNI-X', 'KUBE-SERVICES').tally.equals(book.tally)).toBe(true)
-  expect(look(...chains.toReversed()).tally.equals(book.tally)).toBe(true)
+  expect(look(...chains, 'CNI-X', 'KUBE-SERVICES').checksum.equals(book.chainChecksum)).toBe(true)
+  expect(look(...chains.toReversed()).checksum.equals(book.chainChecksum)).toBe(true)
   for (const other of [chains.slice(1), [...chains, 'KUBE-SEP-MORE'], [...chains.slice(1), 'KUBE-SEP-OTHER']]) {
     const seen = look('CNI-A', ...other, 'KUBE-SERVICES', 'CNI-X')
-    expect(seen.tally.equals(book.tally)).toBe(false)
+    expect(seen.checksum.equals(book.chainChecksum)).toBe(false)
     expect(seen.names()).toEqual(other)
   }
   book.drop(entry.id)
-  expect(look().tally.equals(book.tally)).toBe(true)
+  expect(look().checksum.equals(book.chainChecksum)).toBe(true)
 })

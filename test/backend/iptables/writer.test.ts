@@ -3,8 +3,9 @@
 import { describe, expect, it } from 'vitest'
 import { strayChain } from '../../../src/backend/iptables/entries.ts'
 import { adapt } from '../../../src/backend/iptables/features.ts'
-import { composeJumps, suspectLines } from '../../../src/backend/iptables/restore.ts'
+import { composeJumps } from '../../../src/backend/iptables/restore.ts'
 import { jumps } from '../../../src/backend/iptables-kit/chains.ts'
+import { suspectLines } from '../../../src/backend/iptables-kit/restore-text.ts'
 import { ProxyError } from '../../../src/lib/errors.ts'
 import { ExecError } from '../../../src/sys/process/exec.ts'
 import { endpoint, service, slice, tcp } from '../../support/builders.ts'
@@ -151,7 +152,7 @@ describe('writing', () => {
     }
     expect(harness.text).not.toContain('ns/s1')
     expect(rulesOf(harness.text, 'KUBE-SERVICES')).toHaveLength(1)
-    expect(harness.book.lines('nat')).toBe(5)
+    expect(harness.book.ruleCount('nat')).toBe(5)
   })
 
   it('keeps count of rules and uses through any history', async () => {
@@ -166,7 +167,7 @@ describe('writing', () => {
     put(fresh, 2)
     await fresh.sync()
     expect([...harness.book.uses()].sort()).toEqual([...fresh.book.uses()].sort())
-    expect(harness.book.lines('nat')).toBe(fresh.text.slice(fresh.text.indexOf('*nat')).match(/^-A/gm)?.length)
+    expect(harness.book.ruleCount('nat')).toBe(fresh.text.slice(fresh.text.indexOf('*nat')).match(/^-A/gm)?.length)
     expect(harness.book.endpoints).toBe(6)
   })
 })

@@ -1,10 +1,10 @@
-// Which rules the cleanup removes, given what iptables-save prints.
+// Which rules cleanup removes from what iptables-save prints.
 
 import { expect, it } from 'vitest'
-import { removal } from '../../../src/backend/ipvs/cleanup.ts'
-import { savedJump } from '../../../src/backend/ipvs/rule-text.ts'
+import { composeRemoval } from '../../../src/backend/ipvs/cleanup.ts'
+import { printJump } from '../../../src/backend/ipvs/rule-text.ts'
 
-const jump = savedJump({
+const jump = printJump({
   table: 'nat',
   from: 'PREROUTING',
   to: 'KUBE-SERVICES',
@@ -14,7 +14,7 @@ const saved = (...lines: string[]): string => `*nat\n${lines.join('\n')}\nCOMMIT
 const own = [':KUBE-SERVICES - [0:0]', ':KUBE-MARK-MASQ - [0:0]', jump, '-A KUBE-SERVICES -p tcp -j KUBE-MARK-MASQ']
 
 it('empties our chains, then deletes jumps and chains', () => {
-  expect(removal('nat', saved(':PREROUTING ACCEPT [1:2]', ':CNI - [0:0]', ...own)).split('\n')).toEqual([
+  expect(composeRemoval('nat', saved(':PREROUTING ACCEPT [1:2]', ':CNI - [0:0]', ...own)).split('\n')).toEqual([
     '*nat',
     ':KUBE-SERVICES - [0:0]',
     ':KUBE-MARK-MASQ - [0:0]',
@@ -26,13 +26,16 @@ it('empties our chains, then deletes jumps and chains', () => {
   ])
 })
 
-it('leaves a chain that rules of others use, since the kernel would refuse everything', () => {
-  const text = removal('nat', saved(...own, ':KUBE-SVC-A - [0:0]', '-A KUBE-SVC-A ! -s 10.0.0.0/8 -j KUBE-MARK-MASQ'))
+it('keeps a chain that rules of others use, because the kernel would refuse the whole restore otherwise', () => {
+  const text = composeRemoval(
+    'nat',
+    saved(...own, ':KUBE-SVC-A - [0:0]', '-A KUBE-SVC-A ! -s 10.0.0.0/8 -j KUBE-MARK-MASQ'),
+  )
   expect(text).toContain(':KUBE-MARK-MASQ - [0:0]\n')
   expect(text).toContain('-X KUBE-SERVICES\n')
   expect(text).not.toContain('-X KUBE-MARK-MASQ')
 })
 
-it('does nothing where nothing is', () => {
-  expect(removal('nat', saved(':PREROUTING ACCEPT [1:2]', '-A PREROUTING -j CNI'))).toBe('')
+it('composes nothing where none of our chains exists', () => {
+  expect(composeRemoval('nat', saved(':PREROUTING ACCEPT [1:2]', '-A PREROUTING -j CNI'))).toBe('')
 })

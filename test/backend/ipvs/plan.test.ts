@@ -1,13 +1,11 @@
-// Service ports as virtual servers, set members and addresses; rules and sets as the tools of others expect them.
+// Plans service ports as virtual servers, set members and addresses, and checks the sets and rules that other tools look for.
 
 import { describe, expect, it } from 'vitest'
 import { base } from '../../../src/backend/ipvs/base.ts'
-import { type CounterReading, PortTotals } from '../../../src/backend/ipvs/counters.ts'
 import type { IpvsEntry, ServerEntry } from '../../../src/backend/ipvs/entries.ts'
-import { isOurs } from '../../../src/backend/ipvs/ownership.ts'
 import { plan } from '../../../src/backend/ipvs/plan.ts'
-import { rulesText } from '../../../src/backend/ipvs/rule-text.ts'
-import { setName, setsOf } from '../../../src/backend/ipvs/set-definitions.ts'
+import { composeRules } from '../../../src/backend/ipvs/rule-text.ts'
+import { listSets, setName } from '../../../src/backend/ipvs/set-definitions.ts'
 import { resolve } from '../../../src/model/resolve.ts'
 import type { ServiceRecord, SliceRecord } from '../../../src/model/types.ts'
 import { endpoint, frozen, service, slice, tcp, view } from '../../support/builders.ts'
@@ -24,7 +22,7 @@ const idsOf = (entries: readonly IpvsEntry[]) => entries.map(({ id }) => id)
 const digestOf = (entries: readonly IpvsEntry[], id: string) => entries.find((one) => one.id === id)?.digest
 
 describe('plan', () => {
-  it('serves a cluster IP like the example of ipvsadm: rr persistent 10800', () => {
+  it('plans a cluster IP with affinity as ipvsadm shows it: rr persistent 10800', () => {
     const entries = entriesOf(service({ affinitySeconds: 10_800 }), [slice([here, there])])
     expect(idsOf(entries)).toEqual([
       'server tcp 172.30.0.41:80',
@@ -35,7 +33,7 @@ describe('plan', () => {
     expect(digestOf(entries, 'server tcp 172.30.0.41:80')).toBe('rr 1 10800 10.180.0.1:80=1 10.180.2.1:80=1')
   })
 
-  it('puts every kind of frontend into the sets that tools look for', () => {
+  it('puts every kind of frontend into the sets that other tools look for', () => {
     const record = service({
       type: 'LoadBalancer',
       ports: [tcp(80, 'p80', 3001)],
@@ -59,7 +57,7 @@ describe('plan', () => {
     ])
   })
 
-  it('drops what a Local policy has no endpoint for, and keeps the endpoints elsewhere for the node itself', () => {
+  it('drops traffic under a Local policy without an endpoint here, and keeps endpoints of other nodes for the node itself', () => {
     const record = service({
       type: 'NodePort',
       ports: [tcp(80, 'p80', 3001)],
@@ -73,13 +71,13 @@ describe('plan', () => {
     expect(digestOf(entries, 'node-port tcp 192.168.0.2:3001')).toBe('rr 0 0 10.180.2.1:80=1')
   })
 
-  it('leaves the refusal of a service without endpoints to the kernel: a server without destinations', () => {
+  it('plans a server without destinations for a service without endpoints, so that the kernel refuses clients', () => {
     const entries = entriesOf(service({}), [])
     expect(digestOf(entries, 'server tcp 172.30.0.41:80')).toBe('rr 0 0 ')
     expect(idsOf(entries).some((id) => id.includes('DROP'))).toBe(false)
   })
 
-  it('serves node ports on every permitted address but loopback', () => {
+  it('plans node ports on every permitted address except loopback', () => {
     const all = view({
       nodePorts: {
         all: true,
@@ -93,7 +91,7 @@ describe('plan', () => {
     expect(ports).toEqual(['node-port tcp 192.168.0.2:3001', 'node-port tcp 192.168.1.2:3001'])
   })
 
-  it('takes scheduler and weights from the annotations, and a weighted scheduler where weights differ', () => {
+  it('uses the scheduler and the weights of the annotations, and a weighted scheduler where weights differ', () => {
     const slices = [slice([here], { key: 'ns1/a', weight: 3 }), slice([there], { key: 'ns1/b' })]
     const server = (record: ServiceRecord) =>
       entriesOf(record, slices).find((one): one is ServerEntry => one.kind === 'server') as ServerEntry
@@ -105,9 +103,9 @@ describe('plan', () => {
 })
 
 describe('base', () => {
-  it('has every set under the name that the kernel can hold', () => {
+  it('gives every set a name that the kernel accepts', () => {
     for (const family of [4, 6] as const) {
-      const names = setsOf(family).map(({ name }) => name)
+      const names = listSets(family).map(({ name }) => name)
       expect(new Set(names).size).toBe(19)
       expect(names.every((name) => name.length <= 31)).toBe(true)
     }
@@ -115,16 +113,16 @@ describe('base', () => {
     expect(setName('KUBE-NODE-PORT-LOCAL-SCTP-HASH', 6)).toBe('KUBE-6-NODE-PORT-LOCAL-SCTP-HAS')
   })
 
-  it('depends on the node alone, and on nothing else of it', () => {
+  it('changes the rules only with the settings of the node that matter', () => {
     const digest = (seen = node) => base(seen).find(({ kind }) => kind === 'rules')?.digest
     expect(digest(view({ zone: 'b', serviceCidrs: [] }))).toBe(digest())
     expect(digest(view({ masqueradeAll: true }))).not.toBe(digest())
     expect(digest(view({ local: { kind: 'prefix', prefix: 'veth' } }))).not.toBe(digest())
   })
 
-  it('masquerades cluster IP traffic by the detector there is', () => {
+  it('masquerades cluster IP traffic by the detector of the node', () => {
     const line = (seen: typeof node) =>
-      rulesText(seen)
+      composeRules(seen)
         .split('\n')
         .find((text) => /KUBE-SERVICES .*KUBE-CLUSTER-IP .*-j KUBE-MARK-MASQ/.test(text))
     const comment = '-m comment --comment "Kubernetes service cluster ip + port for masquerade purpose"'
@@ -135,66 +133,5 @@ describe('base', () => {
     expect(line(view({ local: undefined }))).toBe(rule('src,dst'))
     expect(line(view({ local: { kind: 'interface', name: 'cbr0' } }))).toBe(rule('dst,dst ! -i cbr0'))
     expect(line(view({ local: { kind: 'prefix', prefix: 'veth' } }))).toBe(rule('dst,dst ! -i veth+'))
-  })
-})
-
-describe('ownership', () => {
-  const server = {
-    family: 4,
-    protocol: 'tcp',
-    ip: '192.168.0.2',
-    port: 3001,
-    scheduler: 'rr',
-    flags: 0,
-    timeout: 0,
-  } as const
-
-  it('knows servers by our addresses and by our sets, and no others', () => {
-    const none = new Set<string>()
-    expect(isOurs(server, none, none)).toBe(false)
-    expect(isOurs(server, new Set(['192.168.0.2']), none)).toBe(true)
-    expect(isOurs(server, none, new Set(['member KUBE-NODE-PORT-TCP 3001']))).toBe(true)
-    expect(isOurs(server, none, new Set(['member KUBE-NODE-PORT-UDP 3001']))).toBe(false)
-    expect(isOurs(server, none, new Set(['member KUBE-EXTERNAL-IP 192.168.0.2,tcp:3001']))).toBe(true)
-  })
-})
-
-describe('counters', () => {
-  const one = (port: string, server: string, connections: number): CounterReading => ({
-    family: 4,
-    server,
-    port,
-    statistics: { connections, packetsIn: 2, packetsOut: 3, bytesIn: 4, bytesOut: 5 },
-  })
-  const shown = (totals: PortTotals, limit: number, ...readings: CounterReading[]) =>
-    totals.report(readings, limit).map(({ port, connections }) => `${port} ${connections}`)
-
-  it('sums the servers of a service port', () => {
-    const [a, b] = new PortTotals().report([one('ns/a', 'x', 1), one('ns/a', 'y', 2), one('ns/b', 'z', 9)], 5)
-    expect(a).toEqual({
-      family: 4,
-      port: 'ns/a',
-      connections: 3,
-      packetsIn: 4,
-      packetsOut: 6,
-      bytesIn: 8,
-      bytesOut: 10,
-    })
-    expect(b?.connections).toBe(9)
-  })
-
-  it('goes on counting when a server is made anew', () => {
-    const totals = new PortTotals()
-    expect(shown(totals, 5, one('ns/a', 'x', 7), one('ns/a', 'y', 100))).toEqual(['ns/a 107'])
-    expect(shown(totals, 5, one('ns/a', 'x', 2), one('ns/a', 'y', 101))).toEqual(['ns/a 110'])
-  })
-
-  it('tells the busiest by name and the rest as one, and neither ever shrinks', () => {
-    const totals = new PortTotals()
-    const [a, b, c] = ['ns/a', 'ns/b', 'ns/c'] as const
-    expect(shown(totals, 1, one(a, 'x', 3), one(b, 'y', 9), one(c, 'z', 1))).toEqual(['ns/b 9', 'others 4'])
-    // ns/a is the busiest now: what it counts from here on is its own.
-    expect(shown(totals, 1, one(a, 'x', 13), one(b, 'y', 9), one(c, 'z', 2))).toEqual(['ns/a 10', 'others 5'])
-    expect(shown(totals, 1, one(a, 'x', 14))).toEqual(['ns/a 11', 'others 5'])
   })
 })

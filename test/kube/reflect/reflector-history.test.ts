@@ -2,7 +2,7 @@
 
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { until } from '../../support/fast-clock.ts'
+import { until } from '../../support/until.ts'
 import { errorLine, FakeApi, type State } from '../fake-api.ts'
 import { ReflectorHarness } from '../reflector-harness.ts'
 import { hangUp, lines, refuse } from '../script-server.ts'

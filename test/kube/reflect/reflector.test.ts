@@ -1,6 +1,7 @@
 import { afterEach, describe, expect, it } from 'vitest'
 import type { ReflectorOptions } from '../../../src/kube/reflect/reflector.ts'
-import { fastClock, until } from '../../support/fast-clock.ts'
+import { fastClock } from '../../support/fast-clock.ts'
+import { until } from '../../support/until.ts'
 import { bookmark, errorLine, FakeApi, type FakeObject, type State } from '../fake-api.ts'
 import { ReflectorHarness } from '../reflector-harness.ts'
 import { type Answer, clientTo, connectionTo, hang, hangUp, json, lines, refuse } from '../script-server.ts'

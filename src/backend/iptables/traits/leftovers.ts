@@ -1,16 +1,19 @@
 // Finds the chains and jumps that a proxy in iptables mode has on this node. Removing them is in cleanup.ts.
 
 import { count } from '../../../lib/plural.ts'
-import { listPrograms, programName } from '../../iptables-kit/programs.ts'
+import { listPrograms } from '../../iptables-kit/flavour.ts'
+import { programName } from '../../iptables-kit/programs.ts'
 import { readSavedTable } from '../../iptables-kit/saved-table.ts'
 import type { Leftover, LeftoverTraits } from '../../proxy-mode.ts'
 import { cleanupIptables, leftovers } from '../cleanup.ts'
+import { readServices } from '../read-services.ts'
 
 export const iptablesLeftovers: LeftoverTraits = {
   find: findChains,
   cleanup: cleanupIptables,
   // kube-proxy's ipvs mode has chains of the same names.
   sharedWith: 'ipvs and iptables',
+  readServices,
 }
 
 async function findChains(): Promise<readonly Leftover[]> {

@@ -4,7 +4,7 @@ import { readFileSync } from 'node:fs'
 import { type Family, familyName } from '../../../lib/ip.ts'
 import type { Leftover, LeftoverTraits } from '../../proxy-mode.ts'
 import { cleanupIpvs } from '../cleanup.ts'
-import { Ipsets } from '../ipsets.ts'
+import { Ipsets } from '../kernel/ipsets.ts'
 import { retireIpvs } from '../retire.ts'
 
 export const ipvsLeftovers: LeftoverTraits = {

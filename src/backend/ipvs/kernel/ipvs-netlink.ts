@@ -1,8 +1,8 @@
-// IPVS in the kernel, over generic netlink: read servers and destinations, and send requests in batches.
+// Talks to IPVS over generic netlink: reads servers and destinations, and sends requests in batches.
 
-import { ProxyError } from '../../lib/errors.ts'
-import { AddressCache } from '../../sys/netlink/address-codec.ts'
-import { findFamily } from '../../sys/netlink/generic-netlink.ts'
+import { ProxyError } from '../../../lib/errors.ts'
+import { AddressCache } from '../../../sys/netlink/address-codec.ts'
+import { findFamily } from '../../../sys/netlink/generic-netlink.ts'
 import {
   command,
   type Destination,
@@ -19,25 +19,25 @@ import {
   writeService,
   writeServiceKey,
   writeTimeouts,
-} from '../../sys/netlink/ipvs.ts'
-import { AttributeReader } from '../../sys/netlink/message.ts'
-import type { MessageWriter } from '../../sys/netlink/message-writer.ts'
-import { errnoOf, malformed } from '../../sys/netlink/netlink-errors.ts'
-import { NetlinkSocket, type Wait } from '../../sys/netlink/socket.ts'
+} from '../../../sys/netlink/ipvs.ts'
+import { AttributeReader } from '../../../sys/netlink/message.ts'
+import type { MessageWriter } from '../../../sys/netlink/message-writer.ts'
+import { errnoOf, malformed } from '../../../sys/netlink/netlink-errors.ts'
+import { NetlinkSocket, type Wait } from '../../../sys/netlink/socket.ts'
 import { NetlinkBatch, type RefusedRequest } from './netlink-batch.ts'
 
 const purpose = 'ipvs'
 
-/** Requests that are sent together; `about` comes back with those that are refused. */
+/** Requests that are sent together. `subject` comes back with each request that the kernel refuses. */
 export interface IpvsRequests<T> {
-  service(what: number, about: T, service: Service): void
-  serviceKey(what: number, about: T, key: ServiceKey): void
-  destination(what: number, about: T, key: ServiceKey, destination: Destination): void
+  service(what: number, subject: T, service: Service): void
+  serviceKey(what: number, subject: T, key: ServiceKey): void
+  destination(what: number, subject: T, key: ServiceKey, destination: Destination): void
   send(): Promise<readonly RefusedRequest<T>[]>
 }
 
 export class IpvsNetlink {
-  /** Requests sent since the start, for figures. */
+  /** The number of requests since the start, for figures. */
   sent = 0
   readonly #socket: NetlinkSocket
   readonly #type: number
@@ -49,7 +49,7 @@ export class IpvsNetlink {
     this.#type = type
   }
 
-  /** Undefined if this kernel has no IPVS. Asking loads the module where that is allowed. */
+  /** Undefined if this kernel has no IPVS. The kernel loads the module for this request where that is allowed. */
   static async open(wait: Wait = {}): Promise<IpvsNetlink | undefined> {
     const socket = new NetlinkSocket({ protocol: 'generic', purpose, receiveBufferBytes: 4 << 20 })
     try {
@@ -63,7 +63,7 @@ export class IpvsNetlink {
     return undefined
   }
 
-  /** Without those by firewall mark. */
+  /** All virtual servers except those of firewall marks. */
   async services(wait: Wait): Promise<readonly ServiceSeen[]> {
     const found: ServiceSeen[] = []
     const op = 'list virtual servers'
@@ -72,7 +72,7 @@ export class IpvsNetlink {
       { op, type: this.#type, body },
       (message) => {
         const service = decodeService(message, this.#reader, this.#cache)
-        this.#sound(op)
+        this.#assertValid(op)
         if (service !== undefined) found.push(service)
       },
       wait,
@@ -80,7 +80,7 @@ export class IpvsNetlink {
     return found
   }
 
-  /** Undefined if there is none. */
+  /** Undefined if there is no such server. */
   async service(key: ServiceKey, wait: Wait): Promise<ServiceSeen | undefined> {
     const op = 'read a virtual server'
     const body = (writer: MessageWriter) => writeServiceKey(writer, command.getService, key)
@@ -90,7 +90,7 @@ export class IpvsNetlink {
         { op, type: this.#type, body },
         (message) => {
           found = decodeService(message, this.#reader, this.#cache)
-          this.#sound(op)
+          this.#assertValid(op)
         },
         wait,
       )
@@ -100,7 +100,7 @@ export class IpvsNetlink {
     return found
   }
 
-  /** None if the server is gone. */
+  /** Empty if there is no such server. */
   async destinations(key: ServiceKey, wait: Wait): Promise<readonly DestinationSeen[]> {
     const found: DestinationSeen[] = []
     const op = 'list destinations'
@@ -109,7 +109,7 @@ export class IpvsNetlink {
       { op, type: this.#type, body },
       (message) => {
         const destination = decodeDestination(message, this.#reader, this.#cache, key.family)
-        this.#sound(op)
+        this.#assertValid(op)
         if (destination !== undefined) found.push(destination)
       },
       wait,
@@ -120,14 +120,14 @@ export class IpvsNetlink {
   requests<T>(op: string, wait: Wait): IpvsRequests<T> {
     const batch = new NetlinkBatch<T>(this.#socket, op, wait)
     const type = this.#type
-    const add = (about: T, body: (writer: MessageWriter) => void) => {
+    const add = (subject: T, body: (writer: MessageWriter) => void) => {
       this.sent++
-      batch.add(type, 0, about, body)
+      batch.add(type, 0, subject, body)
     }
     return {
-      service: (what, about, service) => add(about, (writer) => writeService(writer, what, service)),
-      serviceKey: (what, about, key) => add(about, (writer) => writeServiceKey(writer, what, key)),
-      destination: (what, about, key, one) => add(about, (writer) => writeDestination(writer, what, key, one)),
+      service: (what, subject, service) => add(subject, (writer) => writeService(writer, what, service)),
+      serviceKey: (what, subject, key) => add(subject, (writer) => writeServiceKey(writer, what, key)),
+      destination: (what, subject, key, one) => add(subject, (writer) => writeDestination(writer, what, key, one)),
       send: () => batch.send(),
     }
   }
@@ -141,7 +141,7 @@ export class IpvsNetlink {
     this.#socket.close()
   }
 
-  #sound(op: string): void {
+  #assertValid(op: string): void {
     if (this.#reader.error !== undefined) throw malformed(purpose, op, this.#reader.error)
   }
 }

@@ -1,19 +1,19 @@
-// Bringing virtual servers to what is wanted: which messages that takes, in which order, and what happens when knowledge is wrong.
+// Which messages bring virtual servers to what is wanted, in which order, and what happens when the remembered state is wrong.
 
 import { beforeEach, describe, expect, it } from 'vitest'
-import { type ServerEntry, serverDigest, serverKey } from '../../../src/backend/ipvs/entries.ts'
-import type { IpvsRequests } from '../../../src/backend/ipvs/ipvs-netlink.ts'
-import { VirtualServers } from '../../../src/backend/ipvs/virtual-servers.ts'
-import { ProxyError } from '../../../src/lib/errors.ts'
-import { command, type DestinationSeen, type Service, type ServiceKey } from '../../../src/sys/netlink/ipvs.ts'
-import { FakeClock } from '../../support/fake-clock.ts'
+import { type ServerEntry, serverDigest, serverKey } from '../../../../src/backend/ipvs/entries.ts'
+import type { IpvsRequests } from '../../../../src/backend/ipvs/kernel/ipvs-netlink.ts'
+import { VirtualServers } from '../../../../src/backend/ipvs/kernel/virtual-servers.ts'
+import { ProxyError } from '../../../../src/lib/errors.ts'
+import { command, type DestinationSeen, type Service, type ServiceKey } from '../../../../src/sys/netlink/ipvs.ts'
+import { FakeClock } from '../../../support/fake-clock.ts'
 
 const names: ReadonlyMap<number, string> = new Map(Object.entries(command).map(([name, number]) => [number, name]))
 const web: Service = { family: 4, protocol: 'tcp', ip: '172.30.0.41', port: 80, scheduler: 'rr', flags: 0, timeout: 0 }
 const key = serverKey(web)
 const statistics = { connections: 0, packetsIn: 0, packetsOut: 0, bytesIn: 0, bytesOut: 0 }
 
-/** IPVS as far as it matters: servers, destinations with connections, and its errors. */
+/** Imitates IPVS: servers, destinations with connections, and its errors. */
 class FakeKernel {
   readonly table = new Map<string, { service: Service; destinations: Map<string, DestinationSeen> }>()
   log: string[] = []
@@ -27,29 +27,29 @@ class FakeKernel {
   destinations = async (asked: ServiceKey) => [...(this.table.get(serverKey(asked))?.destinations.values() ?? [])]
 
   requests<T>(): IpvsRequests<T> {
-    const refused: { about: T; errno: number; error: ProxyError }[] = []
-    const answer = (about: T, errno: number) => {
-      if (errno !== 0) refused.push({ about, errno, error: new ProxyError('netlink', `errno ${errno}`) })
+    const refused: { subject: T; errno: number; error: ProxyError }[] = []
+    const answer = (subject: T, errno: number) => {
+      if (errno !== 0) refused.push({ subject, errno, error: new ProxyError('netlink', `errno ${errno}`) })
     }
     return {
-      service: (what, about, service) => {
+      service: (what, subject, service) => {
         this.log.push(`${names.get(what)} ${service.scheduler}`)
         const known = this.table.get(serverKey(service))
-        if (this.missing.has(service.scheduler)) return answer(about, 2)
-        if (what === command.newService && known) return answer(about, 17)
-        if (what === command.setService && !known) return answer(about, 3)
+        if (this.missing.has(service.scheduler)) return answer(subject, 2)
+        if (what === command.newService && known) return answer(subject, 17)
+        if (what === command.setService && !known) return answer(subject, 3)
         this.table.set(serverKey(service), { service, destinations: known?.destinations ?? new Map() })
       },
-      serviceKey: (what, about, asked) => {
+      serviceKey: (what, subject, asked) => {
         this.log.push(`${names.get(what)}`)
-        answer(about, this.table.delete(serverKey(asked)) ? 0 : 3)
+        answer(subject, this.table.delete(serverKey(asked)) ? 0 : 3)
       },
-      destination: (what, about, asked, one) => {
+      destination: (what, subject, asked, one) => {
         this.log.push(`${names.get(what)} ${one.ip} ${one.weight}`)
         const list = this.table.get(serverKey(asked))?.destinations
-        if (list === undefined) return answer(about, 3)
+        if (list === undefined) return answer(subject, 3)
         const had = list.get(one.ip)
-        if ((what === command.newDestination) === (had !== undefined)) return answer(about, had ? 17 : 2)
+        if ((what === command.newDestination) === (had !== undefined)) return answer(subject, had ? 17 : 2)
         if (what === command.deleteDestination) list.delete(one.ip)
         else list.set(one.ip, { method: 0, active: had?.active ?? 0, inactive: had?.inactive ?? 0, ...one })
       },
@@ -91,35 +91,35 @@ async function want(one: ServerEntry | undefined) {
 }
 
 describe('reconcile', () => {
-  it('replaces one endpoint with two messages, the new one first', async () => {
+  it('replaces one endpoint with two messages, first the one for the new endpoint', async () => {
     await want(entry(web, '10.0.0.1', '10.0.0.2'))
     const { log } = await want(entry(web, '10.0.0.2', '10.0.0.3'))
     expect(log).toEqual(['newDestination 10.0.0.3 1', 'setDestination 10.0.0.1 0'])
     expect(servers.digest(key)).toBe(entry(web, '10.0.0.2', '10.0.0.3').digest)
   })
 
-  it('sends nothing when all is as wanted', async () => {
+  it('sends nothing when the server is as wanted', async () => {
     await want(entry(web, '10.0.0.1'))
     expect((await want(entry(web, '10.0.0.1'))).log).toEqual([])
   })
 
-  it('changes settings without touching destinations', async () => {
+  it('changes settings without changing destinations', async () => {
     await want(entry(web, '10.0.0.1'))
     expect((await want(entry({ ...web, scheduler: 'wlc' }, '10.0.0.1'))).log).toEqual(['setService wlc'])
   })
 
-  it('removes UDP destinations at once', async () => {
+  it('deletes UDP destinations at once', async () => {
     const dns: Service = { ...web, protocol: 'udp' }
     const udpKey = serverKey(dns)
-    const wish = (...ips: string[]) => [{ key: udpKey, id: 'x', entry: { ...entry(dns, ...ips), server: dns } }]
-    await servers.reconcile(wish('10.0.0.1', '10.0.0.2'), {})
+    const wanted = (...ips: string[]) => [{ key: udpKey, id: 'x', entry: { ...entry(dns, ...ips), server: dns } }]
+    await servers.reconcile(wanted('10.0.0.1', '10.0.0.2'), {})
     kernel.log = []
-    await servers.reconcile(wish('10.0.0.2'), {})
+    await servers.reconcile(wanted('10.0.0.2'), {})
     expect(kernel.log).toEqual(['deleteDestination 10.0.0.1 0'])
-    expect(servers.anyDraining).toBe(false)
+    expect(servers.draining.isEmpty).toBe(true)
   })
 
-  it('reads again what proves wrong, and mends it', async () => {
+  it('reads a server again when the remembered state is wrong, and repairs the server', async () => {
     await want(entry(web, '10.0.0.1'))
     kernel.table.clear()
     const { refused } = await want(entry(web, '10.0.0.1', '10.0.0.2'))
@@ -127,13 +127,13 @@ describe('reconcile', () => {
     expect([...(kernel.table.get(key)?.destinations.keys() ?? [])]).toEqual(['10.0.0.1', '10.0.0.2'])
   })
 
-  it('takes over a server that somebody else has made', async () => {
+  it('takes over a server that someone else has created', async () => {
     kernel.table.set(key, { service: { ...web, scheduler: 'sh' }, destinations: new Map() })
     expect((await want(entry(web, '10.0.0.1'))).refused).toEqual([])
     expect(kernel.table.get(key)?.service.scheduler).toBe('rr')
   })
 
-  it('names the module of a scheduler that is missing', async () => {
+  it('names the module of a missing scheduler', async () => {
     kernel.missing.add('mh')
     const { refused } = await want(entry({ ...web, scheduler: 'mh' }, '10.0.0.1'))
     expect(refused[0]?.error.message).toContain('ip_vs_mh')
@@ -149,46 +149,46 @@ describe('draining', () => {
   })
 
   it('waits for the last connection', async () => {
-    expect(await servers.sweep({})).toBe(0)
+    expect(await servers.draining.sweep({})).toBe(0)
     kernel.connect('10.0.0.1', 0)
-    expect(await servers.sweep({})).toBe(1)
+    expect(await servers.draining.sweep({})).toBe(1)
     expect(kernel.log).toEqual(['deleteDestination 10.0.0.1 0'])
-    expect(servers.anyDraining).toBe(false)
+    expect(servers.draining.isEmpty).toBe(true)
   })
 
-  it('ends with the limit', async () => {
+  it('ends at the time limit', async () => {
     await clock.advance(10_001)
-    expect(await servers.sweep({})).toBe(1)
+    expect(await servers.draining.sweep({})).toBe(1)
   })
 
-  it('is over when the endpoint returns, with its connections', async () => {
+  it('ends when the endpoint returns, and keeps the connections', async () => {
     expect((await want(entry(web, '10.0.0.1', '10.0.0.2'))).log).toEqual(['setDestination 10.0.0.1 1'])
-    expect(await servers.sweep({})).toBe(0)
+    expect(await servers.draining.sweep({})).toBe(0)
     expect(kernel.table.get(key)?.destinations.get('10.0.0.1')?.active).toBe(3)
   })
 
-  it('goes on after a restart', async () => {
+  it('continues after a restart', async () => {
     const next = new VirtualServers({ kernel, family: 4, clock, drainLimitMs: 10_000 })
     await next.read({})
     expect(next.digest(key)).toBe(entry(web, '10.0.0.2').digest)
-    expect(next.anyDraining).toBe(true)
+    expect(next.draining.isEmpty).toBe(false)
     kernel.connect('10.0.0.1', 0)
-    expect(await next.sweep({})).toBe(1)
+    expect(await next.draining.sweep({})).toBe(1)
   })
 })
 
-describe('verify', () => {
-  it('sees other weights, other destinations and a missing server', async () => {
+describe('isUnchanged', () => {
+  it('notices other weights, other destinations and a missing server', async () => {
     await want(entry(web, '10.0.0.1'))
-    expect(await servers.verify(key, {})).toBe(true)
+    expect(await servers.isUnchanged(key, {})).toBe(true)
     const list = kernel.table.get(key)?.destinations as Map<string, DestinationSeen>
     const one = list.get('10.0.0.1') as DestinationSeen
     list.set('10.0.0.1', { ...one, weight: 9 })
-    expect(await servers.verify(key, {})).toBe(false)
+    expect(await servers.isUnchanged(key, {})).toBe(false)
     list.set('10.0.0.1', one)
     list.set('10.0.0.9', { ...one, ip: '10.0.0.9' })
-    expect(await servers.verify(key, {})).toBe(false)
+    expect(await servers.isUnchanged(key, {})).toBe(false)
     kernel.table.clear()
-    expect(await servers.verify(key, {})).toBe(false)
+    expect(await servers.isUnchanged(key, {})).toBe(false)
   })
 })

@@ -1,9 +1,9 @@
-// The device kube-ipvs0 and the service addresses on it, which make the node take service traffic for its own.
+// The device kube-ipvs0 and the addresses on it: the node accepts traffic for services because it has their addresses.
 
-import { ProxyError } from '../../lib/errors.ts'
-import { type Family, isLoopback } from '../../lib/ip.ts'
-import { EEXIST } from '../../sys/errno.ts'
-import { AddressCache } from '../../sys/netlink/address-codec.ts'
+import { ProxyError } from '../../../lib/errors.ts'
+import { type Family, isLoopback } from '../../../lib/ip.ts'
+import { EEXIST } from '../../../sys/errno.ts'
+import { AddressCache } from '../../../sys/netlink/address-codec.ts'
 import {
   RTM_DELADDR,
   RTM_DELLINK,
@@ -16,53 +16,56 @@ import {
   writeAddress,
   writeDummy,
   writeLinkName,
-} from '../../sys/netlink/dummy-link.ts'
-import { decodeAddress, decodeLink, listAddresses } from '../../sys/netlink/interface-addresses.ts'
-import { AttributeReader, hostU32, type MessageReader, NLM_F_CREATE, NLM_F_EXCL } from '../../sys/netlink/message.ts'
-import { errnoOf } from '../../sys/netlink/netlink-errors.ts'
-import { NetlinkSocket, type Wait } from '../../sys/netlink/socket.ts'
-import { type Subscription, subscribe } from '../../sys/netlink/subscribe.ts'
-import type { RefusedEntry } from '../backend.ts'
-import { deviceName } from './entries.ts'
+} from '../../../sys/netlink/dummy-link.ts'
+import { decodeAddress, decodeLink, listAddresses } from '../../../sys/netlink/interface-addresses.ts'
+import { AttributeReader, hostU32, type MessageReader, NLM_F_CREATE, NLM_F_EXCL } from '../../../sys/netlink/message.ts'
+import { errnoOf } from '../../../sys/netlink/netlink-errors.ts'
+import { NetlinkSocket, type Wait } from '../../../sys/netlink/socket.ts'
+import { type Subscription, subscribe } from '../../../sys/netlink/subscribe.ts'
+import type { RefusedEntry } from '../../backend.ts'
+import { type AddressChange, describeAddressDrift } from '../drift.ts'
+import { addressEntry, deviceName } from '../entries.ts'
 import { NetlinkBatch } from './netlink-batch.ts'
 
 const purpose = 'service addresses'
 const EADDRNOTAVAIL = 99
+/** An interface that `decodeAddress` is given no name for gets the name `if5`, after its number. */
+const noNames: ReadonlyMap<number, string> = new Map()
 
 export class DeviceAddresses {
   readonly #socket = new NetlinkSocket({ protocol: 'route', purpose, receiveBufferBytes: 4 << 20 })
   readonly #family: Family
   readonly #onDrift: (what: string) => void
-  /** 0: there is no device. */
+  /** The interface number of the device; 0: there is no device. */
   #index = 0
   readonly #bound = new Set<string>()
-  /** Wanted, but an address of another interface: there it stays, and gets no rules of ours. */
   readonly #elsewhere = new Set<string>()
-  /** Addresses of all other interfaces. */
+  /** The addresses of all other interfaces. */
   #others: ReadonlySet<string> = new Set()
-  #watch: Subscription | undefined
+  #subscription: Subscription | undefined
 
   constructor(family: Family, onDrift: (what: string) => void) {
     this.#family = family
     this.#onDrift = onDrift
   }
 
-  get present(): boolean {
+  get isPresent(): boolean {
     return this.#index !== 0
   }
 
+  /** The addresses on the device. */
   get bound(): ReadonlySet<string> {
     return this.#bound
   }
 
-  /** Wanted addresses that another interface has, as last seen. */
+  /** Wanted addresses that another interface has, as last seen. They stay there and get no rules of ours. */
   get elsewhere(): ReadonlySet<string> {
     return this.#elsewhere
   }
 
   async read(wait: Wait): Promise<void> {
-    this.#watch ??= this.#subscribe()
-    this.#index = await this.#find(wait)
+    this.#subscription ??= this.#subscribe()
+    this.#index = await this.#findIndex(wait)
     this.#bound.clear()
     const others = new Set<string>()
     for (const { ip, family, interface: name } of await listAddresses(wait)) {
@@ -87,10 +90,10 @@ export class DeviceAddresses {
       }
       if (errnoOf(error) !== 'EEXIST') throw error
     }
-    this.#index = await this.#find(wait)
+    this.#index = await this.#findIndex(wait)
   }
 
-  /** Returns those that are now on the device; another interface's own are left where they are. */
+  /** Adds addresses to the device, except those that another interface has. Returns the addresses that the device has now. */
   async bind(
     ips: readonly string[],
     wait: Wait,
@@ -103,24 +106,28 @@ export class DeviceAddresses {
       batch.add(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, ip, (writer) => writeAddress(writer, this.#index, ip))
     }
     const refused = (await batch.send()).filter(({ errno }) => errno !== EEXIST)
-    for (const { about } of refused) this.#bound.delete(about)
-    const failed = new Set(refused.map(({ about }) => about))
+    for (const { subject } of refused) this.#bound.delete(subject)
+    const failed = new Set(refused.map(({ subject }) => subject))
     return {
       bound: own.filter((ip) => !failed.has(ip)),
-      refused: refused.map(({ about, error }) => ({ id: `address ${about}`, error })),
+      refused: refused.map(({ subject, error }) => ({ id: addressEntry(subject).id, error })),
     }
   }
 
-  /** `forget`: they are not wanted any more, here or elsewhere. */
-  async unbind(ips: readonly string[], wait: Wait, forget = true): Promise<void> {
+  /** Removes addresses from the device. */
+  async unbind(ips: readonly string[], wait: Wait): Promise<void> {
     const batch = new NetlinkBatch<string>(this.#socket, `remove addresses from ${deviceName}`, wait)
     for (const ip of ips) {
-      if (forget) this.#elsewhere.delete(ip)
       if (!this.#bound.delete(ip)) continue
       batch.add(RTM_DELADDR, 0, ip, (writer) => writeAddress(writer, this.#index, ip))
     }
     const [refused] = (await batch.send()).filter(({ errno }) => errno !== EADDRNOTAVAIL)
     if (refused !== undefined) throw refused.error
+  }
+
+  /** Called for addresses that no service wants any more. */
+  forgetElsewhere(ips: readonly string[]): void {
+    for (const ip of ips) this.#elsewhere.delete(ip)
   }
 
   /** Removes the device with all its addresses. */
@@ -132,11 +139,11 @@ export class DeviceAddresses {
   }
 
   close(): void {
-    this.#watch?.close()
+    this.#subscription?.close()
     this.#socket.close()
   }
 
-  async #find(wait: Wait): Promise<number> {
+  async #findIndex(wait: Wait): Promise<number> {
     const reader = new AttributeReader()
     let index = 0
     try {
@@ -156,37 +163,34 @@ export class DeviceAddresses {
 
   #subscribe(): Subscription {
     const group = this.#family === 4 ? RTNLGRP_IPV4_IFADDR : RTNLGRP_IPV6_IFADDR
-    const own = this.#socket.port
+    const ownPort = this.#socket.port
     const reader = new AttributeReader()
     const cache = new AddressCache()
-    const names = new Map<number, string>()
     const options = { protocol: 'route', purpose, receiveBufferBytes: 8 << 20 } as const
     return subscribe(options, [RTNLGRP_LINK, group], {
       message: (message) => {
-        if (message.port !== own) this.#judge(message, reader, names, cache)
+        if (message.port === ownPort) return
+        if (this.#isRemovalOfDevice(message)) return this.#onDrift(`${deviceName} is gone`)
+        const change = this.#decodeChange(message, reader, cache)
+        const found = change === undefined ? '' : describeAddressDrift(change, this)
+        if (found !== '') this.#onDrift(found)
       },
-      lost: () => this.#onDrift('news of address changes were lost'),
+      lost: () => this.#onDrift('reports of address changes were lost'),
     })
   }
 
-  /** Somebody else changed a link or an address: is it one of ours? */
-  #judge(message: MessageReader, reader: AttributeReader, names: Map<number, string>, cache: AddressCache): void {
-    if (message.type === RTM_DELLINK) {
-      const index = hostU32(message.bytes, message.start + 4)
-      if (index === this.#index) this.#onDrift(`${deviceName} is gone`)
-      return
-    }
-    if (message.type !== RTM_NEWADDR && message.type !== RTM_DELADDR) return
-    const removed = message.type === RTM_DELADDR
-    // The reader knows only additions; what a removal says is the same.
+  #isRemovalOfDevice(message: MessageReader): boolean {
+    return message.type === RTM_DELLINK && hostU32(message.bytes, message.start + 4) === this.#index
+  }
+
+  /** Undefined if the message is not about an address of this family. */
+  #decodeChange(message: MessageReader, reader: AttributeReader, cache: AddressCache): AddressChange | undefined {
+    if (message.type !== RTM_NEWADDR && message.type !== RTM_DELADDR) return undefined
+    const isRemoval = message.type === RTM_DELADDR
+    // A removal has the same fields as an addition, and `decodeAddress` accepts only additions.
     message.type = RTM_NEWADDR
-    const address = decodeAddress(message, reader, names, cache)
-    if (address === undefined || address.family !== this.#family) return
-    const ours = address.interface === `if${this.#index}`
-    if (removed && ours && this.#bound.has(address.ip)) this.#onDrift(`${address.ip} is gone from ${deviceName}`)
-    else if (removed && !ours && this.#elsewhere.has(address.ip))
-      this.#onDrift(`${address.ip} is free for ${deviceName}`)
-    else if (!removed && !ours && this.#bound.has(address.ip)) this.#onDrift(`another interface has ${address.ip}`)
-    else if (!removed && ours && !this.#bound.has(address.ip)) this.#onDrift(`${address.ip} appeared on ${deviceName}`)
+    const address = decodeAddress(message, reader, noNames, cache)
+    if (address === undefined || address.family !== this.#family) return undefined
+    return { ip: address.ip, isRemoval, isOnDevice: address.interface === `if${this.#index}` }
   }
 }
