@@ -1,21 +1,21 @@
-// Both executables start here: which command, with which words.
+// The entry of both executables: chooses the command and sets the exit status.
 
-import { proxy } from './daemon/proxy.ts'
+import { runProxyCommand } from './daemon/proxy-command.ts'
 
-/** Never returns before the command has ended; sets the exit status. */
+/** Resolves when the command has ended. */
 export async function main(program: 'kube-proxy' | 'sluice', argv: readonly string[]): Promise<void> {
   const [name = 'help', ...rest] = argv
   if (program === 'kube-proxy' || name === 'proxy') {
-    process.exitCode = await proxy(program === 'kube-proxy' ? argv : rest)
+    process.exitCode = await runProxyCommand(program === 'kube-proxy' ? argv : rest)
     return
   }
-  // Only now: the proxy, which runs on every node, is not to pay for what people ask of it.
+  // Loaded only here, so that the proxy, which runs on every node, does not load the commands for people.
   const { help, runCommand } = await import('./commands/command-list.ts')
   if (['help', '--help', '-h'].includes(name)) {
     process.stdout.write(help())
     return
   }
-  // A reader that has seen enough (`| head`) is no error.
+  // A reader that closes the pipe early (`| head`) does not count as an error.
   process.stdout.on('error', (error: NodeJS.ErrnoException) => {
     if (error.code === 'EPIPE') process.exit(0)
     throw error

@@ -1,7 +1,7 @@
 // `sluice status`: compares, per service, what is wanted, what was programmed and what the kernel holds; and shows the last syncs.
 
-import { serviceSummaries } from '../daemon/admin-answers.ts'
 import type { FamilySummary, ReportSummary, ServiceSummary, Summary } from '../http/admin.ts'
+import { serviceSummaries } from '../inspect/service-summaries.ts'
 import { ProxyError } from '../lib/errors.ts'
 import { type Family, familyName } from '../lib/ip.ts'
 import { count } from '../lib/plural.ts'

@@ -1,8 +1,9 @@
-// What follows a sync, in kube-proxy's order: health is told, health check ports follow, then stale UDP flows go; and Events for people.
+// Does what follows a sync, in kube-proxy's order: reports to health, updates the health check ports, then deletes stale UDP flows. Also
+// turns refusals, conflicts, drift and invalid objects into Events.
 
 import type { Backend, Held } from '../backend/backend.ts'
 import type { Engine } from '../engine/engine.ts'
-import type { SyncJournal, SyncReport } from '../engine/journal.ts'
+import type { JournalListener, SyncJournal, SyncReport } from '../engine/journal.ts'
 import { ConntrackCleaner } from '../engine/stale-flows.ts'
 import type { ProxyHealth } from '../http/health.ts'
 import type { Metrics } from '../http/metrics.ts'
@@ -14,6 +15,7 @@ import type { Logger } from '../lib/log.ts'
 import type { Clock } from '../lib/time.ts'
 import { ConntrackTable } from '../sys/netlink/conntrack.ts'
 import type { NodeViews } from './node-views.ts'
+import { SyncEvents } from './sync-events.ts'
 
 export interface AfterSyncOptions {
   readonly engine: Engine
@@ -23,57 +25,21 @@ export interface AfterSyncOptions {
   readonly recorder: EventRecorder
   readonly metrics: Pick<Metrics, 'conntrack'>
   readonly backend: Pick<Backend<Held>, 'answers' | 'untracked'>
-  /** Of this node. */
+  /** Name of this node. */
   readonly name: string
   readonly clock: Clock
   readonly log: Logger
 }
 
+/** Subscribes to the journal. */
 export function startAfterSync(options: AfterSyncOptions): { close(): Promise<void> } {
-  const { engine, journal, views, health, metrics, backend, log } = options
-  const tell = events(options)
-  const checks = new ServiceHealth({
-    addresses: (family) => views.of(family).nodePorts,
-    health,
-    onBindFailure: (service, port, error) =>
-      tell.service(service, 'FailedToStartServiceHealthcheck', 'Listen', `port ${port}: ${describeError(error)}`),
-    log,
-  })
+  const { engine, journal, recorder, backend, name } = options
+  const uidOf = (service: string) => engine.store.service(service)?.uid ?? ''
+  const events = new SyncEvents({ recorder, node: name, uidOf })
+  const checks = openHealthChecks(options, events)
   const cleaner = backend.untracked ? undefined : openCleaner(options)
-
-  const synced = async ({ family, udpChanged }: SyncReport): Promise<void> => {
-    health.updated(family)
-    await checks.sync(engine.health(family), family)
-    if (!udpChanged || cleaner === undefined) return
-    const { durationMs, deleted } = await cleaner.clean(family)
-    metrics.conntrack(family, durationMs, deleted)
-  }
-  journal.subscribe({
-    started: (family) => health.updated(family),
-    queued: (family) => health.queued(family),
-    report(report) {
-      for (const { service, error } of report.refused) {
-        tell.service(service, 'FailedToProgramService', 'SyncProxyRules', describeError(error))
-      }
-      if (report.ok) synced(report).catch((error) => log.error('follow-up of a sync failed', { error }))
-    },
-    conflict({ winner, loser, frontend, family }) {
-      tell.service(
-        loser,
-        'AddressConflict',
-        'SyncProxyRules',
-        `${frontend} (${familyName(family)}) is held by ${winner}`,
-      )
-    },
-    drift(family, culprit) {
-      tell.node('RulesChanged', 'SyncProxyRules', `${familyName(family)} rules were changed by ${culprit}; repaired`)
-    },
-    problem({ kind, object, uid, field, message }) {
-      log.error('bad object; everything else keeps working', { kind, object, field, problem: message })
-      tell.object(kind, object, uid, 'InvalidField', 'ReadObject', `${field}: ${message}`)
-    },
-  })
-
+  journal.subscribe(eventListener(events, options.log))
+  journal.subscribe(followUpListener(options, checks, cleaner))
   return {
     async close() {
       await cleaner?.stop()
@@ -82,9 +48,68 @@ export function startAfterSync(options: AfterSyncOptions): { close(): Promise<vo
   }
 }
 
+function openHealthChecks({ views, health, log }: AfterSyncOptions, events: SyncEvents): ServiceHealth {
+  return new ServiceHealth({
+    addresses: (family) => views.of(family).nodePorts,
+    health,
+    onBindFailure: (service, port, error) =>
+      events.onService(service, {
+        reason: 'FailedToStartServiceHealthcheck',
+        action: 'Listen',
+        note: `port ${port}: ${describeError(error)}`,
+      }),
+    log,
+  })
+}
+
+function followUpListener(
+  { engine, health, metrics, log }: AfterSyncOptions,
+  checks: ServiceHealth,
+  cleaner: ReturnType<typeof openCleaner> | undefined,
+): JournalListener {
+  const follow = async ({ family, udpChanged }: SyncReport): Promise<void> => {
+    health.updated(family)
+    await checks.sync(engine.health(family), family)
+    if (!udpChanged || cleaner === undefined) return
+    const { durationMs, deleted } = await cleaner.clean(family)
+    metrics.conntrack(family, durationMs, deleted)
+  }
+  return {
+    started: (family) => health.updated(family),
+    queued: (family) => health.queued(family),
+    report(report) {
+      if (report.ok) follow(report).catch((error) => log.error('A step after a sync failed', { error }))
+    },
+  }
+}
+
+function eventListener(events: SyncEvents, log: Logger): JournalListener {
+  const action = 'SyncProxyRules'
+  return {
+    report({ refused }) {
+      for (const { service, error } of refused) {
+        events.onService(service, { reason: 'FailedToProgramService', action, note: describeError(error) })
+      }
+    },
+    conflict({ winner, loser, frontend, family }) {
+      const note = `${frontend} (${familyName(family)}) is held by ${winner}`
+      events.onService(loser, { reason: 'AddressConflict', action, note })
+    },
+    drift(family, culprit) {
+      const note = `${familyName(family)} rules were changed by ${culprit}; repaired`
+      events.onNode({ reason: 'RulesChanged', action, note })
+    },
+    problem(problem) {
+      const { kind, object, field, message } = problem
+      log.error('An object has an invalid field; the rest keeps working', { kind, object, field, problem: message })
+      events.onProblem(problem)
+    },
+  }
+}
+
 function openCleaner({ engine, views, backend, clock, log }: AfterSyncOptions) {
   const table = new ConntrackTable()
-  describeConntrack(table, log)
+  logConntrackFeatures(table, log)
   return new ConntrackCleaner({
     table,
     ports: (family) => engine.udpPorts(family),
@@ -95,35 +120,13 @@ function openCleaner({ engine, views, backend, clock, log }: AfterSyncOptions) {
   })
 }
 
-function describeConntrack(table: ConntrackTable, log: Logger): void {
+function logConntrackFeatures(table: ConntrackTable, log: Logger): void {
+  const word = (has: boolean) => (has ? 'yes' : 'no')
   table.features().then(
     ({ filteredList, filteredDelete }) => {
-      const word = (has: boolean) => (has ? 'yes' : 'no')
       const found = `filtered-list=${word(filteredList)} filtered-delete=${word(filteredDelete)}`
-      log.info('conntrack features of this kernel', { found })
+      log.info('Conntrack features of this kernel', { found })
     },
-    (error) => log.v(2, 'conntrack cannot be asked here', { error }),
+    (error) => log.v(2, 'Cannot read the conntrack table on this node', { error }),
   )
-}
-
-/** Events as §9 of kube-proxy's has them, on the object they are about. */
-function events({ recorder, name, engine }: AfterSyncOptions) {
-  const apiVersions: Readonly<Record<string, string>> = {
-    EndpointSlice: 'discovery.k8s.io/v1',
-    ServiceCIDR: 'networking.k8s.io/v1',
-  }
-  const object = (kind: string, key: string, uid: string, reason: string, action: string, note: string) => {
-    const slash = key.indexOf('/')
-    const [namespace, objectName] = slash < 0 ? ['', key] : [key.slice(0, slash), key.slice(slash + 1)]
-    const regarding = { apiVersion: apiVersions[kind] ?? 'v1', kind, namespace, name: objectName, ...(uid && { uid }) }
-    recorder.record({ type: 'Warning', reason, action, note, regarding })
-  }
-  return {
-    object,
-    service: (key: string, reason: string, action: string, note: string) => {
-      if (key !== '')
-        object('Service', key, engine.store.service(key)?.uid ?? '', reason, action, `node ${name}: ${note}`)
-    },
-    node: (reason: string, action: string, note: string) => object('Node', name, '', reason, action, note),
-  }
 }

@@ -1,4 +1,4 @@
-// What the configuration says to the data plane.
+// Converts the configuration to the settings of a data plane. Pure.
 
 import type { Settings } from '../backend/backend.ts'
 import type { Config } from '../config/configuration.ts'

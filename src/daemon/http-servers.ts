@@ -1,4 +1,4 @@
-// What can be seen of the running proxy from outside: the health server, the metrics server and what feeds them.
+// The two HTTP servers of the daemon, for health and for metrics, and the metrics themselves.
 
 import type { Backend, Held } from '../backend/backend.ts'
 import { findMode } from '../backend/modes.ts'
@@ -11,7 +11,7 @@ import { sluiceVersion } from '../config/sluice-version.ts'
 import type { Engine } from '../engine/engine.ts'
 import type { SyncJournal } from '../engine/journal.ts'
 import { ProxyHealth } from '../http/health.ts'
-import { createMetrics } from '../http/metrics.ts'
+import { createMetrics, type Metrics } from '../http/metrics.ts'
 import { metricsPages } from '../http/pages.ts'
 import { type Routes, routeRequests } from '../http/routing.ts'
 import { serveWithRetry } from '../http/server.ts'
@@ -27,81 +27,116 @@ export interface HttpServersOptions {
   readonly log: RootLogger
   readonly journal: SyncJournal
   readonly clock: Clock
-  readonly fatal: (error: ProxyError) => void
+  /** Name of the Node, for Events. */
+  readonly node: string
+  /** Called when a server cannot listen and `bindAddressHardFail` is set. */
+  readonly onFatal: (error: ProxyError) => void
 }
 
-export function startServers({ options, packetCounters, backend, log, journal, clock, fatal }: HttpServersOptions) {
-  const { config } = options
-  const startedAt = clock.now()
-  // `--version=vX.Y.Z` changes what is reported, as upstream's flag does.
-  const version = { kubernetes: options.version || kubernetesVersion.text, sluice: sluiceVersion }
-  // The servers start before there is an engine to ask.
-  let engine: Engine | undefined
-  const metrics = createMetrics({
-    mode: findMode(config.mode),
-    version,
-    features: featureStates(config),
-    conflicts: () => engine?.conflicts().length ?? 0,
-    quarantined: () => engine?.quarantined().length ?? 0,
-    ...(packetCounters === undefined ? {} : { packetCounters }),
-    ...(backend.counters === undefined ? {} : { portCounters: backend.counters }),
-    log,
-    clock,
-  })
-  journal.subscribe(metrics.journal)
-  const servers: { close(): Promise<void> }[] = []
+interface ServerDescription {
+  readonly name: string
+  readonly address: string
+  readonly routes: Routes
+  /** Reason of the Event if the server cannot listen. */
+  readonly failureReason: string
+}
 
-  return {
-    metrics,
-    /** Starts both servers; each is tried again until its port is free, unless hard-fail says that this is fatal. */
-    serve(running: Engine, recorder: EventRecorder, node: string): ProxyHealth {
-      engine = running
-      const health = new ProxyHealth({ timeoutMs: 2 * config.syncPeriod, clock, onAnswer: metrics.answered })
-      const start = (name: string, address: string, routes: Routes, reason: string) =>
-        servers.push(
-          serveWithRetry({
-            name,
-            address,
-            handler: routeRequests(routes, log),
-            log,
-            clock,
-            hardFail: config.bindAddressHardFail,
-            onFatal: (error) => {
-              const regarding = { apiVersion: 'v1', kind: 'Node', namespace: '', name: node }
-              recorder.record({
-                type: 'Warning',
-                reason,
-                action: 'StartKubeProxy',
-                note: describeError(error),
-                regarding,
-              })
-              fatal(new ProxyError('listen', `${name}: ${error.message}`, { cause: error }))
-            },
-          }),
-        )
-      if (config.healthzBindAddress !== '') {
-        start('health server', config.healthzBindAddress, health.routes, 'FailedToStartProxierHealthcheck')
-      }
-      const pages = metricsPages({
-        mode: config.mode,
-        metrics,
-        configz: () => toV1alpha1(config),
-        flags: options.flags,
-        gates: {
-          flagz: featureEnabled(config, 'ComponentFlagz'),
-          statusz: featureEnabled(config, 'ComponentStatusz'),
-        },
-        version,
-        startedAt,
-        profiling: config.enableProfiling,
-        setVerbosity: (level) => log.setVerbosity(level),
-        clock,
+export class HttpServers {
+  /** The metrics exist before the servers, so that they count the first request to the API server. */
+  readonly metrics: Metrics
+  readonly #options: HttpServersOptions
+  readonly #startedAt: number
+  readonly #version: { readonly kubernetes: string; readonly sluice: string }
+  readonly #servers: { close(): Promise<void> }[] = []
+  #engine: Engine | undefined
+
+  constructor(all: HttpServersOptions) {
+    const { options, packetCounters, backend, log, clock } = all
+    this.#options = all
+    this.#startedAt = clock.now()
+    // As with kube-proxy, `--version=vX.Y.Z` changes the version that is reported.
+    this.#version = { kubernetes: options.version || kubernetesVersion.text, sluice: sluiceVersion }
+    this.metrics = createMetrics({
+      mode: findMode(options.config.mode),
+      version: this.#version,
+      features: featureStates(options.config),
+      conflicts: () => this.#engine?.conflicts().length ?? 0,
+      quarantined: () => this.#engine?.quarantined().length ?? 0,
+      ...(packetCounters === undefined ? {} : { packetCounters }),
+      ...(backend.counters === undefined ? {} : { portCounters: backend.counters }),
+      log,
+      clock,
+    })
+    all.journal.subscribe(this.metrics.journal)
+  }
+
+  /** Starts both servers. Each tries again until its port is free, unless the configuration makes a failure fatal. */
+  start(engine: Engine, recorder: EventRecorder): ProxyHealth {
+    this.#engine = engine
+    const { config } = this.#options.options
+    const { clock } = this.#options
+    const health = new ProxyHealth({ timeoutMs: 2 * config.syncPeriod, clock, onAnswer: this.metrics.answered })
+    if (config.healthzBindAddress !== '') {
+      this.#serve(recorder, {
+        name: 'health server',
+        address: config.healthzBindAddress,
+        routes: health.routes,
+        failureReason: 'FailedToStartProxierHealthcheck',
       })
-      start('metrics server', config.metricsBindAddress, pages, 'FailedToStartMetricServer')
-      return health
-    },
-    async close(): Promise<void> {
-      await Promise.all(servers.map((server) => server.close()))
-    },
+    }
+    this.#serve(recorder, {
+      name: 'metrics server',
+      address: config.metricsBindAddress,
+      routes: this.#metricsRoutes(),
+      failureReason: 'FailedToStartMetricServer',
+    })
+    return health
+  }
+
+  async close(): Promise<void> {
+    await Promise.all(this.#servers.map((server) => server.close()))
+  }
+
+  #serve(recorder: EventRecorder, { name, address, routes, failureReason }: ServerDescription): void {
+    const { log, clock, options, node, onFatal } = this.#options
+    const server = serveWithRetry({
+      name,
+      address,
+      handler: routeRequests(routes, log),
+      log,
+      clock,
+      hardFail: options.config.bindAddressHardFail,
+      onFatal: (error) => {
+        recorder.record({
+          type: 'Warning',
+          reason: failureReason,
+          action: 'StartKubeProxy',
+          note: describeError(error),
+          regarding: { apiVersion: 'v1', kind: 'Node', namespace: '', name: node },
+        })
+        onFatal(new ProxyError('listen', `${name}: ${error.message}`, { cause: error }))
+      },
+    })
+    this.#servers.push(server)
+  }
+
+  #metricsRoutes(): Routes {
+    const { options, log, clock } = this.#options
+    const { config } = options
+    return metricsPages({
+      mode: config.mode,
+      metrics: this.metrics,
+      configz: () => toV1alpha1(config),
+      flags: options.flags,
+      gates: {
+        flagz: featureEnabled(config, 'ComponentFlagz'),
+        statusz: featureEnabled(config, 'ComponentStatusz'),
+      },
+      version: this.#version,
+      startedAt: this.#startedAt,
+      profiling: config.enableProfiling,
+      setVerbosity: (level) => log.setVerbosity(level),
+      clock,
+    })
   }
 }

@@ -1,4 +1,4 @@
-// What is known of this node before anything is programmed: configuration, Node object and interfaces in one record.
+// Combines the configuration, the Node object and the interface addresses into the facts that node views are made of. Pure.
 
 import type { Config } from '../config/configuration.ts'
 import { featureEnabled } from '../config/gates.ts'
@@ -8,7 +8,7 @@ import type { NodeRecord } from '../model/types.ts'
 
 export interface Machine {
   readonly name: string
-  /** Undefined if there is no such Node. */
+  /** Undefined if the Node does not exist. */
   readonly record: NodeRecord | undefined
   readonly interfaceAddresses: readonly string[]
 }

@@ -1,25 +1,29 @@
-// Keeps the node as each family sees it up to date: zone, interface addresses, service CIDRs.
+// Keeps the node's view of each family up to date: zone, interface addresses and service CIDRs.
 
 import type { Family } from '../lib/ip.ts'
 import { makeNodeView, type NodeFacts } from '../model/node.ts'
 import type { NodeView, Problem, ServiceCidrRecord } from '../model/types.ts'
 
 export class NodeViews {
+  readonly families: readonly Family[]
   #facts: NodeFacts
   readonly #views = new Map<Family, NodeView>()
   #onChange: (family: Family, view: NodeView) => void = () => {}
 
   constructor(facts: NodeFacts, families: readonly Family[]) {
     this.#facts = facts
+    this.families = families
     for (const family of families) this.#views.set(family, makeNodeView(facts, family))
   }
 
-  /** The view of a family that is served. */
+  /** Returns the view of one of `families`. */
   of(family: Family): NodeView {
-    return this.#views.get(family) as NodeView
+    const view = this.#views.get(family)
+    if (view === undefined) throw new Error(`this node does not serve IPv${family}`)
+    return view
   }
 
-  /** Every interface address, both families. */
+  /** The interface addresses of both families. */
   get addresses(): readonly string[] {
     return this.#facts.interfaceAddresses
   }
@@ -39,7 +43,7 @@ export class NodeViews {
   }
 }
 
-/** A reflector's sink for ServiceCIDRs: two objects may list the same CIDR, and deleting one leaves the other's. */
+/** Receives ServiceCIDRs from a reflector. Two objects may list the same CIDR, and the CIDR stays when only one of them is deleted. */
 export class ServiceCidrs {
   readonly #records = new Map<string, ServiceCidrRecord>()
   readonly #onChange: (cidrs: readonly string[]) => void
@@ -53,24 +57,24 @@ export class ServiceCidrs {
 
   put(key: string, record: ServiceCidrRecord): void {
     this.#records.set(key, record)
-    this.#tell()
+    this.#report()
   }
 
   drop(key: string): void {
     this.#records.delete(key)
-    this.#tell()
+    this.#report()
   }
 
   synced(): void {
     this.#synced = true
-    this.#tell()
+    this.#report()
   }
 
   problem(problem: Problem): void {
     this.#onProblem(problem)
   }
 
-  #tell(): void {
+  #report(): void {
     if (this.#synced) this.#onChange([...this.#records.values()].flatMap((record) => record.cidrs))
   }
 }

@@ -1,4 +1,4 @@
-// This node's own Node object: waiting for it at start, and what its later changes mean (spec 3.4).
+// Watches this node's own Node object: waits for it at start, and reacts to its later changes.
 
 import { ProxyError } from '../lib/errors.ts'
 import type { Logger } from '../lib/log.ts'
@@ -7,12 +7,12 @@ import type { NodeRecord, Problem } from '../model/types.ts'
 
 export interface NodeWatchOptions {
   readonly name: string
-  /** The NodeCIDR detector cannot work without spec.podCIDRs. */
+  /** True in the mode NodeCIDR, which cannot detect local traffic without spec.podCIDRs. */
   readonly needsPodCidrs: boolean
   readonly clock: Clock
   readonly log: Logger
   readonly onProblem: (problem: Problem) => void
-  /** Something that only a restart can follow. */
+  /** Called when the Node changes in a way that only a restart can apply. */
   readonly onFatal: (error: ProxyError) => void
 }
 
@@ -20,12 +20,13 @@ const pollMs = 1_000
 const addressWaitMs = 30_000
 const podCidrWaitMs = 300_000
 
-/** A reflector's sink for the one Node; keeps the last object even when the Node is deleted. */
+/** Receives the Node from a reflector. Keeps the last object even when the Node is deleted. */
 export class NodeWatch {
   readonly #options: NodeWatchOptions
   readonly #listeners: ((node: NodeRecord) => void)[] = []
   #node: NodeRecord | undefined
   #synced = false
+  /** The values that the proxy has used since its start; undefined before. */
   #frozenPodCidrs: string | undefined
   #frozenAddresses: string | undefined
 
@@ -37,7 +38,7 @@ export class NodeWatch {
     return this.#node
   }
 
-  /** Called with the present node, if there is one, and at each later change. */
+  /** Calls the listener with the current node, if there is one, and at each later change. */
   subscribe(listener: (node: NodeRecord) => void): void {
     this.#listeners.push(listener)
     if (this.#node !== undefined) listener(this.#node)
@@ -50,7 +51,7 @@ export class NodeWatch {
   }
 
   drop(key: string): void {
-    this.#options.log.error('our Node was deleted; going on with what was known of it', { node: key })
+    this.#options.log.error('Our Node was deleted; the proxy keeps using the last object', { node: key })
   }
 
   synced(): void {
@@ -61,13 +62,13 @@ export class NodeWatch {
     this.#options.onProblem(problem)
   }
 
-  /** Waits for the API server to answer, then a while for addresses and, if needed, pod CIDRs; both are frozen from then on. */
+  /** Waits until the API server answers, then for a limited time for addresses and, if needed, for pod CIDRs. Freezes both. */
   async ready(signal: AbortSignal): Promise<void> {
     const { clock, log, name } = this.#options
     while (!this.#synced) await sleep(clock, 50, signal)
     await this.#wait(addressWaitMs, () => (this.#node?.addresses.length ?? 0) > 0, signal)
-    if (this.#node === undefined) log.error('our Node does not exist; nothing will be local', { node: name })
-    else if (this.#node.addresses.length === 0) log.error('our Node has no addresses', { node: name })
+    if (this.#node === undefined) log.error('Our Node does not exist; no endpoint will be local', { node: name })
+    else if (this.#node.addresses.length === 0) log.error('Our Node has no addresses', { node: name })
     if (this.#options.needsPodCidrs) await this.#waitForPodCidrs(signal)
     this.#frozenPodCidrs = this.#node?.podCidrs.join(',') ?? ''
     this.#frozenAddresses = this.#node?.addresses.join(',') ?? ''
@@ -84,13 +85,13 @@ export class NodeWatch {
     }
   }
 
-  async #wait(limitMs: number, met: () => boolean, signal: AbortSignal): Promise<void> {
+  async #wait(limitMs: number, isMet: () => boolean, signal: AbortSignal): Promise<void> {
     const { clock } = this.#options
     const end = clock.monotonic() + limitMs
-    while (!met() && clock.monotonic() < end) await sleep(clock, pollMs, signal)
+    while (!isMet() && clock.monotonic() < end) await sleep(clock, pollMs, signal)
   }
 
-  /** Detectors were built from the frozen pod CIDRs; addresses shape less, so upstream 1.36 only logs those. */
+  /** The detectors are built from the frozen pod CIDRs. Addresses matter less, so kube-proxy 1.36 only logs their changes. */
   #compare(node: NodeRecord): void {
     const { log, needsPodCidrs, name } = this.#options
     const podCidrs = node.podCidrs.join(',')
@@ -101,7 +102,7 @@ export class NodeWatch {
     }
     const addresses = node.addresses.join(',')
     if (this.#frozenAddresses !== undefined && addresses !== this.#frozenAddresses) {
-      log.error('addresses of our Node changed; they take effect at the next start', {
+      log.error('The addresses of our Node changed; they take effect at the next start', {
         node: name,
         before: this.#frozenAddresses,
         now: addresses,

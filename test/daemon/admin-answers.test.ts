@@ -29,7 +29,7 @@ const node = view({
   serviceCidrs: ['10.96.0.0/16'],
 })
 
-/** The plans of nftables over a kernel that is a map: what it holds can be damaged from outside. */
+/** The plans of nftables over a kernel that is a map, which a test can change behind the proxy's back. */
 function fakeKernel(): { backend: Backend<Held>; kernel: Map<string, Held> } {
   const kernel = new Map<string, Held>()
   const backend: Backend<Held> = {
@@ -86,7 +86,7 @@ async function running() {
     journal,
   })
   const path = join(directory(), 'deep', 'a.sock')
-  const informant = adminAnswers({
+  const answers = adminAnswers({
     engine,
     journal,
     backend,
@@ -97,7 +97,7 @@ async function running() {
     nodeAddresses: () => ['192.168.5.1'],
     log: silentLogger,
   })
-  const socket = await listenAdmin(path, informant, silentLogger)
+  const socket = await listenAdmin(path, answers, silentLogger)
   onTestFinished(() => socket.close())
   onTestFinished(() => engine.stop())
   await engine.start()
@@ -116,31 +116,31 @@ async function running() {
   engine.store.services.synced()
   engine.store.slices.synced()
   await first
-  return { client: new AdminClient(path), engine, kernel, journal, path, synced, informant }
+  return { client: new AdminClient(path), engine, kernel, journal, path, synced, answers }
 }
 
 describe('the admin socket', () => {
-  it('is its owner’s alone, and gone with the proxy', async () => {
-    const { path, informant } = await running()
+  it('only its owner may open it, and a second proxy cannot listen on it', async () => {
+    const { path, answers } = await running()
     expect(statSync(path).mode & 0o777).toBe(0o600)
-    await expect(listenAdmin(path, informant, silentLogger)).rejects.toThrow('another proxy listens on')
+    await expect(listenAdmin(path, answers, silentLogger)).rejects.toThrow('another proxy listens on')
   })
 
-  it('replaces a socket that nobody listens on, and removes it at the end', async () => {
-    const { informant } = await running()
+  it('replaces a socket that no process listens on, and removes it at the end', async () => {
+    const { answers } = await running()
     const path = join(directory(), 'b.sock')
     const dead = createServer()
     await new Promise<void>((resolve) => dead.listen(path, resolve))
     writeFileSync(`${path}.note`, '')
     const socket = await new Promise<void>((resolve) => dead.close(() => resolve())).then(() =>
-      listenAdmin(path, informant, silentLogger),
+      listenAdmin(path, answers, silentLogger),
     )
     expect(existsSync(path)).toBe(true)
     await socket.close()
     expect(existsSync(path)).toBe(false)
   })
 
-  it('tells the state, and sees what the kernel has lost', async () => {
+  it('reports the state, and what the kernel has lost', async () => {
     const { client, kernel } = await running()
     const summary = await client.summary()
     expect(summary).toMatchObject({ node: 'a', mode: 'nftables', services: 1, conflicts: [], quarantined: [] })
@@ -158,7 +158,7 @@ describe('the admin socket', () => {
     expect(await client.services('no/such', true)).toEqual([])
   })
 
-  it('is what the doctor asks, who takes the mode from it', async () => {
+  it('tells the doctor the mode of the proxy', async () => {
     const { path } = await running()
     expect(await examineProxy(path)).toMatchObject({
       mode: 'nftables',
@@ -167,7 +167,7 @@ describe('the admin socket', () => {
     expect(await examineProxy(`${path}.none`)).toMatchObject({ mode: undefined, findings: [{ level: 'warning' }] })
   })
 
-  it('explains, with the kernel’s own word', async () => {
+  it('explains a packet with the entries that the kernel holds', async () => {
     const { client, kernel } = await running()
     kernel.delete('cluster-ips 10.96.0.50')
     const [answer] = await client.explain({ target: '10.96.0.50:80', from: '10.1.0.77' })
@@ -179,7 +179,7 @@ describe('the admin socket', () => {
     await expect(client.explain({ target: 'nonsense!', from: '' })).rejects.toThrow('is neither')
   })
 
-  it('names conflicts in the state and in explanations', async () => {
+  it('reports conflicts in the state and in explanations', async () => {
     const { client, engine, synced } = await running()
     const next = synced()
     engine.store.services.put('shop/late', service('late', '10.96.0.60', '2025-01-01T00:00:00Z').record!)
@@ -191,7 +191,7 @@ describe('the admin socket', () => {
     expect(answer?.remarks).toContain(':30080/tcp is held by the older service shop/web.')
   })
 
-  it('gives out all that plans are made of', async () => {
+  it('returns all inputs of a plan', async () => {
     const { client } = await running()
     const inputs = await client.inputs()
     expect(inputs.services.map(({ key }) => key)).toEqual(['shop/web'])
@@ -199,7 +199,7 @@ describe('the admin socket', () => {
     expect(inputs.views).toEqual([node])
   })
 
-  it('streams what happens', async () => {
+  it('streams events', async () => {
     const { client, engine } = await running()
     const over = new AbortController()
     const events: AdminEvent[] = []
@@ -217,7 +217,7 @@ describe('the admin socket', () => {
     expect(describeEvent(events.at(-1)!)).toMatch(/^sync IPv4 put 0, dropped 4, .*: shop\/web$/)
   })
 
-  it('answers nothing but GET, and 404 elsewhere', async () => {
+  it('answers only GET, and 404 for unknown paths', async () => {
     const { path } = await running()
     const status = (method: string, at: string) =>
       new Promise((resolve) => {
@@ -227,7 +227,7 @@ describe('the admin socket', () => {
     expect(await status('GET', '/v2/anything')).toBe(404)
   })
 
-  it('is drawn as a picture that fits the terminal', async () => {
+  it('has its answers drawn to fit the terminal', async () => {
     const { client } = await running()
     const terminal = { ...memoryTerminal(), columns: 60 }
     const flows = [{ service: 'shop/web', endpoint: '10.1.0.11:8080', count: 3 }]
@@ -242,7 +242,7 @@ describe('the admin socket', () => {
 })
 
 describe('which socket', () => {
-  it('is the one named, that of the environment, or the only one that somebody listens on', async () => {
+  it('is the named one, that of the environment, or the only one that a process listens on', async () => {
     const folder = directory()
     const listen = async (name: string) => {
       const server = createServer()

@@ -6,7 +6,7 @@ import { systemClock as clock } from '../../src/lib/time.ts'
 
 type Options = Parameters<typeof startAfterSync>[0]
 
-const report = {
+const syncReport = {
   backend: 'userspace',
   family: 4,
   startedAt: 0,
@@ -25,30 +25,30 @@ const report = {
   figures: {},
 } satisfies Parameters<SyncJournal['report']>[0]
 
-/** Whether flows are looked for after a sync that changed UDP endpoints. */
-async function looks(backend: Options['backend'], patienceMs: number): Promise<boolean> {
+/** Resolves whether stale flows are searched after a sync that changed UDP endpoints. */
+async function searchesFlows(backend: Options['backend'], limitMs: number): Promise<boolean> {
   const journal = new SyncJournal({ log })
-  let tell: (looked: boolean) => void = () => {}
-  const looked = new Promise<boolean>((resolve) => {
-    tell = resolve
+  let report: (searched: boolean) => void = () => {}
+  const searched = new Promise<boolean>((resolve) => {
+    report = resolve
   })
   const parts = {
     engine: { health: () => new Map(), udpPorts: () => [] },
     views: { addresses: [], of: () => ({ nodePorts: { all: true, addresses: [] } }) },
     health: { updated() {}, queued() {} },
-    metrics: { conntrack: () => tell(true) },
+    metrics: { conntrack: () => report(true) },
     recorder: { record() {} },
   }
-  const follow = startAfterSync({ ...parts, journal, backend, name: 'node', clock, log } as unknown as Options)
-  journal.report(report)
-  const timer = setTimeout(() => tell(false), patienceMs)
-  const answer = await looked
+  const afterSync = startAfterSync({ ...parts, journal, backend, name: 'node', clock, log } as unknown as Options)
+  journal.report(syncReport)
+  const timer = setTimeout(() => report(false), limitMs)
+  const answer = await searched
   clearTimeout(timer)
-  await follow.close()
+  await afterSync.close()
   return answer
 }
 
-it('looks for stale UDP flows where the kernel translates, and nowhere else: without rights it could not even ask', async () => {
-  expect(await looks({}, 10_000)).toBe(true)
-  expect(await looks({ untracked: true }, 50)).toBe(false)
+it('searches stale UDP flows only where the kernel translates addresses: without privileges the search would fail', async () => {
+  expect(await searchesFlows({}, 10_000)).toBe(true)
+  expect(await searchesFlows({ untracked: true }, 50)).toBe(false)
 })

@@ -4,8 +4,8 @@ import { runDaemon } from '../../src/daemon/daemon.ts'
 import { createLogger } from '../../src/lib/log.ts'
 import { MemoryKernel, memoryBackend } from '../support/memory-backend.ts'
 
-describe('a run', () => {
-  it('ends at once when it was stopped before it began, while the modes before it were being removed', async () => {
+describe('the daemon', () => {
+  it('ends at once when it is stopped before it starts, while the rules of other modes are being removed', async () => {
     const argv = ['--master=http://127.0.0.1:1', '--hostname-override=node1', '--proxy-mode=nftables']
     const options = resolveOptions([...argv, '--healthz-bind-address=', '--metrics-bind-address='], () => '')
     let opened = 0

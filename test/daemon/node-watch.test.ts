@@ -34,7 +34,7 @@ function watch(needsPodCidrs = false) {
   return { node, clock, fatal, errors, ready: () => node.ready(never) }
 }
 
-/** Whether it is settled after that much time. */
+/** Resolves with the state of the promise after that much time. */
 async function stateAfter(clock: FakeClock, ms: number, promise: Promise<unknown>): Promise<'ok' | 'waiting' | string> {
   let state: string = 'waiting'
   promise.then(
@@ -50,7 +50,7 @@ async function stateAfter(clock: FakeClock, ms: number, promise: Promise<unknown
 }
 
 describe('our own Node', () => {
-  it('B5: waits for the Node and its addresses, and goes on with them', async () => {
+  it('B5: waits for the Node and its addresses, then goes on', async () => {
     const { node, clock, ready } = watch()
     const waiting = ready()
     node.synced()
@@ -62,13 +62,13 @@ describe('our own Node', () => {
     expect(node.node?.addresses).toEqual(['192.0.2.1'])
   })
 
-  it('B5: goes on without, after half a minute, and says so', async () => {
+  it('B5: goes on without a Node after half a minute, and logs it', async () => {
     const { node, clock, ready, errors } = watch()
     const waiting = ready()
     node.synced()
     expect(await stateAfter(clock, 29_000, waiting)).toBe('waiting')
     expect(await stateAfter(clock, 3_000, waiting)).toBe('ok')
-    expect(errors).toEqual(['our Node does not exist; nothing will be local'])
+    expect(errors).toEqual(['Our Node does not exist; no endpoint will be local'])
   })
 
   it('waits without limit for an API server that does not answer', async () => {
@@ -76,7 +76,7 @@ describe('our own Node', () => {
     expect(await stateAfter(clock, 3_600_000, ready())).toBe('waiting')
   })
 
-  it('B6: in NodeCIDR mode a Node that never comes is fatal, and one without pod CIDRs is fatal in other words', async () => {
+  it('B6: in NodeCIDR mode a missing Node and a Node without pod CIDRs are fatal, with different messages', async () => {
     const missing = watch(true)
     const first = missing.ready()
     missing.node.synced()
@@ -96,7 +96,7 @@ describe('our own Node', () => {
     expect(await stateAfter(clock, 32_000, waiting)).toBe('ok')
   })
 
-  it('B8: changed pod CIDRs end the process in NodeCIDR mode only', async () => {
+  it('B8: changed pod CIDRs end the process only in NodeCIDR mode', async () => {
     for (const needs of [true, false]) {
       const { node, clock, fatal, ready } = watch(needs)
       const waiting = ready()
@@ -139,30 +139,32 @@ const facts: NodeFacts = {
 
 describe('views of the node', () => {
   function views() {
-    const told: [Family, NodeView][] = []
+    const reported: [Family, NodeView][] = []
     const made = new NodeViews(facts, [4, 6])
-    made.watch((family, view) => void told.push([family, view]))
-    return { made, told }
+    made.watch((family, view) => void reported.push([family, view]))
+    return { made, reported }
   }
 
-  it('B20: a new zone is told once per family, anything that changes nothing is not', () => {
-    const { made, told } = views()
+  it('B20: a new zone is reported once per family, an update without effect is not', () => {
+    const { made, reported } = views()
     made.update({ zone: 'a' })
-    expect(told).toEqual([])
+    expect(reported).toEqual([])
     made.update({ zone: 'b' })
-    expect(told.map(([family, view]) => [family, view.zone])).toEqual([
+    expect(reported.map(([family, view]) => [family, view.zone])).toEqual([
       [4, 'b'],
       [6, 'b'],
     ])
   })
 
-  it('an interface address inside the node port range is told to its family only', () => {
-    const { made, told } = views()
+  it('an interface address inside the node port range is reported only for its family', () => {
+    const { made, reported } = views()
     made.update({ interfaceAddresses: ['192.0.2.1', '192.0.2.7', '198.51.100.1'] })
-    expect(told.map(([family, view]) => [family, view.nodePorts.addresses])).toEqual([[4, ['192.0.2.1', '192.0.2.7']]])
+    expect(reported.map(([family, view]) => [family, view.nodePorts.addresses])).toEqual([
+      [4, ['192.0.2.1', '192.0.2.7']],
+    ])
   })
 
-  it('E14: ServiceCIDRs are told as one set, and a CIDR that two objects list stays when one goes', () => {
+  it('E14: ServiceCIDRs are reported as one set, and a CIDR that two objects list stays when one object goes', () => {
     const sets: (readonly string[])[] = []
     const cidrs = new ServiceCidrs(
       (list) => void sets.push(list),

@@ -1,0 +1,117 @@
+// The command behind `bin/kube-proxy` and `sluice proxy`: resolves the flags, then runs the daemon, writes the configuration, cleans up or
+// prints.
+
+import { readFileSync, writeFileSync } from 'node:fs'
+import { findMode, modes } from '../backend/modes.ts'
+import { watchConfigFile } from '../config/file-watch.ts'
+import { usage } from '../config/flags/flag-help.ts'
+import { type Options, resolveOptions } from '../config/flags/options.ts'
+import { kubernetesVersion } from '../config/kubernetes-version.ts'
+import { sluiceVersion } from '../config/sluice-version.ts'
+import { formatConfig } from '../config/write-config.ts'
+import { describeError, ProxyError } from '../lib/errors.ts'
+import { createLogger, type Logger, type RootLogger } from '../lib/log.ts'
+import { settingsOf } from './backend-settings.ts'
+import { Closers } from './closers.ts'
+import { runDaemon } from './daemon.ts'
+import { isHandedOver, retireOtherModes } from './retire-modes.ts'
+
+/** Resolves with the exit status. */
+export async function runProxyCommand(argv: readonly string[]): Promise<number> {
+  let options: Options
+  try {
+    options = resolveOptions(argv, (path) => readFileSync(path, 'utf8'))
+  } catch (error) {
+    if (!(error instanceof ProxyError)) throw error
+    if (error.code === 'usage') process.stderr.write(usage())
+    process.stderr.write(`Error: ${describeError(error)}\n`)
+    return 1
+  }
+  if (options.help) return print(usage())
+  if (options.version === 'true' || options.version === 'raw') return print(versionText(options.version))
+
+  const { format, verbosity, vmodule } = options.config.logging
+  const log = createLogger({ format, verbosity, vmodule, write: (line) => process.stderr.write(line) })
+  for (const warning of options.warnings) log.warn(warning)
+  for (const [flag, value] of options.flags) log.v(1, 'FLAG', { flag, value })
+  try {
+    return await act(options, log)
+  } catch (error) {
+    if (!(error instanceof ProxyError)) throw error
+    log.error('The proxy ends', { error: describeError(error), ...error.fields })
+    return 1
+  }
+}
+
+/** Writes the configuration, cleans up, or runs the proxy. Resolves with the exit status. */
+async function act(options: Options, log: RootLogger): Promise<number> {
+  if (options.writeConfigTo !== '') {
+    writeFileSync(options.writeConfigTo, formatConfig(options.config))
+    log.info('Wrote the configuration', { file: options.writeConfigTo })
+    return 0
+  }
+  if (options.cleanup) return cleanUp(options, log)
+  await runUntilStopped(options, log)
+  return 0
+}
+
+async function runUntilStopped(options: Options, log: RootLogger): Promise<void> {
+  const { config, configFile } = options
+  const stop = new AbortController()
+  const closers = new Closers()
+  let received: NodeJS.Signals | undefined
+  const onSignal = (signal: NodeJS.Signals) => {
+    received = signal
+    stop.abort(new Error(`stopped by ${signal}`))
+  }
+  if (configFile !== '') {
+    const watch = watchConfigFile(configFile, (reason) =>
+      stop.abort(new ProxyError('config-changed', `${configFile} ${reason}: restart to use it`)),
+    )
+    closers.push(() => watch.close())
+  }
+  for (const signal of ['SIGTERM', 'SIGINT'] as const) {
+    process.once(signal, onSignal)
+    closers.push(() => process.off(signal, onSignal))
+  }
+  try {
+    const { signal } = stop
+    const retire = () => retireOtherModes(config, log, signal)
+    const retiresLater = isHandedOver(config.mode)
+    const backend = findMode(config.mode).makeBackend(settingsOf(config))
+    // A mode that cannot work on this node fails here, before the rules of a mode that works are removed.
+    await backend.families()
+    if (!retiresLater) await retire()
+    await runDaemon({ options, backend, log, signal, ...(retiresLater ? { onServing: retire } : {}) })
+  } finally {
+    await closers.closeAll()
+  }
+  // kube-proxy has no handler and dies by the signal; supervisors read that from the wait status.
+  if (received !== undefined) process.kill(process.pid, received)
+}
+
+async function cleanUp({ keptModes, config }: Options, log: Logger): Promise<number> {
+  let failed = 0
+  for (const { name: mode, leftovers } of modes) {
+    if (keptModes.includes(mode)) continue
+    try {
+      await leftovers.cleanup(log, { cidrs: config.ipvs.excludeCIDRs })
+    } catch (error) {
+      failed++
+      log.error('Cleanup failed', { mode, error: describeError(error) })
+    }
+  }
+  if (failed > 0) log.error('Cleanup left something behind; see the errors above')
+  return failed > 0 ? 1 : 0
+}
+
+function versionText(form: 'true' | 'raw'): string {
+  const { major, minor, text } = kubernetesVersion
+  if (form === 'true') return `Kubernetes ${text}\n`
+  return `${JSON.stringify({ major: String(major), minor: String(minor), gitVersion: text, sluice: sluiceVersion })}\n`
+}
+
+function print(text: string): number {
+  process.stdout.write(text)
+  return 0
+}
