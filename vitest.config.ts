@@ -1,7 +1,9 @@
-import { defineConfig } from 'vitest/config'
+// The four tiers of tests: `unit` needs only Node; `kernel` needs root and network namespaces; `ipvs` also needs a kernel with IPVS
+// (test/vm/tier.ts starts one in a VM); `e2e` needs a real API server. See test/README.md.
 
-// Four tiers: `unit` needs nothing but Node; `kernel` needs root and network namespaces; `ipvs` needs a kernel with IPVS as well
-// (test/vm/tier.ts brings one); `e2e` needs a real API server.
+import { defineConfig } from 'vitest/config'
+import './test/support/tolerant-source-maps.ts'
+
 export default defineConfig({
   test: {
     projects: [

@@ -9,6 +9,7 @@ import { errnoOf } from '../../src/sys/netlink/netlink-errors.ts'
 import { NetlinkSocket } from '../../src/sys/netlink/socket.ts'
 import { subscribe } from '../../src/sys/netlink/subscribe.ts'
 import { type EnteredNamespace, enterNamespace } from '../lab/entered-namespace.ts'
+import { publishProgram } from '../support/publish-program.ts'
 
 const GETTABLE = 0xa01
 const GETGEN = 0xa10
@@ -260,18 +261,14 @@ describe('interface addresses', () => {
 })
 
 describe('as an unprivileged user', () => {
-  it('says which capability is missing', () => {
-    const script = `
-      import { NetlinkSocket } from ${JSON.stringify(join(import.meta.dirname, '../../src/sys/netlink/socket.ts'))}
-      process.setuid(65534)
-      const socket = new NetlinkSocket({ protocol: 'netfilter', purpose: 'nftables' })
-      const body = (writer) => writer.netfilter(0)
-      socket.request({ op: 'read', type: ${GETGEN}, body }).catch((error) => console.log(error.message))
-    `
-    const said = execFileSync(process.execPath, ['--import', 'tsx', '--input-type=module', '-e', script], {
-      encoding: 'utf8',
-      cwd: join(import.meta.dirname, '../..'),
-    })
-    expect(said).toContain('nftables: read: EPERM (operation not permitted, this needs CAP_NET_ADMIN)')
+  it('says which capability is missing', async () => {
+    const published = await publishProgram(join(import.meta.dirname, 'unprivileged.worker.ts'))
+    try {
+      const [node, file] = published.command
+      const output = execFileSync(node, [file], { encoding: 'utf8', cwd: '/' })
+      expect(output).toBe('nftables: read: EPERM (operation not permitted, this needs CAP_NET_ADMIN)')
+    } finally {
+      published.remove()
+    }
   })
 })

@@ -5,7 +5,7 @@ import { chmodSync, cpSync, existsSync, mkdtempSync, readdirSync, rmSync, writeF
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, describe, expect, it } from 'vitest'
-import { bundleProgram } from '../support/bundle-program.ts'
+import { publishProgram } from '../support/publish-program.ts'
 
 const root = join(import.meta.dirname, '../..')
 const worker = join(root, 'test/commands/sluice.worker.ts')
@@ -114,19 +114,12 @@ async function answers(space: string, url: string): Promise<readonly string[]> {
   return [...seen].sort()
 }
 
-/** For users who may not read this checkout, root's home for one: the program and the examples, copied. */
-async function published(): Promise<{ program: readonly string[]; examples: string }> {
-  const folder = mkdtempSync(join(tmpdir(), 'sluice-public-'))
-  undo.push(() => rmSync(folder, { recursive: true, force: true }))
-  chmodSync(folder, 0o755)
-  const { file, remove } = await bundleProgram(worker)
-  cpSync(file, join(folder, 'sluice.mjs'))
-  remove()
-  for (const name of ['koffi', '@koromix']) {
-    cpSync(join(root, 'node_modules', name), join(folder, 'node_modules', name), { recursive: true })
-  }
+/** The program and the examples where every user may read them. */
+async function publish(): Promise<{ program: readonly string[]; examples: string }> {
+  const { folder, command, remove } = await publishProgram(worker)
+  undo.push(remove)
   cpSync(examples, join(folder, 'examples'), { recursive: true })
-  return { program: [process.execPath, join(folder, 'sluice.mjs')], examples: join(folder, 'examples') }
+  return { program: command, examples: join(folder, 'examples') }
 }
 
 describe('sluice up, on a machine of its own', () => {
@@ -191,7 +184,7 @@ describe('sluice up, on a machine of its own', () => {
       '--no-new-privs',
     ]
     const env = { HOME: home, XDG_RUNTIME_DIR: home, TMPDIR: home }
-    const open = await published()
+    const open = await publish()
     const refused = start(['up', '--demo'], nobody, env, open.program)
     expect(await refused.ended).toBe(1)
     expect(refused.text()).toMatch(/^sluice up: this makes network namespaces, which needs root: .*--mode userspace/)
