@@ -162,6 +162,20 @@ describe('sizes', () => {
   })
 })
 
+describe('ARCHITECTURE.md', () => {
+  it('names only files that exist', () => {
+    const text = readFileSync(join(root, '..', 'ARCHITECTURE.md'), 'utf8')
+    const named = [...text.matchAll(/`((?:[a-z-]+\/)*[a-z-]+\.ts)`/g)].map((match) => match[1] as string)
+    expect(named.length).toBeGreaterThan(60)
+    const paths = sources.map(({ path }) => `src/${path}`)
+    expect(
+      named.filter(
+        (name) => !name.startsWith('test/') && !paths.some((path) => path === name || path.endsWith(`/${name}`)),
+      ),
+    ).toEqual([])
+  })
+})
+
 interface SyntaxNode {
   readonly type: string
   readonly start: number
