@@ -37,7 +37,7 @@ try {
   const target = await open()
   ledger.reset(await target.observe(signal))
   const changes = ledger.diff()
-  const written = await cost(() => target.apply(changes, ledger.wanted(), signal))
+  const written = await cost(() => target.apply(changes, signal, ledger.wanted()))
   // As after a kill: the table stays and is nobody's. There is no other way to give it up without writing it anew.
   const read = await cost(async () => (await open()).observe(signal))
   process.stdout.write(`${JSON.stringify({ written, read })}\n`)

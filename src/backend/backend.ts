@@ -47,7 +47,7 @@ export interface Target<E extends Held> {
   /** What is there now: ids and digests, never parsed rules. */
   observe(signal: AbortSignal): Promise<readonly Held[]>
   /** All of the changes, or those but the refused ones; throws if it cannot tell which went in. */
-  apply(changes: Changes<E>, wanted: Wanted<E>, signal: AbortSignal): Promise<Applied>
+  apply(changes: Changes<E>, signal: AbortSignal, wanted: Wanted<E>): Promise<Applied>
   /** Cheap: did someone else change what is ours since the last apply? */
   drifted(): boolean
   /** Releases sockets; leaves everything programmed as it is. */

@@ -1,7 +1,6 @@
 // Stable hashed names of per-service objects, the same that kube-proxy gives them.
 
 import { hash } from 'node:crypto'
-import { hostPort } from '../lib/ip.ts'
 import type { Endpoint, ServicePort } from '../model/types.ts'
 
 const alphabet = 'ABCDEFGHIJKLMNOPQRSTUVWXYZ234567'
@@ -25,9 +24,9 @@ export function hash32(text: string, length: number): string {
 /** What iptables chains of a service port share after their prefix. */
 export const iptablesHash = (port: ServicePort): string => hash32(`${port.name}${port.protocol}`, 16)
 
-/** What follows `KUBE-SEP-`. */
-export const iptablesEndpointHash = (port: ServicePort, endpoint: Endpoint): string =>
-  hash32(`${port.name}${port.protocol}${hostPort(endpoint.ip, endpoint.port)}`, 16)
+/** What follows `KUBE-SEP-` in the name of an endpoint's chain. `address` is `ip:port`. */
+export const iptablesEndpointHash = (port: ServicePort, address: string): string =>
+  hash32(`${port.name}${port.protocol}${address}`, 16)
 
 /** What nftables chains of a service port share after their prefix. */
 export const nftServiceBase = (port: ServicePort): string =>

@@ -260,7 +260,7 @@ export class Lane {
 
   async #apply(round: Round, signal: AbortSignal): Promise<void> {
     const changes = await runSliced(this.ledger.diffSteps(), round.stint)
-    const applied = await (this.#target as Target<Held>).apply(changes, this.ledger.wanted(), signal)
+    const applied = await (this.#target as Target<Held>).apply(changes, signal, this.ledger.wanted())
     round.stint.restart()
     const refused = this.#blame(applied, changes)
     const out = applied.refused.map((refusal) => refusal.id)

@@ -185,9 +185,9 @@ const emptyTarget: Target<Held> = {
 
 const recordTarget = (target: Target<Held>, record: (changes: Changes<Held>) => void): Target<Held> => ({
   observe: (signal) => target.observe(signal),
-  apply(changes, wanted, signal) {
+  apply(changes, signal, wanted) {
     record(changes)
-    return target.apply(changes, wanted, signal)
+    return target.apply(changes, signal, wanted)
   },
   drifted: () => target.drifted(),
   close: () => target.close(),

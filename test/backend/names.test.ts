@@ -1,5 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { hash32, iptablesEndpointHash, iptablesHash, nftEndpointBase, nftServiceBase } from '../../src/backend/names.ts'
+import { hostPort } from '../../src/lib/ip.ts'
 import type { ServicePort } from '../../src/model/types.ts'
 import { servicePort } from '../support/builders.ts'
 
@@ -29,7 +30,7 @@ describe('names that kube-proxy gives to iptables chains', () => {
     ['ns1/svc1', 'p80', 'fd00:10:180::1', 80, 'OGYCNMB4EMRUSJ6N'],
     ['work/saythx-redis', '', '10.40.0.3', 6379, 'WFOSBWGUUQ4EX27S'],
   ] as const)('%s:%s -> %s:%d', (service, name, ip, number, hash) => {
-    expect(iptablesEndpointHash(port(service, name), { ip, port: number, local: false })).toBe(hash)
+    expect(iptablesEndpointHash(port(service, name), hostPort(ip, number))).toBe(hash)
   })
 
   it('gives the hashes of the oldest dumps when the old preimage is hashed', () => {

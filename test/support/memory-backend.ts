@@ -115,7 +115,7 @@ function openTarget(kernel: MemoryKernel, context: OpenContext): Target<Held> {
       }
       return [...kernel.held.values()]
     },
-    async apply(changes, wanted, signal) {
+    async apply(changes, signal, wanted) {
       await kernel.gate
       signal.throwIfAborted()
       const applied = applyTo(kernel, changes)

@@ -4,7 +4,7 @@ import { hostPort } from '../../lib/ip.ts'
 import { reachableOf } from '../../model/endpoints.ts'
 import type { Endpoint, Frontend, NodeView, ServicePort } from '../../model/types.ts'
 import { counters } from '../iptables-kit/chains.ts'
-import { hash32, iptablesHash } from '../names.ts'
+import { iptablesEndpointHash, iptablesHash } from '../names.ts'
 import { type IptEntry, portEntry } from './entries.ts'
 
 export interface IptablesPlanOptions {
@@ -195,7 +195,7 @@ interface Separate {
 
 function separate({ port }: Run, { ip, port: number }: Endpoint): Separate {
   const address = hostPort(ip, number)
-  return { ip, address, chain: `KUBE-SEP-${hash32(`${port.name}${port.protocol}${address}`, 16)}` }
+  return { ip, address, chain: `KUBE-SEP-${iptablesEndpointHash(port, address)}` }
 }
 
 /** The first endpoint with probability 1/n, the next with 1/(n-1) of what is left, and the last with all of it. */

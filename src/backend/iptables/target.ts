@@ -72,7 +72,7 @@ export class IptablesTarget implements Target<IptEntry> {
     return strays.map(strayChain)
   }
 
-  async apply(changes: Changes<IptEntry>, _wanted: unknown, signal: AbortSignal): Promise<Applied> {
+  async apply(changes: Changes<IptEntry>, signal: AbortSignal): Promise<Applied> {
     const seen = this.#seen
     const full = seen !== undefined
     if (!full && changes.drop.length === 0 && changes.put.every((entry) => this.#isAsWritten(entry))) {

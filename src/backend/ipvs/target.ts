@@ -85,7 +85,7 @@ export class IpvsTarget implements Target<IpvsEntry> {
     })
   }
 
-  async apply(changes: Changes<IpvsEntry>, wanted: Wanted<IpvsEntry>, signal: AbortSignal): Promise<Applied> {
+  async apply(changes: Changes<IpvsEntry>, signal: AbortSignal, wanted: Wanted<IpvsEntry>): Promise<Applied> {
     return this.#mutex.run(async () => {
       const before = this.#options.kernel.sent
       const refused = await this.#apply(changes, wanted, signal)

@@ -114,7 +114,7 @@ export class NftTarget implements Target<NftEntry> {
     })
   }
 
-  apply(changes: Changes<NftEntry>, wanted: Wanted<NftEntry>, signal: AbortSignal): Promise<Applied> {
+  apply(changes: Changes<NftEntry>, signal: AbortSignal, wanted: Wanted<NftEntry>): Promise<Applied> {
     return this.#turns.run(async () => {
       this.#wanted = wanted
       const refused: RefusedEntry[] = []

@@ -80,7 +80,7 @@ export class UserspaceTarget implements Target<UserspaceEntry> {
     return [...this.#listeners.held(), ...(left ? [leftover] : [])]
   }
 
-  async apply(changes: Changes<UserspaceEntry>, wanted: Wanted<UserspaceEntry>, signal: AbortSignal): Promise<Applied> {
+  async apply(changes: Changes<UserspaceEntry>, signal: AbortSignal, wanted: Wanted<UserspaceEntry>): Promise<Applied> {
     if (this.#inherited) await this.#disarm(wanted, signal)
     const version = this.#listeners.version
     const refused = [...(await this.#open(changes, wanted))]

@@ -59,7 +59,7 @@ export class TargetHarness {
     this.#trusted = false
     if (!trusted) this.ledger.reset(await this.target.observe(signal))
     const changes = this.ledger.diff()
-    const applied = await this.target.apply(changes, this.ledger.wanted(), signal)
+    const applied = await this.target.apply(changes, signal, this.ledger.wanted())
     this.ledger.settle(
       changes,
       applied.refused.map(({ id }) => id),

@@ -48,7 +48,7 @@ export class DirectTarget implements Target<DirectEntry> {
     return [...this.#open].map(([id, { digest }]) => ({ id, kind: 'socket', digest }))
   }
 
-  async apply({ put, drop }: Changes<DirectEntry>, _wanted: unknown, signal: AbortSignal): Promise<Applied> {
+  async apply({ put, drop }: Changes<DirectEntry>, signal: AbortSignal): Promise<Applied> {
     this.#own = ownAddresses()
     for (const { id } of drop) await this.#close(id)
     const refused: RefusedEntry[] = []
