@@ -13,6 +13,7 @@ import { resolve } from '../src/model/resolve.ts'
 import type { ServiceRecord, SliceRecord } from '../src/model/types.ts'
 import { enterNamespace } from '../test/lab/entered-namespace.ts'
 import { view } from '../test/support/builders.ts'
+import { diffAtOnce, resetAtOnce } from '../test/support/ledger-at-once.ts'
 import { service, slice } from './objects.ts'
 
 const [services, endpoints] = process.argv.slice(2).map(Number) as [number, number]
@@ -35,8 +36,8 @@ try {
     )
   }
   const target = await open()
-  ledger.reset(await target.observe(signal))
-  const changes = ledger.diff()
+  resetAtOnce(ledger, await target.observe(signal))
+  const changes = diffAtOnce(ledger)
   const written = await cost(() => target.apply(changes, signal, ledger.wanted()))
   // As after a kill: the table stays and is nobody's. There is no other way to give it up without writing it anew.
   const read = await cost(async () => (await open()).observe(signal))

@@ -1,24 +1,21 @@
-// Says which entries to put and which to drop: claims by owner against what the data plane holds. Knows no kernel and no service.
+// Decides which entries to put and which to drop: compares what owners claim with what the data plane holds. Knows no kernel, no service.
 //
 // Design note. Goals, in this order:
 //
-// 1. Several owners may claim one id (two services that select one pod share its hairpin element). While one claim is
-//    left the entry stays; a diff per owner would drop what another still needs.
-// 2. The outcome is a function of the claims, never of their order: the bytewise smallest owner's claim wins. The base
-//    is the owner '', so no service can displace it. Of two entries with one id from one owner the first counts.
-// 3. A change costs the change: only ids whose winner changed since they were settled are compared.
-// 4. Nothing is guessed. `settle` records exactly what the target said it wrote; after a failure `reset` takes what was
-//    observed, and everything is compared again. Wants that change between `diff` and `settle` stay due.
-// 5. A refused entry is set aside: not offered again, nor part of `wanted`, until it is retried or its content changes.
-//    What was held under its id stays held.
-// 6. Small: one slot per id, and a settled slot shares the entry it wants, so 200,000 entries cost tens of MB.
-// 7. Whatever walks over all entries may be interrupted after every `stride` of them, and is right also if wants change meanwhile.
+// 1. Several owners may claim one id (two services that select one pod share its hairpin element). While one claim is left the entry
+//    stays; a diff per owner would drop an entry that another owner still needs.
+// 2. The result depends on the claims, never on their order: the claim of the bytewise smallest owner wins. The base is the owner '',
+//    so no service can displace it. If one owner claims an id twice, the first claim counts.
+// 3. The cost of a change is proportional to the change: only ids whose winner changed since they were settled are compared.
+// 4. Nothing is guessed. `settle` records exactly what the target says it wrote; after a failure `reset` takes what was observed, and
+//    everything is compared again. Claims that change between `diff` and `settle` stay due.
+// 5. A refused entry is set aside: it is not offered again, and is not part of `wanted`, until it is retried or its content changes.
+//    What the data plane held under its id counts as still held.
+// 6. Small: one slot per id, and a settled slot shares the entry that it wants, so 200,000 entries cost tens of MB.
+// 7. Operations on all entries are generators that yield after every `stride` entries. They stay correct if claims change meanwhile.
 
-import { runAtOnce, type Steps } from '../lib/yielding.ts'
+import { type Steps, stride } from '../lib/yielding.ts'
 import type { Changes, Held, Wanted } from './backend.ts'
-
-/** Entries between two places where a walk may be interrupted: a tenth of a millisecond, ten times that while the code is new. */
-export const stride = 100
 
 interface Claim<E> {
   readonly owner: string
@@ -26,35 +23,36 @@ interface Claim<E> {
 }
 
 interface Slot<E> {
-  /** The winner, undefined if nobody claims the id. */
+  /** The winning entry; undefined if no owner claims the id. */
   entry: E | undefined
   owner: string
   /** The losing claims, smallest owner first. */
   others: Claim<E>[] | undefined
-  /** What the data plane holds; the very same object as `entry` once settled. */
+  /** What the data plane holds; the same object as `entry` once settled. */
   held: Held | undefined
-  /** It is on the list of those to compare. */
+  /** The slot is in the list of slots to compare. */
   listed: boolean
 }
 
 export class Ledger<E extends Held> {
   readonly #slots = new Map<string, Slot<E>>()
   readonly #owned = new Map<string, readonly E[]>()
-  /** To compare, each once; a superset of those that differ. */
+  /** Slots to compare, each once; a superset of the slots that differ. */
   #due: Slot<E>[] = []
   readonly #refused = new Set<string>()
   #size = 0
-  /** How often wants have changed. */
-  #wants = 0
-  /** The last diff, and the slots it speaks of, in its order. */
-  #told: { readonly changes: Changes<E>; readonly slots: readonly Slot<E>[] } | undefined
-  readonly #wanted: Wanted<E> = this.#view()
+  /** How often claims have changed. */
+  #claimChanges = 0
+  /** The result of the last diff, and its slots in the same order. */
+  #lastDiff: { readonly changes: Changes<E>; readonly slots: readonly Slot<E>[] } | undefined
+  readonly #wanted: Wanted<E> = this.#makeWanted()
 
-  /** Replaces all claims of an owner; none: the owner is forgotten. */
+  /** Replaces all claims of an owner. An owner without claims is forgotten. */
   want(owner: string, entries: readonly E[]): void {
-    this.#wants++
+    this.#claimChanges++
     const before = this.#owned.get(owner)
-    // What is there already stays the very same object: its equal is soon forgotten, and old objects are dear to forget.
+    // An entry with the same content stays the same object: an equal copy would be collected young, while replacing the old object
+    // costs a collection of the whole heap.
     const own: E[] = []
     const ids = before === undefined ? undefined : new Set<string>()
     for (const entry of entries) {
@@ -63,24 +61,20 @@ export class Ledger<E extends Held> {
       own.push(this.#claim(owner, entry, ids !== undefined))
     }
     if (own.length === 0) this.#owned.delete(owner)
-    // A list that was filled by push has room for sixteen more; there is one per service.
+    // A list that was filled by push has room for sixteen more entries, and there is one list per service; a slice has none.
     else this.#owned.set(owner, own.slice())
     if (before === undefined) return
     for (const entry of before) if (!ids?.has(entry.id)) this.#release(owner, entry.id)
   }
 
-  /** What the target must do for the data plane to hold the winners. Changes nothing: ask again, get the same. */
-  diff(): Changes<E> {
-    return runAtOnce(this.diffSteps())
-  }
-
-  *diffSteps(): Steps<Changes<E>> {
+  /** Returns what the target must do for the data plane to hold the winners. Changes nothing: a second diff returns the same. */
+  *diff(): Steps<Changes<E>> {
     const put: E[] = []
     const drop: Held[] = []
     const slots: Slot<E>[] = []
     const dropped: Slot<E>[] = []
-    const wants = this.#wants
-    yield* this.#shortening()
+    const claimChanges = this.#claimChanges
+    yield* this.#unlistSettled()
     let seen = 0
     for (const slot of this.#due) {
       if (++seen % stride === 0) yield
@@ -92,52 +86,35 @@ export class Ledger<E extends Held> {
         dropped.push(slot)
       }
     }
-    // Something was wanted in a pause: what was seen before it may no longer be so.
-    if (wants !== this.#wants) return yield* this.diffSteps()
-    this.#told = { changes: { put, drop }, slots: dropped.length === 0 ? slots : [...slots, ...dropped] }
-    return this.#told.changes
+    // Claims changed in a pause, so slots that were visited before it may be out of date.
+    if (claimChanges !== this.#claimChanges) return yield* this.diff()
+    this.#lastDiff = { changes: { put, drop }, slots: dropped.length === 0 ? slots : [...slots, ...dropped] }
+    return this.#lastDiff.changes
   }
 
-  /** The target did all of these changes but the refused ones. */
-  settle(changes: Changes<E>, refused: Iterable<string> = []): void {
-    runAtOnce(this.settleSteps(changes, refused))
-  }
-
-  *settleSteps(changes: Changes<E>, refused: Iterable<string> = []): Steps<void> {
-    const failed = new Set(refused)
-    const slots = this.#told?.changes === changes ? this.#told.slots : []
-    this.#told = undefined
+  /** Records that the target applied all of these changes but the refused ones. */
+  *settle(changes: Changes<E>, refused: Iterable<string> = []): Steps<void> {
+    const refusedIds = new Set(refused)
+    const slots = this.#lastDiff?.changes === changes ? this.#lastDiff.slots : []
+    this.#lastDiff = undefined
     let seen = 0
     for (const entry of changes.put) {
       const known = slots[seen]
       if (++seen % stride === 0) yield
-      if (failed.size > 0 && failed.has(entry.id)) {
-        this.#setAside(entry.id, entry.digest)
-        continue
-      }
-      const slot = known !== undefined && isAlive(known) ? known : this.#slot(entry.id)
-      slot.held = slot.entry?.digest === entry.digest ? slot.entry : entry
-      this.#tidy(entry.id, slot)
+      if (refusedIds.size > 0 && refusedIds.has(entry.id)) this.#setAside(entry.id, entry.digest)
+      else this.#settlePut(entry, known)
     }
     for (const { id } of changes.drop) {
       const known = slots[seen]
       if (++seen % stride === 0) yield
-      const slot = known !== undefined && isAlive(known) ? known : this.#slots.get(id)
-      if (failed.has(id)) this.#setAside(id, undefined)
-      else if (slot !== undefined) {
-        slot.held = undefined
-        this.#tidy(id, slot)
-      }
+      if (refusedIds.has(id)) this.#setAside(id, undefined)
+      else this.#settleDrop(id, known)
     }
-    yield* this.#shortening()
+    yield* this.#unlistSettled()
   }
 
-  /** This, and nothing else, is what the data plane holds. Everything is compared by the next diff. */
-  reset(held: Iterable<Held>): void {
-    runAtOnce(this.resetSteps(held))
-  }
-
-  *resetSteps(held: Iterable<Held>): Steps<void> {
+  /** Records that the data plane holds exactly these entries. The next diff compares everything. */
+  *reset(held: Iterable<Held>): Steps<void> {
     let seen = 0
     for (const [id, slot] of this.#slots) {
       if (++seen % stride === 0) yield
@@ -163,29 +140,29 @@ export class Ledger<E extends Held> {
     if (this.#refused.delete(id) && slot !== undefined) this.#list(slot)
   }
 
-  /** Who claims an id, the winner first. */
+  /** The owners that claim an id, the winner first. */
   owners(id: string): readonly string[] {
     const slot = this.#slots.get(id)
     if (slot?.entry === undefined) return []
     return [slot.owner, ...(slot.others ?? []).map((claim) => claim.owner)]
   }
 
-  /** What an owner claims, won or not. */
+  /** The entries that an owner claims, whether they win or not. */
   claims(owner: string): readonly E[] {
     return this.#owned.get(owner) ?? []
   }
 
-  /** The winners but the refused ones. A live view. */
+  /** A live view of the winning entries without the refused ones. */
   wanted(): Wanted<E> {
     return this.#wanted
   }
 
-  /** Every winner with its owner, refused ones included. */
+  /** Every winning entry with its owner, refused ones included. */
   *winners(): Iterable<{ readonly owner: string; readonly entry: E }> {
     for (const { owner, entry } of this.#slots.values()) if (entry !== undefined) yield { owner, entry }
   }
 
-  #view(): Wanted<E> {
+  #makeWanted(): Wanted<E> {
     const ledger = this
     return {
       get size() {
@@ -202,13 +179,13 @@ export class Ledger<E extends Held> {
     }
   }
 
-  /** Returns the entry that stands for the claim: one that was there already, if it says the same. */
+  /** Returns the entry that represents the claim: the entry of before if its content is the same. */
   #claim(owner: string, entry: E, claimedBefore: boolean): E {
     flatten(entry.digest)
     flatten(entry.id)
     const slot = this.#slot(entry.id)
     if (slot.entry === undefined) return this.#win(slot, owner, entry)
-    // Without earlier claims a second one of one owner is a second entry with one id: the first counts.
+    // An owner without earlier claims that claims an id again has two entries with one id: the first counts.
     if (slot.owner === owner) return claimedBefore ? this.#win(slot, owner, entry) : entry
     if (owner < slot.owner) {
       const loser = { owner: slot.owner, entry: slot.entry }
@@ -240,7 +217,7 @@ export class Ledger<E extends Held> {
     slot.owner = ''
     this.#size--
     this.#refused.delete(id)
-    this.#tidy(id, slot)
+    this.#listOrForget(id, slot)
   }
 
   #win(slot: Slot<E>, owner: string, entry: E): E {
@@ -254,7 +231,21 @@ export class Ledger<E extends Held> {
     return entry
   }
 
-  /** Unless something else is wanted by now: then the refusal says nothing about what would be offered next. */
+  /** `known` is the slot that the diff visited; it may be forgotten by now. */
+  #settlePut(entry: E, known: Slot<E> | undefined): void {
+    const slot = known !== undefined && isAlive(known) ? known : this.#slot(entry.id)
+    slot.held = slot.entry?.digest === entry.digest ? slot.entry : entry
+    this.#listOrForget(entry.id, slot)
+  }
+
+  #settleDrop(id: string, known: Slot<E> | undefined): void {
+    const slot = known !== undefined && isAlive(known) ? known : this.#slots.get(id)
+    if (slot === undefined) return
+    slot.held = undefined
+    this.#listOrForget(id, slot)
+  }
+
+  /** Marks an id as refused, unless other content is wanted by now: the refusal does not apply to that. */
   #setAside(id: string, digest: string | undefined): void {
     if (this.#slots.get(id)?.entry?.digest !== digest) return
     this.#refused.add(id)
@@ -269,8 +260,8 @@ export class Ledger<E extends Held> {
     return slot
   }
 
-  /** Lists a slot that differs, and forgets one that says nothing any more. */
-  #tidy(id: string, slot: Slot<E>): void {
+  /** Lists a slot that differs, and forgets a slot that is neither wanted nor held. */
+  #listOrForget(id: string, slot: Slot<E>): void {
     if (differs(slot)) {
       this.#list(slot)
       return
@@ -285,10 +276,10 @@ export class Ledger<E extends Held> {
     this.#due.push(slot)
   }
 
-  /** Takes off the list what does not differ any more, or was refused: what brings it back lists it again. */
-  *#shortening(): Steps<void> {
+  /** Removes slots from the list that no longer differ or were refused. A later change of such a slot lists it again. */
+  *#unlistSettled(): Steps<void> {
     const before = this.#due
-    // What is listed in a pause comes here. What is still on the old list counts as listed.
+    // Slots that are listed in a pause go to the new list. Slots that are still on the old list count as listed.
     this.#due = []
     let seen = 0
     try {
@@ -304,12 +295,12 @@ export class Ledger<E extends Held> {
   }
 }
 
-/** Otherwise it is forgotten, and there may be another one by now. */
+/** False if the slot was forgotten, so that the id may have another slot by now. */
 const isAlive = (slot: Slot<Held>): boolean => slot.entry !== undefined || slot.held !== undefined
 
 const differs = (slot: Slot<Held>): boolean => slot.entry?.digest !== slot.held?.digest
 
 const byOwner = (a: { readonly owner: string }, b: { readonly owner: string }): number => (a.owner < b.owner ? -1 : 1)
 
-/** V8 keeps a text made of parts as a tree of them until somebody looks inside; as a tree it takes several times the memory. */
+/** Reads one character: V8 keeps a concatenated string as a tree until someone reads it, and the tree takes several times the memory. */
 const flatten = (text: string): number => text.charCodeAt(text.length >> 1)

@@ -1,12 +1,12 @@
 // One backend in one family: plan what is dirty, diff, apply, and recover. Any failure leads to observe-and-diff, never to guessing.
 
 import type { Applied, Backend, Changes, Held, Target } from '../backend/backend.ts'
-import { Ledger, stride } from '../backend/ledger.ts'
+import { Ledger } from '../backend/ledger.ts'
 import { describeError, ProxyError } from '../lib/errors.ts'
 import { type Family, familyName } from '../lib/ip.ts'
 import type { Logger } from '../lib/log.ts'
 import type { Clock, Timer } from '../lib/time.ts'
-import { runSliced, type Steps, TimeSlice } from '../lib/yielding.ts'
+import { runSliced, type Steps, stride, TimeSlice } from '../lib/yielding.ts'
 import { critical } from '../model/critical.ts'
 import type { NodeView, ServicePort } from '../model/types.ts'
 import type { Conflict, RefusedService, SyncJournal, SyncReport } from './journal.ts'
@@ -192,13 +192,13 @@ export class Lane {
       await this.#plan(round, (service) => this.#critical(service))
       const held = await target.observe(signal)
       round.stint.restart()
-      await runSliced(this.ledger.resetSteps(held), round.stint)
+      await runSliced(this.ledger.reset(held), round.stint)
       observed = true
       // Only when nothing but the base is there: what a predecessor left must stay until all of its successor is known.
       if (held.every(({ id }) => this.ledger.owners(id)[0] === base)) await this.#apply(round, signal)
     }
     await this.#plan(round, () => true)
-    if (round.full && !observed) await runSliced(this.ledger.resetSteps(await target.observe(signal)), round.stint)
+    if (round.full && !observed) await runSliced(this.ledger.reset(await target.observe(signal)), round.stint)
     await this.#apply(round, signal)
     for (const service of round.tried) {
       if (!round.refused.some((one) => one.service === service)) this.quarantine.clear(service)
@@ -259,12 +259,12 @@ export class Lane {
   }
 
   async #apply(round: Round, signal: AbortSignal): Promise<void> {
-    const changes = await runSliced(this.ledger.diffSteps(), round.stint)
+    const changes = await runSliced(this.ledger.diff(), round.stint)
     const applied = await (this.#target as Target<Held>).apply(changes, signal, this.ledger.wanted())
     round.stint.restart()
     const refused = this.#blame(applied, changes)
     const out = applied.refused.map((refusal) => refusal.id)
-    await runSliced(this.ledger.settleSteps(changes, out), round.stint)
+    await runSliced(this.ledger.settle(changes, out), round.stint)
     this.#refuse(round, refused)
     round.put += changes.put.length
     round.dropped += changes.drop.length

@@ -1,8 +1,9 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import type { Held } from '../../src/backend/backend.ts'
-import { Ledger, stride } from '../../src/backend/ledger.ts'
-import type { Steps } from '../../src/lib/yielding.ts'
+import { Ledger } from '../../src/backend/ledger.ts'
+import { type Steps, stride } from '../../src/lib/yielding.ts'
+import { diffAtOnce, resetAtOnce, settleAtOnce } from '../support/ledger-at-once.ts'
 
 interface Entry extends Held {
   readonly content: string
@@ -11,8 +12,8 @@ interface Entry extends Held {
 const entry = (id: string, content = 'x'): Entry => ({ id, kind: 'thing', digest: `#${content}`, content })
 const ids = (list: Iterable<Held>) => [...list].map((one) => one.id).sort()
 const sync = (ledger: Ledger<Entry>) => {
-  const changes = ledger.diff()
-  ledger.settle(changes)
+  const changes = diffAtOnce(ledger)
+  settleAtOnce(ledger, changes)
   return { put: ids(changes.put), drop: ids(changes.drop) }
 }
 
@@ -54,7 +55,7 @@ describe('Ledger', () => {
       expect(ledger.wanted().entry('1')?.content).toBe('')
       sync(ledger)
       ledger.want('', [])
-      expect(ledger.diff().put.map((e) => e.content)).toEqual(['a'])
+      expect(diffAtOnce(ledger).put.map((e) => e.content)).toEqual(['a'])
     }
   })
 
@@ -77,7 +78,7 @@ describe('Ledger', () => {
     const ledger = new Ledger<Entry>()
     ledger.want('a', [entry('same'), entry('other', 'new'), entry('missing')])
     sync(ledger)
-    ledger.reset([entry('same'), entry('other', 'old'), entry('alien')])
+    resetAtOnce(ledger, [entry('same'), entry('other', 'old'), entry('alien')])
     expect(sync(ledger)).toEqual({ put: ['missing', 'other'], drop: ['alien'] })
     expect(sync(ledger)).toEqual({ put: [], drop: [] })
   })
@@ -85,42 +86,42 @@ describe('Ledger', () => {
   it('gives the same diff again until it is settled', () => {
     const ledger = new Ledger<Entry>()
     ledger.want('a', [entry('1')])
-    ledger.diff()
-    expect(ids(ledger.diff().put)).toEqual(['1'])
+    diffAtOnce(ledger)
+    expect(ids(diffAtOnce(ledger).put)).toEqual(['1'])
     ledger.want('a', [])
-    expect(ledger.diff()).toEqual({ put: [], drop: [] })
+    expect(diffAtOnce(ledger)).toEqual({ put: [], drop: [] })
   })
 
   it('keeps due what changed between diff and settle', () => {
     const ledger = new Ledger<Entry>()
     ledger.want('a', [entry('1', 'old'), entry('2')])
-    const changes = ledger.diff()
+    const changes = diffAtOnce(ledger)
     ledger.want('a', [entry('1', 'new')])
-    ledger.settle(changes)
-    expect(ledger.diff().put.map((e) => e.content)).toEqual(['new'])
-    expect(ids(ledger.diff().drop)).toEqual(['2'])
+    settleAtOnce(ledger, changes)
+    expect(diffAtOnce(ledger).put.map((e) => e.content)).toEqual(['new'])
+    expect(ids(diffAtOnce(ledger).drop)).toEqual(['2'])
   })
 
   it('sets a refused entry aside until it is retried, changed, or found in place', () => {
     const ledger = new Ledger<Entry>()
     ledger.want('a', [entry('bad'), entry('good')])
-    const refuse = () => ledger.settle(ledger.diff(), ['bad'])
+    const refuse = () => settleAtOnce(ledger, diffAtOnce(ledger), ['bad'])
     refuse()
-    expect(ledger.diff().put).toEqual([])
+    expect(diffAtOnce(ledger).put).toEqual([])
     expect(ids(ledger.wanted().entries())).toEqual(['good'])
     expect(ledger.wanted().size).toBe(1)
     expect(ledger.wanted().entry('bad')).toBeUndefined()
-    ledger.reset([entry('good')])
-    expect(ledger.diff().put).toEqual([])
+    resetAtOnce(ledger, [entry('good')])
+    expect(diffAtOnce(ledger).put).toEqual([])
     ledger.retry('bad')
-    expect(ids(ledger.diff().put)).toEqual(['bad'])
+    expect(ids(diffAtOnce(ledger).put)).toEqual(['bad'])
     refuse()
     ledger.want('a', [entry('bad'), entry('good')])
-    expect(ledger.diff().put).toEqual([])
+    expect(diffAtOnce(ledger).put).toEqual([])
     ledger.want('a', [entry('bad', 'mended'), entry('good')])
-    expect(ids(ledger.diff().put)).toEqual(['bad'])
+    expect(ids(diffAtOnce(ledger).put)).toEqual(['bad'])
     refuse()
-    ledger.reset([entry('bad', 'mended'), entry('good')])
+    resetAtOnce(ledger, [entry('bad', 'mended'), entry('good')])
     expect(ids(ledger.wanted().entries())).toEqual(['bad', 'good'])
   })
 
@@ -129,19 +130,19 @@ describe('Ledger', () => {
     ledger.want('a', [entry('1', 'old')])
     sync(ledger)
     ledger.want('a', [entry('1', 'bad')])
-    ledger.settle(ledger.diff(), ['1'])
+    settleAtOnce(ledger, diffAtOnce(ledger), ['1'])
     ledger.want('a', [])
-    expect(ledger.diff().drop.map((held) => held.digest)).toEqual(['#old'])
-    ledger.settle(ledger.diff(), ['1'])
-    expect(ledger.diff().drop).toEqual([])
+    expect(diffAtOnce(ledger).drop.map((held) => held.digest)).toEqual(['#old'])
+    settleAtOnce(ledger, diffAtOnce(ledger), ['1'])
+    expect(diffAtOnce(ledger).drop).toEqual([])
     ledger.retry('1')
-    expect(ids(ledger.diff().drop)).toEqual(['1'])
+    expect(ids(diffAtOnce(ledger).drop)).toEqual(['1'])
   })
 
   it('ignores a refusal of something that was not asked for', () => {
     const ledger = new Ledger<Entry>()
     ledger.want('a', [entry('1')])
-    ledger.settle(ledger.diff(), ['2'])
+    settleAtOnce(ledger, diffAtOnce(ledger), ['2'])
     expect(ids(ledger.wanted().entries())).toEqual(['1'])
   })
 })
@@ -163,14 +164,14 @@ describe('Ledger, with many entries', () => {
   it('may be interrupted after every so many entries, whatever walks over them', () => {
     const ledger = new Ledger<Entry>()
     ledger.want('a', many)
-    const { value: changes, pauses } = drive(ledger.diffSteps())
+    const { value: changes, pauses } = drive(ledger.diff())
     expect(changes.put).toHaveLength(many.length)
     // Each goes through the list of what is due as well.
     expect(pauses).toBe(2 + 3)
-    expect(drive(ledger.settleSteps(changes)).pauses).toBe(3 + 2)
-    expect(drive(ledger.resetSteps(many)).pauses).toBe(6)
+    expect(drive(ledger.settle(changes)).pauses).toBe(3 + 2)
+    expect(drive(ledger.reset(many)).pauses).toBe(6)
     ledger.want('a', [])
-    expect(drive(ledger.settleSteps(drive(ledger.diffSteps()).value)).pauses).toBe(3 + 2)
+    expect(drive(ledger.settle(drive(ledger.diff()).value)).pauses).toBe(3 + 2)
     expect(ledger.wanted().size).toBe(0)
   })
 
@@ -190,15 +191,15 @@ describe('Ledger, with many entries', () => {
       }
       const run = <T>(name: string, steps: Steps<T>): T => drive(steps, name === walk ? meddle : undefined).value
       for (let round = 0; round < 2; round++) {
-        if (round === 0) run('resetting', ledger.resetSteps(kernel.values()))
-        const changes = run('diffing', ledger.diffSteps())
+        if (round === 0) run('resetting', ledger.reset(kernel.values()))
+        const changes = run('diffing', ledger.diff())
         expect(new Set(changes.put.map(({ id }) => id)).size).toBe(changes.put.length)
         for (const one of changes.put) kernel.set(one.id, one)
         for (const one of changes.drop) kernel.delete(one.id)
-        run('settling', ledger.settleSteps(changes))
+        run('settling', ledger.settle(changes))
       }
       expect(turn).toBeGreaterThan(2)
-      expect(ledger.diff()).toEqual({ put: [], drop: [] })
+      expect(diffAtOnce(ledger)).toEqual({ put: [], drop: [] })
       const wanted = [...ledger.wanted().entries()].map(({ id, digest }) => `${id}${digest}`).sort()
       expect([...kernel.values()].map(({ id, digest }) => `${id}${digest}`).sort()).toEqual(wanted)
     }
@@ -208,11 +209,11 @@ describe('Ledger, with many entries', () => {
     for (let pauses = 0; pauses < 5; pauses++) {
       const ledger = new Ledger<Entry>()
       ledger.want('a', many)
-      const walk = ledger.diffSteps()
+      const walk = ledger.diff()
       for (let i = 0; i <= pauses; i++) walk.next()
       ledger.want('b', [entry('late')])
       walk.return({ put: [], drop: [] })
-      expect(ledger.diff().put.map(({ id }) => id)).toHaveLength(many.length + 1)
+      expect(diffAtOnce(ledger).put.map(({ id }) => id)).toHaveLength(many.length + 1)
     }
   })
 
@@ -283,8 +284,8 @@ class World {
       else this.kernel.set(step.id, entry(step.id, step.content))
       this.trusted = false
     } else if (step.do === 'fail') {
-      if (!this.trusted) this.ledger.reset(this.kernel.values())
-      const { put, drop } = this.ledger.diff()
+      if (!this.trusted) resetAtOnce(this.ledger, this.kernel.values())
+      const { put, drop } = diffAtOnce(this.ledger)
       for (const one of put.slice(0, step.after)) this.kernel.set(one.id, one)
       for (const one of drop.slice(0, step.after)) this.kernel.delete(one.id)
       this.trusted = false
@@ -301,12 +302,12 @@ class World {
   }
 
   sync(refuse?: string): void {
-    if (!this.trusted) this.ledger.reset(this.kernel.values())
-    const changes = this.ledger.diff()
+    if (!this.trusted) resetAtOnce(this.ledger, this.kernel.values())
+    const changes = diffAtOnce(this.ledger)
     for (const one of changes.put) if (one.id !== refuse) this.kernel.set(one.id, one)
     for (const one of changes.drop) if (one.id !== refuse) this.kernel.delete(one.id)
     this.writes = changes.put.length + changes.drop.length
-    this.ledger.settle(changes, refuse === undefined ? [] : [refuse])
+    settleAtOnce(this.ledger, changes, refuse === undefined ? [] : [refuse])
     this.trusted = true
   }
 
@@ -336,7 +337,7 @@ describe('Ledger, over random histories', () => {
         const wanted = Object.fromEntries([...world.ledger.wanted().entries()].map((one) => [one.id, one.content]))
         expect(wanted).toEqual(world.expected())
         expect(world.ledger.wanted().size).toBe(world.kernel.size)
-        expect(world.ledger.diff()).toEqual({ put: [], drop: [] })
+        expect(diffAtOnce(world.ledger)).toEqual({ put: [], drop: [] })
         world.restart()
         world.sync()
         expect(world.writes).toBe(0)
@@ -353,12 +354,12 @@ describe('Ledger, over random histories', () => {
       fc.property(fc.array(step, { maxLength: 25 }), id, (history, refuse) => {
         const world = new World()
         for (const step of history) world.run(step)
-        if (!world.trusted) world.ledger.reset(world.kernel.values())
+        if (!world.trusted) resetAtOnce(world.ledger, world.kernel.values())
         world.trusted = true
         for (const id of ['1', '2', '3', '4', '9']) world.ledger.retry(id)
         const before = world.held()
-        for (const one of world.ledger.diff().put) expect(before[one.id]).not.toBe(one.content)
-        for (const one of world.ledger.diff().drop) expect(before).toHaveProperty(one.id)
+        for (const one of diffAtOnce(world.ledger).put) expect(before[one.id]).not.toBe(one.content)
+        for (const one of diffAtOnce(world.ledger).drop) expect(before).toHaveProperty(one.id)
         world.sync(refuse)
         const [held, expected] = [world.held(), world.expected()]
         for (const id of ['1', '2', '3', '4', '9']) {

@@ -1,6 +1,8 @@
+// Checks that long work runs in time slices, and that waiting tasks share the event loop.
+
 import { describe, expect, it } from 'vitest'
 import { nextTurn } from '../../src/lib/time.ts'
-import { runAtOnce, runSliced, type Steps, TimeSlice, timeSliceMs } from '../../src/lib/yielding.ts'
+import { runSliced, type Steps, TimeSlice, timeSliceMs } from '../../src/lib/yielding.ts'
 
 function* count(to: number, end: (left: boolean) => void = () => {}): Steps<number> {
   let done = false
@@ -15,33 +17,32 @@ function* count(to: number, end: (left: boolean) => void = () => {}): Steps<numb
 
 describe('long work', () => {
   it('is done at once and without a promise while there is time', () => {
-    const stint = new TimeSlice({ monotonic: () => 0 })
-    expect(runSliced(count(1_000), stint)).toBe(1_000)
-    expect(runAtOnce(count(3))).toBe(3)
+    const slice = new TimeSlice({ monotonic: () => 0 })
+    expect(runSliced(count(1_000), slice)).toBe(1_000)
   })
 
-  it('rests when its time is used up, and has as much again after that', async () => {
-    let [now, rests] = [0, 0]
-    const stint = new TimeSlice({ monotonic: () => now++ }, async () => {
-      rests++
+  it('pauses when its time slice is used up, and gets a new slice after that', async () => {
+    let [now, pauses] = [0, 0]
+    const slice = new TimeSlice({ monotonic: () => now++ }, async () => {
+      pauses++
     })
-    expect(await runSliced(count(10 * timeSliceMs), stint)).toBe(10 * timeSliceMs)
-    expect(rests).toBe(10)
+    expect(await runSliced(count(10 * timeSliceMs), slice)).toBe(10 * timeSliceMs)
+    expect(pauses).toBe(10)
   })
 
-  it('may put things in order if it is given up in a rest', async () => {
+  it('runs its finally blocks if it is abandoned in a pause', async () => {
     let [now, left] = [0, false]
-    const stint = new TimeSlice({ monotonic: () => now++ }, () => Promise.reject(new Error('stopped')))
-    const walk = count(100, (early) => {
+    const slice = new TimeSlice({ monotonic: () => now++ }, () => Promise.reject(new Error('stopped')))
+    const steps = count(100, (early) => {
       left = early
     })
-    await expect(runSliced(walk, stint)).rejects.toThrow('stopped')
+    await expect(runSliced(steps, slice)).rejects.toThrow('stopped')
     expect(left).toBe(true)
   })
 })
 
 describe('nextTurn', () => {
-  it('gives one of those who wait each turn of the event loop, in their order', async () => {
+  it('resumes one waiting task per turn of the event loop, in order', async () => {
     const seen: string[] = []
     const worker = async (name: string) => {
       for (let i = 0; i < 3; i++) {

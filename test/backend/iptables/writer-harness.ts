@@ -12,6 +12,7 @@ import { resolve } from '../../../src/model/resolve.ts'
 import type { NodeView, ServiceRecord, SliceRecord } from '../../../src/model/types.ts'
 import { MemoryFile } from '../../../src/sys/process/memory-file.ts'
 import { everyAddress, view } from '../../support/builders.ts'
+import { diffAtOnce, settleAtOnce } from '../../support/ledger-at-once.ts'
 
 export const allFeatures: IptablesFeatures = {
   randomFully: false,
@@ -63,9 +64,10 @@ export class WriterHarness {
   }
 
   async sync(): Promise<WriteResult & { readonly changes: Changes<IptEntry> }> {
-    const changes = this.ledger.diff()
+    const changes = diffAtOnce(this.ledger)
     const written = await this.writer.write(unitsOf(changes), new AbortController().signal)
-    this.ledger.settle(
+    settleAtOnce(
+      this.ledger,
       changes,
       written.refused.map(({ id }) => id),
     )

@@ -9,6 +9,7 @@ import { suspectLines } from '../../../src/backend/iptables-kit/restore-text.ts'
 import { ProxyError } from '../../../src/lib/errors.ts'
 import { ExecError } from '../../../src/sys/process/exec.ts'
 import { endpoint, service, slice, tcp } from '../../support/builders.ts'
+import { diffAtOnce, resetAtOnce } from '../../support/ledger-at-once.ts'
 import { allFeatures, rulesOf, WriterHarness } from './writer-harness.ts'
 
 const put = (harness: WriterHarness, n: number, ...ips: string[]) =>
@@ -63,7 +64,7 @@ describe('writing', () => {
     // As many as before, so that counting alone does not tell.
     harness.drop('ns/s2')
     put(harness, 4, '10.0.0.4')
-    harness.ledger.reset([])
+    resetAtOnce(harness.ledger, [])
     harness.writer.startAnew()
     await harness.sync()
     expect(harness.text).not.toContain('ns/s2')
@@ -83,7 +84,7 @@ describe('writing', () => {
     const all = ownChains(harness.text)
     harness.drop('ns/s2')
     put(harness, 1, '10.0.0.9')
-    harness.ledger.reset([])
+    resetAtOnce(harness.ledger, [])
     harness.writer.startAnew()
     await harness.sync()
     const gone = harness.text.match(/^-X \S+/gm)?.map((line) => line.slice(3)) ?? []
@@ -100,12 +101,12 @@ describe('writing', () => {
     const wanted = ownChains(harness.text)
     const heir = new WriterHarness()
     put(heir, 1, '10.0.0.1')
-    heir.ledger.reset([...wanted, 'KUBE-SVC-LEFT', 'KUBE-SEP-LEFT'].map(strayChain))
+    resetAtOnce(heir.ledger, [...wanted, 'KUBE-SVC-LEFT', 'KUBE-SEP-LEFT'].map(strayChain))
     heir.writer.startAnew()
     await heir.sync()
     expect(heir.text.match(/^-X .*/gm)).toEqual(['-X KUBE-SVC-LEFT', '-X KUBE-SEP-LEFT'])
     expect(ownChains(heir.text)).toEqual([...wanted, 'KUBE-SVC-LEFT', 'KUBE-SEP-LEFT'])
-    expect(heir.ledger.diff()).toEqual({ put: [], drop: [] })
+    expect(diffAtOnce(heir.ledger)).toEqual({ put: [], drop: [] })
   })
 
   it('writes only the chains of a service port that changed', async () => {
@@ -236,7 +237,7 @@ describe.each(styles)('a refusal in the words of %s', (_, words) => {
     const held = [...harness.book.entries()].map(({ service: of }) => of)
     expect(new Set(held)).toEqual(new Set(['', ...[10, 11, 12, 14, 15, 16, 17, 18, 19].map((n) => `ns/s${n}`)]))
     // All others are settled: there is nothing more to do.
-    expect(harness.ledger.diff().put).toEqual([])
+    expect(diffAtOnce(harness.ledger).put).toEqual([])
   })
 
   it('leaves nothing of it in any table, even if one took it before the other refused', async () => {
@@ -289,7 +290,7 @@ describe.each(styles)('a refusal in the words of %s', (_, words) => {
     await harness.sync()
     expect(harness.text).not.toContain('ns/two:p81')
     expect(harness.text.match(/^-X /gm)).toHaveLength(3)
-    expect(harness.ledger.diff()).toEqual({ put: [], drop: [] })
+    expect(diffAtOnce(harness.ledger)).toEqual({ put: [], drop: [] })
   })
 
   it('does not blame a service for what is broken without it', async () => {
@@ -330,7 +331,7 @@ describe.each(styles)('a refusal in the words of %s', (_, words) => {
     harness.ledger.retry('ns/s1:p80/tcp')
     await harness.sync()
     expect(harness.text.match(/^-X /gm)).toHaveLength(3)
-    expect(harness.ledger.diff()).toEqual({ put: [], drop: [] })
+    expect(diffAtOnce(harness.ledger)).toEqual({ put: [], drop: [] })
   })
 })
 

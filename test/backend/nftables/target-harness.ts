@@ -12,6 +12,7 @@ import { resolve } from '../../../src/model/resolve.ts'
 import type { NodeView, ServiceRecord, SliceRecord } from '../../../src/model/types.ts'
 import { view } from '../../support/builders.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
+import { diffAtOnce, resetAtOnce, settleAtOnce } from '../../support/ledger-at-once.ts'
 import { FakeKernel } from './fake-kernel.ts'
 
 const signal = new AbortController().signal
@@ -57,10 +58,11 @@ export class TargetHarness {
   async sync(): Promise<Applied> {
     const trusted = this.#trusted
     this.#trusted = false
-    if (!trusted) this.ledger.reset(await this.target.observe(signal))
-    const changes = this.ledger.diff()
+    if (!trusted) resetAtOnce(this.ledger, await this.target.observe(signal))
+    const changes = diffAtOnce(this.ledger)
     const applied = await this.target.apply(changes, signal, this.ledger.wanted())
-    this.ledger.settle(
+    settleAtOnce(
+      this.ledger,
       changes,
       applied.refused.map(({ id }) => id),
     )

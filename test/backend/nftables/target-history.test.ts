@@ -5,6 +5,7 @@ import { describe, expect, it } from 'vitest'
 import type { ServiceRecord, SliceRecord } from '../../../src/model/types.ts'
 import { EBUSY, ENOMEM } from '../../../src/sys/errno.ts'
 import { endpoint, service, slice, tcp, view } from '../../support/builders.ts'
+import { diffAtOnce, resetAtOnce } from '../../support/ledger-at-once.ts'
 import { FakeKernel, type State, unbind } from './fake-kernel.ts'
 import { gaps } from './packets.ts'
 import { contents, TargetHarness } from './target-harness.ts'
@@ -148,8 +149,8 @@ async function play(events: readonly Event[]): Promise<void> {
   await fresh.sync()
   expect(contents(harness)).toEqual(contents(fresh))
   // What is dumped has the digests of what was put.
-  harness.ledger.reset(await harness.observe())
-  expect(harness.ledger.diff()).toEqual({ put: [], drop: [] })
+  resetAtOnce(harness.ledger, await harness.observe())
+  expect(diffAtOnce(harness.ledger)).toEqual({ put: [], drop: [] })
 }
 
 /** The kernel fails for reasons of its own; fewer than five times in a row goes by unnoticed, if the errno says so. */
