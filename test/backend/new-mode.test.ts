@@ -60,7 +60,7 @@ const { findLeftovers } = await import('../../src/backend/leftovers.ts')
 const { resolveOptions } = await import('../../src/config/flags/options.ts')
 const { createMetrics } = await import('../../src/http/metrics.ts')
 const { metricDocs } = await import('../../src/http/metric-table.ts')
-const { machineFindings } = await import('../../src/commands/doctor/machine.ts')
+const { examineMachine } = await import('../../src/commands/doctor/machine.ts')
 const { commandDocs } = await import('../../src/commands/command-list.ts')
 const { checkTraces } = await import('../model/corpus-trace.ts')
 const { checkExplanations } = await import('../inspect/corpus-explain.ts')
@@ -111,7 +111,7 @@ describe('a mode that was only registered', () => {
   })
 
   it('has its findings in the doctor', async () => {
-    const findings = await machineFindings(memoryMode)
+    const findings = await examineMachine(memoryMode)
     expect(findings.find(({ about }) => about === 'memory')?.found).toBe('a map')
     expect(findings.find(({ about }) => about === 'mode memory')).toMatchObject({ level: 'ok' })
   })

@@ -1,8 +1,9 @@
 // Claims a directory and a namespace prefix for one demo, and removes what demos that were killed have left.
 
-import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdirSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { ProxyError } from '../../../lib/errors.ts'
+import { readTextOrEmpty } from '../../text-file.ts'
 import { removeNamespaces } from './demo-network.ts'
 
 export interface DemoDirectory {
@@ -45,22 +46,14 @@ async function removeStaleDemos(folder: string): Promise<void> {
 async function removeDemo({ prefix, path }: DemoDirectory): Promise<void> {
   const pid = readNumber(join(path, 'proxy.pid'))
   // Another process may have this pid by now: the proxy of the demo has the directory in its command line.
-  if (isAlive(pid) && readText(`/proc/${pid}/cmdline`).includes(path)) process.kill(pid, 'SIGKILL')
+  if (isAlive(pid) && readTextOrEmpty(`/proc/${pid}/cmdline`).includes(path)) process.kill(pid, 'SIGKILL')
   await removeNamespaces(prefix)
   rmSync(path, { recursive: true, force: true })
 }
 
 const isAlive = (pid: number): boolean => pid > 0 && existsSync(`/proc/${pid}`)
 
-const readNumber = (path: string): number => Number(readText(path)) || 0
+const readNumber = (path: string): number => Number(readTextOrEmpty(path)) || 0
 
 /** Returns the last three lines of a log file in one line; '' if there is no such file. */
-export const readLastLines = (path: string): string => readText(path).trim().split('\n').slice(-3).join(' | ')
-
-function readText(path: string): string {
-  try {
-    return readFileSync(path, 'utf8')
-  } catch {
-    return ''
-  }
-}
+export const readLastLines = (path: string): string => readTextOrEmpty(path).trim().split('\n').slice(-3).join(' | ')

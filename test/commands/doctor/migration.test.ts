@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { findMode } from '../../../src/backend/modes.ts'
-import { compare } from '../../../src/commands/doctor/migrate.ts'
+import { compareModes } from '../../../src/commands/doctor/migration.ts'
 import { readFromApi } from '../../../src/commands/sources/from-api.ts'
 import { withManifests } from '../../../src/commands/sources/manifest-server.ts'
 import { configFrom } from '../../../src/commands/sources/source.ts'
@@ -16,7 +16,7 @@ const migration = { from: findMode('iptables'), to: findMode('nftables') }
 describe('from iptables to nftables', () => {
   it('tells what differs by service: loopback node ports, secondary addresses, unused ports', async () => {
     const known = await inputs(shop)
-    const found = await compare(
+    const found = await compareModes(
       { ...known, nodeAddresses: [...known.nodeAddresses, '192.168.6.1'] },
       migration,
       new Map(),
@@ -40,7 +40,7 @@ describe('from iptables to nftables', () => {
     const known = await inputs(shop)
     const file = `${directory({ 'c.yaml': 'apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nnodePortAddresses: ["0.0.0.0/0"]\n' })}/c.yaml`
     const more = { ...known, nodeAddresses: [...known.nodeAddresses, '192.168.6.1'] }
-    const found = await compare(more, migration, new Map([['config', file]]))
+    const found = await compareModes(more, migration, new Map([['config', file]]))
     expect(found.map(({ packet }) => packet)).not.toContain('from outside to node port 192.168.6.1:30080')
   })
 
