@@ -6,11 +6,11 @@ export const deviations: readonly Deviation[] = [
   {
     reason:
       'persistence is kept by virtual server: a client has one endpoint per address of the service, not one for all addresses',
-    scenarios: ['affinity/10.J10b', 'affinity-lb/10.J10l'],
+    scenarios: ['affinity/J10b', 'affinity-lb/J10l'],
   },
   {
     reason:
       'what IPVS sends from the node to the node does not pass POSTROUTING: it is not masqueraded, nor need it be',
-    scenarios: ['internal-local/10.F17f'],
+    scenarios: ['internal-local/P17f'],
   },
 ]

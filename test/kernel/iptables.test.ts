@@ -13,7 +13,7 @@ const deviations: readonly Deviation[] = [
   {
     reason:
       'what comes from outside for nobody leaves by the router, whose answers do not come back through the node: of such half connections the mode drops the second TCP packet as invalid, as kube-proxy does',
-    scenarios: ['type-changes/10.J8j', 'service-cidrs/cidrs-5', 'conflict-lb/conflict-8'],
+    scenarios: ['type-changes/J8j', 'service-cidrs/cidrs-5', 'conflict-lb/conflict-8'],
   },
 ]
 

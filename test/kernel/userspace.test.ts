@@ -12,7 +12,7 @@ privateLock()
 const deviations: readonly Deviation[] = [
   {
     reason: 'there is no SCTP socket in Node, so there is nothing to relay with: refused, and said in an Event',
-    scenarios: ['S2/F15', 'sctp/10.J13?'],
+    scenarios: ['S2/F15', 'sctp/J13?'],
     instead: { outcome: 'reject', snat: undefined },
   },
   {

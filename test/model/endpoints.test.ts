@@ -229,11 +229,11 @@ describe('topology', () => {
   ]
   const all = mixed.map(({ ip }) => ip)
 
-  it('F1: hints for our zone select exactly those', () => {
+  it('P1: hints for our zone select exactly those', () => {
     expect(sorted(mixed, clusterOnly, zoned).cluster).toEqual(['10.1.2.3', '10.1.2.6'])
   })
 
-  it('F2: any of several zones of a hint counts', () => {
+  it('P2: any of several zones of a hint counts', () => {
     const many = [
       inZones('10.1.2.3', ['zone-c', 'zone-b', 'zone-a']),
       inZones('10.1.2.4', ['zone-b', 'zone-c']),
@@ -243,26 +243,26 @@ describe('topology', () => {
     expect(sorted(many, clusterOnly, zoned).cluster).toEqual(['10.1.2.3', '10.1.2.6'])
   })
 
-  it('F3: one ready endpoint without a hint turns hints off; an unready one does not matter', () => {
+  it('P3: one ready endpoint without a hint turns hints off; an unready one does not matter', () => {
     const missing = [...mixed.slice(0, 3), inZones('10.1.2.6', [])]
     expect(sorted(missing, clusterOnly, zoned).cluster).toEqual(all)
     const unready = [...mixed.slice(0, 3), inZones('10.1.2.6', [], 'unready')]
     expect(sorted(unready, clusterOnly, zoned).cluster).toEqual(['10.1.2.3'])
   })
 
-  it('F4: no hint for our zone, or no zone, uses all', () => {
+  it('P4: no hint for our zone, or no zone, uses all', () => {
     expect(sorted(mixed, clusterOnly, view({ zone: 'zone-d' })).cluster).toEqual(all)
     expect(sorted(mixed, clusterOnly, view({ zone: '' })).cluster).toEqual(all)
     const blank = mixed.map((record) => ({ ...record, zoneHints: [''] }))
     expect(topologyOf(of([slice(blank)]), view({ zone: '' }))).toBe('anywhere')
   })
 
-  it('F5: unready endpoints in our zone leave the ready ones elsewhere', () => {
+  it('P5: unready endpoints in our zone leave the ready ones elsewhere', () => {
     const elsewhere = [inZones('10.1.2.3', ['zone-a'], 'unready'), inZones('10.1.2.4', ['zone-b'])]
     expect(sorted(elsewhere, clusterOnly, zoned).cluster).toEqual(['10.1.2.4'])
   })
 
-  it('F6: node hints go before zone hints, and need to be complete too', () => {
+  it('P6: node hints go before zone hints, and need to be complete too', () => {
     const near = (ip: string, node: string, zone: string) =>
       endpoint(ip, node, 'ready', { nodeHints: [node], zoneHints: [zone] })
     const complete = [
@@ -278,7 +278,7 @@ describe('topology', () => {
     expect(sorted(zonesOnly, clusterOnly, zoned).cluster).toEqual(['10.1.2.3', '10.1.2.4', '10.1.2.6'])
   })
 
-  it('F7: the local list ignores hints, and both lists are reachable', () => {
+  it('P7: the local list ignores hints, and both lists are reachable', () => {
     const records = [inZones('10.1.2.3', ['zone-a']), { ...inZones('10.1.2.4', ['zone-b']), node: 'here' }]
     expect(sorted(records, both, zoned)).toEqual({
       cluster: ['10.1.2.3'],
@@ -295,18 +295,18 @@ describe('topology', () => {
 })
 
 describe('policies and draining endpoints', () => {
-  it('F8: Local without endpoints has nothing; with remote ones only, something elsewhere', () => {
+  it('P8: Local without endpoints has nothing; with remote ones only, something elsewhere', () => {
     expect(sorted([], localOnly)).toEqual({ cluster: [], local: [], reachable: [], hasAny: false })
     expect(sorted([endpoint('10.0.0.1')], localOnly)).toEqual({ cluster: [], local: [], reachable: [], hasAny: true })
     expect(sorted([endpoint('10.0.0.1', 'other', 'draining')], localOnly).hasAny).toBe(true)
   })
 
-  it('F9: the cluster list is not made where no policy asks for it', () => {
+  it('P9: the cluster list is not made where no policy asks for it', () => {
     const records = [endpoint('10.0.0.0', 'here'), endpoint('10.0.0.1')]
     expect(sorted(records, localOnly)).toMatchObject({ cluster: [], local: ['10.0.0.0'], reachable: ['10.0.0.0'] })
   })
 
-  it('F10: both lists where one policy is Local and the other Cluster', () => {
+  it('P10: both lists where one policy is Local and the other Cluster', () => {
     const records = [endpoint('10.0.0.0', 'here'), endpoint('10.0.0.1')]
     expect(sorted(records)).toEqual({
       cluster: ['10.0.0.0', '10.0.0.1'],
@@ -316,17 +316,17 @@ describe('policies and draining endpoints', () => {
     })
   })
 
-  it('F11: both Local and all remote', () => {
+  it('P11: both Local and all remote', () => {
     const records = [endpoint('10.0.0.0'), endpoint('10.0.0.1')]
     expect(sorted(records)).toMatchObject({ cluster: ['10.0.0.0', '10.0.0.1'], local: [], hasAny: true })
   })
 
-  it('F12: all draining are all used', () => {
+  it('P12: all draining are all used', () => {
     const records = [endpoint('10.0.0.0', 'here', 'draining'), endpoint('10.0.0.1', 'x', 'draining')]
     expect(sorted(records, clusterOnly).cluster).toEqual(['10.0.0.0', '10.0.0.1'])
   })
 
-  it('F13: local falls back to draining although the cluster has a ready one', () => {
+  it('P13: local falls back to draining although the cluster has a ready one', () => {
     const records = [
       endpoint('10.0.0.0', 'other', 'ready'),
       endpoint('10.0.0.1', 'here', 'unready'),
@@ -341,12 +341,12 @@ describe('policies and draining endpoints', () => {
     })
   })
 
-  it('F14: one ready endpoint keeps the draining ones out', () => {
+  it('P14: one ready endpoint keeps the draining ones out', () => {
     const records = [endpoint('10.0.0.0'), endpoint('10.0.0.1', 'x', 'draining'), endpoint('10.0.0.2', 'x', 'draining')]
     expect(sorted(records, clusterOnly).cluster).toEqual(['10.0.0.0'])
   })
 
-  it('F15: neither ready nor draining is never used', () => {
+  it('P15: neither ready nor draining is never used', () => {
     const records = [
       endpoint('10.0.0.0', 'here', 'unready'),
       endpoint('10.0.0.1', 'here', 'unready', { serving: true }),

@@ -194,14 +194,14 @@ describe('dispositions', () => {
     expect(one(external, unready)).toMatchObject({ internal: 'reject', external: 'reject' })
   })
 
-  it('F8, F17: Local with only remote endpoints is dropped, not refused', () => {
+  it('P8, P17: Local with only remote endpoints is dropped, not refused', () => {
     const both = { ...external, externalPolicy: 'Local', internalPolicy: 'Local' } as const
     expect(one(both, remote)).toMatchObject({ internal: 'drop', external: 'drop' })
     expect(addresses(one(both, remote).cluster)).toEqual(['10.0.1.2:80'])
     expect(one({ internalPolicy: 'Local' }, remote)).toMatchObject({ internal: 'drop', cluster: [], local: [] })
   })
 
-  it('F10, F11: each direction follows its own policy', () => {
+  it('P10, P11: each direction follows its own policy', () => {
     expect(one({ ...external, internalPolicy: 'Local' }, mixed)).toMatchObject({
       internal: 'local',
       external: 'cluster',
@@ -212,21 +212,21 @@ describe('dispositions', () => {
     })
   })
 
-  it('F16: externalTrafficPolicy Local without external frontends is treated as Cluster', () => {
+  it('P16: externalTrafficPolicy Local without external frontends is treated as Cluster', () => {
     expect(one({ type: 'LoadBalancer', externalPolicy: 'Local' }, mixed)).toMatchObject({
       external: 'cluster',
       local: [],
     })
   })
 
-  it('F20, J17: a draining endpoint goes on serving its own node', () => {
+  it('P20, J17: a draining endpoint goes on serving its own node', () => {
     const draining = [slice([endpoint('10.0.1.1', 'here', 'draining'), endpoint('10.0.1.2')])]
     const port = one({ ...external, externalPolicy: 'Local' }, draining)
     expect(addresses(port.local)).toEqual(['10.0.1.1:80'])
     expect(addresses(port.cluster)).toEqual(['10.0.1.2:80'])
   })
 
-  it('F23: what the no-local-endpoints metric counts: a drop each, none if there are no endpoints', () => {
+  it('P23: what the no-local-endpoints metric counts: a drop each, none if there are no endpoints', () => {
     const both = { ...external, externalPolicy: 'Local', internalPolicy: 'Local' } as const
     const drops = (slices: readonly SliceRecord[]) => {
       const port = one(both, slices)
