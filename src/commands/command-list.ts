@@ -77,7 +77,7 @@ export function commandDocs(): string {
   ].join('\n')
 }
 
-/** Resolves with the exit status; undefined if there is no such command. */
+/** Resolves with the exit status; undefined if the name is unknown. */
 export async function runCommand(
   name: string,
   argv: readonly string[],

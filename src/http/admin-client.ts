@@ -127,7 +127,7 @@ function toError(body: string, status: number, path: string): ProxyError {
 }
 
 const connectProblems: Readonly<Record<string, string>> = {
-  ENOENT: 'there is no such socket: does the proxy run?',
+  ENOENT: 'the socket does not exist: does the proxy run?',
   ECONNREFUSED: 'no process listens: the proxy has ended',
   EACCES: 'not permitted: only its owner, usually root, may ask',
 }

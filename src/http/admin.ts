@@ -287,6 +287,6 @@ function removeFile(path: string): void {
   try {
     unlinkSync(path)
   } catch {
-    // Usually there is no such file. Any other problem shows when the socket is bound.
+    // Usually the file does not exist. Any other problem shows when the socket is bound.
   }
 }

@@ -1,4 +1,5 @@
-// Every metric, declared once: upstream's names, types, labels and buckets. Registration and docs/metrics.md both come from here.
+// Declares every metric that all modes have, with kube-proxy's names, types, labels and buckets. Each mode declares its own metrics.
+// Registration and docs/metrics.md follow from these declarations.
 
 import { modes } from '../backend/modes.ts'
 import type { ProxyMode } from '../backend/proxy-mode.ts'
@@ -8,9 +9,9 @@ const family = ['ip_family'] as const
 
 const countingServices = modes.filter(({ metrics }) => metrics.noLocalUnit === 'services').map(({ name }) => name)
 
-/** What kube-proxy calls `kubeproxy_…`; the prefix is added below. */
-const proxy: readonly MetricDeclaration[] = [
-  histogram('sync_proxy_rules_duration_seconds', family, 'Time a sync took, whether it succeeded or not.', {
+/** kube-proxy's metrics; the prefix `kubeproxy_` is added below. */
+const proxyMetrics: readonly MetricDeclaration[] = [
+  histogram('sync_proxy_rules_duration_seconds', family, 'Duration of a sync, whether it succeeded or not.', {
     buckets: 'EXP',
   }),
   gauge('sync_proxy_rules_last_timestamp_seconds', family, 'Unix time at which a sync last succeeded.'),
@@ -34,8 +35,8 @@ const proxy: readonly MetricDeclaration[] = [
   counter('proxy_livez_total', ['code'], 'Answers of /livez on the health port, by status code.'),
 ]
 
-/** What every Kubernetes binary has. */
-const component: readonly MetricDeclaration[] = [
+/** The metrics that every Kubernetes component has. */
+const componentMetrics: readonly MetricDeclaration[] = [
   gauge('kubernetes_feature_enabled', ['name', 'stage'], 'Feature gates: 1 if on, 0 if off.', { stability: 'BETA' }),
   gauge(
     'kubernetes_build_info',
@@ -50,7 +51,7 @@ const component: readonly MetricDeclaration[] = [
       'compiler',
       'platform',
     ],
-    'Always 1; the labels name the Kubernetes version this proxy stands in for, and the runtime.',
+    'Always 1; the labels name the Kubernetes version that this proxy is compatible with, and the runtime.',
     { stability: 'BETA' },
   ),
   counter('registered_metrics_total', ['stability_level', 'deprecated_version'], 'Metrics registered, by stability.', {
@@ -91,17 +92,21 @@ const component: readonly MetricDeclaration[] = [
   ),
 ]
 
-/** Beyond upstream; nobody's dashboards expect them. The prefix `sluice_` is added below. */
-const own: readonly MetricDeclaration[] = [
+/** Metrics that kube-proxy does not have; the prefix `sluice_` is added below. */
+const ownMetrics: readonly MetricDeclaration[] = [
   gauge('build_info', ['version', 'mode'], 'Always 1; the version of this proxy.'),
   counter('object_problems_total', ['kind'], 'Fields of API objects that could not be used.'),
   gauge('conflicts', [], 'Addresses and node ports that more than one service claims now.'),
-  gauge('quarantined_services', [], 'Services left out now because the kernel refused something of theirs.'),
-  counter('drift_repairs_total', family, 'Times somebody else changed what is ours and it was put right.'),
+  gauge('quarantined_services', [], 'Services that are left out now because the kernel refused one of their entries.'),
+  counter(
+    'drift_repairs_total',
+    family,
+    'Times that another program changed the rules of the proxy and the proxy repaired them.',
+  ),
   gauge(
     'drift_last_timestamp_seconds',
     [...family, 'culprit'],
-    'When somebody else last changed what is ours, and who: only the last one of a family is kept.',
+    'Unix time at which another program last changed the rules of the proxy; only the last program of a family is kept.',
   ),
   gauge('entries_held', family, 'Entries the data plane holds.'),
   counter('entries_refused_total', family, 'Entries the kernel refused.'),
@@ -114,8 +119,8 @@ const own: readonly MetricDeclaration[] = [
   ),
 ]
 
-/** Served at /metrics/slis only. */
-export const checks: readonly MetricDeclaration[] = [
+/** The metrics of /metrics/slis. */
+export const sliDeclarations: readonly MetricDeclaration[] = [
   gauge('kubernetes_healthcheck', ['name', 'type'], '1 if the check passed when it was last run, else 0.', {
     stability: 'STABLE',
   }),
@@ -124,15 +129,19 @@ export const checks: readonly MetricDeclaration[] = [
   }),
 ]
 
-const named = (prefix: string, list: readonly MetricDeclaration[]): MetricDeclaration[] =>
+const withPrefix = (prefix: string, list: readonly MetricDeclaration[]): MetricDeclaration[] =>
   list.map((declaration) => withStability({ ...declaration, name: prefix + declaration.name }))
 
 const withStability = (declaration: MetricDeclaration): MetricDeclaration => ({ stability: 'ALPHA', ...declaration })
 
 /** The metrics that every mode has. */
-const common = { kubeProxy: named('kubeproxy_', proxy), component: named('', component), sluice: named('sluice_', own) }
+const common = {
+  kubeProxy: withPrefix('kubeproxy_', proxyMetrics),
+  component: withPrefix('', componentMetrics),
+  sluice: withPrefix('sluice_', ownMetrics),
+}
 
-/** What a proxy in this mode registers. */
+/** Returns the metrics that a proxy in this mode registers. */
 export function declarationsFor(
   { metrics }: Pick<ProxyMode, 'metrics'>,
   nfacct: boolean,
@@ -141,7 +150,7 @@ export function declarationsFor(
   return [...Object.values(common).flat(), ...ofMode]
 }
 
-/** The metrics of modes whose names begin with the prefix, each once. */
+/** Returns the metrics of all modes whose names begin with the prefix, each once. */
 function modeMetrics(prefix: string): readonly MetricDeclaration[] {
   const all = modes.flatMap(({ metrics }) => metrics.declarations).filter(({ name }) => name.startsWith(prefix))
   return [...new Map(all.map((metric) => [metric.name, metric])).values()]
@@ -151,20 +160,19 @@ const groups: readonly { readonly title: string; readonly metrics: readonly Metr
   { title: 'kube-proxy', metrics: [...common.kubeProxy, ...modeMetrics('kubeproxy_')] },
   { title: 'Every Kubernetes component', metrics: common.component },
   { title: 'Sluice only', metrics: [...common.sluice, ...modeMetrics('sluice_')] },
-  { title: 'At `/metrics/slis`', metrics: checks },
+  { title: 'At `/metrics/slis`', metrics: sliDeclarations },
 ]
 
-/** docs/metrics.md. */
+/** Returns docs/metrics.md. */
 export function metricDocs(): string {
   const lines = [
     '# Metrics',
     '',
-    'Generated from `src/http/metric-table.ts`; `npx vitest run test/http/metric-table.test.ts -u` writes it again.',
+    'Generated from `src/http/metric-table.ts` and the modes; run `npx vitest run test/http/metric-table.test.ts -u` after a change.',
     '',
     'Served at `/metrics` of the metrics address (`127.0.0.1:10249`). Names, types, labels and buckets of the first two',
     'tables are those of kube-proxy 1.36, so existing dashboards and alerts keep working. `ip_family` is `IPv4` or `IPv6`.',
-    'A metric that does not name the mode in use is not registered. `process_*` is there too; `go_*` cannot be, `nodejs_*`',
-    'takes its place.',
+    'A metric is registered only in the modes of its row. `process_*` is served too, and `nodejs_*` instead of `go_*`.',
     '',
     'Buckets:',
     '',
@@ -178,20 +186,15 @@ export function metricDocs(): string {
       '| Name | Type | Labels | Buckets | Modes | Meaning |',
       '|---|---|---|---|---|---|',
     )
-    for (const metric of metrics) lines.push(row(metric))
+    for (const metric of metrics) lines.push(formatRow(metric))
   }
   return `${lines.join('\n')}\n`
 }
 
-function row(metric: MetricDeclaration): string {
-  const having = modes.filter(({ metrics }) => metrics.declarations.some(({ name }) => name === metric.name))
-  const names =
-    having.length === 0
-      ? 'all'
-      : having
-          .map(({ name }) => name)
-          .sort()
-          .join(', ')
+function formatRow(metric: MetricDeclaration): string {
+  const declaring = modes.filter(({ metrics }) => metrics.declarations.some(({ name }) => name === metric.name))
+  const modeNames = declaring.map(({ name }) => name).sort()
+  const names = modeNames.length === 0 ? 'all' : modeNames.join(', ')
   const cells = [
     `\`${metric.name}\``,
     metric.type,

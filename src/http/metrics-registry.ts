@@ -1,111 +1,112 @@
-// Declared metrics made live in prom-client: by name, silent for those that the mode in use does not have.
+// Registers the declared metrics in prom-client and changes them by name. A name that the mode in use does not have is ignored.
 
 import { Counter, Gauge, Histogram, Registry } from 'prom-client'
 import { bucketSets, type MetricDeclaration } from '../lib/metric-declaration.ts'
 
 export type MetricLabels = Readonly<Record<string, string>>
 
-/** One series that changes far more often than anybody looks: a number until then. */
-export interface Series {
+/** One series that changes far more often than it is scraped: it is a plain number until `flush`. */
+export interface MetricSeries {
   set(value: number): void
   add(by?: number): void
 }
 
-/** Of a histogram, before they are told. */
-const heldValues = 500
+/** The number of values of a histogram that are buffered at most. */
+const bufferedValues = 500
 
-export class Instruments {
-  readonly registry = new Registry()
-  readonly #due = new Set<() => void>()
-  readonly #live = new Map<string, Counter | Gauge | Histogram>()
+export class MetricsRegistry {
+  /** prom-client's own registry. */
+  readonly prometheus = new Registry()
+  readonly #unwritten = new Set<() => void>()
+  readonly #metrics = new Map<string, Counter | Gauge | Histogram>()
 
   constructor(declarations: readonly MetricDeclaration[]) {
-    for (const declaration of declarations) this.#live.set(declaration.name, this.#make(declaration))
+    for (const declaration of declarations) this.#metrics.set(declaration.name, this.#register(declaration))
   }
 
   has(name: string): boolean {
-    return this.#live.has(name)
+    return this.#metrics.has(name)
   }
 
-  /** A counter, which is added to rather than set. */
-  counts(name: string): boolean {
-    return this.#live.get(name) instanceof Counter
+  isCounter(name: string): boolean {
+    return this.#metrics.get(name) instanceof Counter
   }
 
   add(name: string, labels: MetricLabels, by = 1): void {
-    const metric = this.#live.get(name)
+    const metric = this.#metrics.get(name)
     if (metric instanceof Counter) metric.inc(labels, by)
   }
 
-  /** Not there before its first value. `flush` is to come before anybody looks. */
-  series(name: string, labels: MetricLabels): Series {
+  /** The series exists from its first value on. Call `flush` before a scrape. */
+  series(name: string, labels: MetricLabels): MetricSeries {
     let value = 0
     let added = 0
-    const tellValue = () => this.set(name, labels, value)
-    const tellAdded = () => {
+    const writeValue = () => this.set(name, labels, value)
+    const writeAdded = () => {
       this.add(name, labels, added)
       added = 0
     }
     return {
-      set: (now) => {
-        value = now
-        this.#due.add(tellValue)
+      set: (newValue) => {
+        value = newValue
+        this.#unwritten.add(writeValue)
       },
       add: (by = 1) => {
         added += by
-        this.#due.add(tellAdded)
+        this.#unwritten.add(writeAdded)
       },
     }
   }
 
-  /** The same for a histogram: values wait until somebody looks, or until there are many. */
-  histogram(name: string, labels: MetricLabels): (value: number) => void {
+  /** Returns a function that observes values: it buffers them until `flush`, or until there are many. */
+  bufferedHistogram(name: string, labels: MetricLabels): (value: number) => void {
     const values: number[] = []
-    const tell = () => {
+    const writeValues = () => {
       for (const value of values) this.observe(name, labels, value)
       values.length = 0
     }
     return (value) => {
       values.push(value)
-      if (values.length < heldValues) this.#due.add(tell)
-      else tell()
+      if (values.length < bufferedValues) this.#unwritten.add(writeValues)
+      else writeValues()
     }
   }
 
   flush(): void {
-    for (const tell of this.#due) tell()
-    this.#due.clear()
+    for (const write of this.#unwritten) write()
+    this.#unwritten.clear()
   }
 
   set(name: string, labels: MetricLabels, value: number): void {
-    const metric = this.#live.get(name)
+    const metric = this.#metrics.get(name)
     if (metric instanceof Gauge) metric.set(labels, value)
-    // A counter that somebody else keeps, the kernel for one: its value is read, not counted.
+    // The kernel keeps some counters itself: such a value is read as a whole, not incremented.
     if (metric instanceof Counter) {
       metric.remove(labels)
       metric.inc(labels, value)
     }
   }
 
-  /** All series of a counter that somebody else keeps: those not given are gone. */
+  /** Replaces all series of a counter that the kernel keeps; series that are not given disappear. */
   replace(name: string, series: Iterable<readonly [labels: MetricLabels, value: number]>): void {
-    const metric = this.#live.get(name)
+    const metric = this.#metrics.get(name)
     if (!(metric instanceof Counter)) return
     metric.reset()
     for (const [labels, value] of series) metric.inc(labels, value)
   }
 
   remove(name: string, labels: MetricLabels): void {
-    this.#live.get(name)?.remove(labels)
+    this.#metrics.get(name)?.remove(labels)
   }
 
   observe(name: string, labels: MetricLabels, value: number): void {
-    const metric = this.#live.get(name)
+    const metric = this.#metrics.get(name)
     if (metric instanceof Histogram) metric.observe(labels, value)
   }
 
-  #make({ name, type, labels, buckets, stability, help }: MetricDeclaration): Counter | Gauge | Histogram {
-    const options = { name, help: `[${stability ?? 'ALPHA'}] ${help}`, labelNames: labels, registers: [this.registry] }
+  #register({ name, type, labels, buckets, stability, help }: MetricDeclaration): Counter | Gauge | Histogram {
+    const text = `[${stability ?? 'ALPHA'}] ${help}`
+    const options = { name, help: text, labelNames: labels, registers: [this.prometheus] }
     if (type === 'counter') return new Counter(options)
     if (type === 'gauge') return new Gauge(options)
     return new Histogram({ ...options, buckets: [...bucketSets[buckets ?? 'EXP']] })

@@ -19,7 +19,7 @@ interface QuestionContext {
 
 const forms = ['ADDRESS:PORT[/tcp|udp|sctp]', 'NAMESPACE/NAME[:PORT]'] as const
 
-/** Throws a ProxyError 'question' if the text has neither form or there is no such service. */
+/** Throws a ProxyError 'question' if the text has neither form or the service does not exist. */
 export function findTargets(context: QuestionContext, text: string): readonly PacketTarget[] {
   const match = /^(.*?)(?:\/(tcp|udp|sctp))?$/i.exec(text.trim())
   const body = match?.[1] ?? ''

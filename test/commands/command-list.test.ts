@@ -27,7 +27,7 @@ describe('the command table', () => {
       [['plan'], 'there is no file to plan: add -f FILE'],
       [['up', '--once'], '--once needs --demo'],
       [['completion', 'tcsh'], 'no completion for "tcsh"'],
-      [['status', '--socket', '/nowhere/x.sock'], 'there is no such socket'],
+      [['status', '--socket', '/nowhere/x.sock'], 'the socket does not exist'],
       [['explain', 'x/y', '--manifests', '/nowhere'], '/nowhere is not a directory'],
       [['explain', '10.0.0.1:80', '--from', 'mars', '--manifests', directory()], '"mars" is not an address'],
       [['explain', '10.0.0.1:99999', '--manifests', directory()], 'a port is a number from 1 to 65535'],
