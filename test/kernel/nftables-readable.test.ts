@@ -29,7 +29,7 @@ afterAll(() => namespace.leave())
 
 const nft = (...args: string[]) => namespace.exec('nft', args)
 
-/** Both families of the six services of B.13, with all kinds of frontends, affinity and source ranges. */
+/** The six services of scenario S11 in both families, with all kinds of frontends, affinity and source ranges. */
 async function load(features?: string): Promise<void> {
   const four = scenario('S11')
   const six = scenario('S11.v6')

@@ -297,7 +297,7 @@ rows('S10a: three policies side by side', three, [
   ['F126', '203.0.113.2', '9.10.11.12:80', `${all(3)} snat`],
 ])
 rows(
-  'S10: masqueradeAll',
+  'S10b: masqueradeAll',
   three,
   [
     ['pod -> ClusterIP', '10.0.0.2', '172.30.0.41:80', `${all(1)} snat`],
@@ -306,7 +306,7 @@ rows(
   { masqueradeAll: true },
 )
 rows(
-  'S10: no local detector',
+  'S10c: no local detector',
   three,
   [
     ['external -> ClusterIP', '203.0.113.2', '172.30.0.41:80', all(1)],

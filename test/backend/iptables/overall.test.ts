@@ -11,7 +11,7 @@ const golden = readFileSync(join(import.meta.dirname, 'overall.txt'), 'utf8')
 /** The fixture is written with the mark as upstream's tests have it; kube-proxy itself prints eight digits. */
 const shortMark = (text: string): string => text.replaceAll('0x00004000', '0x4000')
 
-it('A.17: writes the full example line for line', async () => {
+it('writes the full example line for line', async () => {
   const harness = new WriterHarness()
   const of = (n: number, node: string, ...ips: string[]) =>
     slice(

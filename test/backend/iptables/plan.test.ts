@@ -203,7 +203,7 @@ describe('policies', () => {
   })
 })
 
-describe('the way to node ports (A.8)', () => {
+describe('the way to node ports', () => {
   const tail = async (given: Parameters<typeof view>[0], localhost: boolean) => {
     const harness = new WriterHarness(view(given), { localhost })
     await harness.sync()
@@ -245,7 +245,7 @@ describe('the way to node ports (A.8)', () => {
   })
 })
 
-describe('large clusters (A.15)', () => {
+describe('large clusters', () => {
   it('counts every endpoint of every port, reached from here or not', async () => {
     const harness = new WriterHarness()
     const many = (n: number) =>
