@@ -7,6 +7,7 @@ import { createServer, type Server, Socket } from 'node:net'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
+import { ChainTable } from '../../src/sys/netlink/nft/chain-uses.ts'
 import { Nftables } from '../../src/sys/netlink/nft/nftables.ts'
 import { type EnteredNamespace, enterNamespace } from '../lab/entered-namespace.ts'
 import { canOwn } from '../lab/kernel-traits.ts'
@@ -234,11 +235,11 @@ describe('a proxy that is started again', () => {
   const owning = canOwn ? 1 : 0
 
   async function generation(): Promise<number> {
-    const nft = new Nftables()
+    const chains = new ChainTable()
     try {
-      return await nft.generation()
+      return await chains.generation()
     } finally {
-      nft.close()
+      chains.close()
     }
   }
 

@@ -2,7 +2,7 @@
 
 import { execFile } from 'node:child_process'
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
-import { cleanupNftables } from '../../src/backend/nftables/backend.ts'
+import { cleanupNftables } from '../../src/backend/nftables/cleanup.ts'
 import { silentLogger } from '../../src/lib/log.ts'
 import { type EnteredNamespace, enterNamespace } from '../lab/entered-namespace.ts'
 import { canOwn } from '../lab/kernel-traits.ts'

@@ -3,7 +3,7 @@
 import type { Endpoint, NodeView, ServicePort } from '../../model/types.ts'
 import { nftEndpointBase, nftServiceBase } from '../names.ts'
 import { chainEntry, type NftEntry, type PlannedRule, setEntry } from './entries.ts'
-import { fromLocalPods } from './rules.ts'
+import { matchLocalPods } from './rules.ts'
 
 /** The chain that traffic of one kind enters. */
 export function affinityDispatch(port: ServicePort, way: 'cluster' | 'local' | 'external'): string {
@@ -64,7 +64,7 @@ function externalChain(port: ServicePort, node: NodeView): NftEntry {
     rules.push({ statements: [mark, { kind: 'goto', chain: cluster }], comment: 'masquerade' })
   } else {
     const local: PlannedRule['statements'][number] = { kind: 'address-type-local', field: 'saddr' }
-    const pods = fromLocalPods(node, true)
+    const pods = matchLocalPods(node, true)
     if (pods !== undefined) {
       rules.push({ statements: [pods, { kind: 'goto', chain: cluster }], comment: 'short-circuit pod traffic' })
     }

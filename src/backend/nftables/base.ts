@@ -12,7 +12,7 @@ import {
   type Statement,
   setEntry,
 } from './entries.ts'
-import { addressKey, fromLocalPods, nodePortKey } from './rules.ts'
+import { addressKey, matchLocalPods, nodePortKey } from './rules.ts'
 
 export const tableName = 'kube-proxy'
 
@@ -152,7 +152,7 @@ function services(node: NodeView): readonly PlannedRule[] {
   const rules: PlannedRule[] = []
   const toClusterIp: Statement = { kind: 'in-set', fields: ['daddr'], set: 'cluster-ips' }
   const mark: Statement = { kind: 'mark-or', bits: node.masqueradeMark }
-  const outside = fromLocalPods(node, false)
+  const outside = matchLocalPods(node, false)
   if (node.masqueradeAll) {
     rules.push({ statements: [toClusterIp, mark], comment: 'masquerade all clusterIP traffic' })
   } else if (outside !== undefined) {

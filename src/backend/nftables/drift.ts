@@ -1,48 +1,104 @@
-// On kernels without table owners: hears of every foreign change to our table, and says who it was.
+// Notices what other processes do to our table: changes, on kernels without table owners, and the end of a process that owns the table.
 
-import { familyNumber } from '../../sys/netlink/nft/nft-types.ts'
-import { watchRuleset } from '../../sys/netlink/nft/nftables.ts'
+import type { Mutex } from '../../lib/mutex.ts'
+import type { Timer } from '../../lib/time.ts'
+import { familyNumber } from '../../sys/ip-numbers.ts'
+import { TABLE_OWNER, type Table } from '../../sys/netlink/nft/nft-types.ts'
+import { type NftablesSocket, watchRuleset } from '../../sys/netlink/nft/nftables.ts'
+import type { Notice } from '../../sys/netlink/nft/read-objects.ts'
 import type { Subscription } from '../../sys/netlink/subscribe.ts'
 import type { OpenContext } from '../backend.ts'
 import { tableName } from './base.ts'
 
-export class TableGuard {
-  readonly #context: OpenContext
-  readonly #subscription: Subscription
-  #drifted = false
-  /** A change to our table was told; who made it comes with the end of the commit. */
-  #touched = false
+/** Finds our table among all tables. */
+export const findTable = (tables: readonly Table[], family: Table['family']): Table | undefined =>
+  tables.find((table) => table.family === family && table.name === tableName)
 
-  /** `own` is the number of the socket that makes our own changes. */
-  constructor(own: number, context: OpenContext) {
+/** Listens to the kernel's notifications, and reports changes that other processes make to our table. */
+export class TableWatch {
+  readonly #context: OpenContext
+  /** The number of the socket that makes our own changes. */
+  readonly #ownPort: number
+  readonly #family: number
+  readonly #subscription: Subscription
+  #hasDrifted = false
+  /** Another process changed our table. The end of its commit names the process. */
+  #isTouched = false
+
+  constructor(nft: NftablesSocket, context: OpenContext) {
     this.#context = context
-    const family = familyNumber(context.family)
+    this.#ownPort = nft.port
+    this.#family = familyNumber(context.family)
     this.#subscription = watchRuleset({
-      notice: (notice) => {
-        if (notice.port === own) return
-        if (notice.kind === 'change') this.#touched ||= notice.family === family && notice.table === tableName
-        else if (this.#touched) this.#drift(`${notice.program || 'a process'} (pid ${notice.pid})`)
-      },
-      lost: () => this.#drift('somebody; notifications were lost'),
+      notice: (notice) => this.#read(notice),
+      lost: () => this.#report('an unknown process; notifications were lost'),
     })
   }
 
-  get drifted(): boolean {
-    return this.#drifted
+  get hasDrifted(): boolean {
+    return this.#hasDrifted
   }
 
   reset(): void {
-    this.#drifted = false
-    this.#touched = false
+    this.#hasDrifted = false
+    this.#isTouched = false
   }
 
   close(): void {
     this.#subscription.close()
   }
 
-  #drift(culprit: string): void {
-    this.#touched = false
-    this.#drifted = true
+  #read(notice: Notice): void {
+    if (notice.port === this.#ownPort) return
+    if (notice.kind === 'change') {
+      this.#isTouched ||= notice.family === this.#family && notice.table === tableName
+    } else if (this.#isTouched) this.#report(`${notice.program || 'a process'} (pid ${notice.pid})`)
+  }
+
+  #report(culprit: string): void {
+    this.#isTouched = false
+    this.#hasDrifted = true
     this.#context.onDrift(culprit)
+  }
+}
+
+const ownerPollMs = 500
+
+/** Asks for a sync as soon as no process owns the table any more. The owner may be our predecessor, which is about to end. */
+export class OwnerPoll {
+  readonly #context: OpenContext
+  readonly #nft: NftablesSocket
+  readonly #mutex: Mutex
+  #timer: Timer | undefined
+  #isClosed = false
+
+  constructor(nft: NftablesSocket, context: OpenContext, mutex: Mutex) {
+    this.#nft = nft
+    this.#context = context
+    this.#mutex = mutex
+  }
+
+  start(): void {
+    this.#timer?.cancel()
+    if (this.#isClosed) return
+    this.#timer = this.#context.clock.after(ownerPollMs, () => {
+      this.#mutex
+        .run(() => this.#nft.tables())
+        .then(
+          (tables) => this.#decide(tables),
+          () => this.start(),
+        )
+    })
+  }
+
+  close(): void {
+    this.#isClosed = true
+    this.#timer?.cancel()
+  }
+
+  #decide(tables: readonly Table[]): void {
+    const flags = findTable(tables, this.#context.family)?.flags ?? 0
+    if ((flags & TABLE_OWNER) !== 0) this.start()
+    else if (!this.#isClosed) this.#context.onDue?.()
   }
 }

@@ -1,4 +1,4 @@
-// What the nftables data plane holds: tables' parts as entries, and the texts that are their ids and digests.
+// The entries of nftables mode: the parts of its table, with the texts that are their ids and digests. Pure.
 
 import type { Protocol } from '../../model/types.ts'
 import type { Held } from '../backend.ts'
@@ -12,30 +12,30 @@ export interface NftSetEntry extends Held {
   readonly set: NftSetSpec
 }
 
-/** A chain with all its rules; written whole. */
+/** A chain with all its rules, which are always written together. */
 export interface ChainEntry extends Held {
   readonly kind: 'chain'
   readonly chain: ChainSpec
 }
 
 /**
- * One member of a set or map. Id and digest say it all: the id is the container and the key
- * (`service-ips 10.96.0.1 tcp 443`), the digest is the value and the comment (`goto reject-chain # ns/name`).
+ * One member of a set or map. The id is the set and the key (`service-ips 10.96.0.1 tcp 443`), the digest is the value and the comment
+ * (`goto reject-chain # ns/name`).
  */
 export interface ElementEntry extends Held {
   readonly kind: 'element'
 }
 
 /**
- * A balanced address: one verdict element and a numbered slot per endpoint. The target decides who gets which slot, since only
- * it knows who has which now; that is what keeps a change as small as the change.
+ * A balanced address: one verdict element and a numbered slot per endpoint. The target decides which endpoint gets which slot, because
+ * only the target knows the current slots. Therefore a small change needs few writes.
  */
 export interface FrontendEntry extends Held {
   readonly kind: 'frontend'
   readonly frontend: FrontendSpec
 }
 
-/** A socket on loopback for a node port: the kernel cannot translate 127.0.0.1 and ::1 without route_localnet. */
+/** A socket on loopback for a node port: the kernel cannot translate packets to 127.0.0.1 and ::1 without route_localnet. */
 export interface LoopbackListenerEntry extends Held {
   readonly kind: 'listener'
   readonly listener: ListenerSpec
@@ -45,11 +45,11 @@ export interface NftSetSpec {
   readonly name: string
   readonly shape: NftSetShape
   readonly comment: string
-  /** Affinity sets: members come from packets and leave after this time. */
+  /** Only for affinity sets, whose members are added by packets and expire after this time. */
   readonly timeoutSeconds?: number
 }
 
-/** The shapes of key and value that we use; each has one fixed encoding per family. */
+/** The shapes of key and value that we use. Each has one encoding per family, see commit/set-codec.ts. */
 export type NftSetShape =
   | 'address'
   | 'address . address . protocol . port'
@@ -75,8 +75,11 @@ export interface PlannedRule {
   readonly comment?: string
 }
 
-/** The words our rules are made of; `encode` knows the bytes of each. */
-export type Statement =
+/** A statement of a rule; compile.ts knows the kernel's expressions for each. */
+export type Statement = Match | Action
+
+/** Ends the rule for packets that do not match. */
+export type Match =
   | { readonly kind: 'ct-new' }
   | { readonly kind: 'ct-dnat' }
   | { readonly kind: 'match-address'; readonly field: 'saddr' | 'daddr'; readonly cidr: string; readonly not?: boolean }
@@ -84,6 +87,8 @@ export type Statement =
   | { readonly kind: 'match-mark'; readonly bits: number }
   | { readonly kind: 'address-type-local'; readonly field: 'saddr' | 'daddr' }
   | { readonly kind: 'in-set'; readonly fields: readonly KeyField[]; readonly set: string; readonly not?: boolean }
+
+type Action =
   | { readonly kind: 'verdict-map'; readonly fields: readonly KeyField[]; readonly set: string }
   | { readonly kind: 'random-verdict'; readonly targets: readonly string[] }
   | { readonly kind: 'remember'; readonly set: string; readonly timeoutSeconds: number }
@@ -106,16 +111,16 @@ export type Statement =
 export type KeyField = 'saddr' | 'daddr' | 'l4proto' | 'dport'
 
 export interface FrontendSpec {
-  /** '' for a node port. */
+  /** The service address; '' for a node port. */
   readonly ip: string
   readonly protocol: Protocol
   readonly port: number
-  /** `local`: off-node traffic to `local`, traffic of this node and its pods to `cluster`. */
+  /** `local` sends traffic from other machines to `local`, and traffic of this node and its pods to `cluster`. */
   readonly policy: 'plain' | 'masquerade' | 'local'
   /** Endpoints as `ip:port`, sorted. */
   readonly cluster: readonly string[]
   readonly local: readonly string[]
-  /** The service port's name, for people. */
+  /** The name of the service port. */
   readonly comment: string
 }
 
@@ -157,10 +162,10 @@ export const setEntry = (set: NftSetSpec): NftSetEntry => ({
   set,
 })
 
-/** The timeout of an affinity set is not part of it: rules give theirs with every client they remember. */
+/** The digest does not contain the timeout of an affinity set: rules state the timeout with every client that they add. */
 export const setDigest = (set: Pick<NftSetSpec, 'shape' | 'comment'>): string => `${set.shape} # ${set.comment}`
 
-/** The digest is what the kernel keeps in every rule of the chain, so that a chain can be recognised without reading its rules. */
+/** The kernel stores the digest with every rule of the chain, so that a chain is recognised without reading its rules. */
 export const chainEntry = (chain: ChainSpec): ChainEntry => ({
   kind: 'chain',
   id: `chain ${chain.name}`,

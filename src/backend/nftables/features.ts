@@ -1,4 +1,4 @@
-// What this kernel's nf_tables can do; found out by trying, in transactions that leave nothing behind.
+// Finds out what nf_tables can do in this kernel, by trying it in transactions that leave nothing behind.
 
 import { ProxyError } from '../../lib/errors.ts'
 import type { Family } from '../../lib/ip.ts'
@@ -15,22 +15,22 @@ import {
   writeTable,
 } from '../../sys/netlink/nft/write-objects.ts'
 import { compile } from './commit/compile.ts'
-import { declare } from './commit/set-codec.ts'
+import { declareSet } from './commit/set-codec.ts'
 import type { ChainHook, NftSetShape, Statement } from './entries.ts'
 import { addressKey } from './rules.ts'
 
 export interface NftablesFeatures {
-  /** The table can be ours alone: nobody else's flush touches it (Linux 5.12). */
+  /** A table can have an owner: no other process can flush it (Linux 5.12). */
   readonly owner: boolean
-  /** It can also outlive us, without which owning it is of no use (Linux 6.9). */
+  /** An owned table can outlive its owner; without that, owning it is of no use (Linux 6.9). */
   readonly persist: boolean
-  /** Deleting what is not there is no error (Linux 6.3). */
+  /** The kernel can delete an object without an error if it does not exist (Linux 6.3). */
   readonly destroy: boolean
 }
 
 const probe = 'sluice-probe'
 
-/** Throws a ProxyError that says what is missing if the mode cannot work at all. */
+/** Throws a ProxyError that says what is missing if the mode cannot work on this kernel. */
 export async function findFeatures(nft: Nftables, family: Family): Promise<NftablesFeatures> {
   const table = { family, name: probe }
   const parts = new Map<number, string>()
@@ -40,7 +40,7 @@ export async function findFeatures(nft: Nftables, family: Family): Promise<Nftab
     const missing =
       failure.errno === EPERM
         ? 'CAP_NET_ADMIN is missing: nftables mode must run as root or with that capability'
-        : `this kernel cannot do nftables mode: it has no ${part ?? 'nf_tables with NAT'} (Linux 5.13 does)`
+        : `this kernel cannot do nftables mode: it has no ${part ?? 'nf_tables with NAT'} (Linux 5.13 has it)`
     throw new ProxyError('nftables', missing, { cause: nft.failure('try the kernel', failure) })
   }
   const withFlags = (flags: number) => (w: MessageWriter) => {
@@ -55,7 +55,7 @@ export async function findFeatures(nft: Nftables, family: Family): Promise<Nftab
   }
 }
 
-/** A table with one of everything that ours is made of, and its end. `parts` says which message is about what. */
+/** Makes and deletes a table with one object of every kind that our table has. `parts` maps each message to what it tries. */
 function writeRequired(w: MessageWriter, family: Family, parts: Map<number, string>): void {
   const names = { family, table: probe }
   writeTable(w, { family, name: probe })
@@ -73,7 +73,7 @@ function writeRequired(w: MessageWriter, family: Family, parts: Map<number, stri
     ['ranges', 'address . protocol . port . range'],
   ]
   for (const [i, [name, shape]] of sets.entries()) {
-    const declared = declare({ name, shape, comment: '', timeoutSeconds: 1 }, family)
+    const declared = declareSet({ name, shape, comment: '', timeoutSeconds: 1 }, family)
     parts.set(writeSet(w, { ...names, name, id: i + 1, ...declared }), `sets of the shape ${shape}`)
   }
   for (const [name, chain, statement] of optional) {
@@ -82,7 +82,7 @@ function writeRequired(w: MessageWriter, family: Family, parts: Map<number, stri
   writeTable(w, { family, name: probe }, 'delete')
 }
 
-/** What may be left out of a kernel that has nf_tables. */
+/** Parts that a kernel with nf_tables may lack. */
 const optional: readonly (readonly [name: string, chain: ChainHook, statement: Statement])[] = [
   ['connection tracking in rules (CONFIG_NFT_CT)', 'input', { kind: 'ct-new' }],
   [
@@ -101,10 +101,10 @@ const optional: readonly (readonly [name: string, chain: ChainHook, statement: S
 ]
 
 /**
- * For tests: with `SLUICE_NFT_FEATURES` set, only the features it names are used (`owner,persist`; empty: none), so that the
- * ways of older kernels can be gone on a newer one.
+ * For tests: if `SLUICE_NFT_FEATURES` is set, only the features that it names are used (`owner,persist`; empty means none). The code
+ * for older kernels can then be tested on a newer one.
  */
-export function permitted(found: NftablesFeatures, names = process.env.SLUICE_NFT_FEATURES): NftablesFeatures {
+export function restrictFeatures(found: NftablesFeatures, names = process.env.SLUICE_NFT_FEATURES): NftablesFeatures {
   if (names === undefined) return found
   const allowed = new Set(names.split(','))
   const entries = Object.entries(found).map(([name, has]) => [name, has && allowed.has(name)])

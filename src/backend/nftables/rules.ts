@@ -1,27 +1,28 @@
-// Rules that several chains share, and the chains that frontends with the same number of endpoints share.
+// Makes rules that several chains share, and the chains that frontends with the same number of endpoints share. Pure.
 
 import type { NodeView } from '../../model/types.ts'
 import { type ChainSpec, chainDigest, type KeyField, type PlannedRule, type Statement } from './entries.ts'
 
-/** Matches traffic of this node's pods, or all other traffic; undefined where pods cannot be told apart. */
-export function fromLocalPods(node: NodeView, yes: boolean): Statement | undefined {
-  const not = yes ? {} : { not: true }
+/** Matches traffic of this node's pods, or all other traffic; undefined if the node does not know its pods. */
+export function matchLocalPods(node: NodeView, isLocal: boolean): Statement | undefined {
+  const not = isLocal ? {} : { not: true }
   if (node.local === undefined) return undefined
   if (node.local.kind === 'cidr') return { kind: 'match-address', field: 'saddr', cidr: node.local.cidr, ...not }
   const [name, prefix] = node.local.kind === 'interface' ? [node.local.name, false] : [node.local.prefix, true]
   return { kind: 'match-interface', name, prefix, ...not }
 }
 
-/** Local endpoints of a frontend have slots of their own, far from those of the whole cluster. */
+/** The first slot of local endpoints, far from the slots of the whole cluster. */
 export const localSlots = 0x4000_0000
 
 export const addressKey: readonly KeyField[] = ['daddr', 'l4proto', 'dport']
 export const nodePortKey: readonly KeyField[] = ['l4proto', 'dport']
 
+/** What the chains of a frontend depend on. */
 export interface Balance {
   readonly nodePort: boolean
   readonly policy: 'plain' | 'masquerade' | 'local'
-  /** How many endpoints in the cluster, and how many on this node (with policy `local`). */
+  /** The number of endpoints in the cluster, and of those on this node (with policy `local`). */
   readonly cluster: number
   readonly local: number
 }
@@ -34,7 +35,7 @@ export function balanceName(balance: Balance): string {
   return `${head}-local-${balance.local}-of-${balance.cluster}`
 }
 
-/** The inverse of `balanceName`: what an element of the kernel's says about its frontend. */
+/** The inverse of `balanceName`, for the names of chains that are read from the kernel. */
 export function parseBalanceName(name: string): Balance | undefined {
   const match = /^(lb|np)-(?:(\d+)|masquerade-(\d+)|local-(\d+)-of-(\d+))$/.exec(name)
   if (match === null) return undefined
@@ -49,31 +50,33 @@ export interface BalanceChain {
   readonly digest: string
 }
 
-/** There are few kinds, and all frontends ask for theirs at every change. */
-const known = new WeakMap<NodeView, Map<string, readonly BalanceChain[]>>()
+/** The chains that frontends of one node share. They are made once: there are few kinds, and every change asks for some. */
+export class BalanceChains {
+  readonly #node: NodeView
+  readonly #made = new Map<string, readonly BalanceChain[]>()
 
-/** The chains a frontend of this kind needs, the one it enters last. */
-export function balanceChains(balance: Balance, node: NodeView): readonly BalanceChain[] {
-  let ofNode = known.get(node)
-  if (ofNode === undefined) {
-    ofNode = new Map()
-    known.set(node, ofNode)
+  constructor(node: NodeView) {
+    this.#node = node
   }
-  const name = balanceName(balance)
-  let chains = ofNode.get(name)
-  if (chains === undefined) {
-    chains = makeChains(balance, node).map((chain) => ({ chain, digest: chainDigest(chain) }))
-    ofNode.set(name, chains)
+
+  /** Returns the chains that a frontend of this kind needs; the last one is the one that it leads into. */
+  find(balance: Balance): readonly BalanceChain[] {
+    const name = balanceName(balance)
+    let chains = this.#made.get(name)
+    if (chains === undefined) {
+      chains = makeChains(balance, this.#node).map((chain) => ({ chain, digest: chainDigest(chain) }))
+      this.#made.set(name, chains)
+    }
+    return chains
   }
-  return chains
 }
 
 function makeChains(balance: Balance, node: NodeView): readonly ChainSpec[] {
   const name = balanceName(balance)
   const plain = balanceName({ ...balance, policy: 'plain' })
   const chains: ChainSpec[] = []
-  // With no endpoints in the cluster list there is nothing to short-circuit to.
-  if (balance.cluster > 0) chains.push({ name: plain, rules: pick(balance, balance.cluster, 0) })
+  // Without endpoints in the cluster there is nothing to short-circuit to.
+  if (balance.cluster > 0) chains.push({ name: plain, rules: chooseSlot(balance, balance.cluster, 0) })
   if (balance.policy === 'masquerade') {
     chains.push({
       name,
@@ -87,16 +90,19 @@ function makeChains(balance: Balance, node: NodeView): readonly ChainSpec[] {
       ],
     })
   } else if (balance.policy === 'local') {
-    chains.push({ name, rules: [...shortCircuit(balance, node, plain), ...pick(balance, balance.local, localSlots)] })
+    chains.push({
+      name,
+      rules: [...shortCircuit(balance, node, plain), ...chooseSlot(balance, balance.local, localSlots)],
+    })
   }
   return chains
 }
 
-/** Traffic of this node and its pods to an address with a Local policy goes to every endpoint. */
+/** Sends traffic of this node and its pods to all endpoints, although the policy of the address is Local. */
 function shortCircuit(balance: Balance, node: NodeView, plain: string): readonly PlannedRule[] {
   if (balance.cluster === 0) return []
   const rules: PlannedRule[] = []
-  const pods = fromLocalPods(node, true)
+  const pods = matchLocalPods(node, true)
   if (pods !== undefined) {
     rules.push({ statements: [pods, { kind: 'goto', chain: plain }], comment: 'short-circuit pod traffic' })
   }
@@ -109,10 +115,10 @@ function shortCircuit(balance: Balance, node: NodeView, plain: string): readonly
 }
 
 /**
- * The final drop is for a packet whose slot was not found because a commit came between its two look-ups: dropped, it is sent
- * again; passed on, it would leave an untranslated conntrack entry that breaks the connection for good.
+ * The final drop catches a packet whose slot is not found because a commit came between its two lookups. The client sends a dropped
+ * packet again. If it passed, it would leave an untranslated conntrack entry that breaks the connection for good.
  */
-function pick(balance: Balance, count: number, offset: number): readonly PlannedRule[] {
+function chooseSlot(balance: Balance, count: number, offset: number): readonly PlannedRule[] {
   const drop: PlannedRule = { statements: [{ kind: 'drop' }] }
   if (count === 0) return [drop]
   const fields = balance.nodePort ? nodePortKey : addressKey

@@ -1,4 +1,4 @@
-// A kernel made of maps that reads our real messages, and is as strict as the real one about what is there and what is in use.
+// A kernel made of maps. It reads our real messages and is as strict as the real kernel about objects that are missing or in use.
 
 import { ProxyError } from '../../../src/lib/errors.ts'
 import type { Family } from '../../../src/lib/ip.ts'
@@ -9,27 +9,24 @@ import { decodeElements } from '../../../src/sys/netlink/nft/elements.ts'
 import {
   type Chain,
   type Element,
-  message,
+  messageTypes,
   type NftSet,
   SET_ANONYMOUS,
+  type SetName,
 } from '../../../src/sys/netlink/nft/nft-types.ts'
-import {
-  decodeChain,
-  decodeRule,
-  decodeSet,
-  decodeTable,
-  type ListedRule,
-} from '../../../src/sys/netlink/nft/read-objects.ts'
+import type { NftablesSocket } from '../../../src/sys/netlink/nft/nftables.ts'
+import { decodeChain, decodeSet, decodeTable } from '../../../src/sys/netlink/nft/read-objects.ts'
 import type { BatchOutcome, MessageFailure } from '../../../src/sys/netlink/socket.ts'
+import { type DisassembledRule, disassembleRule } from '../../sys/netlink/nft/disassemble.ts'
 
 export interface State {
   exists: boolean
   flags: number
   readonly chains: Map<string, Chain>
-  readonly rules: Map<string, ListedRule[]>
+  readonly rules: Map<string, DisassembledRule[]>
   readonly sets: Map<string, NftSet>
   readonly elements: Map<string, Map<string, Element>>
-  /** Names of anonymous sets by their number in the batch. */
+  /** Names of anonymous sets by their id in the batch. */
   readonly numbered: Map<number, string>
 }
 
@@ -43,22 +40,22 @@ const empty = (): State => ({
   numbered: new Map(),
 })
 
-/** The kernel, which outlives its sockets. One table, one family. */
+/** The kernel, which outlives its sockets. It has one table of one family. */
 export class FakeKernel {
   state = empty()
   owner = 0
   generation = 1
-  /** Lists that were asked for. */
+  /** The number of dumps that were requested. */
   reads = 0
-  /** Messages of the last batch that was taken, but the table's. */
+  /** The messages of each committed batch, without those about the table itself. */
   readonly batches: string[][] = []
-  /** Elements that each batch brought or took, refused ones included. */
+  /** The number of elements in each batch, also in refused ones. */
   readonly sizes: number[] = []
-  /** Errnos for batches to come, in place of the kernel's own answer. */
+  /** The errnos that the next batches fail with, instead of the kernel's own answer. */
   readonly script: number[] = []
-  /** The errno for a message of this text, if it is to be refused. */
+  /** Returns the errno if the kernel refuses messages of this text. */
   refuses: (text: string) => number | undefined = () => undefined
-  /** Sees every state that packets may meet, with the one before it. */
+  /** Called with every state that packets may meet, and the state before it. */
   onCommit: (before: State, after: State) => void = () => {}
   #anonymous = 0
   #ports = 100
@@ -67,7 +64,7 @@ export class FakeKernel {
     return new FakeNftables(this, family, this.#ports++)
   }
 
-  /** By somebody else, behind our back. */
+  /** Changes the state as another process would. */
   tamper(change: (state: State) => void): void {
     change(this.state)
   }
@@ -101,41 +98,53 @@ export class FakeKernel {
     return { failures: [], overflow: false }
   }
 
-  #apply(state: State, reader: MessageReader): { text: string; errno?: number | undefined } {
+  #apply(state: State, reader: MessageReader): Outcome {
     const attributes = new AttributeReader()
-    const { type } = reader
-    if (type === message.table.add) {
-      state.exists = true
-      state.flags = decodeTable(reader, attributes)?.flags ?? 0
-      return { text: 'add table' }
+    switch (reader.type) {
+      case messageTypes.table.add:
+        state.exists = true
+        state.flags = decodeTable(reader, attributes)?.flags ?? 0
+        return { text: 'add table' }
+      case messageTypes.table.delete: {
+        const { exists } = state
+        Object.assign(state, empty())
+        return { text: 'delete table', errno: exists ? undefined : ENOENT }
+      }
+      case messageTypes.chain.add:
+      case messageTypes.chain.delete:
+        return applyChain(state, decodeChain(reader, attributes) as Chain, reader.type === messageTypes.chain.add)
+      case messageTypes.rule.add:
+      case messageTypes.rule.delete:
+        return applyRule(
+          state,
+          disassembleRule(reader, attributes) as DisassembledRule,
+          reader.type === messageTypes.rule.add,
+        )
+      case messageTypes.set.add:
+      case messageTypes.set.delete:
+        return this.#applySet(state, decodeSet(reader, attributes) as NftSet, reader.type === messageTypes.set.add)
+      default:
+        return this.#applyElements(state, reader)
     }
-    if (type === message.table.delete) {
-      const { exists } = state
-      Object.assign(state, empty())
-      return { text: 'delete table', errno: exists ? undefined : ENOENT }
-    }
-    if (type === message.chain.add || type === message.chain.delete) {
-      return applyChain(state, decodeChain(reader, attributes) as Chain, type === message.chain.add)
-    }
-    if (type === message.rule.add || type === message.rule.delete) {
-      return applyRule(state, decodeRule(reader, attributes) as ListedRule, type === message.rule.add)
-    }
-    if (type === message.set.add || type === message.set.delete) {
-      const set = decodeSet(reader, attributes) as NftSet
-      const anonymous = (set.flags & SET_ANONYMOUS) !== 0
-      const name = anonymous ? `__map${this.#anonymous++}` : set.name
-      if (anonymous) state.numbered.set(set.id, name)
-      return applySet(state, { ...set, name }, type === message.set.add)
-    }
+  }
+
+  #applySet(state: State, set: NftSet, add: boolean): Outcome {
+    const isAnonymous = (set.flags & SET_ANONYMOUS) !== 0
+    const name = isAnonymous ? `__map${this.#anonymous++}` : set.name
+    if (isAnonymous) state.numbered.set(set.id, name)
+    return applySet(state, { ...set, name }, add)
+  }
+
+  #applyElements(state: State, reader: MessageReader): Outcome {
+    const attributes = new AttributeReader()
     const list = decodeElements(reader, attributes)
-    if (list === undefined) throw new Error(`message ${type} of ${attributes.error}`)
+    if (list === undefined) throw new Error(`cannot read message ${reader.type}: ${attributes.error}`)
     const name = state.numbered.get(list.setId ?? -1) ?? list.set
+    const add = reader.type === messageTypes.elements.add
     let errno: number | undefined
     this.sizes.push((this.sizes.pop() ?? 0) + list.elements.length)
-    for (const element of list.elements) {
-      errno ??= applyElement(state, name, copyElement(element), type === message.elements.add)
-    }
-    return { text: `${type === message.elements.add ? 'add' : 'delete'} element ${name}`, errno }
+    for (const element of list.elements) errno ??= applyElement(state, name, element, add)
+    return { text: `${add ? 'add' : 'delete'} element ${name}`, errno }
   }
 }
 
@@ -150,21 +159,21 @@ function applyChain(state: State, chain: Chain, add: boolean): Outcome {
     return { text }
   }
   if (!state.chains.has(name)) return { text, errno: ENOENT }
-  if (entered(state, name)) return { text, errno: EBUSY }
+  if (isEntered(state, name)) return { text, errno: EBUSY }
   state.chains.delete(name)
   state.rules.delete(name)
   return { text }
 }
 
-/** Some rule or element leads into the chain. */
-function entered(state: State, name: string): boolean {
+/** True if a rule or an element leads into the chain. */
+function isEntered(state: State, name: string): boolean {
   const leads = (data: unknown) => typeof data === 'object' && data !== null && 'chain' in data && data.chain === name
   for (const rules of state.rules.values()) if (rules.some((rule) => rule.expressions.some(leads))) return true
   for (const members of state.elements.values()) for (const { data } of members.values()) if (leads(data)) return true
   return false
 }
 
-function applyRule(state: State, rule: ListedRule, add: boolean): Outcome {
+function applyRule(state: State, rule: DisassembledRule, add: boolean): Outcome {
   const text = `${add ? 'add' : 'delete'} rule ${rule.chain}`
   const rules = state.rules.get(rule.chain)
   if (rules === undefined) return { text, errno: ENOENT }
@@ -188,8 +197,8 @@ function applyRule(state: State, rule: ListedRule, add: boolean): Outcome {
   return { text }
 }
 
-/** Anonymous sets go with the rules they were made for. */
-export function unbind(state: State, rules: readonly ListedRule[]): void {
+/** Deletes the anonymous sets of deleted rules. */
+export function unbind(state: State, rules: readonly DisassembledRule[]): void {
   for (const set of rules.flatMap(setsOf)) {
     if (!set.startsWith('__map')) continue
     state.sets.delete(set)
@@ -197,7 +206,7 @@ export function unbind(state: State, rules: readonly ListedRule[]): void {
   }
 }
 
-const setsOf = (rule: ListedRule): readonly string[] =>
+const setsOf = (rule: DisassembledRule): readonly string[] =>
   rule.expressions.flatMap((expression) => ('set' in expression ? [expression.set] : []))
 
 function applySet(state: State, set: NftSet, add: boolean): Outcome {
@@ -208,8 +217,7 @@ function applySet(state: State, set: NftSet, add: boolean): Outcome {
     if (before !== undefined && (before.flags !== set.flags || before.keyType !== set.keyType)) {
       return { text, errno: EEXIST }
     }
-    const userdata = set.userdata === undefined ? {} : { userdata: Buffer.from(set.userdata) }
-    state.sets.set(name, { ...set, ...userdata })
+    state.sets.set(name, set)
     if (before === undefined) state.elements.set(name, new Map())
     return { text }
   }
@@ -234,19 +242,8 @@ function applyElement(state: State, set: string, element: Element, add: boolean)
   return undefined
 }
 
-export const keyOf = ({ key, keyEnd }: Element): string =>
+const keyOf = ({ key, keyEnd }: Element): string =>
   Buffer.from(key).toString('hex') + (keyEnd === undefined ? '' : `-${Buffer.from(keyEnd).toString('hex')}`)
-
-/** Decoders give views of the message's buffer. */
-function copyElement(element: Element): Element {
-  const { key, keyEnd, data } = element
-  return {
-    ...element,
-    key: Buffer.from(key),
-    ...(keyEnd === undefined ? {} : { keyEnd: Buffer.from(keyEnd) }),
-    ...(data instanceof Uint8Array ? { data: Buffer.from(data) } : {}),
-  }
-}
 
 function copy(state: State): State {
   const nested = <V>(map: ReadonlyMap<string, Map<string, V>>) =>
@@ -270,7 +267,7 @@ const failure = (errno: number, sequence: number): MessageFailure => ({
 })
 
 /** One socket of the fake kernel. */
-export class FakeNftables {
+export class FakeNftables implements NftablesSocket {
   readonly port: number
   readonly #kernel: FakeKernel
   readonly #family: Family
@@ -293,7 +290,7 @@ export class FakeNftables {
     this.#kernel.reads++
     const { exists, flags } = this.#kernel.state
     const owned = this.#kernel.owner === 0 ? flags & ~2 : flags
-    return exists ? [{ kind: 'table' as const, family: this.#family, name: 'kube-proxy', flags: owned }] : []
+    return exists ? [{ family: this.#family, name: 'kube-proxy', flags: owned }] : []
   }
 
   async chains() {
@@ -311,27 +308,22 @@ export class FakeNftables {
     return [...this.#kernel.state.sets.values()]
   }
 
-  /** Clients never cease to come: such a set does not hold still. */
-  async elementsAs<T>(
-    family: Family,
-    table: string,
-    set: string,
-    make: (element: Element) => T,
-  ): Promise<readonly T[]> {
-    return (await this.elements(family, table, set)).map(make)
-  }
-
-  async elements(family: Family, table: string, set: string) {
+  async elements<T>({ set }: SetName, convert: (element: Element) => T): Promise<readonly T[]> {
+    // Packets add clients all the time, so an affinity set never holds still.
     if (set.startsWith('affinity-')) throw new ProxyError('netlink', `${set} kept changing`)
-    return this.members(family, table, set)
+    return this.#list(set).map(convert)
   }
 
-  async members(_family: Family, _table: string, set: string) {
-    this.#kernel.reads++
-    return [...(this.#kernel.state.elements.get(set)?.values() ?? [])]
+  async keysOnce({ set }: SetName): Promise<readonly Uint8Array[]> {
+    return this.#list(set).map(({ key }) => key)
   }
 
   close(): void {
     if (this.#kernel.owner === this.port) this.#kernel.owner = 0
+  }
+
+  #list(set: string): readonly Element[] {
+    this.#kernel.reads++
+    return [...(this.#kernel.state.elements.get(set)?.values() ?? [])]
   }
 }

@@ -2,7 +2,7 @@ import { describe, expect, it } from 'vitest'
 import { base } from '../../../src/backend/nftables/base.ts'
 import type { ChainEntry, NftEntry } from '../../../src/backend/nftables/entries.ts'
 import { disjoint, plan } from '../../../src/backend/nftables/plan.ts'
-import { balanceChains, balanceName, parseBalanceName } from '../../../src/backend/nftables/rules.ts'
+import { BalanceChains, balanceName, parseBalanceName } from '../../../src/backend/nftables/rules.ts'
 import { resolve } from '../../../src/model/resolve.ts'
 import type { ServiceRecord, SliceRecord } from '../../../src/model/types.ts'
 import { endpoint, everyAddress, frozen, service, slice, tcp, view } from '../../support/builders.ts'
@@ -137,7 +137,7 @@ describe('chains that frontends share', () => {
     { nodePort: true, policy: 'local', cluster: 0, local: 0 },
   ] as const)('are named so that the name says all: $policy of $cluster', (balance) => {
     expect(parseBalanceName(balanceName(balance))).toEqual(balance)
-    const chains = balanceChains(balance, view())
+    const chains = new BalanceChains(view()).find(balance)
     expect(chains.at(-1)?.chain.name).toBe(balanceName(balance))
     // A packet that finds no slot must not leave untranslated.
     for (const { chain } of chains) {

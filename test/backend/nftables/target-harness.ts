@@ -1,15 +1,17 @@
-// One lane of the nftables backend over the fake kernel: resolve, plan, ledger, draft, encoder and target are the real ones.
+// Runs the real plan, ledger, encoder and target of nftables mode over the fake kernel, as a lane of the engine does.
 
 import type { Applied, Held } from '../../../src/backend/backend.ts'
 import { Ledger } from '../../../src/backend/ledger.ts'
 import { base } from '../../../src/backend/nftables/base.ts'
-import { decodeEndpoint, decodeKey, shapeOf } from '../../../src/backend/nftables/commit/set-codec.ts'
+import { SetCodec } from '../../../src/backend/nftables/commit/set-codec.ts'
 import type { NftEntry } from '../../../src/backend/nftables/entries.ts'
 import { plan } from '../../../src/backend/nftables/plan.ts'
+import { localSlots } from '../../../src/backend/nftables/rules.ts'
 import { NftTarget } from '../../../src/backend/nftables/target.ts'
 import { silentLogger } from '../../../src/lib/log.ts'
 import { resolve } from '../../../src/model/resolve.ts'
 import type { NodeView, ServiceRecord, SliceRecord } from '../../../src/model/types.ts'
+import type { Element } from '../../../src/sys/netlink/nft/nft-types.ts'
 import { view } from '../../support/builders.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
 import { diffAtOnce, resetAtOnce, settleAtOnce } from '../../support/ledger-at-once.ts'
@@ -25,7 +27,7 @@ export class TargetHarness {
   readonly target: NftTarget
   readonly node: NodeView
   readonly due: number[] = []
-  #trusted = false
+  #isTrusted = false
 
   constructor(node: NodeView = view(), kernel = new FakeKernel()) {
     this.node = node
@@ -54,11 +56,11 @@ export class TargetHarness {
     this.ledger.want(service, [])
   }
 
-  /** As the lane does it. */
+  /** Syncs as the lane does: observes the kernel unless the last sync went well, then applies the difference. */
   async sync(): Promise<Applied> {
-    const trusted = this.#trusted
-    this.#trusted = false
-    if (!trusted) resetAtOnce(this.ledger, await this.target.observe(signal))
+    const isTrusted = this.#isTrusted
+    this.#isTrusted = false
+    if (!isTrusted) resetAtOnce(this.ledger, await this.target.observe(signal))
     const changes = diffAtOnce(this.ledger)
     const applied = await this.target.apply(changes, signal, this.ledger.wanted())
     settleAtOnce(
@@ -66,24 +68,24 @@ export class TargetHarness {
       changes,
       applied.refused.map(({ id }) => id),
     )
-    this.#trusted = true
+    this.#isTrusted = true
     return applied
   }
 
-  /** Somebody was here. */
+  /** Makes the next sync observe the kernel, as a report of drift does. */
   distrust(): void {
-    this.#trusted = false
+    this.#isTrusted = false
   }
 
-  /** Messages of the batches that this made the kernel take. */
+  /** Returns the messages of the batches that the kernel commits during `work`. */
   async writes(work: () => Promise<unknown>): Promise<readonly (readonly string[])[]> {
     const before = this.kernel.batches.length
     await work()
     return this.kernel.batches.slice(before)
   }
 
-  /** Two sweeps. */
-  async rest(): Promise<void> {
+  /** Waits for two sweeps. */
+  async sweepAll(): Promise<void> {
     await this.clock.advance(5_000)
   }
 
@@ -92,15 +94,15 @@ export class TargetHarness {
   }
 }
 
-/** Everything the table holds, as text, whatever slot an endpoint has. */
-export function contents({ kernel, node }: TargetHarness): readonly string[] {
+/** Lists all that the table holds, as text, regardless of which slot an endpoint has. */
+export function listContents({ kernel, node }: TargetHarness): readonly string[] {
   const { state } = kernel
   const lines: string[] = []
   for (const [name, { base: hook }] of state.chains) lines.push(`chain ${name} ${JSON.stringify(hook)}`)
   for (const [chain, rules] of state.rules) {
     for (const [i, { expressions, comment }] of rules.entries()) {
       const plain = JSON.stringify({ expressions, comment }, (_, value) =>
-        typeof value === 'string' && value.startsWith('__map') ? anonymous(kernel, value) : value,
+        typeof value === 'string' && value.startsWith('__map') ? listAnonymousMap(kernel, value) : value,
       )
       lines.push(`rule ${chain} ${i} ${plain}`)
     }
@@ -108,28 +110,25 @@ export function contents({ kernel, node }: TargetHarness): readonly string[] {
   for (const [set, members] of state.elements) {
     if (set.startsWith('__map')) continue
     lines.push(`set ${set}`)
-    for (const element of members.values()) lines.push(`element ${set} ${describe(set, element, node)}`)
+    for (const element of members.values()) lines.push(`element ${set} ${describeElement(set, element, node)}`)
   }
   return lines.sort()
 }
 
-const anonymous = ({ state }: FakeKernel, name: string) =>
+const listAnonymousMap = ({ state }: FakeKernel, name: string) =>
   [...(state.elements.get(name)?.values() ?? [])].map(({ key, data }) => [Buffer.from(key).toString('hex'), data])
 
-type Member = Parameters<
-  Parameters<ReadonlyMap<string, import('../../../src/sys/netlink/nft/nft-types.ts').Element>['forEach']>[0]
->[0]
-
-function describe(set: string, { key, keyEnd, data, comment }: Member, node: NodeView): string {
+function describeElement(set: string, { key, keyEnd, data, comment }: Element, node: NodeView): string {
+  const bytes = Buffer.from(key)
   if (set !== 'endpoints' && set !== 'nodeport-endpoints') {
-    return `${Buffer.from(key).toString('hex')} ${keyEnd === undefined ? '' : Buffer.from(keyEnd).toString('hex')} ${JSON.stringify(data)} ${comment}`
+    const end = keyEnd === undefined ? '' : Buffer.from(keyEnd).toString('hex')
+    return `${bytes.toString('hex')} ${end} ${JSON.stringify(data)} ${comment}`
   }
-  const shape =
-    set === 'endpoints'
-      ? 'address . protocol . port . slot : address . port'
-      : 'protocol . port . slot : address . port'
-  const text = decodeKey(shapeOf(shape, node.family), node.family, Buffer.from(key), undefined) ?? 'no key'
-  const space = text.lastIndexOf(' ')
-  const kind = Number(text.slice(space + 1)) >= 0x4000_0000 ? 'local' : 'cluster'
-  return `${text.slice(0, space)} ${kind} ${decodeEndpoint(node.family, Buffer.from(data as Uint8Array))}`
+  const isNodePort = set === 'nodeport-endpoints'
+  const shape = isNodePort
+    ? 'protocol . port . slot : address . port'
+    : 'address . protocol . port . slot : address . port'
+  const codec = new SetCodec(shape, node.family)
+  const kind = codec.readSlot(bytes) >= localSlots ? 'local' : 'cluster'
+  return `${codec.readKey(bytes)} ${kind} ${codec.readEndpoint(Buffer.from(data as Uint8Array))}`
 }

@@ -49,7 +49,7 @@ describe('a change costs the change', () => {
     expect(await change(harness, 1, 2, 3)).toHaveLength(2)
     await harness.clock.advance(1_000)
     expect(count(harness, 'endpoints')).toBe(3)
-    await harness.rest()
+    await harness.sweepAll()
     expect(count(harness, 'endpoints')).toBe(2)
     expect([...harness.kernel.state.chains.keys()].filter((name) => name.startsWith('lb-'))).toEqual(['lb-2'])
   })
@@ -69,7 +69,7 @@ describe('a change costs the change', () => {
     const harness = await loaded(3)
     const reads = harness.kernel.reads
     await change(harness, 1, 1, 2)
-    await harness.rest()
+    await harness.sweepAll()
     expect(harness.kernel.reads).toBe(reads)
   })
 

@@ -1,56 +1,87 @@
-// What is read of the kernel: our table as it is, for `observe` to make sense of, and the clients that affinity sets remember.
+// Reads from the kernel: our table as it is, which recognise.ts interprets, and the clients that affinity sets remember.
 
 import { type Family, formatIp } from '../../../lib/ip.ts'
-import type { NodeView } from '../../../model/types.ts'
-import type { Nftables } from '../../../sys/netlink/nft/nftables.ts'
-import { base, tableName } from '../base.ts'
-import type { ChainSpec, NftSetSpec } from '../entries.ts'
-import { type Dump, type ExpectedTable, type Member, memberReader } from './recognise.ts'
+import type { Chain, Element, NftSet } from '../../../sys/netlink/nft/nft-types.ts'
+import type { NftablesSocket } from '../../../sys/netlink/nft/nftables.ts'
+import type { ListedRule } from '../../../sys/netlink/nft/read-objects.ts'
+import { tableName } from '../base.ts'
+import { SetCodec } from '../commit/set-codec.ts'
+import type { AffinityClients } from '../commit/table-writer.ts'
+import type { NftSetSpec } from '../entries.ts'
+import { type ExpectedTable, isAffinitySet } from './expected.ts'
 
-/** What is asked of the kernel. */
-export type Kernel = Pick<
-  Nftables,
-  'port' | 'commit' | 'failure' | 'tables' | 'sets' | 'chains' | 'rules' | 'elementsAs' | 'members' | 'close'
->
+export interface TableDump {
+  readonly chains: readonly Chain[]
+  readonly rules: readonly ListedRule[]
+  readonly sets: readonly NftSet[]
+  /** Members by set, without those of sets that we do not know. Undefined stands for a member that we would never write. */
+  readonly members: ReadonlyMap<string, readonly (SetMember | undefined)[]>
+}
 
-export async function dumpTable(nft: Kernel, { node, sets: known }: ExpectedTable, signal: AbortSignal): Promise<Dump> {
+/** An element as text. It is made while the dump is read, because there are very many elements. */
+export interface SetMember {
+  /** The key without the slot. */
+  readonly key: string
+  /** -1 if the set has no slots. */
+  readonly slot: number
+  /** The endpoint of a slot; otherwise the digest of the element's entry. */
+  readonly value: string
+}
+
+export async function dumpTable(
+  nft: NftablesSocket,
+  { node, sets: known }: ExpectedTable,
+  signal: AbortSignal,
+): Promise<TableDump> {
   const { family } = node
   const sets = await nft.sets(family, tableName, { signal })
-  const elements = new Map<string, readonly (Member | undefined)[]>()
+  const members = new Map<string, readonly (SetMember | undefined)[]>()
   for (const { name } of sets) {
     const spec = known.get(name)
     if (spec === undefined) continue
-    elements.set(name, await nft.elementsAs(family, tableName, name, memberReader(spec, family), { signal }))
+    const decode = memberDecoder(spec, family)
+    members.set(name, await nft.elements({ family, table: tableName, set: name }, decode, { signal }))
   }
   const chains = await nft.chains(family, tableName, { signal })
-  return { sets, elements, chains, rules: await nft.rules(family, tableName, { signal }) }
+  return { sets, members, chains, rules: await nft.rules(family, tableName, { signal }) }
 }
 
-/** Clients that affinity sets remember: they stay with their endpoints when the table is exchanged. New ones come while we read. */
-export async function affinityClients(
-  nft: Kernel,
+/** Returns undefined for a key that we would never write, such as a range that is not a CIDR. */
+function memberDecoder({ shape }: NftSetSpec, family: Family): (element: Element) => SetMember | undefined {
+  const codec = new SetCodec(shape, family)
+  return ({ key: keyBytes, keyEnd, data, comment }) => {
+    const bytes = asBuffer(keyBytes)
+    const key = codec.readKey(bytes, keyEnd === undefined ? bytes : asBuffer(keyEnd))
+    if (key === undefined) return undefined
+    if (codec.value === 'endpoint') {
+      const endpoint = data instanceof Uint8Array ? codec.readEndpoint(asBuffer(data)) : undefined
+      return { key, slot: codec.readSlot(bytes), value: endpoint ?? '' }
+    }
+    const value = describeVerdict(data)
+    return { key, slot: -1, value: comment === undefined ? value : `${value} # ${comment}` }
+  }
+}
+
+function describeVerdict(data: Element['data']): string {
+  if (data === undefined || data instanceof Uint8Array) return ''
+  return 'chain' in data ? `goto ${data.chain}` : data.verdict
+}
+
+/** The same bytes as a Buffer. */
+const asBuffer = (bytes: Uint8Array): Buffer =>
+  bytes instanceof Buffer ? bytes : Buffer.from(bytes.buffer, bytes.byteOffset, bytes.length)
+
+/** Reads the clients that affinity sets remember, so that they keep their endpoints when the table is exchanged. Packets add more meanwhile. */
+export async function readAffinityClients(
+  nft: NftablesSocket,
   family: Family,
   signal?: AbortSignal,
-): Promise<ReadonlyMap<string, readonly string[]>> {
+): Promise<AffinityClients> {
   const clients = new Map<string, readonly string[]>()
   for (const { name } of await nft.sets(family, tableName, { signal })) {
-    if (!name.startsWith('affinity-')) continue
-    const members = await nft.members(family, tableName, name, { signal })
-    clients.set(
-      name,
-      members.map(({ key }) => formatIp(key)),
-    )
+    if (!isAffinitySet(name)) continue
+    const keys = await nft.keysOnce({ family, table: tableName, set: name }, { signal })
+    clients.set(name, keys.map(formatIp))
   }
   return clients
-}
-
-/** The base with every set it may ever have. */
-export function expectedOf(node: NodeView): ExpectedTable {
-  const sets = new Map<string, NftSetSpec>()
-  const chains = new Map<string, ChainSpec>()
-  for (const entry of base({ ...node, nodePorts: { ...node.nodePorts, all: false } })) {
-    if (entry.kind === 'set') sets.set(entry.set.name, entry.set)
-    else if (entry.kind === 'chain') chains.set(entry.chain.name, entry.chain)
-  }
-  return { node, sets, chains }
 }

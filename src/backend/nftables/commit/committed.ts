@@ -1,18 +1,20 @@
-// What the kernel holds of our table, as far as we know: read once at the start, then kept by what was committed.
+// What the kernel holds of our table: read once at the start, then updated by every committed transaction. Pure.
 
 import type { ChainSpec } from '../entries.ts'
 
-/** Slots of one frontend. Those from `count` on are no longer chosen and wait to be swept. */
+/** The slots of one frontend. */
 export interface SlotTable {
   /** The endpoint in each slot that the kernel has. */
   present: string[]
+  /** How many slots the frontend chooses from. Later slots are retired: they wait to be swept. */
   count: number
-  /** Number of the first slot. */
+  /** The number of the first slot. */
   readonly offset: number
 }
 
-export interface RetiredSlots {
-  /** Slots, where they are kept. */
+/** Slots and chains that nothing refers to any more. */
+export interface RetiredObjects {
+  /** Key and table of frontends with retired slots. */
   readonly slots: readonly (readonly [string, SlotTable])[]
   readonly chains: readonly string[]
 }
@@ -21,36 +23,37 @@ export class CommittedState {
   /** Digest by name. */
   readonly sets = new Map<string, string>()
   readonly chains = new Map<string, string>()
-  /** Value and comment by `set key`; the members of every set and map but the slots. */
+  /** Value and comment by `set key`, for the members of every set and map. Slots are in `slots`, except stray ones. */
   readonly elements = new Map<string, string>()
+  /** Slots by `slotKey`. */
   readonly slots = new Map<string, SlotTable>()
-  /** How many slots were found behind a hole; they are among the elements. */
+  /** The number of slots that were found after a hole. They are stored as elements. */
   strays = 0
-  /** Chains of frontends that are not as they should be: written by another version, or damaged. */
-  readonly stale = new Map<string, ChainSpec>()
-  /** How many elements lead into a chain. */
-  readonly #entrances = new Map<string, number>()
-  /** Since which turn; only what was retired in an earlier turn may be swept. */
+  /** Chains of frontends that differ from what they should be: another version wrote them, or another process damaged them. */
+  readonly damagedChains = new Map<string, ChainSpec>()
+  /** The number of elements that lead into each chain. */
+  readonly #references = new Map<string, number>()
+  /** The age at which each object was retired. Only objects that were retired at an earlier age may be swept. */
   readonly #retiredSlots = new Map<string, number>()
   readonly #retiredChains = new Map<string, number>()
-  #turn = 0
+  #age = 0
 
   setElement(id: string, digest: string | undefined): void {
-    this.#count(this.elements.get(id), -1)
-    this.#count(digest, 1)
+    this.#countReference(this.elements.get(id), -1)
+    this.#countReference(digest, 1)
     if (digest === undefined) this.elements.delete(id)
     else this.elements.set(id, digest)
   }
 
-  /** It is in the kernel. One that no element leads into is swept. */
+  /** Records that the kernel has the chain. A chain that no element leads into is swept. */
   adoptChain(name: string): void {
-    if ((this.#entrances.get(name) ?? 0) === 0) this.#retiredChains.set(name, this.#turn)
+    if ((this.#references.get(name) ?? 0) === 0) this.#retiredChains.set(name, this.#age)
   }
 
-  /** Found in the kernel. */
+  /** Records slots that were found in the kernel. */
   adoptSlots(id: string, table: SlotTable): void {
     this.slots.set(id, table)
-    if (table.present.length > table.count) this.#retiredSlots.set(id, this.#turn)
+    if (table.present.length > table.count) this.#retiredSlots.set(id, this.#age)
   }
 
   setSlots(id: string, offset: number, slots: readonly string[]): void {
@@ -63,59 +66,61 @@ export class CommittedState {
     this.retireSlots(id, table, slots.length)
   }
 
+  /** Retires the slots from `count` on. */
   retireSlots(id: string, table: SlotTable, count: number): void {
     table.count = count
-    if (table.present.length > count) this.#retiredSlots.set(id, this.#turn)
+    if (table.present.length > count) this.#retiredSlots.set(id, this.#age)
     else this.#retiredSlots.delete(id)
     if (table.present.length === 0) this.slots.delete(id)
   }
 
   setChain(name: string, digest: string): void {
     this.chains.set(name, digest)
+    this.damagedChains.delete(name)
     this.#retiredChains.delete(name)
-    // Made or mended ahead of the elements that lead into it; if none comes, it goes.
+    // The chain is written before the elements that lead into it. If none follows, the chain is swept.
     if (/^(lb|np)-/.test(name)) this.adoptChain(name)
   }
 
-  /** Its rules are gone already; the kernel before 6.2 counts a removed element's reference for a moment longer. */
+  /** The chain has no rules any more. Kernels before 6.2 count the reference of a removed element for a moment longer. */
   retireChain(name: string): void {
     this.chains.set(name, '')
-    this.#retiredChains.set(name, this.#turn)
+    this.#retiredChains.set(name, this.#age)
   }
 
-  /** From now on what was retired until now may be swept. */
-  age(): void {
-    this.#turn++
+  /** Allows that everything retired until now is swept. */
+  advanceAge(): void {
+    this.#age++
   }
 
-  /** What is to be swept, of about so many at most: a packet that was about to read it has long done so. */
-  retired(limit: number): RetiredSlots {
+  /** Selects about `limit` objects to sweep. They were retired so long ago that no packet is about to read them. */
+  selectRetired(limit: number): RetiredObjects {
     const slots: [string, SlotTable][] = []
     let count = 0
-    for (const [id, since] of this.#retiredSlots) {
+    for (const [id, age] of this.#retiredSlots) {
       const table = this.slots.get(id)
       if (table === undefined) this.#retiredSlots.delete(id)
-      if (since >= this.#turn || table === undefined) continue
+      if (age >= this.#age || table === undefined) continue
       slots.push([id, table])
       count += table.present.length - table.count
       if (count >= limit) break
     }
     const chains: string[] = []
-    for (const [name, since] of this.#retiredChains) {
+    for (const [name, age] of this.#retiredChains) {
       if (count >= limit) break
       if (!this.chains.has(name)) this.#retiredChains.delete(name)
-      else if (since < this.#turn) chains.push(name)
+      else if (age < this.#age) chains.push(name)
       count++
     }
     return { slots, chains }
   }
 
-  get anyRetired(): boolean {
+  get hasRetired(): boolean {
     return this.#retiredSlots.size > 0 || this.#retiredChains.size > 0
   }
 
-  /** The kernel has removed it. */
-  swept({ slots, chains }: RetiredSlots): void {
+  /** Records that the kernel removed the objects. */
+  removeSwept({ slots, chains }: RetiredObjects): void {
     for (const [id, table] of slots) {
       table.present.splice(table.count)
       this.#retiredSlots.delete(id)
@@ -123,41 +128,40 @@ export class CommittedState {
     }
     for (const name of chains) {
       this.chains.delete(name)
-      this.#entrances.delete(name)
+      this.#references.delete(name)
       this.#retiredChains.delete(name)
     }
   }
 
   clear(): void {
-    for (const map of [this.sets, this.chains, this.elements, this.slots, this.stale, this.#entrances]) map.clear()
-    this.#retiredSlots.clear()
-    this.#retiredChains.clear()
+    for (const map of [this.sets, this.chains, this.elements, this.slots, this.damagedChains]) map.clear()
+    for (const map of [this.#references, this.#retiredSlots, this.#retiredChains]) map.clear()
     this.strays = 0
   }
 
-  /** Chains of frontends have no owner: they go when no element leads to them. */
-  #count(digest: string | undefined, step: number): void {
+  /** Chains of frontends are shared, so they are retired when no element leads into them. */
+  #countReference(digest: string | undefined, step: number): void {
     if (digest === undefined || !(digest.startsWith('goto lb-') || digest.startsWith('goto np-'))) return
     const space = digest.indexOf(' ', 5)
     const name = space < 0 ? digest.slice(5) : digest.slice(5, space)
-    for (const chain of withPlain(name)) {
-      const count = (this.#entrances.get(chain) ?? 0) + step
-      this.#entrances.set(chain, count)
-      if (count <= 0) this.#retiredChains.set(chain, this.#turn)
+    for (const chain of reachedChains(name)) {
+      const count = (this.#references.get(chain) ?? 0) + step
+      this.#references.set(chain, count)
+      if (count <= 0) this.#retiredChains.set(chain, this.#age)
       else this.#retiredChains.delete(chain)
     }
   }
 }
 
-const [zero, nine] = [48, 57]
+const [zero, nine] = [0x30, 0x39]
 
-/** `lb-masquerade-5` and `lb-local-2-of-5` lead on into `lb-5`. */
-function withPlain(name: string): readonly string[] {
+/** The chain itself, and the plain chain that it leads into: `lb-masquerade-5` and `lb-local-2-of-5` lead into `lb-5`. */
+function reachedChains(name: string): readonly string[] {
   const third = name.charCodeAt(3)
   if (third >= zero && third <= nine) return [name]
   const match = /^(lb|np)-(?:masquerade-|local-\d+-of-)(\d+)$/.exec(name)
   return match === null ? [name] : [name, `${match[1]}-${match[2]}`]
 }
 
-/** Where the slots of a frontend are kept: those of the whole cluster, or those of this node. */
+/** The key under which slots are stored: a frontend may have slots of the whole cluster and slots of this node. */
 export const slotKey = (key: string, offset: number): string => (offset === 0 ? key : `${key} local`)

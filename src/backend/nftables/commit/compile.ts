@@ -1,34 +1,23 @@
-// Our statements as the kernel's expressions, with the registers that nft uses, so that it prints them as they were meant. Pure.
+// Compiles our statements to the kernel's expressions, with the registers that nft uses, so that nft prints the rules as they are meant. Pure.
 
-import { type Cidr, type Family, parseCidr, parseIp } from '../../../lib/ip.ts'
+import { type Family, parseCidr } from '../../../lib/ip.ts'
+import { protocolNumbers } from '../../../sys/ip-numbers.ts'
+import { addressBytes } from '../../../sys/netlink/address-codec.ts'
 import { littleEndian } from '../../../sys/netlink/message.ts'
 import type { Expression } from '../../../sys/netlink/nft/expressions.ts'
-import type { KeyField, Statement } from '../entries.ts'
+import type { KeyField, Match, Statement } from '../entries.ts'
 
-export const protocolNumbers = { tcp: 6, udp: 17, sctp: 132 } as const
+// Bits of the connection tracking state and status, and the type of an address of this machine.
+const NF_CT_STATE_NEW = 8
+const IPS_DST_NAT = 0x20
+const RTN_LOCAL = 2
+const NF_NAT_RANGE_PROTO_SPECIFIED = 2
+const ICMP_PORT_UNREACH = 3
+const ICMPV6_PORT_UNREACH = 4
 
-/** `anonymousMap` is the number, within its batch, of the map that a `random-verdict` looks into. */
+/** `anonymousMap` is the id, within its batch, of the map in which a `random-verdict` looks up the chain. */
 export function compile(statement: Statement, family: Family, anonymousMap: number): readonly Expression[] {
   switch (statement.kind) {
-    case 'ct-new':
-      return anyBit({ expression: 'ct', key: 'state', dreg: 1 }, 8)
-    case 'ct-dnat':
-      return anyBit({ expression: 'ct', key: 'status', dreg: 1 }, 0x20)
-    case 'match-address':
-      return matchAddress(family, statement.field, parseCidr(statement.cidr) as Cidr, statement.not ?? false)
-    case 'match-interface':
-      return [
-        { expression: 'meta', key: 'iifname', dreg: 1 },
-        compare(interfaceBytes(statement.name, statement.prefix), statement.not),
-      ]
-    case 'match-mark':
-      return anyBit({ expression: 'meta', key: 'mark', dreg: 1 }, statement.bits)
-    case 'address-type-local':
-      return [{ expression: 'fib type', of: statement.field, dreg: 1 }, compare(hostBytes(2))]
-    case 'in-set': {
-      const inverted = statement.not ? { inverted: true } : {}
-      return [...loadKey(family, statement.fields), { expression: 'lookup', set: statement.set, sreg: 1, ...inverted }]
-    }
     case 'verdict-map':
       return [...loadKey(family, statement.fields), { expression: 'lookup', set: statement.set, sreg: 1, dreg: 0 }]
     case 'random-verdict':
@@ -42,36 +31,56 @@ export function compile(statement: Statement, family: Family, anonymousMap: numb
         { expression: 'update set', set: statement.set, keyReg: 1, timeoutMs: statement.timeoutSeconds * 1000 },
       ]
     case 'dnat-map':
-      return dnatMap(family, statement)
+      return dnatByMap(family, statement)
     case 'dnat':
-      return [
-        { expression: 'meta', key: 'l4proto', dreg: 1 },
-        compare(Uint8Array.of(protocolNumbers[statement.protocol])),
-        { expression: 'immediate', dreg: 1, data: parseIp(statement.ip) as Uint8Array },
-        { expression: 'immediate', dreg: 2, data: Uint8Array.of(statement.port >> 8, statement.port) },
-        { expression: 'dnat', family, addressReg: 1, portReg: 2, flags: 2 },
-      ]
+      return dnatTo(family, statement)
     case 'mark-or':
       return setMark(hostBytes(~statement.bits), hostBytes(statement.bits))
     case 'mark-clear':
       return setMark(hostBytes(0xffffffff), hostBytes(statement.bits))
     case 'masquerade':
-      // Without it, clients that use the same source port collide on one endpoint.
+      // Without full randomness, clients that use the same source port collide on one endpoint.
       return [{ expression: 'masquerade', fullyRandom: true }]
     case 'reject':
-      return [{ expression: 'reject', type: 'icmp', code: family === 4 ? 3 : 4 }]
+      return [{ expression: 'reject', code: family === 4 ? ICMP_PORT_UNREACH : ICMPV6_PORT_UNREACH }]
     case 'drop':
       return [{ expression: 'verdict', verdict: 'drop' }]
     case 'jump':
     case 'goto':
       return [{ expression: 'verdict', verdict: statement.kind, chain: statement.chain }]
+    default:
+      return compileMatch(statement, family)
   }
 }
 
-/** The kernel completes the number. */
+function compileMatch(match: Match, family: Family): readonly Expression[] {
+  switch (match.kind) {
+    case 'ct-new':
+      return matchBits({ expression: 'ct', key: 'state', dreg: 1 }, NF_CT_STATE_NEW)
+    case 'ct-dnat':
+      return matchBits({ expression: 'ct', key: 'status', dreg: 1 }, IPS_DST_NAT)
+    case 'match-mark':
+      return matchBits({ expression: 'meta', key: 'mark', dreg: 1 }, match.bits)
+    case 'match-address':
+      return matchAddress(family, match)
+    case 'match-interface':
+      return [
+        { expression: 'meta', key: 'iifname', dreg: 1 },
+        compare(interfaceBytes(match.name, match.prefix), match.not),
+      ]
+    case 'address-type-local':
+      return [{ expression: 'fib type', of: match.field, dreg: 1 }, compare(hostBytes(RTN_LOCAL))]
+    case 'in-set': {
+      const inverted = match.not ? { inverted: true } : {}
+      return [...loadKey(family, match.fields), { expression: 'lookup', set: match.set, sreg: 1, ...inverted }]
+    }
+  }
+}
+
+/** The kernel replaces %d by a number. */
 export const anonymousMapName = '__map%d'
 
-/** Registers overlap: 16-byte ones are numbered from 1, 4-byte ones from 8. nft takes the larger where a field starts one. */
+/** Registers overlap: those of 16 bytes are 1 to 4, those of 4 bytes begin at 8. nft uses a 16-byte register where a field starts one. */
 const register = (word: number): number => (word % 4 === 0 ? 1 + word / 4 : 8 + word)
 
 const addressWords = (family: Family): number => (family === 4 ? 1 : 4)
@@ -81,12 +90,12 @@ export function hostBytes(value: number): Uint8Array {
   return littleEndian ? bytes : bytes.reverse()
 }
 
-function loadAddress(family: Family, field: 'saddr' | 'daddr', dreg: number): Expression {
+function loadAddress(family: Family, field: 'saddr' | 'daddr', dreg: number): Expression<'payload'> {
   const offset = family === 4 ? { saddr: 12, daddr: 16 }[field] : { saddr: 8, daddr: 24 }[field]
   return { expression: 'payload', dreg, base: 'network', offset, length: addressWords(family) * 4 }
 }
 
-/** Fields side by side, each on a 4-byte border. */
+/** Loads the fields side by side, each aligned to 4 bytes. */
 function loadKey(family: Family, fields: readonly KeyField[]): readonly Expression[] {
   let word = 0
   return fields.map((field): Expression => {
@@ -98,7 +107,7 @@ function loadKey(family: Family, fields: readonly KeyField[]): readonly Expressi
   })
 }
 
-function dnatMap(family: Family, statement: Statement & { kind: 'dnat-map' }): readonly Expression[] {
+function dnatByMap(family: Family, statement: Statement & { kind: 'dnat-map' }): readonly Expression[] {
   const { fields, count, offset, set } = statement
   const words = fields.length - 1 + (fields.includes('daddr') ? addressWords(family) : 1)
   return [
@@ -109,6 +118,16 @@ function dnatMap(family: Family, statement: Statement & { kind: 'dnat-map' }): r
   ]
 }
 
+function dnatTo(family: Family, { protocol, ip, port }: Statement & { kind: 'dnat' }): readonly Expression[] {
+  return [
+    { expression: 'meta', key: 'l4proto', dreg: 1 },
+    compare(Uint8Array.of(protocolNumbers[protocol])),
+    { expression: 'immediate', dreg: 1, data: addressBytes(ip) },
+    { expression: 'immediate', dreg: 2, data: Uint8Array.of(port >> 8, port) },
+    { expression: 'dnat', family, addressReg: 1, portReg: 2, flags: NF_NAT_RANGE_PROTO_SPECIFIED },
+  ]
+}
+
 const compare = (data: Uint8Array, not = false): Expression => ({
   expression: 'cmp',
   sreg: 1,
@@ -116,39 +135,42 @@ const compare = (data: Uint8Array, not = false): Expression => ({
   data,
 })
 
-const mask = (bits: Uint8Array, xor: Uint8Array): Expression => ({
+const maskRegister = (mask: Uint8Array, xor: Uint8Array): Expression => ({
   expression: 'bitwise',
   sreg: 1,
   dreg: 1,
-  mask: bits,
+  mask,
   xor,
 })
 
-const anyBit = (load: Expression, bits: number): readonly Expression[] => [
+/** Matches if any of the bits is set. */
+const matchBits = (load: Expression, bits: number): readonly Expression[] => [
   load,
-  mask(hostBytes(bits), hostBytes(0)),
+  maskRegister(hostBytes(bits), hostBytes(0)),
   compare(hostBytes(0), true),
 ]
 
 const setMark = (kept: Uint8Array, changed: Uint8Array): readonly Expression[] => [
   { expression: 'meta', key: 'mark', dreg: 1 },
-  mask(kept, changed),
+  maskRegister(kept, changed),
   { expression: 'meta set', key: 'mark', sreg: 1 },
 ]
 
-/** Prefixes that end on a byte are compared as so many bytes, others are masked first: what nft reads back as a prefix. */
-function matchAddress(family: Family, field: 'saddr' | 'daddr', cidr: Cidr, not: boolean): readonly Expression[] {
-  const bytes = parseIp(cidr.ip) as Uint8Array
-  const load = loadAddress(family, field, 1) as Expression & { expression: 'payload' }
+/** Compares whole bytes if the prefix ends on a byte, and masks the address otherwise: nft recognises a prefix in both. */
+function matchAddress(family: Family, match: Match & { kind: 'match-address' }): readonly Expression[] {
+  const cidr = parseCidr(match.cidr)
+  if (cidr === undefined) throw new TypeError(`${match.cidr} is not a valid CIDR`)
+  const bytes = addressBytes(cidr.ip)
+  const load = loadAddress(family, match.field, 1)
   if (cidr.bits % 8 === 0 && cidr.bits > 0) {
     const length = cidr.bits / 8
-    return [{ ...load, length }, compare(bytes.subarray(0, length), not)]
+    return [{ ...load, length }, compare(bytes.subarray(0, length), match.not)]
   }
-  const bits = bytes.map((_, i) => (0xff00 >> Math.min(8, Math.max(0, cidr.bits - 8 * i))) & 0xff)
-  return [load, mask(bits, new Uint8Array(bytes.length)), compare(bytes, not)]
+  const mask = bytes.map((_, i) => (0xff00 >> Math.min(8, Math.max(0, cidr.bits - 8 * i))) & 0xff)
+  return [load, maskRegister(mask, new Uint8Array(bytes.length)), compare(bytes, match.not)]
 }
 
-/** A whole name is compared with its padding, a prefix without. */
+/** The comparison of a whole name includes its padding; that of a prefix does not. */
 function interfaceBytes(name: string, prefix: boolean): Uint8Array {
   const text = Buffer.from(name).subarray(0, 15)
   return prefix ? text : Buffer.concat([text, Buffer.alloc(16 - text.length)])

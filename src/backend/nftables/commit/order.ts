@@ -1,148 +1,167 @@
-// The order in which changes reach the kernel, so that no packet meets less than before, or half of anything. Pure.
+// Decides the order in which changes reach the kernel, so that no packet meets less than before, or half of anything. Pure.
 //
-// 1. A packet reads rules as they were when it entered, but elements as they are now. A chain must therefore be there one
-//    transaction before the first element that leads into it, or the packet would run through an empty chain, untranslated.
+// 1. A packet reads rules as they were when it entered the hook, but elements as they are at the moment. Therefore a chain must exist one
+//    transaction before the first element that leads into it. Otherwise the packet would run through an empty chain, untranslated.
 // 2. Hooks come last: a table that is built in several transactions begins to work when all of it is there.
-// 3. What is new comes before what goes; a source range before the list that makes ranges count, and after it on the way out.
+// 3. New objects come before removed ones are deleted. A source range is added before the element that makes ranges count, and is
+//    deleted after that element.
 
-import type { Steps } from '../../../lib/yielding.ts'
+import { type Steps, stride } from '../../../lib/yielding.ts'
 import type { Changes, Held } from '../../backend.ts'
 import type { NftEntry } from '../entries.ts'
-import { stride, type Transaction } from './transaction.ts'
+import type { Transaction } from './transaction.ts'
 
 export type Step =
+  /** Writes the chains that a frontend will lead into. */
   | { readonly step: 'prepare'; readonly entry: NftEntry }
   | { readonly step: 'put'; readonly entry: NftEntry }
   | { readonly step: 'drop'; readonly entry: Held }
-  /** The kernel refuses ranges that overlap, so the old ones go first, in the same transaction. */
-  | { readonly step: 'exchange'; readonly drop: readonly Held[]; readonly put: readonly NftEntry[] }
+  /** Replaces source ranges in one transaction. The kernel refuses ranges that overlap, so the old ones are deleted first. */
+  | { readonly step: 'replace'; readonly drop: readonly Held[]; readonly put: readonly NftEntry[] }
 
 export interface OrderedSteps {
-  /** Sets and chains, with a transaction of their own. */
+  /** Sets and chains, which need a transaction of their own. */
   readonly first: Iterable<Step>
   readonly second: Iterable<Step>
 }
 
-/** Sorted out first, put into words only as far as they are read: there may be a hundred thousand. */
+/** Sorts the changes at once, but makes the steps only as they are read: there may be a hundred thousand. */
 export function* orderSteps(put: readonly NftEntry[], drop: readonly Held[]): Steps<OrderedSteps> {
-  const coming = yield* sortComing(put)
-  const going = yield* sortGoing(drop)
-  return { first: firstSteps(coming), second: secondSteps(coming, going) }
+  const puts = yield* sortPuts(put)
+  const drops = yield* sortDrops(drop)
+  return { first: makeFirstSteps(puts), second: makeSecondSteps(puts, drops) }
 }
 
-interface Coming {
-  readonly sets: readonly NftEntry[]
-  readonly chains: readonly NftEntry[]
-  readonly hooks: readonly NftEntry[]
-  readonly ranges: readonly NftEntry[]
-  readonly members: readonly NftEntry[]
-  readonly frontends: readonly NftEntry[]
+interface SortedPuts {
+  readonly sets: NftEntry[]
+  readonly chains: NftEntry[]
+  readonly hooks: NftEntry[]
+  readonly ranges: NftEntry[]
+  readonly members: NftEntry[]
+  readonly frontends: NftEntry[]
 }
 
-function* sortComing(put: readonly NftEntry[]): Steps<Coming> {
-  const [sets, chains, hooks]: [NftEntry[], NftEntry[], NftEntry[]] = [[], [], []]
-  const [ranges, members, frontends]: [NftEntry[], NftEntry[], NftEntry[]] = [[], [], []]
+function* sortPuts(put: readonly NftEntry[]): Steps<SortedPuts> {
+  const sorted: SortedPuts = { sets: [], chains: [], hooks: [], ranges: [], members: [], frontends: [] }
   let seen = 0
   for (const entry of put) {
     if (++seen % stride === 0) yield
-    if (entry.kind === 'frontend') frontends.push(entry)
-    else if (entry.kind === 'element') (isRange(entry) ? ranges : members).push(entry)
-    else if (entry.kind === 'chain') (entry.chain.hook === undefined ? chains : hooks).push(entry)
-    else if (entry.kind === 'set') sets.push(entry)
+    if (entry.kind === 'frontend') sorted.frontends.push(entry)
+    else if (entry.kind === 'element') (isRange(entry) ? sorted.ranges : sorted.members).push(entry)
+    else if (entry.kind === 'chain') (entry.chain.hook === undefined ? sorted.chains : sorted.hooks).push(entry)
+    else if (entry.kind === 'set') sorted.sets.push(entry)
   }
-  return { sets, chains, hooks, ranges, members, frontends }
+  return sorted
 }
 
-interface Going {
-  readonly frontends: readonly Held[]
-  readonly members: readonly Held[]
-  readonly chains: readonly Held[]
-  readonly sets: readonly Held[]
-  readonly firewalled: readonly Held[]
-  readonly ranges: readonly Held[]
+interface SortedDrops {
+  readonly frontends: Held[]
+  readonly members: Held[]
+  readonly chains: Held[]
+  readonly sets: Held[]
+  readonly firewalled: Held[]
+  readonly ranges: Held[]
 }
 
-function* sortGoing(drop: readonly Held[]): Steps<Going> {
-  const [frontends, members, chains]: [Held[], Held[], Held[]] = [[], [], []]
-  const [sets, firewalled, ranges]: [Held[], Held[], Held[]] = [[], [], []]
+function* sortDrops(drop: readonly Held[]): Steps<SortedDrops> {
+  const sorted: SortedDrops = { frontends: [], members: [], chains: [], sets: [], firewalled: [], ranges: [] }
   let seen = 0
   for (const held of drop) {
     if (++seen % stride === 0) yield
-    if (held.kind === 'frontend') frontends.push(held)
-    else if (held.kind === 'element') (isRange(held) ? ranges : isFirewalled(held) ? firewalled : members).push(held)
-    else if (held.kind === 'chain') chains.push(held)
-    else if (held.kind === 'set') sets.push(held)
+    if (held.kind === 'frontend') sorted.frontends.push(held)
+    else if (held.kind === 'chain') sorted.chains.push(held)
+    else if (held.kind === 'set') sorted.sets.push(held)
+    else if (held.kind !== 'element') continue
+    else if (isRange(held)) sorted.ranges.push(held)
+    else if (isFirewalled(held)) sorted.firewalled.push(held)
+    else sorted.members.push(held)
   }
-  return { frontends, members, chains, sets, firewalled, ranges }
+  return sorted
 }
 
-/** Lists of lists: most are empty, and a generator for each would cost more than a small change. */
-function* firstSteps({ sets, chains, frontends }: Coming): Generator<Step> {
+/** Iterates over lists of lists: most are empty, and a generator for each would cost more than a small change. */
+function* makeFirstSteps({ sets, chains, frontends }: SortedPuts): Generator<Step> {
   for (const list of [sets, chains]) for (const entry of list) yield { step: 'put', entry }
   for (const entry of frontends) yield { step: 'prepare', entry }
 }
 
-/** On the way out, what refers to another goes before it. */
-function* secondSteps({ members, frontends, hooks, ...coming }: Coming, going: Going): Generator<Step> {
-  const { exchanged, rest } = exchangesOf(coming.ranges, going.ranges)
-  for (const step of exchanged) yield step
-  for (const list of [rest.put, members, frontends, hooks]) for (const entry of list) yield { step: 'put', entry }
-  const { chains, sets, firewalled } = going
-  for (const list of [going.frontends, going.members, chains, sets, firewalled, rest.drop]) {
+/** An object that refers to another is deleted before it. */
+function* makeSecondSteps(puts: SortedPuts, drops: SortedDrops): Generator<Step> {
+  const { replacements, put, drop } = pairRanges(puts.ranges, drops.ranges)
+  for (const step of replacements) yield step
+  for (const list of [put, puts.members, puts.frontends, puts.hooks]) {
+    for (const entry of list) yield { step: 'put', entry }
+  }
+  for (const list of [drops.frontends, drops.members, drops.chains, drops.sets, drops.firewalled, drop]) {
     for (const entry of list) yield { step: 'drop', entry }
   }
 }
 
-/** Sockets among the changes: no step of the table's. */
-export function* listening({ put, drop }: Changes<NftEntry>): Steps<Changes<NftEntry>> {
-  const found = { put: [] as NftEntry[], drop: [] as Held[] }
+/** Selects the loopback listeners, which are sockets and not parts of the table. */
+export function* selectListeners({ put, drop }: Changes<NftEntry>): Steps<Changes<NftEntry>> {
+  const selected = { put: [] as NftEntry[], drop: [] as Held[] }
   let seen = 0
   for (const entry of put) {
     if (++seen % stride === 0) yield
-    if (entry.kind === 'listener') found.put.push(entry)
+    if (entry.kind === 'listener') selected.put.push(entry)
   }
   for (const held of drop) {
     if (++seen % stride === 0) yield
-    if (held.kind === 'listener') found.drop.push(held)
+    if (held.kind === 'listener') selected.drop.push(held)
   }
-  return found
+  return selected
 }
 
-export function applyStep(draft: Transaction, step: Step): void {
-  if (step.step === 'prepare') draft.prepare(step.entry)
-  else if (step.step === 'put') draft.put(step.entry)
-  else if (step.step === 'drop') draft.drop(step.entry)
-  else {
-    for (const held of step.drop) draft.drop(held)
-    for (const entry of step.put) draft.put(entry)
+export function applyStep(transaction: Transaction, step: Step): void {
+  switch (step.step) {
+    case 'prepare':
+      transaction.prepare(step.entry)
+      break
+    case 'put':
+      transaction.put(step.entry)
+      break
+    case 'drop':
+      transaction.drop(step.entry)
+      break
+    case 'replace':
+      for (const held of step.drop) transaction.drop(held)
+      for (const entry of step.put) transaction.put(entry)
+      break
   }
 }
 
-/** The step without what is out; undefined if nothing is left of it. */
-export function without(step: Step, out: ReadonlySet<string>): Step | undefined {
-  if (out.size === 0) return step
-  if (step.step !== 'exchange') return out.has(step.entry.id) ? undefined : step
-  const keep = <H extends Held>(list: readonly H[]) => list.filter(({ id }) => !out.has(id))
-  return { ...step, drop: keep(step.drop), put: keep(step.put) }
+/** Returns the step without the refused entries; undefined if nothing is left of it. */
+export function omitRefused(step: Step, refused: ReadonlyMap<string, unknown>): Step | undefined {
+  if (refused.size === 0) return step
+  if (step.step !== 'replace') return refused.has(step.entry.id) ? undefined : step
+  const omit = <H extends Held>(list: readonly H[]) => list.filter(({ id }) => !refused.has(id))
+  return { ...step, drop: omit(step.drop), put: omit(step.put) }
 }
 
 const isRange = ({ id }: Held): boolean => id.startsWith('firewall-allowed ')
 const isFirewalled = ({ id }: Held): boolean => id.startsWith('firewalled-ips ')
 
-/** Destinations of which ranges both come and go. */
-function exchangesOf(put: readonly NftEntry[], drop: readonly Held[]) {
-  if (put.length === 0 || drop.length === 0) return { exchanged: [], rest: { put, drop } }
-  const exchanges = new Map<string, { step: 'exchange'; drop: Held[]; put: NftEntry[] }>()
-  const coming = new Set(put.map(destination))
-  const rest = { put: [] as NftEntry[], drop: [] as Held[] }
-  for (const held of drop) {
-    const key = destination(held)
-    if (!coming.has(key)) rest.drop.push(held)
-    else if (exchanges.has(key)) exchanges.get(key)?.drop.push(held)
-    else exchanges.set(key, { step: 'exchange', drop: [held], put: [] })
-  }
-  for (const entry of put) (exchanges.get(destination(entry))?.put ?? rest.put).push(entry)
-  return { exchanged: [...exchanges.values()], rest }
+interface PairedRanges {
+  readonly replacements: readonly Step[]
+  readonly put: readonly NftEntry[]
+  readonly drop: readonly Held[]
 }
 
-const destination = ({ id }: Held): string => id.slice(0, id.lastIndexOf(' '))
+/** Pairs the ranges of destinations that get some and lose some; the other ranges remain in `put` and `drop`. */
+function pairRanges(put: readonly NftEntry[], drop: readonly Held[]): PairedRanges {
+  if (put.length === 0 || drop.length === 0) return { replacements: [], put, drop }
+  const replacements = new Map<string, { step: 'replace'; drop: Held[]; put: NftEntry[] }>()
+  const destinations = new Set(put.map(destinationOf))
+  const rest = { put: [] as NftEntry[], drop: [] as Held[] }
+  for (const held of drop) {
+    const destination = destinationOf(held)
+    const replacement = replacements.get(destination)
+    if (!destinations.has(destination)) rest.drop.push(held)
+    else if (replacement !== undefined) replacement.drop.push(held)
+    else replacements.set(destination, { step: 'replace', drop: [held], put: [] })
+  }
+  for (const entry of put) (replacements.get(destinationOf(entry))?.put ?? rest.put).push(entry)
+  return { replacements: [...replacements.values()], ...rest }
+}
+
+const destinationOf = ({ id }: Held): string => id.slice(0, id.lastIndexOf(' '))

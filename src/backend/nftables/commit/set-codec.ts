@@ -1,6 +1,7 @@
-// The sets and maps we use as the kernel and nft see them: types, lengths, and the text of keys and values as bytes and back. Pure.
+// Declares our sets and maps to the kernel, and converts their keys and values between text and bytes. Pure.
 
 import { type Family, formatIp, hostPort, maskBytes, parseIp } from '../../../lib/ip.ts'
+import { protocolNumbers, protocolOfNumber } from '../../../sys/ip-numbers.ts'
 import { littleEndian } from '../../../sys/netlink/message.ts'
 import {
   SET_CONCATENATION,
@@ -11,40 +12,33 @@ import {
 } from '../../../sys/netlink/nft/nft-types.ts'
 import { describeSet, type Field } from '../../../sys/netlink/nft/userdata.ts'
 import type { NftSetShape, NftSetSpec } from '../entries.ts'
-import { protocolNumbers } from './compile.ts'
 
 type Part = 'address' | 'protocol' | 'port' | 'slot' | 'range'
 
-export interface SetCodec {
+interface Layout {
   readonly key: readonly Part[]
-  /** undefined: a set. */
-  readonly value: 'verdict' | 'endpoint' | undefined
-  readonly keyLength: number
+  /** Absent for a set; a map has a value. */
+  readonly value?: 'verdict' | 'endpoint'
 }
 
-const parts = new Map<NftSetShape, Pick<SetCodec, 'key' | 'value'>>()
-
-function partsOf(shape: NftSetShape): Pick<SetCodec, 'key' | 'value'> {
-  let found = parts.get(shape)
-  if (found === undefined) {
-    const [key, value] = (shape === 'affinity' ? 'address' : shape).split(' : ') as [string, string | undefined]
-    const kind = value === 'verdict' ? 'verdict' : value === undefined ? undefined : 'endpoint'
-    found = { key: key.split(' . ') as Part[], value: kind }
-    parts.set(shape, found)
-  }
-  return found
+const layouts: Readonly<Record<NftSetShape, Layout>> = {
+  address: { key: ['address'] },
+  affinity: { key: ['address'] },
+  'address . address . protocol . port': { key: ['address', 'address', 'protocol', 'port'] },
+  'address . protocol . port': { key: ['address', 'protocol', 'port'] },
+  'address . protocol . port . range': { key: ['address', 'protocol', 'port', 'range'] },
+  'address . protocol . port : verdict': { key: ['address', 'protocol', 'port'], value: 'verdict' },
+  'protocol . port : verdict': { key: ['protocol', 'port'], value: 'verdict' },
+  'address . protocol . port . slot : address . port': {
+    key: ['address', 'protocol', 'port', 'slot'],
+    value: 'endpoint',
+  },
+  'protocol . port . slot : address . port': { key: ['protocol', 'port', 'slot'], value: 'endpoint' },
 }
 
-export function shapeOf(shape: NftSetShape, family: Family): SetCodec {
-  const { key, value } = partsOf(shape)
-  const width = family === 4 ? 4 : 16
-  const length = (part: Part): number => (part === 'address' || part === 'range' ? width : 4)
-  return { key, value, keyLength: key.reduce((sum, part) => sum + length(part), 0) }
-}
-
-/** As the kernel is told of it. Slots are declared by `typeof`: else nft could print the map but not read it back. */
-export function declare(set: NftSetSpec, family: Family) {
-  const { key, value } = partsOf(set.shape)
+/** Describes a set to the kernel. Slots are declared by `typeof`: otherwise nft could print the map but not read it back. */
+export function declareSet(set: NftSetSpec, family: Family) {
+  const { key, value } = layouts[set.shape]
   const daddr = family === 4 ? 'ip daddr' : 'ip6 daddr'
   const fields: Readonly<Record<Part, Field>> = {
     address: daddr,
@@ -53,173 +47,205 @@ export function declare(set: NftSetSpec, family: Family) {
     port: 'th dport',
     slot: { slots: 5 },
   }
-  const ranges = key.includes('range')
+  const hasRanges = key.includes('range')
   const { fieldLengths, ...described } = describeSet({
     key: key.map((part) => fields[part]),
     ...(value === undefined ? {} : { data: value === 'verdict' ? value : [daddr, 'th dport' as const] }),
     ...(set.comment === '' ? {} : { comment: set.comment }),
     byTypeof: key.includes('slot'),
   })
-  const affinity = set.shape === 'affinity'
+  const isAffinity = set.shape === 'affinity'
   const flags =
-    (ranges ? SET_INTERVAL | SET_CONCATENATION : 0) |
+    (hasRanges ? SET_INTERVAL | SET_CONCATENATION : 0) |
     (value === undefined ? 0 : SET_MAP) |
-    (affinity ? SET_TIMEOUT | SET_DYNAMIC : 0)
+    (isAffinity ? SET_TIMEOUT | SET_DYNAMIC : 0)
   return {
     ...described,
     flags,
-    ...(ranges ? { fieldLengths } : {}),
-    // No size: the kernel takes 65,535 by itself for a set that rules fill, but would set a megabyte aside for a set that says so.
-    ...(affinity ? { timeoutMs: (set.timeoutSeconds ?? 0) * 1000 } : {}),
+    ...(hasRanges ? { fieldLengths } : {}),
+    // There is no size: the kernel limits a set that rules fill to 65,535 by itself, but reserves a megabyte for a set that states a size.
+    ...(isAffinity ? { timeoutMs: (set.timeoutSeconds ?? 0) * 1000 } : {}),
   }
 }
 
-// ---- Keys and values. ----
+/** Converts the keys and values of one shape of set. A key is text such as `10.96.0.1 tcp 443 3`, an endpoint is `10.0.0.1:80`. */
+export class SetCodec {
+  readonly family: Family
+  readonly value: 'verdict' | 'endpoint' | undefined
+  readonly keyLength: number
+  readonly hasRange: boolean
+  readonly #parts: readonly Part[]
+  /** The length of an address. */
+  readonly #width: number
 
-const protocolNames = new Map<number, string>(Object.entries(protocolNumbers).map(([name, number]) => [number, name]))
+  constructor(shape: NftSetShape, family: Family) {
+    const { key, value } = layouts[shape]
+    this.family = family
+    this.value = value
+    this.hasRange = key.includes('range')
+    this.#parts = key
+    this.#width = family === 4 ? 4 : 16
+    this.keyLength = key.reduce((sum, part) => sum + this.#lengthOf(part), 0)
+  }
 
-/** `10.96.0.1 tcp 443 3` to the bytes of a key; for a range its first key, or with `end` its last. */
-export function encodeKey(shape: SetCodec, family: Family, text: string, end = false): Buffer {
-  const bytes = Buffer.alloc(shape.keyLength)
-  writeKey(shape, family, text, bytes, end)
-  return bytes
-}
+  get endpointLength(): number {
+    return this.#width + 4
+  }
 
-/** The same into bytes that are there. A slot that the text does not name is left out. */
-export function writeKey(shape: SetCodec, family: Family, text: string, into: Buffer, end = false): void {
-  let at = 0
-  let start = 0
-  for (const part of shape.key) {
-    const space = text.indexOf(' ', start)
-    const stop = space < 0 ? text.length : space
-    if (part === 'address') at += writeAddress(family, text, start, stop, into, at)
-    else if (part === 'range') {
-      into.set(rangeEdge(text.slice(start, stop), end), at)
-      at += family === 4 ? 4 : 16
-    } else {
-      if (start >= text.length) return
-      if (part === 'protocol') into[at] = protocolAt(text, start)
-      else if (part === 'port') writePort(numberAt(text, start, stop), into, at)
-      else writeSlot(numberAt(text, start, stop), into, at)
-      at += 4
+  /** Writes a key; for a range its first key, or its last one. A slot that the text does not name is not written. */
+  writeKey(text: string, into: Buffer, edge: 'first' | 'last' = 'first'): void {
+    let at = 0
+    let start = 0
+    for (const part of this.#parts) {
+      if (part === 'slot' && start > text.length) return
+      const space = text.indexOf(' ', start)
+      const stop = space < 0 ? text.length : space
+      switch (part) {
+        case 'address':
+          this.#writeAddress(text, start, into, at)
+          break
+        case 'range':
+          into.set(rangeEdge(text.slice(start, stop), edge), at)
+          break
+        case 'protocol':
+          into[at] = protocolAt(text, start)
+          break
+        case 'port':
+          writePort(numberAt(text, start, stop), into, at)
+          break
+        case 'slot':
+          this.writeSlot(numberAt(text, start, stop), into)
+          break
+      }
+      at += this.#lengthOf(part)
+      start = stop + 1
     }
-    start = stop + 1
+  }
+
+  /** Writes the slot, which is the last part of the key of an endpoint map. */
+  writeSlot(slot: number, into: Buffer): void {
+    const at = this.keyLength - 4
+    for (let i = 0; i < 4; i++) into[littleEndian ? at + i : at + 3 - i] = slot >>> (8 * i)
+  }
+
+  /** Reads a key; undefined if the bytes are not a key of this shape. `last` is the last key of a range. A slot is read by `readSlot`. */
+  readKey(bytes: Buffer, last: Buffer = bytes): string | undefined {
+    if (bytes.length !== this.keyLength) return undefined
+    let text = ''
+    let at = 0
+    for (const part of this.#parts) {
+      if (part === 'slot') break
+      const length = this.#lengthOf(part)
+      const word =
+        part === 'range'
+          ? readRange(bytes.subarray(at, at + length), last.subarray(at, at + length))
+          : this.#readWord(part, bytes, at)
+      if (word === undefined) return undefined
+      text += at === 0 ? word : ` ${word}`
+      at += length
+    }
+    return text
+  }
+
+  readSlot(bytes: Buffer): number {
+    const at = this.keyLength - 4
+    return littleEndian ? bytes.readUInt32LE(at) : bytes.readUInt32BE(at)
+  }
+
+  writeEndpoint(text: string, into: Buffer): void {
+    // IPv6 addresses are in brackets.
+    const stop = this.family === 4 ? this.#writeAddress(text, 0, into, 0) : this.#writeAddress(text, 1, into, 0) + 1
+    writePort(numberAt(text, stop + 1, text.length), into, this.#width)
+  }
+
+  readEndpoint(bytes: Buffer): string | undefined {
+    const width = this.#width
+    return bytes.length < width + 2 ? undefined : hostPort(this.#readAddress(bytes, 0), bytes.readUInt16BE(width))
+  }
+
+  #lengthOf(part: Part): number {
+    return part === 'address' || part === 'range' ? this.#width : 4
+  }
+
+  /** Returns the position after the address in the text. */
+  #writeAddress(text: string, start: number, into: Buffer, at: number): number {
+    if (this.family === 4) return writeIpv4(text, start, into, at)
+    let stop = start
+    while (stop < text.length && text[stop] !== ' ' && text[stop] !== ']') stop++
+    const bytes = parseIp(text.slice(start, stop))
+    if (bytes?.length !== 16) throw new RangeError(`${text.slice(start, stop)} is not a valid IPv6 address`)
+    into.set(bytes, at)
+    return stop
+  }
+
+  #readWord(part: 'address' | 'protocol' | 'port', bytes: Buffer, at: number): string {
+    if (part === 'address') return this.#readAddress(bytes, at)
+    if (part === 'port') return String(bytes.readUInt16BE(at))
+    const number = bytes[at] as number
+    return protocolOfNumber(number) ?? String(number)
+  }
+
+  #readAddress(bytes: Buffer, at: number): string {
+    return this.family === 4
+      ? `${bytes[at]}.${bytes[at + 1]}.${bytes[at + 2]}.${bytes[at + 3]}`
+      : formatIp(bytes.subarray(at, at + 16))
   }
 }
 
-/** Their first letters tell them apart. */
-function protocolAt(text: string, at: number): number {
-  const letter = text.charCodeAt(at)
-  return letter === 0x74 ? protocolNumbers.tcp : letter === 0x75 ? protocolNumbers.udp : protocolNumbers.sctp
+const [dot, zero, nine] = [0x2e, 0x30, 0x39]
+
+/** Parses digit by digit, because half of all that is sent are IPv4 addresses. Returns the position after the address in the text. */
+function writeIpv4(text: string, start: number, into: Buffer, at: number): number {
+  let byte = 0
+  let next = at
+  let i = start
+  for (; i < text.length; i++) {
+    const code = text.charCodeAt(i)
+    if (code === dot) {
+      into[next++] = byte
+      byte = 0
+    } else if (code >= zero && code <= nine) byte = byte * 10 + code - zero
+    else break
+  }
+  into[next] = byte
+  if (next !== at + 3) throw new RangeError(`${text.slice(start, i)} is not a valid IPv4 address`)
+  return i
 }
 
-/** Without a text of its own; NaN if it is no number. */
+/** The first letter distinguishes the protocols. */
+function protocolAt(text: string, at: number): number {
+  const letter = text[at]
+  if (letter === 't') return protocolNumbers.tcp
+  return letter === 'u' ? protocolNumbers.udp : protocolNumbers.sctp
+}
+
+/** Parses a number without a string of its own; NaN if the text is not a number. */
 function numberAt(text: string, start: number, stop: number): number {
   let value = start < stop ? 0 : Number.NaN
   for (let i = start; i < stop; i++) {
-    const digit = text.charCodeAt(i) - 48
-    value = digit >= 0 && digit <= 9 ? value * 10 + digit : Number.NaN
+    const code = text.charCodeAt(i)
+    value = code >= zero && code <= nine ? value * 10 + code - zero : Number.NaN
   }
   return value
 }
 
-export function writeSlot(slot: number, into: Buffer, at: number): void {
-  for (let i = 0; i < 4; i++) into[littleEndian ? at + i : at + 3 - i] = slot >>> (8 * i)
-}
-
 function writePort(port: number, into: Buffer, at: number): void {
-  if (!(port > 0 && port < 0x10000)) throw new RangeError(`${port} is no port`)
+  if (!(port > 0 && port < 0x10000)) throw new RangeError(`${port} is not a valid port`)
   into[at] = port >> 8
   into[at + 1] = port
 }
 
-/** Digit by digit: half of all that is sent are IPv4 addresses. Returns their length. */
-function writeAddress(family: Family, text: string, start: number, stop: number, into: Buffer, at: number): number {
-  if (family === 6) {
-    into.set(parseIp(text.slice(start, stop)) as Uint8Array, at)
-    return 16
-  }
-  let byte = 0
-  let next = at
-  for (let i = start; i < stop; i++) {
-    const code = text.charCodeAt(i)
-    if (code === 46) {
-      into[next++] = byte
-      byte = 0
-    } else byte = byte * 10 + code - 48
-  }
-  into[next] = byte
-  if (next !== at + 3) throw new RangeError(`${text.slice(start, stop)} is no IPv4 address`)
-  return 4
-}
-
-/** The inverse; undefined if the bytes are not a key of ours. With `count`, only so many parts of it. */
-export function decodeKey(
-  shape: SetCodec,
-  family: Family,
-  bytes: Buffer,
-  last: Buffer | undefined,
-  count = shape.key.length,
-): string | undefined {
-  if (bytes.length !== shape.keyLength) return undefined
-  const words: string[] = []
-  const width = family === 4 ? 4 : 16
-  let at = 0
-  for (let i = 0; i < count; i++) {
-    const part = shape.key[i]
-    if (part === 'address') words.push(addressText(bytes, at, width))
-    else if (part === 'range') {
-      const range = rangeText(bytes.subarray(at, at + width), (last ?? bytes).subarray(at, at + width))
-      if (range === undefined) return undefined
-      words.push(range)
-    } else if (part === 'protocol') words.push(protocolNames.get(bytes[at] as number) ?? String(bytes[at]))
-    else if (part === 'port') words.push(String(bytes.readUInt16BE(at)))
-    else words.push(String(slotAt(bytes, at)))
-    at += part === 'address' || part === 'range' ? width : 4
-  }
-  return words.join(' ')
-}
-
-/** The slot, which is the last part of an endpoint's key. */
-export const decodeSlot = ({ keyLength }: SetCodec, bytes: Buffer): number => slotAt(bytes, keyLength - 4)
-
-const slotAt = (bytes: Buffer, at: number): number => (littleEndian ? bytes.readUInt32LE(at) : bytes.readUInt32BE(at))
-
-/** `ip:port` as map data. */
-export function encodeEndpoint(family: Family, text: string): Buffer {
-  const bytes = Buffer.alloc(endpointLength(family))
-  writeEndpoint(family, text, bytes)
-  return bytes
-}
-
-export const endpointLength = (family: Family): number => (family === 4 ? 8 : 20)
-
-export function writeEndpoint(family: Family, text: string, into: Buffer): void {
-  const colon = text.lastIndexOf(':')
-  // IPv6 is in brackets.
-  const brackets = family === 4 ? 0 : 1
-  const at = writeAddress(family, text, brackets, colon - brackets, into, 0)
-  writePort(numberAt(text, colon + 1, text.length), into, at)
-}
-
-export function decodeEndpoint(family: Family, bytes: Buffer): string | undefined {
-  const width = family === 4 ? 4 : 16
-  return bytes.length < width + 2 ? undefined : hostPort(addressText(bytes, 0, width), bytes.readUInt16BE(width))
-}
-
-const addressText = (bytes: Buffer, at: number, width: number): string =>
-  width === 4
-    ? `${bytes[at]}.${bytes[at + 1]}.${bytes[at + 2]}.${bytes[at + 3]}`
-    : formatIp(bytes.subarray(at, at + width))
-
-function rangeEdge(cidr: string, end: boolean): Uint8Array {
+function rangeEdge(cidr: string, edge: 'first' | 'last'): Uint8Array {
   const slash = cidr.indexOf('/')
   const bits = Number(cidr.slice(slash + 1))
-  const first = maskBytes(parseIp(cidr.slice(0, slash)) as Uint8Array, bits)
-  return end ? first.map((byte, i) => byte | (0xff >> Math.min(8, Math.max(0, bits - 8 * i)))) : first
+  const address = parseIp(cidr.slice(0, slash))
+  if (address === undefined) throw new RangeError(`${cidr} is not a valid CIDR`)
+  const first = maskBytes(address, bits)
+  return edge === 'first' ? first : first.map((byte, i) => byte | (0xff >> Math.min(8, Math.max(0, bits - 8 * i))))
 }
 
-function rangeText(first: Buffer, last: Buffer): string | undefined {
+/** Undefined if the range is not a CIDR. */
+function readRange(first: Buffer, last: Buffer): string | undefined {
   let bits = 0
   for (let i = 0; i < first.length; i++) {
     const differing = Math.clz32((first[i] as number) ^ (last[i] as number)) - 24
@@ -227,5 +253,5 @@ function rangeText(first: Buffer, last: Buffer): string | undefined {
     if (differing < 8) break
   }
   const text = `${formatIp(first)}/${bits}`
-  return Buffer.from(rangeEdge(text, true)).equals(last) ? text : undefined
+  return Buffer.from(rangeEdge(text, 'last')).equals(last) ? text : undefined
 }

@@ -1,21 +1,20 @@
-// Who gets which slot of a frontend: the fewest writes from what is there to what is wanted. Pure.
+// Decides which endpoint gets which slot of a frontend, with the fewest writes from what is there to what is wanted. Pure.
 
 export interface Placement {
   /** The endpoint of each slot, from 0. */
   readonly slots: readonly string[]
-  /** Slots whose endpoint is new or another than before. */
+  /** The slots whose endpoint is new or different. */
   readonly written: readonly number[]
-  /** Slots that were in use and are beyond the end now. */
-  readonly orphaned: readonly number[]
 }
 
 /**
- * Endpoints that stay keep their slot, unless it lies beyond the new end; those that move and those that come fill the holes in
- * order. So a replaced endpoint is one write, an added one is one write at the end, a removed one moves the last into the hole.
+ * An endpoint that stays keeps its slot, unless the slot lies beyond the new end. Endpoints that move and new ones fill the holes in
+ * order. Therefore a replaced endpoint is one write, an added one is one write at the end, and a removed one moves the last endpoint
+ * into the hole.
  */
-export function place(current: readonly string[], wanted: readonly string[]): Placement {
+export function placeEndpoints(current: readonly string[], wanted: readonly string[]): Placement {
   const size = wanted.length
-  if (current.length === 0) return { slots: wanted, written: wanted.map((_, i) => i), orphaned: [] }
+  if (current.length === 0) return { slots: wanted, written: wanted.map((_, i) => i) }
   const slots = new Array<string | undefined>(size)
   const unplaced = new Set(wanted)
   for (let i = 0; i < Math.min(size, current.length); i++) {
@@ -29,7 +28,6 @@ export function place(current: readonly string[], wanted: readonly string[]): Pl
     slots[i] = waiting.next().value as string
     written.push(i)
   }
-  const orphaned: number[] = []
-  for (let i = size; i < current.length; i++) orphaned.push(i)
-  return { slots: slots as string[], written, orphaned }
+  // Every hole is filled by now.
+  return { slots: slots as string[], written }
 }

@@ -1,7 +1,6 @@
-// From wanted entries to the fewest kernel operations, given what the kernel holds. Pure: nothing is believed until it is committed.
+// Turns wanted entries into the fewest kernel operations, given what the kernel holds. Changes the committed state only after a commit. Pure.
 
 import type { Steps } from '../../../lib/yielding.ts'
-import type { NodeView } from '../../../model/types.ts'
 import type { Held } from '../../backend.ts'
 import {
   type ChainSpec,
@@ -13,11 +12,11 @@ import {
   type PlannedRule,
   setDigest,
 } from '../entries.ts'
-import { type Balance, balanceChains, balanceName, localSlots } from '../rules.ts'
-import { type CommittedState, type RetiredSlots, slotKey } from './committed.ts'
-import { place } from './slots.ts'
+import { type Balance, type BalanceChains, balanceName, localSlots } from '../rules.ts'
+import { type CommittedState, type RetiredObjects, slotKey } from './committed.ts'
+import { placeEndpoints } from './slots.ts'
 
-/** One message to the kernel; `entry` is whose fault it is if the kernel refuses it. */
+/** One message to the kernel. `entry` is at fault if the kernel refuses the message. */
 export type Operation = { readonly entry: string } & (
   | { readonly op: 'add-set'; readonly set: NftSetSpec }
   | { readonly op: 'delete-set'; readonly name: string }
@@ -25,15 +24,9 @@ export type Operation = { readonly entry: string } & (
   | { readonly op: 'flush-chain'; readonly name: string }
   | { readonly op: 'add-rule'; readonly chain: string; readonly rule: PlannedRule; readonly tag: RuleTag }
   | { readonly op: 'delete-chain'; readonly name: string }
-  | {
-      readonly op: 'add-element'
-      readonly set: string
-      readonly key: string
-      /** Of an endpoint, behind the key of its frontend. */
-      readonly slot?: number
-      readonly value: string
-    }
-  /** All endpoints of a frontend that had none. */
+  | ({ readonly op: 'add-element'; readonly value: string } & ElementKey)
+  | ({ readonly op: 'delete-element' } & ElementKey)
+  /** Adds all endpoints of a frontend that had none. */
   | {
       readonly op: 'add-slots'
       readonly set: string
@@ -41,75 +34,82 @@ export type Operation = { readonly entry: string } & (
       readonly offset: number
       readonly values: readonly string[]
     }
-  | { readonly op: 'delete-element'; readonly set: string; readonly key: string; readonly slot?: number }
 )
 
-/** What every rule of ours carries: the digest of its chain, its place and their number. A chain is ours if all agree. */
+interface ElementKey {
+  readonly set: string
+  readonly key: string
+  /** The slot of an endpoint, whose key is that of its frontend. */
+  readonly slot: number | undefined
+}
+
+/** Every rule of ours carries the digest of its chain, its own index and the number of rules. A chain is ours if all rules agree. */
 export interface RuleTag {
   readonly digest: string
   readonly index: number
   readonly count: number
 }
 
-/** In place of a digest: the kernel cannot move a chain to another hook. */
+/** Stands for the digest of a chain at another hook: the kernel cannot move a chain. */
 export const otherHook = 'another hook'
 
-/** Operations between two places where a long walk may be interrupted: a rule takes fifty times as long as an element. */
-export const stride = 20
+/** Long work may pause after this many operations. A rule takes fifty times as long as an element. */
+export const operationStride = 20
 
 /** Collects the operations of one transaction, in the order in which the kernel must see them. */
 export class Transaction {
-  readonly #mirror: CommittedState
-  readonly #node: NodeView
+  readonly #committed: CommittedState
+  readonly #balanceChains: BalanceChains
   readonly #structure: Operation[] = []
   readonly #rules: Operation[] = []
-  /** By set, so that many fit into one message; what goes before what comes, as a key may be in both. */
+  /** By set, so that many elements fit into one message. Deletions precede additions, because a key may be in both. */
   readonly #deletions = new Map<string, Operation[]>()
   readonly #additions = new Map<string, Operation[]>()
-  #members = 0
-  readonly #removal: Operation[] = []
-  /** Elements as this transaction leaves them; undefined: gone. */
+  #elementCount = 0
+  readonly #removals: Operation[] = []
+  /** Elements as this transaction leaves them; undefined for deleted ones. */
   readonly #elements = new Map<string, string | undefined>()
   readonly #slots = new Map<string, { readonly offset: number; readonly slots: readonly string[] }>()
   readonly #chains = new Map<string, string>()
-  /** What else the mirror learns when it is committed: rare things, in order, before the others. */
-  readonly #commits: (() => void)[] = []
+  /** Other updates of the committed state. They are rare, and run in order before those of slots and elements. */
+  readonly #updates: (() => void)[] = []
 
-  constructor(mirror: CommittedState, node: NodeView) {
-    this.#mirror = mirror
-    this.#node = node
+  constructor(committed: CommittedState, balanceChains: BalanceChains) {
+    this.#committed = committed
+    this.#balanceChains = balanceChains
   }
 
+  /** The number of operations. */
   get size(): number {
-    return this.#structure.length + this.#rules.length + this.#members + this.#removal.length
+    return this.#structure.length + this.#rules.length + this.#elementCount + this.#removals.length
   }
 
-  /** Sets, then chains, then rules that refer to both, then elements that refer to chains; removal the other way round. */
+  /** Yields sets, then chains, then rules that refer to both, then elements that refer to chains; removals in the opposite order. */
   *operations(): Generator<readonly Operation[]> {
     yield this.#structure
     yield this.#rules
     yield* this.#deletions.values()
     yield* this.#additions.values()
-    yield this.#removal
+    yield this.#removals
   }
 
-  /** The kernel has taken it: so does the mirror. */
+  /** Updates the committed state after the kernel has committed the transaction. */
   *markCommitted(): Steps<void> {
-    for (const run of this.#commits) run()
+    for (const update of this.#updates) update()
     let seen = 0
     for (const [id, { offset, slots }] of this.#slots) {
-      if (++seen % stride === 0) yield
-      this.#mirror.setSlots(id, offset, slots)
+      if (++seen % operationStride === 0) yield
+      this.#committed.setSlots(id, offset, slots)
     }
     for (const [id, digest] of this.#elements) {
-      if (++seen % stride === 0) yield
-      this.#mirror.setElement(id, digest)
+      if (++seen % operationStride === 0) yield
+      this.#committed.setElement(id, digest)
     }
   }
 
   put(entry: NftEntry): void {
     if (entry.kind === 'set') this.#putSet(entry.id, entry.set)
-    else if (entry.kind === 'chain') this.putChain(entry.id, entry.chain)
+    else if (entry.kind === 'chain') this.#putChain(entry.id, entry.chain)
     else if (entry.kind === 'element') this.#setElement(entry.id, entry.id, entry.digest)
     else if (entry.kind === 'frontend') {
       this.prepare(entry)
@@ -117,15 +117,15 @@ export class Transaction {
     }
   }
 
-  /** The chains that a frontend will lead into, one transaction before it does. */
+  /** Writes the chains that a frontend will lead into, one transaction before it does. */
   prepare(entry: NftEntry): void {
     if (entry.kind !== 'frontend') return
-    for (const { chain, digest } of balanceChains(balanceOf(entry.frontend), this.#node)) {
-      if (this.#chain(chain.name) !== digest) this.putChain(entry.id, chain)
+    for (const { chain, digest } of this.#balanceChains.find(balanceOf(entry.frontend))) {
+      if (this.#chain(chain.name) !== digest) this.#putChain(entry.id, chain)
     }
   }
 
-  /** What was put since under the same name in the kernel stays: an address may have changed from one kind to another. */
+  /** An object that was put since then under the same name stays: an address may have changed from one kind of entry to another. */
   drop({ id, kind, digest }: Held): void {
     const name = id.slice(id.indexOf(' ') + 1)
     if (kind === 'element') {
@@ -133,17 +133,53 @@ export class Transaction {
     } else if (kind === 'frontend') this.#dropFrontend(id, name)
     else if (kind === 'chain') {
       const emptied: Operation[] = [{ op: 'flush-chain', name, entry: id }]
-      if (digest !== otherHook && ownChain.test(name)) emptied.push({ ...lastRule, chain: name, entry: id })
-      this.#removal.unshift(...emptied)
-      this.#commits.push(() => this.#mirror.retireChain(name))
+      if (digest !== otherHook && affinityChain.test(name)) emptied.push({ ...finalDrop, chain: name, entry: id })
+      this.#removals.unshift(...emptied)
+      this.#updates.push(() => this.#committed.retireChain(name))
     } else if (kind === 'set') {
-      this.#removal.push({ op: 'delete-set', name, entry: id })
-      this.#commits.push(() => this.#mirror.sets.delete(name))
+      this.#removals.push({ op: 'delete-set', name, entry: id })
+      this.#updates.push(() => this.#committed.sets.delete(name))
     }
   }
 
-  /** Whole, in one go: no packet ever meets half of it. */
-  putChain(entry: string, chain: ChainSpec): void {
+  /** Writes the chains that the last observation found damaged. */
+  repairChains(): void {
+    for (const [name, chain] of this.#committed.damagedChains) this.#putChain(`chain ${name}`, chain)
+  }
+
+  /** Adds clients to the affinity sets that this transaction creates. */
+  addClients(clients: ReadonlyMap<string, readonly string[]>): void {
+    for (const operation of this.#structure) {
+      if (operation.op !== 'add-set') continue
+      const { entry, set } = operation
+      for (const key of clients.get(set.name) ?? []) {
+        this.#add({ op: 'add-element', set: set.name, key, slot: undefined, value: '', entry })
+      }
+    }
+  }
+
+  /** Removes slots that nothing chooses any more, and chains that nothing leads into. */
+  sweep(retired: RetiredObjects): void {
+    for (const [id, table] of retired.slots) {
+      const key = id.replace(/ local$/, '')
+      const set = slotSet(isNodePort(key))
+      for (let i = table.count; i < table.present.length; i++) {
+        this.#delete({ op: 'delete-element', set, key, slot: table.offset + i, entry: `slots ${key}` })
+      }
+    }
+    // Some of the chains lead into others. When all are empty, they can be deleted in any order.
+    for (const name of retired.chains) this.#removals.push({ op: 'flush-chain', name, entry: `chain ${name}` })
+    for (const name of retired.chains) this.#removals.push({ op: 'delete-chain', name, entry: `chain ${name}` })
+    this.#updates.push(() => this.#committed.removeSwept(retired))
+  }
+
+  #putSet(entry: string, set: NftSetSpec): void {
+    this.#structure.push({ op: 'add-set', set, entry })
+    this.#updates.push(() => this.#committed.sets.set(set.name, setDigest(set)))
+  }
+
+  /** Writes all rules of the chain in one transaction, so that no packet ever meets half of them. */
+  #putChain(entry: string, chain: ChainSpec): void {
     const { name } = chain
     const digest = chainDigest(chain)
     if (this.#chain(name) === undefined) {
@@ -155,37 +191,7 @@ export class Transaction {
       this.#rules.push({ op: 'add-rule', chain: name, rule, tag: { digest, index, count: chain.rules.length }, entry })
     }
     this.#chains.set(name, digest)
-    this.#commits.push(() => this.#mirror.setChain(name, digest))
-  }
-
-  /** Clients that affinity sets of this transaction knew before. */
-  remember(clients: ReadonlyMap<string, readonly string[]>): void {
-    for (const operation of [...this.#structure]) {
-      if (operation.op !== 'add-set') continue
-      const { entry } = operation
-      for (const key of clients.get(operation.set.name) ?? []) {
-        this.#add(entry, operation.set.name, key, '')
-      }
-    }
-  }
-
-  /** Removes slots that nothing chooses any more, and chains that nothing enters. */
-  sweep(retired: RetiredSlots): void {
-    for (const [id, table] of retired.slots) {
-      const key = id.replace(/ local$/, '')
-      for (let i = table.count; i < table.present.length; i++) {
-        this.#delete(`slots ${key}`, slotSet(key), key, table.offset + i)
-      }
-    }
-    // Some of them lead into others: emptied first, they can go in any order.
-    for (const name of retired.chains) this.#removal.push({ op: 'flush-chain', name, entry: `chain ${name}` })
-    for (const name of retired.chains) this.#removal.push({ op: 'delete-chain', name, entry: `chain ${name}` })
-    this.#commits.push(() => this.#mirror.swept(retired))
-  }
-
-  #putSet(entry: string, set: NftSetSpec): void {
-    this.#structure.push({ op: 'add-set', set, entry })
-    this.#commits.push(() => this.#mirror.sets.set(set.name, setDigest(set)))
+    this.#updates.push(() => this.#committed.setChain(name, digest))
   }
 
   #setElement(entry: string, id: string, digest: string | undefined): void {
@@ -194,104 +200,110 @@ export class Transaction {
     const space = id.indexOf(' ')
     const set = id.slice(0, space)
     const key = id.slice(space + 1)
-    if (before !== undefined) this.#delete(entry, set, key)
-    if (digest !== undefined) this.#add(entry, set, key, digest)
+    if (before !== undefined) this.#delete({ op: 'delete-element', set, key, slot: undefined, entry })
+    if (digest !== undefined) this.#add({ op: 'add-element', set, key, slot: undefined, value: digest, entry })
     this.#elements.set(id, digest)
   }
 
   #putFrontend(entry: string, spec: FrontendSpec): void {
     const key = frontendKey(spec)
-    const nodePort = spec.ip === ''
-    const local = spec.policy === 'local'
-    this.#placeSlots(entry, key, nodePort, 0, spec.cluster)
-    if (local || this.#mirror.slots.has(slotKey(key, localSlots))) {
-      this.#placeSlots(entry, key, nodePort, localSlots, local ? spec.local : [])
+    const set = slotSet(spec.ip === '')
+    const isLocal = spec.policy === 'local'
+    this.#placeSlots({ entry, set, key, offset: 0 }, spec.cluster)
+    if (isLocal || this.#committed.slots.has(slotKey(key, localSlots))) {
+      this.#placeSlots({ entry, set, key, offset: localSlots }, isLocal ? spec.local : [])
     }
-    const leads = `goto ${balanceName(balanceOf(spec))} # ${spec.comment}`
-    this.#setElement(entry, `${verdictSet(nodePort)} ${key}`, leads)
+    const verdict = `goto ${balanceName(balanceOf(spec))} # ${spec.comment}`
+    this.#setElement(entry, `${verdictSet(spec.ip === '')} ${key}`, verdict)
   }
 
   /** The slots stay for a moment: a packet may have read the verdict and be about to read its slot. */
   #dropFrontend(entry: string, key: string): void {
-    const nodePort = /^(tcp|udp|sctp) /.test(key)
-    const id = `${verdictSet(nodePort)} ${key}`
-    const leads = this.#element(id)
-    if (leads !== undefined && /^goto (lb|np)-/.test(leads) && !this.#slots.has(slotKey(key, 0))) {
+    const id = `${verdictSet(isNodePort(key))} ${key}`
+    const verdict = this.#element(id)
+    if (verdict !== undefined && /^goto (lb|np)-/.test(verdict) && !this.#slots.has(slotKey(key, 0))) {
       this.#setElement(entry, id, undefined)
     }
     for (const offset of [0, localSlots]) {
-      const table = this.#mirror.slots.get(slotKey(key, offset))
+      const table = this.#committed.slots.get(slotKey(key, offset))
       if (table !== undefined && !this.#slots.has(slotKey(key, offset))) {
-        this.#commits.push(() => this.#mirror.retireSlots(slotKey(key, offset), table, 0))
+        this.#updates.push(() => this.#committed.retireSlots(slotKey(key, offset), table, 0))
       }
     }
   }
 
-  #placeSlots(entry: string, key: string, nodePort: boolean, offset: number, wanted: readonly string[]): void {
+  #placeSlots(place: SlotPlace, wanted: readonly string[]): void {
+    const { entry, set, key, offset } = place
     const id = slotKey(key, offset)
-    const table = this.#mirror.slots.get(id)
-    const set = nodePort ? 'nodeport-endpoints' : 'endpoints'
-    if (table === undefined && this.#mirror.strays === 0) {
-      // As one: at the start there are tens of thousands.
-      if (wanted.length > 0) {
-        this.#list(this.#additions, set).push({ op: 'add-slots', set, key, offset, values: wanted, entry })
-        this.#members += wanted.length - 1
-      }
+    const table = this.#committed.slots.get(id)
+    if (table === undefined && this.#committed.strays === 0) {
+      // One operation for all slots: at the start there are tens of thousands.
+      if (wanted.length > 0) this.#addSlots({ op: 'add-slots', set, key, offset, values: wanted, entry })
       this.#slots.set(id, { offset, slots: wanted })
       return
     }
     const present = table?.present ?? []
-    const { slots, written } = place(present.slice(0, table?.count ?? 0), wanted)
+    const { slots, written } = placeEndpoints(present.slice(0, table?.count ?? 0), wanted)
     for (const index of written) {
       const value = slots[index] as string
-      // Left over from before, and not yet swept.
+      // A retired slot may still hold the same endpoint.
       if (present[index] === value) continue
       const slot = offset + index
-      const stray = this.#mirror.strays > 0 && this.#takeStray(`${set} ${key} ${slot}`)
-      if (stray || index < present.length) this.#delete(entry, set, key, slot)
-      this.#add(entry, set, key, value, slot)
+      const isStray = this.#committed.strays > 0 && this.#removeStray(`${set} ${key} ${slot}`)
+      if (isStray || index < present.length) this.#delete({ op: 'delete-element', set, key, slot, entry })
+      this.#add({ op: 'add-element', set, key, slot, value, entry })
     }
     this.#slots.set(id, { offset, slots })
   }
 
-  /** A stray: the kernel has it, but after a hole, where we do not count slots. */
-  #takeStray(id: string): boolean {
-    if (!this.#mirror.elements.has(id)) return false
+  /** Returns true if the kernel has the slot although it is not in the slot table: it was found after a hole. */
+  #removeStray(id: string): boolean {
+    if (!this.#committed.elements.has(id)) return false
     this.#elements.set(id, undefined)
     return true
   }
 
-  #delete(entry: string, set: string, key: string, slot?: number): void {
-    const list = this.#list(this.#deletions, set)
-    if (slot === undefined) list.push({ op: 'delete-element', set, key, entry })
-    else list.push({ op: 'delete-element', set, key, slot, entry })
+  #delete(operation: Operation & { op: 'delete-element' }): void {
+    this.#elementCount++
+    listOf(this.#deletions, operation.set).push(operation)
   }
 
-  #add(entry: string, set: string, key: string, value: string, slot?: number): void {
-    const list = this.#list(this.#additions, set)
-    if (slot === undefined) list.push({ op: 'add-element', set, key, value, entry })
-    else list.push({ op: 'add-element', set, key, slot, value, entry })
+  #add(operation: Operation & { op: 'add-element' }): void {
+    this.#elementCount++
+    listOf(this.#additions, operation.set).push(operation)
   }
 
-  #list(lists: Map<string, Operation[]>, set: string): Operation[] {
-    this.#members++
-    let list = lists.get(set)
-    if (list === undefined) {
-      list = []
-      lists.set(set, list)
-    }
-    return list
+  #addSlots(operation: Operation & { op: 'add-slots' }): void {
+    this.#elementCount += operation.values.length
+    listOf(this.#additions, operation.set).push(operation)
   }
 
-  /** As the operations so far leave it. */
+  /** The element as the operations so far leave it. */
   #element(id: string): string | undefined {
     const own = this.#elements.get(id)
-    return own !== undefined || this.#elements.has(id) ? own : this.#mirror.elements.get(id)
+    return own !== undefined || this.#elements.has(id) ? own : this.#committed.elements.get(id)
   }
 
   #chain(name: string): string | undefined {
-    return this.#chains.get(name) ?? this.#mirror.chains.get(name)
+    return this.#chains.get(name) ?? this.#committed.chains.get(name)
   }
+}
+
+/** Where the slots of a frontend are, and the entry that they belong to. */
+interface SlotPlace {
+  readonly entry: string
+  readonly set: string
+  readonly key: string
+  readonly offset: number
+}
+
+function listOf(lists: Map<string, Operation[]>, set: string): Operation[] {
+  let list = lists.get(set)
+  if (list === undefined) {
+    list = []
+    lists.set(set, list)
+  }
+  return list
 }
 
 const balanceOf = (spec: FrontendSpec): Balance => ({
@@ -301,16 +313,18 @@ const balanceOf = (spec: FrontendSpec): Balance => ({
   local: spec.local.length,
 })
 
-/** Chains of services with affinity. */
-export const ownChain = /^(service|local|external|endpoint)-/
+/** Matches the names of the chains that services with affinity have. */
+export const affinityChain = /^(service|local|external|endpoint)-/
 
-/** For a packet that was on its way into a chain when the chain was given up: dropped, it is sent again and finds the new way. */
-const lastRule = {
+/** Drops a packet that was on its way into a chain when the chain was given up. The client sends it again, and it takes the new way. */
+const finalDrop = {
   op: 'add-rule',
   rule: { statements: [{ kind: 'drop' }] },
   tag: { digest: 'retired', index: 0, count: 1 },
 } as const
 
+const isNodePort = (key: string): boolean => /^(tcp|udp|sctp) /.test(key)
+
 const verdictSet = (nodePort: boolean): string => (nodePort ? 'service-nodeports' : 'service-ips')
 
-const slotSet = (key: string): string => (/^(tcp|udp|sctp) /.test(key) ? 'nodeport-endpoints' : 'endpoints')
+const slotSet = (nodePort: boolean): string => (nodePort ? 'nodeport-endpoints' : 'endpoints')

@@ -1,10 +1,10 @@
-// Finds the nf_tables tables that a proxy has on this node. Removing them is in the cleanup of the backend.
+// Finds the nf_tables tables that a proxy has on this node. cleanup.ts removes them.
 
 import { familyName } from '../../../lib/ip.ts'
 import { Nftables } from '../../../sys/netlink/nft/nftables.ts'
 import type { Leftover, LeftoverTraits } from '../../proxy-mode.ts'
-import { cleanupNftables } from '../backend.ts'
 import { tableName } from '../base.ts'
+import { cleanupNftables } from '../cleanup.ts'
 
 export const nftablesLeftovers: LeftoverTraits = { find: findTables, cleanup: cleanupNftables }
 

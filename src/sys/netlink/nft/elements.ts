@@ -1,47 +1,40 @@
-// Set elements: most of what is ever sent, so written with one length computation and plain byte stores each; and read back.
+// Writes and reads set elements. Most of what is ever sent are elements, so each is written with one length computation and byte stores.
 //
-// An attribute ends at 64 KiB, so a long list becomes several messages.
+// An attribute holds at most 64 KiB, so a long list becomes several messages.
 
+import { familyOfNumber } from '../../ip-numbers.ts'
 import { type AttributeReader, align4, littleEndian, type MessageReader, NLA_F_NESTED } from '../message.ts'
 import type { MessageWriter } from '../message-writer.ts'
+import { NFTA_DATA, NFTA_LIST, NFTA_SET_ELEM, NFTA_SET_ELEM_LIST } from './attributes.ts'
 import { readData, writeVerdict } from './expressions.ts'
-import { type Element, type Elements, familyOfNumber, type Verb } from './nft-types.ts'
-import { commentBytes, readComment } from './userdata.ts'
+import type { Element, Elements, SetName, Verb } from './nft-types.ts'
+import { commentBytes, readComment, USERDATA_COMMENT } from './userdata.ts'
 import { beginChange } from './write-objects.ts'
 
-const LIST = { table: 1, set: 2, elements: 3, setId: 4 } as const
-const ELEMENT = { key: 1, data: 2, flags: 3, timeout: 4, userdata: 6, keyEnd: 10 } as const
-const INTERVAL_END = 1
-/** Leaves room in an attribute for one more element of any size we write. */
+const NFT_SET_ELEM_INTERVAL_END = 1
+/** A list of this size leaves room in its attribute for one more element of any size that we write. */
 const listBytes = 60_000
 
-/** Adds or deletes elements; deletion looks at keys alone. Returns the sequence numbers of first and last message. */
-export function writeElements(
-  writer: MessageWriter,
-  list: Omit<Elements, 'kind'>,
-  verb: Verb = 'add',
-): { readonly first: number; readonly last: number } {
-  const first = writer.sequence
-  const keysOnly = verb === 'delete' || verb === 'destroy'
+/** Adds or deletes elements. A deletion needs only the keys. */
+export function writeElements(writer: MessageWriter, list: Elements, verb: Verb = 'add'): void {
   const { elements } = list
-  let last = first
   for (let next = 0; next < elements.length; ) {
-    last = writer.sequence
     const at = beginElements(writer, list, verb)
-    while (next < elements.length && hasRoom(writer, at)) writeElement(writer, elements[next++] as Element, keysOnly)
+    while (next < elements.length && hasRoom(writer, at)) writeElement(writer, elements[next++] as Element, verb)
     endElements(writer, at)
   }
-  return { first, last }
 }
 
-/** Starts a message to be filled by `writeElement`; give what it returns to `endElements`. */
-export function beginElements(writer: MessageWriter, list: Omit<Elements, 'kind' | 'elements'>, verb: Verb): number {
-  beginChange(writer, 'elements', verb, list.family)
-  writeNames(writer, list)
-  return writer.open(LIST.elements)
+/** Starts a message that `writeElement` fills. `endElements` needs the returned position. */
+export function beginElements(writer: MessageWriter, { family, table, set, setId }: SetName, verb: Verb): number {
+  beginChange(writer, 'elements', verb, family)
+  writer.text(NFTA_SET_ELEM_LIST.TABLE, table)
+  writer.text(NFTA_SET_ELEM_LIST.SET, set)
+  if (setId !== undefined) writer.u32(NFTA_SET_ELEM_LIST.SET_ID, setId)
+  return writer.open(NFTA_SET_ELEM_LIST.ELEMENTS)
 }
 
-/** There is room for one more element of any size we write. */
+/** True if the message has room for one more element of any size that we write. */
 export const hasRoom = (writer: MessageWriter, at: number): boolean => writer.length - at < listBytes
 
 export function endElements(writer: MessageWriter, at: number): void {
@@ -49,76 +42,44 @@ export function endElements(writer: MessageWriter, at: number): void {
   writer.end()
 }
 
-/** Deletes all elements of a set. */
-export function flushSet(writer: MessageWriter, set: Pick<Elements, 'family' | 'table' | 'set'>): number {
-  const sequence = beginChange(writer, 'elements', 'delete', set.family)
-  writeNames(writer, set)
-  writer.end()
-  return sequence
-}
-
-function writeNames(writer: MessageWriter, { table, set, setId }: Pick<Elements, 'table' | 'set' | 'setId'>): void {
-  writer.text(LIST.table, table)
-  writer.text(LIST.set, set)
-  if (setId !== undefined) writer.u32(LIST.setId, setId)
-}
-
-export function writeElement(writer: MessageWriter, element: Element, keysOnly: boolean): void {
-  const at = writer.open(1)
-  if (element.intervalEnd === true) writer.u32(ELEMENT.flags, INTERVAL_END)
-  if (!keysOnly && element.timeoutMs !== undefined) writer.u64(ELEMENT.timeout, element.timeoutMs)
-  writeBytes(writer, ELEMENT.key, element.key)
-  if (element.keyEnd !== undefined) writeBytes(writer, ELEMENT.keyEnd, element.keyEnd)
-  if (!keysOnly) {
-    const { data } = element
-    if (data instanceof Uint8Array) writeBytes(writer, ELEMENT.data, data)
-    else if (data !== undefined) writeVerdict(writer, ELEMENT.data, data)
-    if (element.comment !== undefined) writeComment(writer, element.comment, 0)
+export function writeElement(writer: MessageWriter, element: Element, verb: Verb): void {
+  const { key, keyEnd, data, comment, timeoutMs } = element
+  const adds = verb === 'add'
+  const at = writer.open(NFTA_LIST.ELEM)
+  if (element.intervalEnd === true) writer.u32(NFTA_SET_ELEM.FLAGS, NFT_SET_ELEM_INTERVAL_END)
+  if (adds && timeoutMs !== undefined) writer.u64(NFTA_SET_ELEM.TIMEOUT, timeoutMs)
+  writeBytes(writer, NFTA_SET_ELEM.KEY, key)
+  if (keyEnd !== undefined) writeBytes(writer, NFTA_SET_ELEM.KEY_END, keyEnd)
+  if (adds) {
+    if (data instanceof Uint8Array) writeBytes(writer, NFTA_SET_ELEM.DATA, data)
+    else if (data !== undefined) writeVerdict(writer, NFTA_SET_ELEM.DATA, data)
+    if (comment !== undefined) writeComment(writer, comment)
   }
   writer.close(at)
 }
 
-/** An element in its parts; its comment is `text` from `comment` on, none if that is -1. */
-export function writeMember(
-  writer: MessageWriter,
-  key: Uint8Array,
-  keyEnd: Uint8Array | undefined,
-  data: Element['data'],
-  text: string,
-  comment: number,
-): void {
-  const at = writer.open(1)
-  writeBytes(writer, ELEMENT.key, key)
-  if (keyEnd !== undefined) writeBytes(writer, ELEMENT.keyEnd, keyEnd)
-  if (data instanceof Uint8Array) writeBytes(writer, ELEMENT.data, data)
-  else if (data !== undefined) writeVerdict(writer, ELEMENT.data, data)
-  if (comment >= 0) writeComment(writer, text, comment)
-  writer.close(at)
-}
-
-/** `commentBytes` without bytes of its own, for what is nearly every comment. */
-function writeComment(writer: MessageWriter, text: string, from: number): void {
-  const comment = from === 0 ? text : text.slice(from)
+/** Writes what `commentBytes` makes straight into the message, which is possible for nearly every comment. */
+function writeComment(writer: MessageWriter, comment: string): void {
   const { length } = comment
   const whole = 4 + align4(length + 3)
   if (length <= 128) {
     writer.reserve(whole + 2 * length)
     const { bytes, length: at } = writer
-    // As many bytes as letters: plain ASCII.
+    // A text with as many bytes as characters is ASCII.
     if (bytes.write(comment, at + 6) === length) {
       store16(bytes, at, 4 + length + 3)
-      store16(bytes, at + 2, ELEMENT.userdata)
-      bytes[at + 4] = 0
+      store16(bytes, at + 2, NFTA_SET_ELEM.USERDATA)
+      bytes[at + 4] = USERDATA_COMMENT
       bytes[at + 5] = length + 1
       for (let i = at + 6 + length; i < at + whole; i++) bytes[i] = 0
       writer.length = at + whole
       return
     }
   }
-  writer.raw(ELEMENT.userdata, commentBytes(comment))
+  writer.raw(NFTA_SET_ELEM.USERDATA, commentBytes(comment))
 }
 
-/** Data attribute with raw bytes: `writer.open; writer.raw; writer.close` in one. */
+/** Writes a data attribute with raw bytes: `writer.open; writer.raw; writer.close` in one. */
 function writeBytes(writer: MessageWriter, type: number, value: Uint8Array): void {
   const { length } = value
   const padded = align4(length)
@@ -127,7 +88,7 @@ function writeBytes(writer: MessageWriter, type: number, value: Uint8Array): voi
   store16(bytes, at, 8 + padded)
   store16(bytes, at + 2, type | NLA_F_NESTED)
   store16(bytes, at + 4, 4 + length)
-  store16(bytes, at + 6, 1)
+  store16(bytes, at + 6, NFTA_DATA.VALUE)
   const start = at + 8
   for (let i = 0; i < length; i++) bytes[start + i] = value[i] as number
   for (let i = length; i < padded; i++) bytes[start + i] = 0
@@ -139,7 +100,7 @@ function store16(bytes: Buffer, at: number, value: number): void {
   bytes[at + 1] = littleEndian ? value >> 8 : value
 }
 
-/** A message of a dump of elements, or of a notification; undefined if it is of another family, or `reader.error` is set. */
+/** Reads a message of an element dump. Undefined if it belongs to another family, or if `reader.error` is set. */
 export function decodeElements(message: MessageReader, reader: AttributeReader): Elements | undefined {
   const family = familyOfNumber(message.bytes[message.start] as number)
   if (family === undefined) return undefined
@@ -149,38 +110,58 @@ export function decodeElements(message: MessageReader, reader: AttributeReader):
   let setId: number | undefined
   const elements: Element[] = []
   while (reader.next()) {
-    if (reader.type === LIST.table) table = reader.text()
-    else if (reader.type === LIST.set) set = reader.text()
-    else if (reader.type === LIST.setId) setId = reader.u32()
-    else if (reader.type === LIST.elements) {
-      reader.enter()
-      while (reader.next()) elements.push(readElement(reader))
-      reader.leave()
-    }
+    if (reader.type === NFTA_SET_ELEM_LIST.TABLE) table = reader.text()
+    else if (reader.type === NFTA_SET_ELEM_LIST.SET) set = reader.text()
+    else if (reader.type === NFTA_SET_ELEM_LIST.SET_ID) setId = reader.u32()
+    else if (reader.type === NFTA_SET_ELEM_LIST.ELEMENTS) readList(reader, elements)
   }
   if (reader.error !== undefined) return undefined
-  return { kind: 'elements', family, table, set, ...(setId === undefined ? {} : { setId }), elements }
+  return { family, table, set, ...(setId === undefined ? {} : { setId }), elements }
+}
+
+function readList(reader: AttributeReader, elements: Element[]): void {
+  reader.enter()
+  while (reader.next()) elements.push(readElement(reader))
+  reader.leave()
 }
 
 function readElement(reader: AttributeReader): Element {
   const element: { -readonly [K in keyof Element]: Element[K] } = { key: noBytes }
   reader.enter()
   while (reader.next()) {
-    if (reader.type === ELEMENT.key) element.key = readBytes(reader)
-    else if (reader.type === ELEMENT.keyEnd) element.keyEnd = readBytes(reader)
-    else if (reader.type === ELEMENT.timeout) element.timeoutMs = reader.u64()
-    else if (reader.type === ELEMENT.flags) {
-      if ((reader.u32() & INTERVAL_END) !== 0) element.intervalEnd = true
-    } else if (reader.type === ELEMENT.data) {
-      const data = readData(reader)
-      if (data !== undefined) element.data = data
-    } else if (reader.type === ELEMENT.userdata) {
-      const comment = readComment(reader.raw())
-      if (comment !== undefined) element.comment = comment
+    switch (reader.type) {
+      case NFTA_SET_ELEM.KEY:
+        element.key = readBytes(reader)
+        break
+      case NFTA_SET_ELEM.KEY_END:
+        element.keyEnd = readBytes(reader)
+        break
+      case NFTA_SET_ELEM.TIMEOUT:
+        element.timeoutMs = reader.u64()
+        break
+      case NFTA_SET_ELEM.FLAGS:
+        if ((reader.u32() & NFT_SET_ELEM_INTERVAL_END) !== 0) element.intervalEnd = true
+        break
+      case NFTA_SET_ELEM.DATA:
+        readElementData(reader, element)
+        break
+      case NFTA_SET_ELEM.USERDATA:
+        readElementComment(reader, element)
+        break
     }
   }
   reader.leave()
   return element
+}
+
+function readElementData(reader: AttributeReader, element: { data?: Element['data'] }): void {
+  const data = readData(reader)
+  if (data !== undefined) element.data = data
+}
+
+function readElementComment(reader: AttributeReader, element: { comment?: Element['comment'] }): void {
+  const comment = readComment(reader.raw())
+  if (comment !== undefined) element.comment = comment
 }
 
 const noBytes = new Uint8Array(0)
@@ -188,17 +169,4 @@ const noBytes = new Uint8Array(0)
 function readBytes(reader: AttributeReader): Uint8Array {
   const data = readData(reader)
   return data instanceof Uint8Array ? data : noBytes
-}
-
-/** Which element of a message the kernel complains about, from the offset in its answer; -1 if about none. */
-export function elementAt(message: MessageReader, offset: number): number {
-  const target = message.start - 16 + offset
-  const reader = message.attributes(4)
-  while (reader.next()) {
-    if (reader.type !== LIST.elements) continue
-    reader.enter()
-    for (let index = 0; reader.next(); index++) if (target >= reader.start - 4 && target < reader.end) return index
-    reader.leave()
-  }
-  return -1
 }

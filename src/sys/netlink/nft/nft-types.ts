@@ -1,30 +1,33 @@
-// nf_tables' objects as plain data, and the numbers of its messages. What is optional and absent is not sent.
+// The objects of nf_tables as plain data, the numbers of its messages, and its flags. An optional field that is absent is not sent. Pure.
 
 import type { Family } from '../../../lib/ip.ts'
 import type { Expression, Verdict } from './expressions.ts'
 
-const subsystem = 10 << 8
+const NFNL_SUBSYS_NFTABLES = 10 << 8
 
-/** Message types. `destroy` (Linux 6.3) deletes without minding absence. */
-export const message = {
-  table: { add: subsystem, get: subsystem | 1, delete: subsystem | 2, destroy: subsystem | 26 },
-  chain: { add: subsystem | 3, get: subsystem | 4, delete: subsystem | 5, destroy: subsystem | 27 },
-  rule: { add: subsystem | 6, get: subsystem | 7, delete: subsystem | 8, destroy: subsystem | 28 },
-  set: { add: subsystem | 9, get: subsystem | 10, delete: subsystem | 11, destroy: subsystem | 29 },
-  elements: { add: subsystem | 12, get: subsystem | 13, delete: subsystem | 14, destroy: subsystem | 30 },
-  generation: { add: subsystem | 15, get: subsystem | 16 },
+/** Message types, NFT_MSG_*. `destroy` (Linux 6.3) succeeds also if the object is not there. */
+export const messageTypes = {
+  table: {
+    add: NFNL_SUBSYS_NFTABLES,
+    get: NFNL_SUBSYS_NFTABLES | 1,
+    delete: NFNL_SUBSYS_NFTABLES | 2,
+    destroy: NFNL_SUBSYS_NFTABLES | 26,
+  },
+  chain: { add: NFNL_SUBSYS_NFTABLES | 3, get: NFNL_SUBSYS_NFTABLES | 4, delete: NFNL_SUBSYS_NFTABLES | 5 },
+  rule: { add: NFNL_SUBSYS_NFTABLES | 6, get: NFNL_SUBSYS_NFTABLES | 7, delete: NFNL_SUBSYS_NFTABLES | 8 },
+  set: { add: NFNL_SUBSYS_NFTABLES | 9, get: NFNL_SUBSYS_NFTABLES | 10, delete: NFNL_SUBSYS_NFTABLES | 11 },
+  elements: { add: NFNL_SUBSYS_NFTABLES | 12, get: NFNL_SUBSYS_NFTABLES | 13, delete: NFNL_SUBSYS_NFTABLES | 14 },
+  generation: { add: NFNL_SUBSYS_NFTABLES | 15, get: NFNL_SUBSYS_NFTABLES | 16 },
 } as const
 
-/** `create` is `add` that fails if the thing is there. */
-export type Verb = 'add' | 'create' | 'delete' | 'destroy'
+export type Verb = 'add' | 'delete'
 
-/** Only this socket may change the table. */
+/** NFT_TABLE_F_OWNER: only the socket that made the table may change it. */
 export const TABLE_OWNER = 2
-/** The table outlives the socket that owns it (Linux 6.9). */
+/** NFT_TABLE_F_PERSIST: the table outlives the socket that owns it (Linux 6.9). */
 export const TABLE_PERSIST = 4
 
 export interface Table {
-  readonly kind: 'table'
   readonly family: Family
   readonly name: string
   /** TABLE_* bits. */
@@ -32,15 +35,15 @@ export interface Table {
   readonly comment?: string
 }
 
+/** NF_INET_* hook numbers. */
 export const hooks = { prerouting: 0, input: 1, forward: 2, output: 3, postrouting: 4 } as const
 export type Hook = keyof typeof hooks
 
 export interface Chain {
-  readonly kind: 'chain'
   readonly family: Family
   readonly table: string
   readonly name: string
-  /** Absent: a chain that is only jumped to. */
+  /** Absent for a chain that is not attached to a hook. */
   readonly base?: {
     readonly type: 'filter' | 'nat' | 'route'
     readonly hook: Hook
@@ -51,75 +54,70 @@ export interface Chain {
 }
 
 export interface Rule {
-  readonly kind: 'rule'
   readonly family: Family
   readonly table: string
   readonly chain: string
   readonly expressions: readonly Expression[]
   readonly comment?: string
-  /** A word of ours that nft does not show. */
+  /** Text of ours in the rule's userdata, which `nft` does not print. */
   readonly tag?: string
-  /** Names a rule that is there. In a rule to add: its place is taken. */
-  readonly handle?: number
 }
 
+// NFT_SET_* flags.
 export const SET_ANONYMOUS = 1
 export const SET_CONSTANT = 2
 export const SET_INTERVAL = 4
 export const SET_MAP = 8
 export const SET_TIMEOUT = 0x10
-/** Elements are also added by rules. */
+/** Rules may add elements. The kernel's name is NFT_SET_EVAL. */
 export const SET_DYNAMIC = 0x20
+/** NFT_SET_CONCAT. */
 export const SET_CONCATENATION = 0x80
 
-/** The data type of a map whose data are verdicts. */
+/** NFT_DATA_VERDICT: the data type of a map whose data are verdicts. */
 export const VERDICT_TYPE = 0xffffff00
 
 export interface NftSet {
-  readonly kind: 'set'
   readonly family: Family
   readonly table: string
   readonly name: string
-  /** Any number that is unique among the sets of a transaction; the kernel insists on it. */
+  /** Any number that is unique among the sets of a transaction. The kernel requires one. */
   readonly id: number
   /** SET_* bits. */
   readonly flags: number
-  /** The kernel only keeps the types, for `nft list`. `describeFields` makes them. */
+  /** The kernel stores the types only for `nft list`. `describeSet` makes them. */
   readonly keyType: number
   readonly keyLength: number
   readonly dataType?: number
   readonly dataLength?: number
   readonly size?: number
-  /** Unpadded lengths of a concatenated key's fields; needed with SET_INTERVAL. */
+  /** The unpadded lengths of the fields of a concatenated key; required with SET_INTERVAL. */
   readonly fieldLengths?: readonly number[]
   readonly timeoutMs?: number
-  readonly gcIntervalMs?: number
   readonly userdata?: Uint8Array
 }
 
-export interface Elements {
-  readonly kind: 'elements'
+/** The names that an element list begins with. */
+export interface SetName {
   readonly family: Family
   readonly table: string
   readonly set: string
-  /** Of a set made in the same transaction under a name the kernel completes. */
+  /** The id of a set that is made in the same transaction and whose name the kernel completes. */
   readonly setId?: number
+}
+
+export interface Elements extends SetName {
   readonly elements: readonly Element[]
 }
 
 export interface Element {
   /** As it lies in registers: every field padded to 4 bytes; addresses and ports in network order, marks and slots in host order. */
   readonly key: Uint8Array
-  /** Last key of the range, in interval sets with concatenated keys. */
-  readonly keyEnd?: Uint8Array
-  readonly data?: Uint8Array | Verdict
-  /** This key is the first one after a range, in interval sets with simple keys. */
+  /** The last key of the range, in interval sets with concatenated keys. */
+  readonly keyEnd?: Uint8Array | undefined
+  readonly data?: Uint8Array | Verdict | undefined
+  /** True if the key is the first one after a range, in interval sets with simple keys. */
   readonly intervalEnd?: boolean
   readonly timeoutMs?: number
-  readonly comment?: string
+  readonly comment?: string | undefined
 }
-
-export const familyNumber = (family: Family): number => (family === 4 ? 2 : 10)
-
-/** Undefined for families that are not ours: inet, bridge, netdev. */
-export const familyOfNumber = (number: number): Family | undefined => (number === 2 ? 4 : number === 10 ? 6 : undefined)

@@ -1,20 +1,21 @@
-// nf_tables over netlink: commit a transaction, list what is there, follow who changes it. The messages themselves are in nft/.
+// Talks to nf_tables over netlink: commits transactions, lists what is there, and reports who changes it. Other files here have the codecs.
 
 import { ProxyError } from '../../../lib/errors.ts'
 import type { Family } from '../../../lib/ip.ts'
 import { type Clock, sleep, systemClock } from '../../../lib/time.ts'
+import { familyNumber } from '../../ip-numbers.ts'
 import { DuplicateFilter } from '../duplicate-filter.ts'
 import { AttributeReader, type MessageReader } from '../message.ts'
 import type { MessageWriter } from '../message-writer.ts'
 import { malformed } from '../netlink-errors.ts'
-import { type BatchOutcome, type MessageFailure, NetlinkSocket, type Wait } from '../socket.ts'
+import { type BatchOutcome, type MessageFailure, type NetlinkRequest, NetlinkSocket, type Wait } from '../socket.ts'
 import { type Subscription, subscribe } from '../subscribe.ts'
+import { NFTA_CHAIN, NFTA_SET_ELEM_LIST } from './attributes.ts'
 import { decodeElements } from './elements.ts'
-import { type Chain, type Element, familyNumber, message, type NftSet, type Table } from './nft-types.ts'
+import { type Chain, type Element, messageTypes, type NftSet, type SetName, type Table } from './nft-types.ts'
 import {
   type Decode,
   decodeChain,
-  decodeGeneration,
   decodeNotice,
   decodeRule,
   decodeSet,
@@ -25,14 +26,15 @@ import {
 
 const purpose = 'nftables'
 const NFNLGRP_NFTABLES = 7
-/** As large as nft's own; a transaction is one datagram. */
-const bufferBytes = 64 << 20
-/** A dump that somebody's commit interrupted is worth repeating this often. */
+/** A transaction is one datagram and must fit; nft uses the same size. */
+const sendBufferBytes = 64 << 20
+const receiveBufferBytes = 4 << 20
+/** How often a dump is tried that commits of other processes interrupt. */
 const attempts = 10
 /** A resize of 100,000 elements takes about this long on a busy machine. */
 const resizeMs = 20
 
-/** One socket: it is the owner of the tables it makes with TABLE_OWNER, until it is closed. */
+/** A socket for nf_tables. It owns the tables that it makes with TABLE_OWNER until it is closed. */
 export class Nftables {
   readonly #socket: NetlinkSocket
   readonly #reader = new AttributeReader()
@@ -40,97 +42,77 @@ export class Nftables {
 
   constructor({ clock = systemClock }: { readonly clock?: Clock } = {}) {
     this.#clock = clock
-    const buffers = { sendBufferBytes: bufferBytes, receiveBufferBytes: 4 << 20 }
-    this.#socket = new NetlinkSocket({ protocol: 'netfilter', purpose, ...buffers, clock })
+    this.#socket = new NetlinkSocket({ protocol: 'netfilter', purpose, sendBufferBytes, receiveBufferBytes, clock })
   }
 
-  /** Of this socket, to tell our own commits in notices. */
+  /** The number of this socket, by which notifications name the sender of a commit. */
   get port(): number {
     return this.#socket.port
   }
 
-  /** All or nothing: with any failure nothing was changed. `last` is what `endBatch` returned. The kernel works while we wait. */
+  /** Commits all of the transaction or, with any failure, nothing. `last` is what `endBatch` returned. */
   commit(writer: MessageWriter, last: number, wait?: Wait): Promise<BatchOutcome> {
     return this.#socket.batch('commit', writer, last, wait)
   }
 
-  /** The error for a failure of a commit. */
+  /** Makes the error for a failure of a commit. */
   failure(op: string, failure: MessageFailure): ProxyError {
     return this.#socket.failure(op, failure)
   }
 
-  /** The ruleset's version, which grows with every commit of anybody. (Who committed, only notices tell: here the kernel names the asker.) */
-  async generation(wait?: Wait): Promise<number> {
-    let found: number | undefined
-    const request = { op: 'read generation', type: message.generation.get, body: header(0) }
-    const visit = (answer: MessageReader) => {
-      found = decodeGeneration(answer, this.#reader)?.id
-    }
-    await this.#socket.request(request, visit, wait)
-    if (found === undefined) throw malformed(purpose, request.op, 'no generation')
-    return found
-  }
-
-  /** Of both families. */
+  /** Lists the tables of both families. */
   tables(wait?: Wait): Promise<readonly Table[]> {
-    return this.#list('list tables', message.table.get, header(0), decodeTable, wait)
+    return this.#list({ op: 'list tables', type: messageTypes.table.get, body: requestBody(0) }, decodeTable, wait)
   }
 
   chains(family: Family, table: string, wait?: Wait): Promise<readonly Chain[]> {
     // The kernel filters rules and sets by table, but not chains.
-    const body = header(familyNumber(family), table)
-    return this.#list(`list chains of ${table}`, message.chain.get, body, ofTable(table, decodeChain), wait)
+    const request = { op: `list chains of ${table}`, type: messageTypes.chain.get, body: tableBody(family, table) }
+    return this.#list(request, filterByTable(table, decodeChain), wait)
   }
 
   sets(family: Family, table: string, wait?: Wait): Promise<readonly NftSet[]> {
-    return this.#list(`list sets of ${table}`, message.set.get, header(familyNumber(family), table), decodeSet, wait)
+    const request = { op: `list sets of ${table}`, type: messageTypes.set.get, body: tableBody(family, table) }
+    return this.#list(request, decodeSet, wait)
   }
 
   rules(family: Family, table: string, wait?: Wait): Promise<readonly ListedRule[]> {
-    const body = header(familyNumber(family), table)
-    return this.#list(`list rules of ${table}`, message.rule.get, body, ofTable(table, decodeRule), wait)
+    const request = { op: `list rules of ${table}`, type: messageTypes.rule.get, body: tableBody(family, table) }
+    return this.#list(request, filterByTable(table, decodeRule), wait)
   }
 
   /**
-   * All elements of a set. The kernel's walk counts positions: while the hash table is being resized, some time after many elements
-   * came or went, elements change places, and it tells some twice and as many not at all, without saying so (seen on 6.18). Hence
-   * the look for doubles.
+   * Lists all elements of a set, each converted at once: of a hundred thousand elements nothing else is kept.
+   *
+   * The kernel's dump counts positions. While the hash table is resized, some time after many elements came or went, elements change
+   * places: the dump then contains some of them twice and as many not at all, and the kernel does not say so (seen on 6.18). Therefore
+   * a dump with duplicates is repeated.
    */
-  elements(family: Family, table: string, set: string, wait?: Wait): Promise<readonly Element[]> {
-    return this.elementsAs(family, table, set, (element) => element, wait)
-  }
-
-  /** The same, each as what is made of it at once: nothing else of a hundred thousand is kept. */
-  async elementsAs<T>(
-    family: Family,
-    table: string,
-    set: string,
-    make: (element: Element) => T,
-    wait?: Wait,
-  ): Promise<readonly T[]> {
-    const op = `list elements of ${set}`
-    const body = header(familyNumber(family), table, set)
+  async elements<T>(name: SetName, convert: (element: Element) => T, wait?: Wait): Promise<readonly T[]> {
+    const request = elementRequest(`list elements of ${name.set}`, name)
     for (let attempt = 1; attempt <= attempts; attempt++) {
-      const made: T[] = []
+      const converted: T[] = []
       const seen = new DuplicateFilter(attempt)
-      let doubles = false
-      const collect = each((element) => {
-        made.push(make(element))
-        // In sets of ranges the end of one and the start of the next have the same key.
-        if (!seen.add(element.key, element.keyEnd, element.intervalEnd === true ? 1 : 0)) doubles = true
+      let hasDuplicates = false
+      const collect = forEachElement((element) => {
+        converted.push(convert(element))
+        // In sets of ranges the end of one range and the start of the next have the same key.
+        if (!seen.add(element.key, element.keyEnd, element.intervalEnd === true ? 1 : 0)) hasDuplicates = true
       })
-      if ((await this.#dump(op, message.elements.get, body, collect, wait)) && !doubles) return made
+      if ((await this.#dump(request, collect, wait)) && !hasDuplicates) return converted
       await sleep(this.#clock, resizeMs * attempt, wait?.signal)
     }
-    throw this.#restless(op)
+    throw tooManyChanges(request.op)
   }
 
-  /** What one walk tells, each once: for a set that packets fill, which may never hold still for `elements`. Some may be missing. */
-  async members(family: Family, table: string, set: string, wait?: Wait): Promise<readonly Element[]> {
-    const found = new Map<string, Element>()
-    const collect = each((element) => void found.set(identity(element), element))
-    const body = header(familyNumber(family), table, set)
-    await this.#dump(`list members of ${set}`, message.elements.get, body, collect, wait)
+  /**
+   * Lists the keys that a single dump contains, each once. For sets that packets fill: they may never hold still for `elements`. Some keys
+   * may be missing.
+   */
+  async keysOnce(name: SetName, wait?: Wait): Promise<readonly Uint8Array[]> {
+    const found = new Map<string, Uint8Array>()
+    const collect = forEachElement(({ key }) => void found.set(Buffer.from(key).toString('latin1'), key))
+    await this.#dump(elementRequest(`list members of ${name.set}`, name), collect, wait)
     return [...found.values()]
   }
 
@@ -138,92 +120,85 @@ export class Nftables {
     this.#socket.close()
   }
 
-  /** Where others commit all the time, to tables of their own, no dump is free of interruptions: one that says the same as the last is right, too. */
-  async #list<T>(
-    op: string,
-    type: number,
-    body: (writer: MessageWriter) => void,
-    decode: Decode<T>,
-    wait?: Wait,
-  ): Promise<readonly T[]> {
+  /**
+   * Repeats a dump until no commit interrupts it, or until two dumps in a row are equal: where other processes commit to their own tables
+   * all the time, every dump is interrupted.
+   */
+  async #list<T>(request: NetlinkRequest, decode: Decode<T>, wait?: Wait): Promise<readonly T[]> {
     let before: string | undefined
     for (let attempt = 1; attempt <= attempts; attempt++) {
       const found: T[] = []
-      const collect: Decode<T> = (answer, reader) => {
-        const one = decode(answer, reader)
-        if (one !== undefined) found.push(one)
-        return undefined
+      const collect: Collect = (answer, reader) => {
+        const object = decode(answer, reader)
+        if (object !== undefined) found.push(object)
       }
-      if (await this.#dump(op, type, body, collect, wait)) return found
+      if (await this.#dump(request, collect, wait)) return found
       const now = JSON.stringify(found)
       if (now === before) return found
       before = now
     }
-    throw this.#restless(op)
+    throw tooManyChanges(request.op)
   }
 
-  /** False if somebody's commit came in between. */
-  async #dump<T>(
-    op: string,
-    type: number,
-    body: (writer: MessageWriter) => void,
-    collect: Decode<T>,
-    wait?: Wait,
-  ): Promise<boolean> {
+  /** Resolves false if a commit of another process interrupted the dump. */
+  async #dump(request: NetlinkRequest, collect: Collect, wait?: Wait): Promise<boolean> {
     const visit = (answer: MessageReader) => {
       collect(answer, this.#reader)
-      if (this.#reader.error !== undefined) throw malformed(purpose, op, this.#reader.error)
+      if (this.#reader.error !== undefined) throw malformed(purpose, request.op, this.#reader.error)
     }
-    const { interrupted } = await this.#socket.dump({ op, type, body }, visit, wait)
+    const { interrupted } = await this.#socket.dump(request, visit, wait)
     return !interrupted
   }
-
-  #restless(op: string): ProxyError {
-    return new ProxyError('netlink', `${purpose}: ${op}: it kept changing during ${attempts} attempts`, {
-      fields: { op, errno: 'EINTR' },
-    })
-  }
 }
 
-const ofTable =
+/** The public part of Nftables, which tests replace by a fake. */
+export type NftablesSocket = Pick<Nftables, keyof Nftables>
+
+type Collect = (answer: MessageReader, reader: AttributeReader) => void
+
+const tooManyChanges = (op: string): ProxyError =>
+  new ProxyError('netlink', `${purpose}: ${op}: it kept changing during ${attempts} attempts`, {
+    fields: { op, errno: 'EINTR' },
+  })
+
+const filterByTable =
   <T extends { readonly table: string }>(table: string, decode: Decode<T>): Decode<T> =>
   (answer, reader) => {
-    const one = decode(answer, reader)
-    return one?.table === table ? one : undefined
+    const object = decode(answer, reader)
+    return object?.table === table ? object : undefined
   }
 
-const each =
-  (visit: (element: Element) => void): Decode<Element> =>
+const forEachElement =
+  (visit: (element: Element) => void): Collect =>
   (answer, reader) => {
     for (const element of decodeElements(answer, reader)?.elements ?? []) visit(element)
-    return undefined
   }
 
-const latin1 = (bytes: Uint8Array): string =>
-  (bytes instanceof Buffer ? bytes : Buffer.from(bytes.buffer, bytes.byteOffset, bytes.length)).toString('latin1')
+const requestBody = (family: number) => (writer: MessageWriter) => writer.netfilter(family)
 
-/** In sets of ranges the end of one and the start of the next have the same key. */
-function identity({ key, keyEnd, intervalEnd }: Element): string {
-  const text = latin1(key)
-  const end = keyEnd === undefined ? '' : latin1(keyEnd)
-  return intervalEnd === true ? `${text}|` : `${text}${end}`
+/** The table's name has the same attribute number in requests for chains, rules and sets. */
+const tableBody = (family: Family, table: string) => (writer: MessageWriter) => {
+  writer.netfilter(familyNumber(family))
+  writer.text(NFTA_CHAIN.TABLE, table)
 }
 
-/** Family, and the first attributes of a listing: table, then set. */
-function header(family: number, ...names: readonly string[]): (writer: MessageWriter) => void {
-  return (writer) => {
-    writer.netfilter(family)
-    for (const [i, name] of names.entries()) writer.text(i + 1, name)
-  }
-}
+const elementRequest = (op: string, { family, table, set }: SetName): NetlinkRequest => ({
+  op,
+  type: messageTypes.elements.get,
+  body(writer) {
+    writer.netfilter(familyNumber(family))
+    writer.text(NFTA_SET_ELEM_LIST.TABLE, table)
+    writer.text(NFTA_SET_ELEM_LIST.SET, set)
+  },
+})
 
 export interface RulesetListener {
   notice(notice: Notice): void
-  /** Notices were lost: anything may have changed. */
+  /** Called when notifications were lost: anything may have changed. */
   lost(): void
 }
 
-/** Everything that anybody changes in nf_tables, ourselves included. */
+/** Reports every change that any process makes in nf_tables, this process included. */
 export function watchRuleset(listener: RulesetListener): Subscription {
   const reader = new AttributeReader()
   const options = { protocol: 'netfilter', purpose, receiveBufferBytes: 16 << 20 } as const

@@ -1,160 +1,180 @@
-// Reads tables, chains, rules and sets from the kernel's messages; also who committed what, from its notifications.
+// Reads tables, chains, rules and sets from the kernel's messages, and from its notifications who committed what.
 
 import type { Family } from '../../../lib/ip.ts'
+import { familyOfNumber } from '../../ip-numbers.ts'
 import type { AttributeReader, MessageReader } from '../message.ts'
-import { type OtherExpression, readExpressions } from './disassemble.ts'
-import type { Expression } from './expressions.ts'
 import {
-  type Chain,
-  familyOfNumber,
-  type Hook,
-  hooks,
-  message as messages,
-  type NftSet,
-  type Rule,
-  type Table,
-} from './nft-types.ts'
+  NFTA_CHAIN,
+  NFTA_GEN,
+  NFTA_HOOK,
+  NFTA_RULE,
+  NFTA_SET,
+  NFTA_SET_DESC,
+  NFTA_SET_FIELD,
+  NFTA_TABLE,
+} from './attributes.ts'
+import { type Chain, type Hook, hooks, messageTypes, type NftSet, type Table } from './nft-types.ts'
 import { readComment, readTag } from './userdata.ts'
-import { CHAIN, RULE, SET, TABLE } from './write-objects.ts'
 
-/** All decoders: undefined if the object is of another family than ours, or if `reader.error` is set. */
+/** A decoder returns undefined if the object belongs to another family than IPv4 and IPv6, or if `reader.error` is set. */
 export type Decode<T> = (message: MessageReader, reader: AttributeReader) => T | undefined
 
-const family = (message: MessageReader): Family | undefined =>
+const readFamily = (message: MessageReader): Family | undefined =>
   message.end > message.start ? familyOfNumber(message.bytes[message.start] as number) : undefined
 
 export const decodeTable: Decode<Table> = (message, reader) => {
-  const of = family(message)
-  if (of === undefined) return undefined
+  const family = readFamily(message)
+  if (family === undefined) return undefined
   let name = ''
   let flags = 0
   let comment: string | undefined
   message.attributes(4, reader)
   while (reader.next()) {
-    if (reader.type === TABLE.name) name = reader.text()
-    else if (reader.type === TABLE.flags) flags = reader.u32()
-    else if (reader.type === TABLE.userdata) comment = readComment(reader.raw())
+    if (reader.type === NFTA_TABLE.NAME) name = reader.text()
+    else if (reader.type === NFTA_TABLE.FLAGS) flags = reader.u32()
+    else if (reader.type === NFTA_TABLE.USERDATA) comment = readComment(reader.raw())
   }
   if (reader.error !== undefined) return undefined
-  return { kind: 'table', family: of, name, flags, ...(comment === undefined ? {} : { comment }) }
+  return { family, name, flags, ...(comment === undefined ? {} : { comment }) }
 }
 
 export const decodeChain: Decode<Chain> = (message, reader) => {
-  const of = family(message)
-  if (of === undefined) return undefined
-  let table = ''
-  let name = ''
-  let type = ''
-  let policy: number | undefined
-  let hook: { hook: Hook | undefined; priority: number } | undefined
+  const family = readFamily(message)
+  if (family === undefined) return undefined
+  const chain = { table: '', name: '' }
+  const found: BaseAttributes = { type: '', hook: undefined, priority: 0, policy: undefined }
   let comment: string | undefined
   message.attributes(4, reader)
   while (reader.next()) {
-    if (reader.type === CHAIN.table) table = reader.text()
-    else if (reader.type === CHAIN.name) name = reader.text()
-    else if (reader.type === CHAIN.type) type = reader.text()
-    else if (reader.type === CHAIN.policy) policy = reader.u32()
-    else if (reader.type === CHAIN.hook) hook = readHook(reader)
-    else if (reader.type === CHAIN.userdata) comment = readComment(reader.raw())
+    switch (reader.type) {
+      case NFTA_CHAIN.TABLE:
+        chain.table = reader.text()
+        break
+      case NFTA_CHAIN.NAME:
+        chain.name = reader.text()
+        break
+      case NFTA_CHAIN.TYPE:
+        found.type = reader.text()
+        break
+      case NFTA_CHAIN.POLICY:
+        found.policy = reader.u32() === 1 ? 'accept' : 'drop'
+        break
+      case NFTA_CHAIN.HOOK:
+        readHook(reader, found)
+        break
+      case NFTA_CHAIN.USERDATA:
+        comment = readComment(reader.raw())
+        break
+    }
   }
   if (reader.error !== undefined) return undefined
-  const base =
-    hook?.hook !== undefined && isChainType(type) ? { type, hook: hook.hook, priority: hook.priority } : undefined
-  return {
-    kind: 'chain',
-    family: of,
-    table,
-    name,
-    ...(base === undefined
-      ? {}
-      : { base: policy === undefined ? base : { ...base, policy: policy === 1 ? 'accept' : 'drop' } }),
-    ...(comment === undefined ? {} : { comment }),
-  }
+  const base = baseOf(found)
+  return { family, ...chain, ...(base === undefined ? {} : { base }), ...(comment === undefined ? {} : { comment }) }
 }
 
-function readHook(reader: AttributeReader): { hook: Hook | undefined; priority: number } {
+interface BaseAttributes {
+  type: string
+  hook: Hook | undefined
+  priority: number
+  policy: 'accept' | 'drop' | undefined
+}
+
+function baseOf({ type, hook, priority, policy }: BaseAttributes): Chain['base'] {
+  if (hook === undefined || !isChainType(type)) return undefined
+  return policy === undefined ? { type, hook, priority } : { type, hook, priority, policy }
+}
+
+function readHook(reader: AttributeReader, found: BaseAttributes): void {
   let number = -1
-  let priority = 0
   reader.enter()
   while (reader.next()) {
-    if (reader.type === 1) number = reader.u32()
-    else if (reader.type === 2) priority = reader.i32()
+    if (reader.type === NFTA_HOOK.HOOKNUM) number = reader.u32()
+    else if (reader.type === NFTA_HOOK.PRIORITY) found.priority = reader.i32()
   }
   reader.leave()
-  const hook = (Object.keys(hooks) as Hook[]).find((name) => hooks[name] === number)
-  return { hook, priority }
+  found.hook = hookNames.find((name) => hooks[name] === number)
 }
+
+// Object.keys returns strings; `hooks` has no other keys than its type says.
+const hookNames = Object.keys(hooks) as Hook[]
 
 const isChainType = (type: string): type is 'filter' | 'nat' | 'route' => ['filter', 'nat', 'route'].includes(type)
 
-export interface ListedRule extends Omit<Rule, 'expressions' | 'handle'> {
-  readonly handle: number
-  readonly expressions: readonly (Expression | OtherExpression)[]
+/** A rule as it is listed: its place and its tag. Its expressions are not read. */
+export interface ListedRule {
+  readonly table: string
+  readonly chain: string
+  readonly tag?: string
 }
 
 export const decodeRule: Decode<ListedRule> = (message, reader) => {
-  const of = family(message)
-  if (of === undefined) return undefined
+  if (readFamily(message) === undefined) return undefined
   let table = ''
   let chain = ''
-  let handle = 0
-  let expressions: (Expression | OtherExpression)[] = []
-  let userdata: Uint8Array | undefined
+  let tag: string | undefined
   message.attributes(4, reader)
   while (reader.next()) {
-    if (reader.type === RULE.table) table = reader.text()
-    else if (reader.type === RULE.chain) chain = reader.text()
-    else if (reader.type === RULE.handle) handle = reader.u64()
-    else if (reader.type === RULE.expressions) expressions = readExpressions(reader)
-    else if (reader.type === RULE.userdata) userdata = reader.raw()
+    if (reader.type === NFTA_RULE.TABLE) table = reader.text()
+    else if (reader.type === NFTA_RULE.CHAIN) chain = reader.text()
+    else if (reader.type === NFTA_RULE.USERDATA) tag = readTag(reader.raw())
   }
   if (reader.error !== undefined) return undefined
-  const comment = readComment(userdata)
-  const tag = readTag(userdata)
-  return {
-    kind: 'rule',
-    family: of,
-    table,
-    chain,
-    handle,
-    expressions,
-    ...(comment === undefined ? {} : { comment }),
-    ...(tag === undefined ? {} : { tag }),
-  }
+  return tag === undefined ? { table, chain } : { table, chain, tag }
 }
 
 export const decodeSet: Decode<NftSet> = (message, reader) => {
-  const of = family(message)
-  if (of === undefined) return undefined
-  let [table, name] = ['', '']
-  let [flags, keyType, keyLength, id] = [0, 0, 0, 0]
-  const optional: { -readonly [K in keyof NftSet]?: NftSet[K] } = {}
+  const family = readFamily(message)
+  if (family === undefined) return undefined
+  const set: MutableSet = { family, table: '', name: '', id: 0, flags: 0, keyType: 0, keyLength: 0 }
   message.attributes(4, reader)
-  while (reader.next()) {
-    if (reader.type === SET.table) table = reader.text()
-    else if (reader.type === SET.name) name = reader.text()
-    else if (reader.type === SET.flags) flags = reader.u32()
-    else if (reader.type === SET.keyType) keyType = reader.u32()
-    else if (reader.type === SET.keyLength) keyLength = reader.u32()
-    else if (reader.type === SET.id) id = reader.u32()
-    else if (reader.type === SET.dataType) optional.dataType = reader.u32()
-    else if (reader.type === SET.dataLength) optional.dataLength = reader.u32()
-    else if (reader.type === SET.timeout) optional.timeoutMs = reader.u64()
-    else if (reader.type === SET.gcInterval) optional.gcIntervalMs = reader.u32()
-    else if (reader.type === SET.userdata) optional.userdata = reader.raw()
-    else if (reader.type === SET.description) readDescription(reader, optional)
-  }
+  while (reader.next()) setReaders[reader.type]?.(reader, set)
   if (reader.error !== undefined) return undefined
-  // The kernel does not tell a verdict map's data length.
-  if (optional.dataType !== undefined) optional.dataLength ??= 0
-  return { kind: 'set', family: of, table, name, id, flags, keyType, keyLength, ...optional }
+  // The kernel does not send the data length of a verdict map.
+  if (set.dataType !== undefined) set.dataLength ??= 0
+  return set
 }
 
-function readDescription(reader: AttributeReader, into: { size?: number; fieldLengths?: readonly number[] }): void {
+type MutableSet = { -readonly [K in keyof NftSet]: NftSet[K] }
+
+const setReaders: Readonly<Record<number, (reader: AttributeReader, set: MutableSet) => void>> = {
+  [NFTA_SET.TABLE]: (reader, set) => {
+    set.table = reader.text()
+  },
+  [NFTA_SET.NAME]: (reader, set) => {
+    set.name = reader.text()
+  },
+  [NFTA_SET.FLAGS]: (reader, set) => {
+    set.flags = reader.u32()
+  },
+  [NFTA_SET.KEY_TYPE]: (reader, set) => {
+    set.keyType = reader.u32()
+  },
+  [NFTA_SET.KEY_LEN]: (reader, set) => {
+    set.keyLength = reader.u32()
+  },
+  [NFTA_SET.DATA_TYPE]: (reader, set) => {
+    set.dataType = reader.u32()
+  },
+  [NFTA_SET.DATA_LEN]: (reader, set) => {
+    set.dataLength = reader.u32()
+  },
+  [NFTA_SET.ID]: (reader, set) => {
+    set.id = reader.u32()
+  },
+  [NFTA_SET.TIMEOUT]: (reader, set) => {
+    set.timeoutMs = reader.u64()
+  },
+  [NFTA_SET.USERDATA]: (reader, set) => {
+    set.userdata = reader.raw()
+  },
+  [NFTA_SET.DESC]: readDescription,
+}
+
+function readDescription(reader: AttributeReader, set: MutableSet): void {
   reader.enter()
   while (reader.next()) {
-    if (reader.type === 1) into.size = reader.u32()
-    else if (reader.type === 2) into.fieldLengths = readFieldLengths(reader)
+    if (reader.type === NFTA_SET_DESC.SIZE) set.size = reader.u32()
+    else if (reader.type === NFTA_SET_DESC.CONCAT) set.fieldLengths = readFieldLengths(reader)
   }
   reader.leave()
 }
@@ -164,17 +184,17 @@ function readFieldLengths(reader: AttributeReader): number[] {
   reader.enter()
   while (reader.next()) {
     reader.enter()
-    while (reader.next()) if (reader.type === 1) lengths.push(reader.u32())
+    while (reader.next()) if (reader.type === NFTA_SET_FIELD.LEN) lengths.push(reader.u32())
     reader.leave()
   }
   reader.leave()
   return lengths
 }
 
-/** The ruleset's version: it grows with every commit of anybody. */
-export interface Generation {
+/** The version of the ruleset, which grows with every commit of any process. */
+interface Generation {
   readonly id: number
-  /** In a notice: process and program of the commit. In an answer: ourselves. */
+  /** In a notification: process and program that committed. In an answer: the process that asks. */
   readonly pid: number
   readonly program: string
 }
@@ -183,14 +203,14 @@ export function decodeGeneration(message: MessageReader, reader: AttributeReader
   let [id, pid, program] = [0, 0, '']
   message.attributes(4, reader)
   while (reader.next()) {
-    if (reader.type === 1) id = reader.u32()
-    else if (reader.type === 2) pid = reader.u32()
-    else if (reader.type === 3) program = reader.text()
+    if (reader.type === NFTA_GEN.ID) id = reader.u32()
+    else if (reader.type === NFTA_GEN.PROC_PID) pid = reader.u32()
+    else if (reader.type === NFTA_GEN.PROC_NAME) program = reader.text()
   }
   return reader.error === undefined ? { id, pid, program } : undefined
 }
 
-/** One message of a commit, as told to everybody: changes, and at the end the new generation. `port` is the sender's socket. */
+/** A notification. A commit sends one per changed object, and at its end the new generation. `port` is the sender's socket. */
 export type Notice =
   | {
       readonly kind: 'change'
@@ -203,15 +223,17 @@ export type Notice =
 
 export function decodeNotice(message: MessageReader, reader: AttributeReader): Notice | undefined {
   const { type, port } = message
-  if (type === messages.generation.add) {
+  if (type === messageTypes.generation.add) {
     const generation = decodeGeneration(message, reader)
     return generation === undefined ? undefined : { kind: 'commit', port, ...generation }
   }
-  // Attribute 1 is the table in all kinds of objects.
   message.attributes(4, reader)
   while (reader.next()) {
-    if (reader.type !== 1) continue
+    if (reader.type !== tableAttribute) continue
     return { kind: 'change', type, family: message.bytes[message.start] as number, table: reader.text(), port }
   }
   return undefined
 }
+
+/** The table's name has the same number in all kinds of objects: NFTA_TABLE_NAME, NFTA_CHAIN_TABLE, NFTA_RULE_TABLE and so on. */
+const tableAttribute = NFTA_TABLE.NAME

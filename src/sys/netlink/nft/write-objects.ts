@@ -1,113 +1,102 @@
-// Writes tables, chains, rules and sets into a transaction: one function per object, bytes as nft would send them.
+// Writes tables, chains, rules and sets into a transaction, with the same bytes that nft sends. Elements are in elements.ts.
 
 import type { Family } from '../../../lib/ip.ts'
-import { NLM_F_APPEND, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST } from '../message.ts'
+import { familyNumber } from '../../ip-numbers.ts'
+import { NLM_F_APPEND, NLM_F_CREATE, NLM_F_REQUEST } from '../message.ts'
 import type { MessageWriter } from '../message-writer.ts'
+import {
+  NFTA_CHAIN,
+  NFTA_HOOK,
+  NFTA_LIST,
+  NFTA_RULE,
+  NFTA_SET,
+  NFTA_SET_DESC,
+  NFTA_SET_FIELD,
+  NFTA_TABLE,
+} from './attributes.ts'
 import { writeExpression } from './expressions.ts'
-import { type Chain, familyNumber, hooks, message, type NftSet, type Rule, type Table, type Verb } from './nft-types.ts'
+import { type Chain, hooks, messageTypes, type NftSet, type Rule, type Table, type Verb } from './nft-types.ts'
 import { commentBytes, ruleUserdata } from './userdata.ts'
 
-const BATCH_BEGIN = 0x10
-const BATCH_END = 0x11
-const NFTABLES = 10
+const NFNL_MSG_BATCH_BEGIN = 0x10
+const NFNL_MSG_BATCH_END = 0x11
+const NFNL_SUBSYS_NFTABLES = 10
+const NF_DROP = 0
+const NF_ACCEPT = 1
 
-/** Attribute numbers, by the kernel's names. */
-export const TABLE = { name: 1, flags: 2, userdata: 6 } as const
-export const CHAIN = { table: 1, name: 3, hook: 4, policy: 5, type: 7, userdata: 12 } as const
-export const RULE = { table: 1, chain: 2, handle: 3, expressions: 4, userdata: 7 } as const
-export const SET = {
-  table: 1,
-  name: 2,
-  flags: 3,
-  keyType: 4,
-  keyLength: 5,
-  dataType: 6,
-  dataLength: 7,
-  description: 9,
-  id: 10,
-  timeout: 11,
-  gcInterval: 12,
-  userdata: 13,
-} as const
-
-/** Starts a transaction. With a generation: it fails with ERESTART if anything was committed since. */
-export function beginBatch(writer: MessageWriter, generation?: number): void {
-  writer.begin(BATCH_BEGIN, NLM_F_REQUEST)
-  writer.netfilter(0, NFTABLES)
-  if (generation !== undefined) writer.u32(1, generation)
+/** Starts a transaction. */
+export function beginBatch(writer: MessageWriter): void {
+  writer.begin(NFNL_MSG_BATCH_BEGIN, NLM_F_REQUEST)
+  writer.netfilter(0, NFNL_SUBSYS_NFTABLES)
   writer.end()
 }
 
-/** Ends it; returns the sequence number whose acknowledgement tells that all went in. */
+/** Ends a transaction. Returns the sequence number whose acknowledgement means that the kernel committed all of it. */
 export function endBatch(writer: MessageWriter): number {
   const last = writer.acknowledge()
-  writer.begin(BATCH_END, NLM_F_REQUEST)
-  writer.netfilter(0, NFTABLES)
+  writer.begin(NFNL_MSG_BATCH_END, NLM_F_REQUEST)
+  writer.netfilter(0, NFNL_SUBSYS_NFTABLES)
   writer.end()
   return last
 }
 
-/** Header of a change; returns its sequence number, by which the kernel tells what it refused. */
-export function beginChange(writer: MessageWriter, kind: keyof typeof message, verb: Verb, family: Family): number {
-  const types = message[kind === 'generation' ? 'table' : kind]
-  const flags = verb === 'add' ? createFlags[kind] : verb === 'create' ? createFlags[kind] | NLM_F_EXCL : 0
-  const sequence = writer.begin(types[verb === 'create' ? 'add' : verb], NLM_F_REQUEST | flags)
-  writer.netfilter(familyNumber(family))
-  return sequence
-}
-
-const createFlags: Readonly<Record<keyof typeof message, number>> = {
-  table: 0,
+const createFlags = {
   chain: NLM_F_CREATE,
   rule: NLM_F_CREATE | NLM_F_APPEND,
   set: NLM_F_CREATE,
   elements: NLM_F_CREATE,
-  generation: 0,
+} as const
+
+/** Starts a message that adds or deletes an object. Returns its sequence number, by which the kernel names a refused message. */
+export function beginChange(writer: MessageWriter, kind: keyof typeof createFlags, verb: Verb, family: Family): number {
+  return begin(writer, messageTypes[kind][verb], verb === 'add' ? createFlags[kind] : 0, family)
 }
 
-export function writeTable(writer: MessageWriter, table: Omit<Table, 'kind'>, verb: Verb = 'add'): number {
-  const sequence = beginChange(writer, 'table', verb, table.family)
-  writer.text(TABLE.name, table.name)
-  if (adds(verb)) {
-    writer.u32(TABLE.flags, table.flags ?? 0)
-    if (table.comment !== undefined) writer.raw(TABLE.userdata, commentBytes(table.comment))
+function begin(writer: MessageWriter, type: number, flags: number, family: Family): number {
+  const sequence = writer.begin(type, NLM_F_REQUEST | flags)
+  writer.netfilter(familyNumber(family))
+  return sequence
+}
+
+export function writeTable(writer: MessageWriter, table: Table, verb: Verb | 'destroy' = 'add'): number {
+  const sequence = begin(writer, messageTypes.table[verb], 0, table.family)
+  writer.text(NFTA_TABLE.NAME, table.name)
+  if (verb === 'add') {
+    writer.u32(NFTA_TABLE.FLAGS, table.flags ?? 0)
+    if (table.comment !== undefined) writer.raw(NFTA_TABLE.USERDATA, commentBytes(table.comment))
   }
   writer.end()
   return sequence
 }
 
-export function writeChain(writer: MessageWriter, chain: Omit<Chain, 'kind'>, verb: Verb = 'add'): number {
+export function writeChain(writer: MessageWriter, chain: Chain, verb: Verb = 'add'): number {
   const sequence = beginChange(writer, 'chain', verb, chain.family)
-  writer.text(CHAIN.table, chain.table)
-  writer.text(CHAIN.name, chain.name)
+  writer.text(NFTA_CHAIN.TABLE, chain.table)
+  writer.text(NFTA_CHAIN.NAME, chain.name)
   const { base } = chain
-  if (adds(verb) && base !== undefined) {
-    writer.text(CHAIN.type, base.type)
-    if (base.policy !== undefined) writer.u32(CHAIN.policy, base.policy === 'accept' ? 1 : 0)
-    const hook = writer.open(CHAIN.hook)
-    writer.u32(1, hooks[base.hook])
-    writer.u32(2, base.priority)
+  if (verb === 'add' && base !== undefined) {
+    writer.text(NFTA_CHAIN.TYPE, base.type)
+    if (base.policy !== undefined) writer.u32(NFTA_CHAIN.POLICY, base.policy === 'accept' ? NF_ACCEPT : NF_DROP)
+    const hook = writer.open(NFTA_CHAIN.HOOK)
+    writer.u32(NFTA_HOOK.HOOKNUM, hooks[base.hook])
+    writer.u32(NFTA_HOOK.PRIORITY, base.priority)
     writer.close(hook)
   }
-  if (adds(verb) && chain.comment !== undefined) writer.raw(CHAIN.userdata, commentBytes(chain.comment))
+  if (verb === 'add' && chain.comment !== undefined) writer.raw(NFTA_CHAIN.USERDATA, commentBytes(chain.comment))
   writer.end()
   return sequence
 }
 
-/** `add` appends, or replaces the rule of that handle; `delete` needs a handle (see flushChain for all of them). */
-export function writeRule(writer: MessageWriter, rule: Omit<Rule, 'kind'>, verb: Verb = 'add'): number {
-  if (!adds(verb) && rule.handle === undefined) throw new TypeError('a rule is deleted by its handle')
-  const sequence = beginChange(writer, 'rule', verb, rule.family)
-  writer.text(RULE.table, rule.table)
-  writer.text(RULE.chain, rule.chain)
-  if (rule.handle !== undefined) writer.u64(RULE.handle, rule.handle)
-  if (adds(verb)) {
-    const list = writer.open(RULE.expressions)
-    for (const expression of rule.expressions) writeExpression(writer, expression)
-    writer.close(list)
-    const userdata = ruleUserdata(rule)
-    if (userdata.length > 0) writer.raw(RULE.userdata, userdata)
-  }
+/** Appends the rule to its chain. */
+export function writeRule(writer: MessageWriter, rule: Rule): number {
+  const sequence = beginChange(writer, 'rule', 'add', rule.family)
+  writer.text(NFTA_RULE.TABLE, rule.table)
+  writer.text(NFTA_RULE.CHAIN, rule.chain)
+  const list = writer.open(NFTA_RULE.EXPRESSIONS)
+  for (const expression of rule.expressions) writeExpression(writer, expression)
+  writer.close(list)
+  const userdata = ruleUserdata(rule)
+  if (userdata.length > 0) writer.raw(NFTA_RULE.USERDATA, userdata)
   writer.end()
   return sequence
 }
@@ -115,47 +104,53 @@ export function writeRule(writer: MessageWriter, rule: Omit<Rule, 'kind'>, verb:
 /** Deletes all rules of a chain. */
 export function flushChain(writer: MessageWriter, chain: Pick<Chain, 'family' | 'table' | 'name'>): number {
   const sequence = beginChange(writer, 'rule', 'delete', chain.family)
-  writer.text(RULE.table, chain.table)
-  writer.text(RULE.chain, chain.name)
+  writer.text(NFTA_RULE.TABLE, chain.table)
+  writer.text(NFTA_RULE.CHAIN, chain.name)
   writer.end()
   return sequence
 }
 
-export function writeSet(writer: MessageWriter, set: Omit<NftSet, 'kind'>, verb: Verb = 'add'): number {
-  const sequence = beginChange(writer, 'set', verb, set.family)
-  writer.text(SET.table, set.table)
-  writer.text(SET.name, set.name)
-  if (adds(verb)) writeSetBody(writer, set)
-  writer.end()
-  return sequence
-}
-
-function writeSetBody(writer: MessageWriter, set: Omit<NftSet, 'kind'>): void {
-  writer.u32(SET.flags, set.flags)
-  writer.u32(SET.keyType, set.keyType)
-  writer.u32(SET.keyLength, set.keyLength)
+export function writeSet(writer: MessageWriter, set: NftSet): number {
+  const sequence = beginChange(writer, 'set', 'add', set.family)
+  writer.text(NFTA_SET.TABLE, set.table)
+  writer.text(NFTA_SET.NAME, set.name)
+  writer.u32(NFTA_SET.FLAGS, set.flags)
+  writer.u32(NFTA_SET.KEY_TYPE, set.keyType)
+  writer.u32(NFTA_SET.KEY_LEN, set.keyLength)
   if (set.dataType !== undefined) {
-    writer.u32(SET.dataType, set.dataType)
-    writer.u32(SET.dataLength, set.dataLength ?? 0)
+    writer.u32(NFTA_SET.DATA_TYPE, set.dataType)
+    writer.u32(NFTA_SET.DATA_LEN, set.dataLength ?? 0)
   }
-  writer.u32(SET.id, set.id)
-  if (set.size !== undefined || set.fieldLengths !== undefined) {
-    const description = writer.open(SET.description)
-    if (set.size !== undefined) writer.u32(1, set.size)
-    if (set.fieldLengths !== undefined) {
-      const fields = writer.open(2)
-      for (const length of set.fieldLengths) {
-        const field = writer.open(1)
-        writer.u32(1, length)
-        writer.close(field)
-      }
-      writer.close(fields)
-    }
-    writer.close(description)
-  }
-  if (set.timeoutMs !== undefined) writer.u64(SET.timeout, set.timeoutMs)
-  if (set.gcIntervalMs !== undefined) writer.u32(SET.gcInterval, set.gcIntervalMs)
-  if (set.userdata !== undefined) writer.raw(SET.userdata, set.userdata)
+  writer.u32(NFTA_SET.ID, set.id)
+  if (set.size !== undefined || set.fieldLengths !== undefined) writeDescription(writer, set)
+  if (set.timeoutMs !== undefined) writer.u64(NFTA_SET.TIMEOUT, set.timeoutMs)
+  if (set.userdata !== undefined) writer.raw(NFTA_SET.USERDATA, set.userdata)
+  writer.end()
+  return sequence
 }
 
-const adds = (verb: Verb): boolean => verb === 'add' || verb === 'create'
+function writeDescription(writer: MessageWriter, { size, fieldLengths }: NftSet): void {
+  const description = writer.open(NFTA_SET.DESC)
+  if (size !== undefined) writer.u32(NFTA_SET_DESC.SIZE, size)
+  if (fieldLengths !== undefined) {
+    const fields = writer.open(NFTA_SET_DESC.CONCAT)
+    for (const length of fieldLengths) {
+      const field = writer.open(NFTA_LIST.ELEM)
+      writer.u32(NFTA_SET_FIELD.LEN, length)
+      writer.close(field)
+    }
+    writer.close(fields)
+  }
+  writer.close(description)
+}
+
+export function deleteSet(
+  writer: MessageWriter,
+  { family, table, name }: Pick<NftSet, 'family' | 'table' | 'name'>,
+): number {
+  const sequence = beginChange(writer, 'set', 'delete', family)
+  writer.text(NFTA_SET.TABLE, table)
+  writer.text(NFTA_SET.NAME, name)
+  writer.end()
+  return sequence
+}

@@ -1,13 +1,6 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import {
-  declare,
-  decodeEndpoint,
-  decodeKey,
-  encodeEndpoint,
-  encodeKey,
-  shapeOf,
-} from '../../../../src/backend/nftables/commit/set-codec.ts'
+import { declareSet, SetCodec } from '../../../../src/backend/nftables/commit/set-codec.ts'
 import type { NftSetShape } from '../../../../src/backend/nftables/entries.ts'
 import { type Family, formatIp, hostPort, maskBytes } from '../../../../src/lib/ip.ts'
 
@@ -39,48 +32,79 @@ const keys: Readonly<Record<Exclude<NftSetShape, 'affinity'>, (of: Family) => fc
 const words = (...parts: readonly fc.Arbitrary<string | number>[]): fc.Arbitrary<string> =>
   fc.tuple(...parts).map((list) => list.join(' '))
 
+function encodeKey(codec: SetCodec, text: string, edge: 'first' | 'last' = 'first'): Buffer {
+  const bytes = Buffer.alloc(codec.keyLength)
+  codec.writeKey(text, bytes, edge)
+  return bytes
+}
+
 describe('keys and values of our sets', () => {
-  it.each(Object.keys(keys) as (keyof typeof keys)[])('survive the way to bytes and back: %s', (name) => {
+  it.each(Object.keys(keys) as (keyof typeof keys)[])('are the same after encoding and decoding: %s', (name) => {
     const input = family.chain((of) => fc.tuple(fc.constant(of), keys[name](of)))
     fc.assert(
       fc.property(input, ([of, text]) => {
-        const shape = shapeOf(name, of)
-        const key = encodeKey(shape, of, text)
-        expect(key.length).toBe(declare({ name: 'x', shape: name, comment: '' }, of).keyLength)
-        const end = name.endsWith('range') ? encodeKey(shape, of, text, true) : undefined
-        expect(decodeKey(shape, of, key, end)).toBe(text)
+        const codec = new SetCodec(name, of)
+        const key = encodeKey(codec, text)
+        expect(key.length).toBe(declareSet({ name: 'x', shape: name, comment: '' }, of).keyLength)
+        const decoded = codec.readKey(key, encodeKey(codec, text, 'last'))
+        expect(name.includes('slot') ? `${decoded} ${codec.readSlot(key)}` : decoded).toBe(text)
       }),
     )
   })
 
-  it('survive it as endpoints', () => {
+  it('are the same after encoding and decoding endpoints', () => {
     const input = family.chain((of) => fc.tuple(fc.constant(of), address(of), port))
     fc.assert(
       fc.property(input, ([of, ip, number]) => {
+        const codec = new SetCodec('protocol . port . slot : address . port', of)
         const text = hostPort(ip, number)
-        expect(decodeEndpoint(of, encodeEndpoint(of, text))).toBe(text)
+        const bytes = Buffer.alloc(codec.endpointLength)
+        codec.writeEndpoint(text, bytes)
+        expect(codec.readEndpoint(bytes)).toBe(text)
       }),
     )
   })
 
-  it('never crash on bytes that are none of ours, and tell ranges that are no CIDRs', () => {
+  it('leave the slot alone if the text has none, and write a given one', () => {
+    const codec = new SetCodec('protocol . port . slot : address . port', 4)
+    const bytes = encodeKey(codec, 'tcp 80 7')
+    codec.writeKey('tcp 81', bytes)
+    expect([codec.readKey(bytes), codec.readSlot(bytes)]).toEqual(['tcp 81', 7])
+    codec.writeSlot(0x4000_0001, bytes)
+    expect([codec.readKey(bytes), codec.readSlot(bytes)]).toEqual(['tcp 81', 0x4000_0001])
+  })
+
+  it.each([
+    [4, '10.0.0 tcp 80'],
+    [4, '10.0.0.1 tcp 0'],
+    [4, '10.0.0.1 tcp 65536'],
+    [4, '10.0.0.1 tcp x'],
+    [4, '10.0.0.1 tcp'],
+    [6, '10.0.0.1 tcp 80'],
+    [6, 'fd00:::1 tcp 80'],
+  ] as const)('are refused if they are not valid: IPv%i %s', (of, text) => {
+    expect(() => encodeKey(new SetCodec('address . protocol . port', of), text)).toThrow('is not a valid')
+  })
+
+  it('never throw on foreign bytes, and report ranges that are not CIDRs', () => {
     const name = 'address . protocol . port . range'
     fc.assert(
       fc.property(family, fc.uint8Array({ maxLength: 48 }), fc.uint8Array({ maxLength: 48 }), (of, key, end) => {
-        const text = decodeKey(shapeOf(name, of), of, Buffer.from(key), Buffer.from(end))
-        if (key.length !== shapeOf(name, of).keyLength) expect(text).toBeUndefined()
+        const codec = new SetCodec(name, of)
+        const text = codec.readKey(Buffer.from(key), Buffer.from(end))
+        if (key.length !== codec.keyLength) expect(text).toBeUndefined()
       }),
     )
-    const shape = shapeOf(name, 4)
-    const first = encodeKey(shape, 4, '1.2.3.4 tcp 80 10.0.0.0/32')
-    const last = encodeKey(shape, 4, '1.2.3.4 tcp 80 10.0.0.2/32')
-    expect(decodeKey(shape, 4, first, last)).toBeUndefined()
+    const codec = new SetCodec(name, 4)
+    const first = encodeKey(codec, '1.2.3.4 tcp 80 10.0.0.0/32')
+    const last = encodeKey(codec, '1.2.3.4 tcp 80 10.0.0.2/32')
+    expect(codec.readKey(first, last)).toBeUndefined()
   })
 })
 
 describe('a set of affinity clients', () => {
-  it('names no size: the kernel would reserve room for all of 65,535, a megabyte for each endpoint', () => {
-    const declared = declare({ name: 'affinity-x', shape: 'affinity', comment: '', timeoutSeconds: 30 }, 4)
+  it('states no size: the kernel would reserve room for all of 65,535, a megabyte for each endpoint', () => {
+    const declared = declareSet({ name: 'affinity-x', shape: 'affinity', comment: '', timeoutSeconds: 30 }, 4)
     expect(declared).toMatchObject({ timeoutMs: 30_000 })
     expect(declared).not.toHaveProperty('size')
   })

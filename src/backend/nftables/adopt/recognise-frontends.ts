@@ -1,0 +1,138 @@
+// Recognises elements and frontends in the members of our sets: a frontend is a verdict element and numbered slots of endpoints.
+
+import { stride, type TimeSlice } from '../../../lib/yielding.ts'
+import type { Protocol } from '../../../model/types.ts'
+import type { Held } from '../../backend.ts'
+import { type CommittedState, slotKey } from '../commit/committed.ts'
+import { frontendDigest, frontendId } from '../entries.ts'
+import { type Balance, localSlots, parseBalanceName } from '../rules.ts'
+import type { SetMember } from './dump.ts'
+
+/** Endpoint by slot number. */
+type SlotMap = ReadonlyMap<number, string>
+
+export class FrontendRecogniser {
+  readonly #committed: CommittedState
+  readonly #held: Held[]
+  readonly #slice: TimeSlice
+  /** Slots by `set key`. */
+  readonly #slots = new Map<string, Map<number, string>>()
+  /** Elements that lead into chains of frontends. */
+  readonly #verdicts: { readonly key: string; readonly digest: string }[] = []
+  /** Parsed chain names: thousands of frontends lead into a few chains. */
+  readonly #balances = new Map<string, Balance | undefined>()
+  #seen = 0
+
+  /** Adds what it recognises to `held`. */
+  constructor(committed: CommittedState, held: Held[], slice: TimeSlice) {
+    this.#committed = committed
+    this.#held = held
+    this.#slice = slice
+  }
+
+  /** Resolves false if there is a member that we would never write. */
+  async readMembers(set: string, members: readonly (SetMember | undefined)[]): Promise<boolean> {
+    const hasFrontends = set === 'service-ips' || set === 'service-nodeports'
+    for (const member of members) {
+      if (this.#shouldYield()) await this.#slice.yieldLoop()
+      if (member === undefined) return false
+      const { key, slot, value } = member
+      const id = `${set} ${key}`
+      if (slot >= 0) {
+        this.#addSlot(id, slot, value)
+        continue
+      }
+      this.#committed.setElement(id, value)
+      if (!leadsIntoBalanceChain(value)) this.#held.push({ id, kind: 'element', digest: value })
+      else if (hasFrontends) this.#verdicts.push({ key, digest: value })
+    }
+    return true
+  }
+
+  /** Called when the members of all sets are read: only then the slots of a frontend are known. */
+  async finish(): Promise<void> {
+    const balances = new Map<string, Balance>()
+    for (const { key, digest } of this.#verdicts) {
+      if (this.#shouldYield()) await this.#slice.yieldLoop()
+      const { chain, comment } = parseVerdict(digest)
+      const balance = this.#parseChain(chain)
+      if (balance === undefined) continue
+      const id = `${balance.nodePort ? 'nodeport-endpoints' : 'endpoints'} ${key}`
+      balances.set(id, balance)
+      this.#held.push(describeFrontend(key, balance, comment, this.#slots.get(id)))
+    }
+    for (const [id, slots] of this.#slots) {
+      if (this.#shouldYield()) await this.#slice.yieldLoop()
+      this.#adoptSlots(id, slots, balances.get(id))
+    }
+  }
+
+  #shouldYield(): boolean {
+    return ++this.#seen % stride === 0 && this.#slice.over
+  }
+
+  #addSlot(id: string, slot: number, endpoint: string): void {
+    const slots = this.#slots.get(id)
+    if (slots === undefined) this.#slots.set(id, new Map([[slot, endpoint]]))
+    else slots.set(slot, endpoint)
+  }
+
+  #parseChain(name: string): Balance | undefined {
+    if (!this.#balances.has(name)) this.#balances.set(name, parseBalanceName(name))
+    return this.#balances.get(name)
+  }
+
+  /** Slots without holes are a slot table. A slot after a hole is a stray element, which no entry claims and which is therefore deleted. */
+  #adoptSlots(id: string, slots: SlotMap, balance: Balance | undefined): void {
+    const key = id.slice(id.indexOf(' ') + 1)
+    const adopted = new Set<number>()
+    for (const [offset, count] of [[0, balance?.cluster ?? 0] as const, [localSlots, balance?.local ?? 0] as const]) {
+      const present = endpointsBeforeHole(slots, offset, slots.size)
+      for (let i = 0; i < present.length; i++) adopted.add(offset + i)
+      if (present.length > 0) this.#committed.adoptSlots(slotKey(key, offset), { present, count, offset })
+    }
+    for (const [slot, endpoint] of slots) {
+      if (adopted.has(slot)) continue
+      const stray = { id: `${id} ${slot}`, kind: 'element', digest: endpoint }
+      this.#committed.setElement(stray.id, stray.digest)
+      this.#committed.strays++
+      this.#held.push(stray)
+    }
+  }
+}
+
+const leadsIntoBalanceChain = (digest: string): boolean =>
+  digest.startsWith('goto lb-') || digest.startsWith('goto np-')
+
+function parseVerdict(digest: string): { readonly chain: string; readonly comment: string } {
+  const mark = digest.indexOf(' # ')
+  if (mark < 0) return { chain: digest.slice('goto '.length), comment: '' }
+  return { chain: digest.slice('goto '.length, mark), comment: digest.slice(mark + ' # '.length) }
+}
+
+function describeFrontend(key: string, balance: Balance, comment: string, slots: SlotMap | undefined): Held {
+  const { policy } = balance
+  const cluster = endpointsBeforeHole(slots, 0, balance.cluster)
+  const local = policy === 'local' ? endpointsBeforeHole(slots, localSlots, balance.local) : []
+  const spec = { ...parseFrontendKey(key), policy, comment }
+  const isComplete = cluster.length === balance.cluster && local.length === balance.local
+  const digest = isComplete ? frontendDigest({ ...spec, cluster: cluster.sort(), local: local.sort() }) : 'damaged'
+  return { id: frontendId(spec), kind: 'frontend', digest }
+}
+
+/** The inverse of `frontendKey`. The codec has decoded the key, so its words are in place. */
+function parseFrontendKey(key: string): { readonly ip: string; readonly protocol: Protocol; readonly port: number } {
+  const [port, protocol, ip = ''] = key.split(' ').reverse() as [string, Protocol, string | undefined]
+  return { ip, protocol, port: Number(port) }
+}
+
+/** The endpoints of at most `count` slots from `offset` on, up to the first hole. */
+function endpointsBeforeHole(slots: SlotMap | undefined, offset: number, count: number): string[] {
+  const list: string[] = []
+  for (let i = 0; i < count; i++) {
+    const endpoint = slots?.get(offset + i)
+    if (endpoint === undefined) break
+    list.push(endpoint)
+  }
+  return list
+}

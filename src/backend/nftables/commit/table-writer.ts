@@ -1,0 +1,171 @@
+// Writes entries to the table: changes in small transactions, a whole table in one, and the removal of what fell out of use.
+//
+// The committed state changes only with a committed transaction. A transaction that fails has changed nothing, neither there nor in the
+// kernel.
+
+import type { ProxyError } from '../../../lib/errors.ts'
+import type { Clock } from '../../../lib/time.ts'
+import { runSliced, TimeSlice } from '../../../lib/yielding.ts'
+import type { Changes } from '../../backend.ts'
+import type { NftEntry } from '../entries.ts'
+import type { BalanceChains } from '../rules.ts'
+import { CommittedState } from './committed.ts'
+import { applyStep, omitRefused, orderSteps, type Step } from './order.ts'
+import type { Refusals, TransactionSender } from './sender.ts'
+import { operationStride, Transaction } from './transaction.ts'
+
+/** A transaction of this size takes some milliseconds of our time and of the kernel's. The event loop runs between transactions. */
+const chunkOperations = 1_000
+/** Limits the steps of a transaction too, because a step may need no operation. */
+const chunkSteps = 2_000
+
+/** Clients that affinity sets remember, by set. */
+export type AffinityClients = ReadonlyMap<string, readonly string[]>
+
+export class TableWriter {
+  readonly committed = new CommittedState()
+  readonly #sender: TransactionSender
+  readonly #balanceChains: BalanceChains
+  readonly #clock: Clock
+
+  constructor(sender: TransactionSender, balanceChains: BalanceChains, clock: Clock) {
+    this.#sender = sender
+    this.#balanceChains = balanceChains
+    this.#clock = clock
+  }
+
+  /** Applies the changes without those that the kernel refuses, and adds the latter to `refused`. */
+  async applyChanges(
+    { put, drop }: Changes<NftEntry>,
+    refused: Map<string, ProxyError>,
+    signal: AbortSignal,
+  ): Promise<void> {
+    const { first, second } = await runSliced(orderSteps(put, drop), this.#newSlice())
+    for (const steps of [first, second]) await this.#applySteps(steps, refused, signal)
+    // Without changes, damaged chains must still be repaired, and the table of a predecessor must become ours.
+    const isPending = this.committed.damagedChains.size > 0 || !this.#sender.isEstablished
+    if (isPending) await this.#commitSteps([], this.#begin(), refused)
+  }
+
+  /** Exchanges the whole table in one transaction of any size: a table with only a part of the entries would be a gap. */
+  async exchange(
+    entries: readonly NftEntry[],
+    clients: AffinityClients,
+    refused: Map<string, ProxyError>,
+  ): Promise<void> {
+    for (;;) {
+      this.committed.clear()
+      const transaction = this.#begin()
+      await this.#putAll(transaction, entries, refused)
+      transaction.addClients(clients)
+      const failed = await this.#sender.commit(transaction, { replace: true, hasRefusals: refused.size > 0 })
+      if (failed.size === 0) return
+      addRefusals(refused, failed)
+    }
+  }
+
+  /** Exchanges the table for an equal one that no process owns: kube-proxy cannot use a table that has or had an owner. */
+  async release(entries: Iterable<NftEntry>, readClients: () => Promise<AffinityClients>): Promise<void> {
+    const transaction = new Transaction(new CommittedState(), this.#balanceChains)
+    await this.#putAll(transaction, entries, new Map())
+    // Clients are read as late as possible, because packets add more all the time.
+    transaction.addClients(await readClients())
+    throwFirst(await this.#sender.commit(transaction, { replace: true, flags: 0 }))
+  }
+
+  /** Removes slots and chains that fell out of use before the last sweep. */
+  async sweep(): Promise<void> {
+    const slice = this.#newSlice()
+    for (;;) {
+      const transaction = new Transaction(this.committed, this.#balanceChains)
+      const retired = this.committed.selectRetired(chunkOperations)
+      transaction.sweep(retired)
+      if (transaction.size === 0) {
+        this.committed.removeSwept(retired)
+        break
+      }
+      throwFirst(await this.#sender.commit(transaction))
+      await slice.yieldLoop()
+    }
+    this.committed.advanceAge()
+  }
+
+  async #applySteps(steps: Iterable<Step>, refused: Map<string, ProxyError>, signal: AbortSignal): Promise<void> {
+    const slice = this.#newSlice()
+    let chunk: Step[] = []
+    let transaction: Transaction | undefined
+    for (const step of steps) {
+      transaction ??= this.#begin()
+      chunk.push(step)
+      applyStep(transaction, step)
+      if (chunk.length % operationStride === 0 && slice.over) await slice.yieldLoop()
+      if (transaction.size < chunkOperations && chunk.length < chunkSteps) continue
+      await this.#commitChunk(chunk, transaction, refused)
+      chunk = []
+      transaction = undefined
+      await slice.yieldLoop()
+      signal.throwIfAborted()
+    }
+    if (transaction !== undefined) await this.#commitChunk(chunk, transaction, refused)
+  }
+
+  async #commitChunk(
+    steps: readonly Step[],
+    transaction: Transaction,
+    refused: Map<string, ProxyError>,
+  ): Promise<void> {
+    if (transaction.size > 0) await this.#commitSteps(steps, transaction, refused)
+  }
+
+  /** Commits the transaction of these steps. Entries that the kernel refuses, now or before, are left out and the rest is tried again. */
+  async #commitSteps(steps: readonly Step[], built: Transaction, refused: Map<string, ProxyError>): Promise<void> {
+    let transaction = refused.size === 0 ? built : this.#rebuild(steps, refused)
+    while (transaction.size > 0 || !this.#sender.isEstablished) {
+      const failed = await this.#sender.commit(transaction, { hasRefusals: refused.size > 0 })
+      if (failed.size === 0) return
+      addRefusals(refused, failed)
+      transaction = this.#rebuild(steps, refused)
+    }
+  }
+
+  #rebuild(steps: readonly Step[], refused: Refusals): Transaction {
+    const transaction = this.#begin()
+    for (const step of steps) {
+      const rest = omitRefused(step, refused)
+      if (rest !== undefined) applyStep(transaction, rest)
+    }
+    return transaction
+  }
+
+  /** Begins a transaction with the repair of chains that the last observation found damaged. */
+  #begin(): Transaction {
+    const transaction = new Transaction(this.committed, this.#balanceChains)
+    transaction.repairChains()
+    return transaction
+  }
+
+  async #putAll(transaction: Transaction, entries: Iterable<NftEntry>, refused: Refusals): Promise<void> {
+    const slice = this.#newSlice()
+    let seen = 0
+    for (const entry of entries) {
+      if (entry.kind !== 'listener' && !refused.has(entry.id)) transaction.put(entry)
+      if (++seen % operationStride === 0 && slice.over) await slice.yieldLoop()
+    }
+  }
+
+  #newSlice(): TimeSlice {
+    return new TimeSlice(this.#clock)
+  }
+}
+
+/** Throws if the kernel refuses an entry that is left out already: then something else is at fault. */
+function addRefusals(refused: Map<string, ProxyError>, failed: Refusals): void {
+  for (const [id, error] of failed) {
+    if (refused.has(id)) throw error
+    refused.set(id, error)
+  }
+}
+
+function throwFirst(failed: Refusals): void {
+  for (const error of failed.values()) throw error
+}
