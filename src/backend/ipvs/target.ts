@@ -12,11 +12,11 @@ import { IptablesPrograms, type ProgramSet } from '../iptables-kit/programs.ts'
 import type { CounterReading } from './counters.ts'
 import { DriftChecks } from './drift.ts'
 import { addressOfId, deviceEntry, exactId, type IpvsEntry, keyOfId, nodePortId, serverKey } from './entries.ts'
+import { BoundAddresses } from './kernel/bound-addresses.ts'
 import { DeviceAddresses } from './kernel/device-addresses.ts'
 import { Ipsets } from './kernel/ipsets.ts'
 import type { IpvsNetlink } from './kernel/ipvs-netlink.ts'
 import { RuleTables } from './kernel/rule-tables.ts'
-import { ServiceAddresses } from './kernel/service-addresses.ts'
 import { VirtualServers, type WantedServer } from './kernel/virtual-servers.ts'
 import { decideOwnership } from './ownership.ts'
 
@@ -35,7 +35,7 @@ export class IpvsTarget implements Target<IpvsEntry> {
   readonly #options: IpvsTargetOptions
   readonly #ipsets: Ipsets
   readonly #device: DeviceAddresses
-  readonly #addresses: ServiceAddresses
+  readonly #addresses: BoundAddresses
   readonly #tables: RuleTables
   readonly #servers: VirtualServers
   readonly #drift: DriftChecks
@@ -50,7 +50,7 @@ export class IpvsTarget implements Target<IpvsEntry> {
     this.#options = options
     this.#ipsets = new Ipsets(family)
     this.#device = new DeviceAddresses(family, (what) => this.#drift.report(what))
-    this.#addresses = new ServiceAddresses(this.#device, this.#ipsets, family)
+    this.#addresses = new BoundAddresses(this.#device, this.#ipsets, family)
     this.#tables = new RuleTables(
       new IptablesPrograms({ set: programs, family, log, clock, lockTimeoutMs: syncPeriodMs }),
       family,

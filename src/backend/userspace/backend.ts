@@ -1,41 +1,42 @@
-// The userspace mode: its parts put together. We end the clients' connections ourselves; iptables only leads them to us.
+// The userspace mode as the engine sees it: connects its plan, targets and descriptor budget.
 
 import { ProxyError } from '../../lib/errors.ts'
 import { type Family, isLoopback } from '../../lib/ip.ts'
 import type { Backend, Settings } from '../backend.ts'
 import { findPrograms, usableFamilies } from '../iptables-kit/flavour.ts'
 import type { ProgramSet } from '../iptables-kit/programs.ts'
+import { base } from './base.ts'
 import type { UserspaceEntry } from './entries.ts'
 import { FdBudget, raiseOpenFileLimit } from './fd-budget.ts'
-import { base, plan } from './plan.ts'
+import { plan } from './plan.ts'
 import { UserspaceTarget } from './target.ts'
 
 export function userspace(settings: Pick<Settings, 'syncPeriodMs' | 'userspace'>): Backend<UserspaceEntry> {
   const budget = new FdBudget()
   const targets = new Map<Family, UserspaceTarget>()
-  let found: Promise<ProgramSet> | undefined
-  /** Of the process, not of a family. */
-  let raised: Promise<void> | undefined
+  let programsFound: Promise<ProgramSet> | undefined
+  /** The limit is one of the process, so it is raised once for both families. */
+  let limitRaised: Promise<void> | undefined
   return {
     name: 'userspace',
-    // As it always was; it is also what keeps the figures of relays fresh.
+    // As kube-proxy's userspace mode did. It also keeps the figures of relays fresh.
     periodic: true,
     families: () => usableFamilies('userspace'),
     prepare(_node, log) {
-      raised ??= raiseOpenFileLimit(log)
-      return raised
+      limitRaised ??= raiseOpenFileLimit(log)
+      return limitRaised
     },
     base,
     plan,
     async open(context) {
       const { bindAddress } = settings.userspace
       if (isLoopback(bindAddress)) {
-        throw new ProxyError('config', `bindAddress ${bindAddress} is loopback: nobody can be redirected to it`)
+        throw new ProxyError('config', `bindAddress ${bindAddress} is loopback: no client can be redirected to it`)
       }
-      found ??= findPrograms(context.log)
-      const programs = await found
+      programsFound ??= findPrograms(context.log)
+      const programs = await programsFound
       const { flavour, version } = programs
-      context.log.info('using iptables', { family: context.family, flavour, version: version.join('.') })
+      context.log.info('Using iptables', { family: context.family, flavour, version: version.join('.') })
       const target = new UserspaceTarget({ context, programs, budget, settings })
       targets.set(context.family, target)
       return target

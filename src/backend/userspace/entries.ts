@@ -1,14 +1,14 @@
-// What userspace mode holds: sockets that we listen on, and iptables lines that bring traffic to them. Pure.
+// The entries of userspace mode: sockets that we listen on, and iptables rules that redirect traffic to them. Pure.
 
 import type { Protocol } from '../../model/types.ts'
 import type { Held } from '../backend.ts'
 
-/** Which endpoints a listener offers: all that are usable, or those on this node. */
+/** Which endpoints a listener offers: all usable ones, or those on this node. */
 export type Reach = 'cluster' | 'local'
 
 export const reaches: readonly Reach[] = ['cluster', 'local']
 
-/** One socket per service port and reach; which port it gets is the target's business. */
+/** One socket per service port and reach. The target chooses its port. */
 export interface RelayListenerEntry extends Held {
   readonly kind: 'listener'
   readonly listener: ListenerPlan
@@ -18,29 +18,32 @@ export interface ListenerPlan {
   readonly protocol: Protocol
   /** `ip:port`. */
   readonly endpoints: readonly string[]
-  /** UDP flows to these may go on, though new ones go to `endpoints`; empty for TCP. */
+  /** UDP flows to these endpoints may continue, although new flows go to `endpoints`; empty for TCP. */
   readonly serving: readonly string[]
   readonly affinitySeconds: number
 }
 
 /**
- * Lines of iptables-restore by chain, in which `<id>` of a listener stands for the jump to it. The digest is the text: nothing
- * is kept twice, and equal text is equal content.
+ * Lines for iptables-restore, in which `<id>` of a listener stands for the jump to it. The digest is the text itself: so the text is not
+ * stored twice, and equal digests mean equal content.
  */
 export interface PortalRulesEntry extends Held {
   readonly kind: 'rules'
-  /** By which the text is ordered. */
+  /** The entries are written in this order. */
   readonly order: string
-  /** Node ports among the lines, as `tcp 30080`. */
+  /** The node ports among the lines, as `tcp 30080`. */
   readonly nodePorts: readonly string[]
 }
 
-/** The node's own address, where listeners are if the configuration names no other. */
+/** The node's own address: listeners use it if the configuration names no other. */
 export interface HostEntry extends Held {
   readonly kind: 'host'
 }
 
 export type UserspaceEntry = RelayListenerEntry | PortalRulesEntry | HostEntry
+
+/** Rules of exact addresses and ports come before rules of whole addresses, and those before rules of networks. */
+export const lastOrders = { unused: '~1 ', unallocated: '~2 ' } as const
 
 export const listenerId = (port: string, reach: Reach): string => `${port} ${reach}`
 

@@ -1,4 +1,4 @@
-// The descriptors of this process: how many there may be, and how many of them relays may use.
+// Counts the descriptors of relays against the limit of open files of this process, and raises that limit at the start.
 
 import { readFileSync } from 'node:fs'
 import { describeError } from '../../lib/errors.ts'
@@ -6,13 +6,13 @@ import type { Logger } from '../../lib/log.ts'
 import { runProgram } from '../../sys/process/exec.ts'
 import type { DescriptorBudget } from '../relay/relay.ts'
 
-/** What kube-proxy's userspace mode asked for. */
+/** The limit that kube-proxy's userspace mode set. */
 const wantedFiles = 64_000
 
-/** Kept for everything else: the API server, the iptables programs, listeners that are yet to come. */
+/** Descriptors that relays leave for the API server, the iptables programs and future listeners. */
 const reserved = 256
 
-/** The soft limit; Node has raised it to the hard limit by the time we look. Infinite where it cannot be told. */
+/** The soft limit, which Node raises to the hard limit when it starts. Infinite where the file cannot be read. */
 export function openFileLimit(limits = '/proc/self/limits'): number {
   try {
     const match = /^Max open files\s+(\d+)/m.exec(readFileSync(limits, 'utf8'))
@@ -22,14 +22,14 @@ export function openFileLimit(limits = '/proc/self/limits'): number {
   }
 }
 
-/** Node cannot raise its own hard limit; the program that every Linux has can. With less, load is shed earlier. */
+/** Node cannot raise its own hard limit, but prlimit can, which every Linux has. With a lower limit, relays turn clients away earlier. */
 export async function raiseOpenFileLimit(log: Logger): Promise<void> {
   const limit = openFileLimit()
   if (limit >= wantedFiles) return
   try {
     await runProgram('prlimit', ['--pid', String(process.pid), `--nofile=${wantedFiles}:${wantedFiles}`])
   } catch (error) {
-    log.warn('cannot raise the limit of open files; each relayed connection takes two', {
+    log.warn('Cannot raise the limit of open files; each relayed connection needs two', {
       limit,
       wanted: wantedFiles,
       error: describeError(error),
@@ -37,34 +37,35 @@ export async function raiseOpenFileLimit(log: Logger): Promise<void> {
   }
 }
 
-/** Counts what relays take and refuses before the kernel would. Both families draw on one. */
+/** Refuses a descriptor before the kernel would. The relays of both families share one budget. */
 export class FdBudget implements DescriptorBudget {
-  readonly #limit: () => number
-  #taken = 0
+  readonly #readLimit: () => number
+  /** The limit as last read. */
+  #limit: number
+  #used = 0
 
-  constructor(limit: () => number = openFileLimit) {
-    this.#limit = limit
-    this.#known = limit()
+  constructor(readLimit: () => number = openFileLimit) {
+    this.#readLimit = readLimit
+    this.#limit = readLimit()
   }
 
-  /** The limit as last read. */
-  #known: number
-
   get used(): number {
-    return this.#taken
+    return this.#used
   }
 
   acquire(descriptors: number): boolean {
-    if (this.#taken + descriptors > this.#known - reserved) {
-      // Somebody may have raised it meanwhile.
-      this.#known = this.#limit()
-      if (this.#taken + descriptors > this.#known - reserved) return false
-    }
-    this.#taken += descriptors
+    // Someone may have raised the limit since it was read.
+    if (!this.#fits(descriptors)) this.#limit = this.#readLimit()
+    if (!this.#fits(descriptors)) return false
+    this.#used += descriptors
     return true
   }
 
   release(descriptors: number): void {
-    this.#taken -= descriptors
+    this.#used -= descriptors
+  }
+
+  #fits(descriptors: number): boolean {
+    return this.#used + descriptors <= this.#limit - reserved
   }
 }

@@ -3,7 +3,7 @@
 import type { ProxyMode } from '../proxy-mode.ts'
 import { userspace } from './backend.ts'
 import { firstFreePort, userspaceUnprivileged } from './direct/unprivileged.ts'
-import { winuserspace } from './direct/windows.ts'
+import { userspaceOnWindows } from './direct/windows.ts'
 import { userspaceBehaviour } from './traits/behaviour.ts'
 import { userspaceDoctor } from './traits/doctor.ts'
 import { userspaceLeftovers } from './traits/leftovers.ts'
@@ -11,7 +11,7 @@ import { userspaceMetrics } from './traits/metrics.ts'
 
 export const userspaceMode: ProxyMode = {
   name: 'userspace',
-  makeBackend: process.platform === 'win32' ? winuserspace : userspace,
+  makeBackend: process.platform === 'win32' ? userspaceOnWindows : userspace,
   unprivileged: { makeBackend: userspaceUnprivileged, describe: describeUnprivileged },
   behaviour: () => userspaceBehaviour,
   explain: {

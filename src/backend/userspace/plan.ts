@@ -1,14 +1,14 @@
-// One service port as listeners and the lines that redirect to them, refuse, or drop; and the lines for all services. Pure.
+// Plans one service port as listeners and as rules that redirect to them, refuse, or drop. Pure.
 //
-// The kernel decides by destination and source which listener a connection meets, since afterwards only the source is known.
-// That keeps both traffic policies: what may only be answered on this node meets a listener that offers nothing else.
-// Nothing can be dropped or refused in nat. So what is not redirected still has its destination in the filter table, and goes there.
+// The rules choose the listener by destination and source, because after the redirection a socket knows only the source. That implements
+// both traffic policies: traffic that only endpoints on this node may answer is redirected to a listener that offers no others.
+// The nat table can neither drop nor refuse. Packets that it does not redirect keep their destination, and the filter table handles them.
 
 import { hostPort, isLoopback } from '../../lib/ip.ts'
 import type { Endpoint, Frontend, LocalDetector, NodeView, ServicePort } from '../../model/types.ts'
 import {
-  hostEntry,
   type ListenerPlan,
+  lastOrders,
   listenerEntry,
   listenerId,
   type PortalRulesEntry,
@@ -16,17 +16,9 @@ import {
   rulesEntry,
   type UserspaceEntry,
 } from './entries.ts'
-import { chains } from './portal-chains.ts'
+import { chains, commentMatch } from './portal-chains.ts'
 
-/** In the order of text: exact addresses go before all that concerns whole addresses and networks. */
-const lastOrders = { unused: '~1 ', unallocated: '~2 ' } as const
-
-export function base(node: NodeView): readonly UserspaceEntry[] {
-  const lines = node.serviceCidrs.map((cidr) => `-A ${chains.filter} -d ${cidr} ${comment('unallocated')} -j DROP`)
-  return [hostEntry(node.ip), ...(lines.length === 0 ? [] : [rulesEntry(lastOrders.unallocated, lines)])]
-}
-
-/** There is no relay for SCTP: its listener will be refused, for all to see, and so are its clients. */
+/** There is no relay for SCTP. Its listener is planned so that the target refuses it, which users see; the rules refuse its clients. */
 export function plan(port: ServicePort, node: NodeView): readonly UserspaceEntry[] {
   if (port.protocol !== 'sctp' || port.internal === 'reject') return planPort(port, node)
   const refused = listenerEntry(listenerId(port.id, 'cluster'), listenerOf(port, 'cluster'))
@@ -36,19 +28,19 @@ export function plan(port: ServicePort, node: NodeView): readonly UserspaceEntry
 function planPort(port: ServicePort, node: NodeView): readonly UserspaceEntry[] {
   const clusterIp = port.frontends.find(({ kind }) => kind === 'cluster-ip')
   const entries: UserspaceEntry[] = []
-  if (clusterIp !== undefined) entries.push(unusedPorts(port, clusterIp.ip))
+  if (clusterIp !== undefined) entries.push(refuseUnusedPorts(port, clusterIp.ip))
   if (port.frontends.length === 0) return entries
   const lines: string[] = []
   const reaches = new Set<Reach>()
   for (const frontend of port.frontends) {
-    const route: Route = { port, node, frontend, lines, reaches }
-    if (frontend.kind === 'cluster-ip') routeInternal(route)
-    else if (frontend.kind === 'node-port') routeNodePort(route)
-    else routeExternal(route, `-d ${frontend.ip} `)
+    const planned: FrontendRules = { port, node, frontend, lines, reaches }
+    if (frontend.kind === 'cluster-ip') planInternal(planned)
+    else if (frontend.kind === 'node-port') planNodePort(planned)
+    else planExternal(planned, `-d ${frontend.ip} `)
   }
   if (port.health !== undefined) {
     const where = `-p tcp -m tcp --dport ${port.health.port}`
-    lines.push(`-A ${chains.accept} ${where} ${comment(`${port.name} health check node port`)} -j ACCEPT`)
+    lines.push(`-A ${chains.accept} ${where} ${commentMatch(`${port.name} health check node port`)} -j ACCEPT`)
   }
   for (const reach of reaches) {
     entries.push(listenerEntry(listenerId(port.id, reach), listenerOf(port, reach)))
@@ -67,8 +59,8 @@ export function listenerOf(port: ServicePort, reach: Reach): ListenerPlan {
   }
 }
 
-/** One frontend on its way into text. */
-interface Route {
+/** One frontend, and the rules and listeners of its service port so far. */
+interface FrontendRules {
   readonly port: ServicePort
   readonly node: NodeView
   readonly frontend: Frontend
@@ -76,60 +68,60 @@ interface Route {
   readonly reaches: Set<Reach>
 }
 
-function routeInternal(route: Route): void {
-  const { port, frontend } = route
+function planInternal(planned: FrontendRules): void {
+  const { port, frontend } = planned
   const to = `-d ${frontend.ip} `
   if (port.internal === 'reject' || port.internal === 'drop') {
-    refuse(route, to, port.internal)
+    refuse(planned, to, port.internal)
   } else {
-    redirect(route, chains.portals.container, to, port.internal)
-    redirect(route, chains.portals.host, to, port.internal)
+    redirect(planned, chains.portals.container, to, port.internal)
+    redirect(planned, chains.portals.host, to, port.internal)
   }
 }
 
-function routeNodePort(route: Route): void {
-  const { all, addresses } = route.node.nodePorts
-  const loopback = servesLoopback(route.node)
+function planNodePort(planned: FrontendRules): void {
+  const { all, addresses } = planned.node.nodePorts
+  // A socket of this process answers, so loopback works wherever the configuration covers it.
+  const loopback = planned.node.nodePorts.loopback
   if (all) {
-    const except = route.node.family === 4 ? '! -d 127.0.0.0/8 ' : '! -d ::1/128 '
-    routeExternal(route, loopback ? '' : except)
+    const except = planned.node.family === 4 ? '! -d 127.0.0.0/8 ' : '! -d ::1/128 '
+    planExternal(planned, loopback ? '' : except)
   } else {
-    for (const ip of addresses) if (loopback || !isLoopback(ip)) routeExternal(route, `-d ${ip} `)
+    for (const ip of addresses) if (loopback || !isLoopback(ip)) planExternal(planned, `-d ${ip} `)
   }
 }
 
-/** A socket of our own is what answers, so nothing stands in the way where the configuration covers loopback. */
-const servesLoopback = (node: NodeView): boolean => node.nodePorts.loopback
-
-function routeExternal(route: Route, to: string): void {
-  const { port, frontend, node } = route
+function planExternal(planned: FrontendRules, to: string): void {
+  const { port, frontend, node } = planned
   const { container, host } = frontend.kind === 'node-port' ? chains.nodePorts : chains.portals
   if (port.external !== 'reject') {
     if (port.external !== 'cluster') {
-      const pods = fromLocalPods(node.local)
-      if (pods !== undefined) redirect(route, container, `${pods} ${to}`, 'cluster')
-      redirect(route, container, `-m addrtype --src-type LOCAL ${to}`, 'cluster')
+      const pods = matchLocalPods(node.local)
+      if (pods !== undefined) redirect(planned, container, `${pods} ${to}`, 'cluster')
+      redirect(planned, container, `-m addrtype --src-type LOCAL ${to}`, 'cluster')
     }
-    if (port.external !== 'drop') redirect(route, container, to, port.external)
-    redirect(route, host, to, 'cluster')
+    if (port.external !== 'drop') redirect(planned, container, to, port.external)
+    redirect(planned, host, to, 'cluster')
   }
-  // A source outside the ranges is dropped though others are refused, so the ranges come first then.
-  if (port.external === 'reject' && frontend.allow.length > 0) admit(route, 'REJECT')
-  if (port.external === 'reject' || port.external === 'drop') refuse(route, to, port.external)
-  if (port.external !== 'reject' && frontend.allow.length > 0) admit(route, 'RETURN')
+  // A source outside the ranges is dropped even where all other sources are refused, so the ranges come first there.
+  if (port.external === 'reject' && frontend.allow.length > 0) restrictSources(planned, 'REJECT')
+  if (port.external === 'reject' || port.external === 'drop') refuse(planned, to, port.external)
+  if (port.external !== 'reject' && frontend.allow.length > 0) restrictSources(planned, 'RETURN')
 }
 
-function redirect({ port, frontend, lines, reaches }: Route, chain: string, where: string, reach: Reach): void {
+function redirect({ port, frontend, lines, reaches }: FrontendRules, chain: string, where: string, reach: Reach): void {
   reaches.add(reach)
-  lines.push(`-A ${chain} ${where}${match(port, frontend)} ${comment(port.name)} <${listenerId(port.id, reach)}>`)
+  lines.push(
+    `-A ${chain} ${where}${matchPort(port, frontend)} ${commentMatch(port.name)} <${listenerId(port.id, reach)}>`,
+  )
 }
 
-function refuse({ port, frontend, lines }: Route, to: string, verdict: 'reject' | 'drop'): void {
+function refuse({ port, frontend, lines }: FrontendRules, to: string, verdict: 'reject' | 'drop'): void {
   const lack = port.protocol === 'sctp' ? 'is not relayed' : `has no ${verdict === 'drop' ? 'local ' : ''}endpoints`
-  const why = comment(`${port.name} ${lack}`)
+  const why = commentMatch(`${port.name} ${lack}`)
   const local = frontend.kind === 'node-port' ? '-m addrtype --dst-type LOCAL ' : ''
-  const where = `${to}${local}${match(port, frontend)} ${why}`
-  // Else a node port of the same number would take what is for this address of the node.
+  const where = `${to}${local}${matchPort(port, frontend)} ${why}`
+  // Without these rules a node port of the same number would redirect what is for this address of the node.
   if (frontend.kind === 'external-ip' || frontend.kind === 'load-balancer') {
     lines.push(`-A ${chains.portals.container} ${where} -j ACCEPT`)
     if (verdict === 'reject') lines.push(`-A ${chains.portals.host} ${where} -j ACCEPT`)
@@ -137,11 +129,11 @@ function refuse({ port, frontend, lines }: Route, to: string, verdict: 'reject' 
   lines.push(`-A ${chains.filter} ${where} -j ${verdict.toUpperCase()}`)
 }
 
-/** By the destination that the client gave: redirected or not, it is remembered with the connection. */
-function admit({ port, frontend, lines }: Route, verdict: 'RETURN' | 'REJECT'): void {
+/** Matches the destination that the client used: connection tracking remembers it even if the packet was redirected. */
+function restrictSources({ port, frontend, lines }: FrontendRules, verdict: 'RETURN' | 'REJECT'): void {
   const original = `--ctorigdst ${frontend.ip} --ctorigdstport ${frontend.port}`
   const rule = (from: string, what: string) =>
-    `-A ${chains.filter} ${from}-p ${port.protocol} -m conntrack ${original} ${comment(`${port.name} source ranges`)} -j ${what}`
+    `-A ${chains.filter} ${from}-p ${port.protocol} -m conntrack ${original} ${commentMatch(`${port.name} source ranges`)} -j ${what}`
   const own = port.frontends.filter(({ kind }) => kind === 'load-balancer').map(({ ip }) => ip)
   for (const source of port.nodeAllowed ? [...frontend.allow, ...own] : frontend.allow) {
     lines.push(rule(`-s ${source} `, verdict))
@@ -149,21 +141,20 @@ function admit({ port, frontend, lines }: Route, verdict: 'RETURN' | 'REJECT'): 
   lines.push(rule('', 'DROP'))
 }
 
-/** Shared by all ports of a service: what is still for the cluster IP in the filter table was redirected for none of them. */
-function unusedPorts(port: ServicePort, ip: string): PortalRulesEntry {
-  const lines = [`-A ${chains.filter} -d ${ip} ${comment(`${port.service} has no such port`)} -j REJECT`]
+/** All ports of a service share this entry: a packet that still has the cluster IP in the filter table is for none of the ports. */
+function refuseUnusedPorts(port: ServicePort, ip: string): PortalRulesEntry {
+  const lines = [`-A ${chains.filter} -d ${ip} ${commentMatch(`${port.service} has no such port`)} -j REJECT`]
   return rulesEntry(`${lastOrders.unused}${ip}`, lines)
 }
 
-/** Undefined if pods cannot be told from others. */
-function fromLocalPods(detector: LocalDetector | undefined): string | undefined {
+/** Undefined if the node cannot tell its pods from other clients. */
+function matchLocalPods(detector: LocalDetector | undefined): string | undefined {
   if (detector === undefined) return undefined
   if (detector.kind === 'cidr') return `-s ${detector.cidr}`
   return detector.kind === 'interface' ? `-i ${detector.name}` : `-i ${detector.prefix}+`
 }
 
-const match = ({ protocol }: ServicePort, { port }: Frontend): string => `-p ${protocol} -m ${protocol} --dport ${port}`
-
-const comment = (text: string): string => `-m comment --comment "${text}"`
+const matchPort = ({ protocol }: ServicePort, { port }: Frontend): string =>
+  `-p ${protocol} -m ${protocol} --dport ${port}`
 
 const address = ({ ip, port }: Endpoint): string => hostPort(ip, port)

@@ -1,12 +1,12 @@
-// Services on addresses of this machine, through the real engine: without rights on loopback, and with recorded commands as on Windows.
+// Serves on addresses of this machine through the real engine: without rights on loopback, and as on Windows with recorded commands.
 
 import { once } from 'node:events'
 import { type AddressInfo, createConnection, createServer } from 'node:net'
 import type { NetworkInterfaceInfo } from 'node:os'
 import { afterEach, describe, expect, it } from 'vitest'
 import type { Backend, Held, Settings } from '../../../src/backend/backend.ts'
-import { onLoopback, userspaceUnprivileged } from '../../../src/backend/userspace/direct/unprivileged.ts'
-import { winuserspace } from '../../../src/backend/userspace/direct/windows.ts'
+import { placeOnLoopback, userspaceUnprivileged } from '../../../src/backend/userspace/direct/unprivileged.ts'
+import { userspaceOnWindows } from '../../../src/backend/userspace/direct/windows.ts'
 import { Engine } from '../../../src/engine/engine.ts'
 import { SyncJournal, type SyncReport } from '../../../src/engine/journal.ts'
 import { silentLogger } from '../../../src/lib/log.ts'
@@ -23,7 +23,7 @@ afterEach(async () => {
   for (const close of opened.splice(0).reverse()) await close()
 })
 
-/** Answers with its name; 127.0.0.2 is where pods live here. */
+/** A server that answers with its name. All pods have the address 127.0.0.2 here. */
 async function pod(name: string, ip = '127.0.0.2'): Promise<number> {
   const server = createServer((socket) => socket.end(name)).listen(0, ip)
   await once(server, 'listening')
@@ -31,7 +31,7 @@ async function pod(name: string, ip = '127.0.0.2'): Promise<number> {
   return (server.address() as AddressInfo).port
 }
 
-class Bench {
+class DirectHarness {
   readonly engine: Engine
   #report: SyncReport | undefined
   #next = () => {}
@@ -102,43 +102,46 @@ async function freePort(): Promise<number> {
 }
 
 describe('without rights', () => {
-  it('serves a node port on 127.0.0.1, and a cluster IP on the loopback address with the same last numbers', async () => {
-    const bench = new Bench(userspaceUnprivileged(settings))
-    await bench.start()
+  it('serves a node port on 127.0.0.1, and a cluster IP on the loopback address with the same last three numbers', async () => {
+    const harness = new DirectHarness(userspaceUnprivileged(settings))
+    await harness.start()
     const port = await pod('a')
     const nodePort = await freePort()
     const pods = slice([endpoint('127.0.0.2', 'here')], { port })
-    await bench.put(service({ type: 'NodePort', clusterIps: ['10.3.0.9'], ports: [tcp(8080, 'p80', nodePort)] }), pods)
+    await harness.put(
+      service({ type: 'NodePort', clusterIps: ['10.3.0.9'], ports: [tcp(8080, 'p80', nodePort)] }),
+      pods,
+    )
     expect(await ask(`127.0.0.1:${nodePort}`)).toBe('a')
     expect(await ask('127.3.0.9:8080')).toBe('a')
   })
 
-  it('moves ports that only root may bind, and leaves out what loopback has no place for', () => {
+  it('moves ports that only root may bind, and leaves out frontends that have no loopback address', () => {
     const frontend = (kind: Frontend['kind'], ip: string, port: number): Frontend => ({ kind, ip, port, allow: [] })
-    const at = (place: Frontend, firstFree: number) => onLoopback(firstFree)(place, 4)
+    const at = (place: Frontend, firstFree: number) => placeOnLoopback(firstFree)(place, 4)
     expect(at(frontend('cluster-ip', '10.96.0.80', 80), 1024)).toEqual({ host: '127.96.0.80', ports: [10_080] })
     expect(at(frontend('cluster-ip', '10.96.0.80', 80), 0)).toEqual({ host: '127.96.0.80', ports: [80] })
     expect(at(frontend('external-ip', '1.2.3.4', 80), 1024)).toBeUndefined()
     expect(at(frontend('cluster-ip', 'fd00::1', 80), 1024)).toBeUndefined()
   })
 
-  it('refuses without endpoints, serves again with them, and closes with the service', async () => {
-    const bench = new Bench(userspaceUnprivileged(settings))
-    await bench.start()
+  it('refuses without endpoints, serves again with endpoints, and closes when the service is deleted', async () => {
+    const harness = new DirectHarness(userspaceUnprivileged(settings))
+    await harness.start()
     const port = await pod('a')
     const record = service({ clusterIps: ['127.3.0.2'], ports: [tcp(8080)] })
-    await bench.put(record, slice([], { port }))
+    await harness.put(record, slice([], { port }))
     await expect(ask('127.3.0.2:8080')).rejects.toMatchObject({ code: 'ECONNREFUSED' })
-    await bench.put(record, slice([endpoint('127.0.0.2', 'here')], { port }))
+    await harness.put(record, slice([endpoint('127.0.0.2', 'here')], { port }))
     expect(await ask('127.3.0.2:8080')).toBe('a')
-    const { dropped } = await bench.change((store) => store.services.drop(record.key))
+    const { dropped } = await harness.change((store) => store.services.drop(record.key))
     expect(dropped).toBe(1)
     await expect(ask('127.3.0.2:8080')).rejects.toMatchObject({ code: 'ECONNREFUSED' })
   })
 
-  it('says which service cannot be served, and serves the others', async () => {
-    const bench = new Bench(userspaceUnprivileged(settings))
-    await bench.start()
+  it('reports which service cannot be served, and serves the others', async () => {
+    const harness = new DirectHarness(userspaceUnprivileged(settings))
+    await harness.start()
     const taken = createServer().listen(0, '127.0.0.1')
     await once(taken, 'listening')
     opened.push(() => taken.close())
@@ -146,17 +149,17 @@ describe('without rights', () => {
     const port = await pod('a')
     const pods = slice([endpoint('127.0.0.2', 'here')], { port })
     const record = service({ type: 'NodePort', clusterIps: ['127.3.0.3'], ports: [tcp(8080, 'p80', nodePort)] })
-    const { ok, refused } = await bench.put(record, pods)
+    const { ok, refused } = await harness.put(record, pods)
     expect(ok).toBe(true)
     expect(refused.map(({ service: name, id }) => [name, id])).toEqual([['ns1/svc1', `tcp *:${nodePort}`]])
     expect(await ask('127.3.0.3:8080')).toBe('a')
   })
 })
 
-describe('on Windows, by recorded commands', () => {
+describe('on Windows, with recorded commands', () => {
   const name = 'vEthernet (HNS Internal NIC)'
 
-  /** Addresses appear on the interface a look after netsh was asked for them. */
+  /** An address appears on the interface at the second look after netsh was asked for it. */
   function windows(present: readonly string[] = []) {
     const commands: string[] = []
     const addresses = new Map<string, string>(present.map((ip) => [ip, `${ip}/32`]))
@@ -179,49 +182,51 @@ describe('on Windows, by recorded commands', () => {
     return { machine, commands }
   }
 
-  it('adds each address once, listens on it, and takes it away with its last socket', async () => {
+  it('adds each address once, listens on it, and removes it with its last socket', async () => {
     const { machine, commands } = windows()
-    const bench = new Bench(winuserspace(settings, machine))
-    await bench.start()
+    const harness = new DirectHarness(userspaceOnWindows(settings, machine))
+    await harness.start()
     const port = await pod('w')
     const pods = (ports: readonly string[]) => ({
       ...slice([endpoint('127.0.0.2', 'here')]),
       ports: ports.map((portName) => ({ name: portName, protocol: 'tcp' as const, port })),
     })
     const two = service({ clusterIps: ['127.3.0.4'], ports: [tcp(8080, 'a'), tcp(8081, 'b')] })
-    await bench.put(two, pods(['a', 'b']))
+    await harness.put(two, pods(['a', 'b']))
     const add = `netsh interface ipv4 add address name=${name} address=127.3.0.4 mask=255.255.255.255 store=active`
     expect(commands).toEqual([add])
     expect(await ask('127.3.0.4:8080')).toBe('w')
     expect(await ask('127.3.0.4:8081')).toBe('w')
-    await bench.put({ ...two, ports: [tcp(8081, 'b')] }, pods(['b']))
+    await harness.put({ ...two, ports: [tcp(8081, 'b')] }, pods(['b']))
     expect(commands).toEqual([add])
-    await bench.change((store) => store.services.drop(two.key))
+    await harness.change((store) => store.services.drop(two.key))
     expect(commands).toEqual([add, `netsh interface ipv4 delete address name=${name} address=127.3.0.4`])
   })
 
-  it('takes over the address that a predecessor left, and leaves alone what others have', async () => {
+  it('takes over the address that an earlier process left', async () => {
     const { machine, commands } = windows(['127.3.0.5'])
-    const bench = new Bench(winuserspace(settings, machine))
-    await bench.start()
+    const harness = new DirectHarness(userspaceOnWindows(settings, machine))
+    await harness.start()
     const port = await pod('w')
     const record = service({ clusterIps: ['127.3.0.5'], ports: [tcp(8080)] })
-    await bench.put(record, slice([endpoint('127.0.0.2', 'here')], { port }))
+    await harness.put(record, slice([endpoint('127.0.0.2', 'here')], { port }))
     expect(await ask('127.3.0.5:8080')).toBe('w')
     expect(commands).toEqual([])
-    await bench.change((store) => store.services.drop(record.key))
+    await harness.change((store) => store.services.drop(record.key))
     expect(commands).toEqual([`netsh interface ipv4 delete address name=${name} address=127.3.0.5`])
   })
 
-  it('names the interface that is missing, and the variable that names another', async () => {
+  it('names the missing interface, and the variable that names another', async () => {
     const machine = { ...windows().machine, interfaces: () => ({}) }
-    await expect(winuserspace(settings, machine).families()).rejects.toThrow(/"vEthernet .*INTERFACE_TO_ADD_SERVICE_IP/)
+    await expect(userspaceOnWindows(settings, machine).families()).rejects.toThrow(
+      /"vEthernet .*INTERFACE_TO_ADD_SERVICE_IP/,
+    )
   })
 
-  it('turns away who is outside the source ranges', async () => {
+  it('turns away clients outside the source ranges', async () => {
     const { machine } = windows()
-    const bench = new Bench(winuserspace(settings, machine))
-    await bench.start()
+    const harness = new DirectHarness(userspaceOnWindows(settings, machine))
+    await harness.start()
     const port = await pod('w')
     const record = service({
       type: 'LoadBalancer',
@@ -230,7 +235,7 @@ describe('on Windows, by recorded commands', () => {
       sourceRanges: ['203.0.113.0/24'],
       ports: [tcp(8080)],
     })
-    await bench.put(record, slice([endpoint('127.0.0.2', 'here')], { port }))
+    await harness.put(record, slice([endpoint('127.0.0.2', 'here')], { port }))
     expect(await ask('127.3.0.6:8080')).toBe('w')
     await expect(ask('127.3.0.7:8080')).rejects.toMatchObject({ code: 'ECONNRESET' })
   })

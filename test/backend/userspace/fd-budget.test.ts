@@ -1,4 +1,4 @@
-// Too many clients, too few descriptors or ports: load is shed and counted, nothing crashes, and it is over when they are gone.
+// Too many clients, too few descriptors or ports: relays turn clients away and count them, nothing crashes, and service resumes afterwards.
 
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
@@ -27,7 +27,7 @@ async function echo(): Promise<string> {
   return `127.0.0.1:${(server.address() as AddressInfo).port}`
 }
 
-/** The line that comes back, or why none does. */
+/** Returns the line that comes back, or the reason why none does. */
 function say(port: number): Promise<{ readonly answer: string; readonly socket: Socket }> {
   const socket = createConnection({ host: '127.0.0.1', port })
   opened.push(() => socket.destroy())
@@ -39,7 +39,7 @@ function say(port: number): Promise<{ readonly answer: string; readonly socket: 
   })
 }
 
-async function starved(files: number, budget: string): Promise<{ child: ChildProcess; port: number }> {
+async function startStarved(files: number, budget: string): Promise<{ child: ChildProcess; port: number }> {
   const worker = join(import.meta.dirname, 'fd-budget.worker.ts')
   const command = `ulimit -n ${files}; exec "$0" --import tsx "$@"`
   const child = spawn('sh', ['-c', command, process.execPath, worker, await echo(), budget], {
@@ -57,8 +57,8 @@ async function figures(child: ChildProcess): Promise<{ shed: Record<string, numb
 }
 
 describe('too many open files', () => {
-  it('sheds what the budget does not allow, and serves again when others have gone', async () => {
-    const { child, port } = await starved(256 + 20, 'budget')
+  it('turns clients away beyond the budget, and serves again when other clients have gone', async () => {
+    const { child, port } = await startStarved(256 + 20, 'budget')
     const all = await Promise.all(Array.from({ length: 15 }, () => say(port)))
     const served = all.filter(({ answer }) => answer === 'hello')
     expect(served).toHaveLength(10)
@@ -68,8 +68,8 @@ describe('too many open files', () => {
     expect((await say(port)).answer).toBe('hello')
   })
 
-  it('survives even when the kernel has no more descriptors', async () => {
-    const { child, port } = await starved(64, 'none')
+  it('survives when the kernel itself has no more descriptors', async () => {
+    const { child, port } = await startStarved(64, 'none')
     const all = await Promise.all(Array.from({ length: 80 }, () => say(port)))
     expect(all.some(({ answer }) => answer === 'hello')).toBe(true)
     expect(all.some(({ answer }) => answer !== 'hello')).toBe(true)
@@ -79,7 +79,7 @@ describe('too many open files', () => {
     expect((await figures(child)).shed.files).toBeGreaterThan(0)
   })
 
-  it('knows the limit, and learns of a raised one', () => {
+  it('knows the limit, and notices when it is raised', () => {
     const file = join(tmpdir(), `sluice-limits-${process.pid}`)
     onTestFinished(() => rmSync(file, { force: true }))
     writeFileSync(
@@ -115,7 +115,7 @@ describe('proxy ports', () => {
     await expect(none).rejects.toThrow('all 2 ports of --proxy-port-range 3000-3001 are in use')
   })
 
-  it('are refused one by one; the others are served', async () => {
+  it('are refused for a single service; the others are served', async () => {
     const taken = createServer().listen(0, '127.0.0.1')
     await once(taken, 'listening')
     opened.push(() => taken.close())
@@ -131,12 +131,12 @@ describe('proxy ports', () => {
       listenerEntry(id, { protocol, endpoints: [], serving: [], affinitySeconds: 0 })
     const entries = [entry('a', 'tcp'), entry('b', 'udp'), entry('c', 'sctp')]
     const refused = await listeners.put(entries, { host: '127.0.0.1', avoid: () => false })
-    opened.push(() => listeners.drop(['b']))
+    opened.push(() => listeners.close(['b']))
     expect(refused.map(({ id, error }) => [id, error.code])).toEqual([
       ['a', 'no-proxy-port'],
       ['c', 'sctp'],
     ])
-    expect(listeners.opened('b')).toEqual({ protocol: 'udp', port })
+    expect(listeners.findOpened('b')).toEqual({ protocol: 'udp', port })
     expect(listeners.figures()).toMatchObject({ relay_listeners: 1, relay_listen_failures: 2 })
   })
 })

@@ -1,4 +1,4 @@
-// A relay in a process with few descriptors: listens, and tells on request what it has shed and whether it is still alive.
+// Runs a relay in a process with few descriptors, and reports on request how many clients it turned away.
 
 import { Balancer } from '../../../src/backend/relay/balancer.ts'
 import { relayTcp } from '../../../src/backend/relay/tcp.ts'

@@ -80,7 +80,7 @@ export class IpvsNetlink {
     return found
   }
 
-  /** Undefined if there is no such server. */
+  /** Undefined if the server does not exist. */
   async service(key: ServiceKey, wait: Wait): Promise<ServiceSeen | undefined> {
     const op = 'read a virtual server'
     const body = (writer: MessageWriter) => writeServiceKey(writer, command.getService, key)
@@ -100,7 +100,7 @@ export class IpvsNetlink {
     return found
   }
 
-  /** Empty if there is no such server. */
+  /** Empty if the server does not exist. */
   async destinations(key: ServiceKey, wait: Wait): Promise<readonly DestinationSeen[]> {
     const found: DestinationSeen[] = []
     const op = 'list destinations'

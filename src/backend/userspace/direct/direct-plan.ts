@@ -1,7 +1,7 @@
-// Services on addresses that this machine itself has, without any redirection: which sockets that takes. Pure.
+// Plans which sockets serve a service on addresses that this machine itself has, without any redirection. Pure.
 //
-// A socket that listens on the service's own address knows the client and the frontend, so it decides all that iptables decides
-// elsewhere. What cannot be served has no socket, and the system refuses its clients; nothing can be dropped silently here.
+// A socket that listens on the service's own address knows the client and the frontend, so it decides everything that iptables decides
+// elsewhere. A frontend that cannot be served has no socket, and the system refuses its clients; nothing can be dropped silently here.
 
 import { contains, type Family, hostPort, isLoopback, parseCidr } from '../../../lib/ip.ts'
 import type { Disposition, Endpoint, Frontend, NodeView, Protocol, ServicePort } from '../../../model/types.ts'
@@ -17,13 +17,13 @@ export interface DirectSocket {
   readonly host: string
   /** Tried in this order; 0: any. */
   readonly ports: readonly number[]
-  /** What people call the service port. */
+  /** The name of the service port, for messages. */
   readonly name: string
-  /** For clients of this node and its pods: `ip:port`. */
-  readonly near: readonly string[]
-  /** For all others; undefined: they are turned away. */
-  readonly far: readonly string[] | undefined
-  /** Where clients may come from; empty: everywhere. */
+  /** Endpoints for clients on this node and its pods: `ip:port`. */
+  readonly nodeEndpoints: readonly string[]
+  /** Endpoints for all other clients; undefined: they are turned away. */
+  readonly otherEndpoints: readonly string[] | undefined
+  /** Ranges that clients may come from; empty: all. */
   readonly allow: readonly string[]
   /** CIDR of this node's pods; '' if unknown. */
   readonly pods: string
@@ -31,76 +31,77 @@ export interface DirectSocket {
   readonly affinitySeconds: number
 }
 
-/** Where a frontend is listened on; none: nowhere. */
-export type ListenPlace = (
-  frontend: Frontend,
-  family: Family,
-) => { readonly host: string; readonly ports: readonly number[] } | undefined
+/** The address and the ports on which a frontend is served. */
+export interface DirectPlace {
+  readonly host: string
+  readonly ports: readonly number[]
+}
 
-/** Every address of the service, as it is: for machines that are given these addresses. */
-export const serviceAddress: ListenPlace = ({ kind, ip, port }, family) => ({
-  host: kind === 'node-port' ? (family === 4 ? '0.0.0.0' : '::') : ip,
-  ports: [port],
-})
+/** Chooses the place of a frontend; undefined: the frontend is not served. */
+export type DirectPlacement = (frontend: Frontend, family: Family) => DirectPlace | undefined
+
+/** Serves every frontend on its own address, for machines that get these addresses. */
+export const placeOnServiceAddress: DirectPlacement = ({ kind, ip, port }, family) => {
+  const any = family === 4 ? '0.0.0.0' : '::'
+  return { host: kind === 'node-port' ? any : ip, ports: [port] }
+}
 
 export const planDirect =
-  (where: ListenPlace) =>
+  (placement: DirectPlacement) =>
   (port: ServicePort, node: NodeView): readonly DirectEntry[] => {
     const entries: DirectEntry[] = []
     for (const frontend of port.frontends) {
-      const place = where(frontend, node.family)
+      const place = placement(frontend, node.family)
       const policy = frontend.kind === 'cluster-ip' ? port.internal : port.external
       if (place === undefined || policy === 'reject') continue
-      const socket = socketFor({ port, node, frontend, policy, ...place })
+      const socket = planSocket({ port, node, frontend, policy, place })
       if (socket !== undefined) entries.push(directEntry(frontend, socket))
     }
     return entries
   }
 
-interface Choice {
+interface SocketRequest {
   readonly port: ServicePort
   readonly node: NodeView
   readonly frontend: Frontend
   readonly policy: Exclude<Disposition, 'reject'>
-  readonly host: string
-  readonly ports: readonly number[]
+  readonly place: DirectPlace
 }
 
-function socketFor({ port, node, frontend, policy, host, ports }: Choice): DirectSocket | undefined {
-  const internal = frontend.kind === 'cluster-ip'
-  if (internal && policy === 'drop') return undefined
-  const far = policy === 'drop' ? undefined : port[policy].map(address)
+function planSocket({ port, node, frontend, policy, place }: SocketRequest): DirectSocket | undefined {
+  const isInternal = frontend.kind === 'cluster-ip'
+  if (isInternal && policy === 'drop') return undefined
+  const otherEndpoints = policy === 'drop' ? undefined : port[policy].map(formatEndpoint)
   return {
     protocol: port.protocol,
-    host,
-    ports,
+    ...place,
     name: port.name,
-    near: internal ? (far ?? []) : port.cluster.map(address),
-    far,
+    nodeEndpoints: isInternal ? (otherEndpoints ?? []) : port.cluster.map(formatEndpoint),
+    otherEndpoints,
     allow: frontend.allow,
     pods: node.local?.kind === 'cidr' ? node.local.cidr : '',
-    serving: port.serving.map(address),
+    serving: port.serving.map(formatEndpoint),
     affinitySeconds: port.affinitySeconds,
   }
 }
 
-/** By its address: when one service takes it over from another, the socket stays. */
+/** The id is the address, so the socket stays open when another service gets the address. */
 function directEntry({ kind, ip, port }: Frontend, socket: DirectSocket): DirectEntry {
   const id = `${socket.protocol} ${kind === 'node-port' ? `*:${port}` : hostPort(ip, port)}`
   return { kind: 'socket', id, digest: JSON.stringify(socket), socket }
 }
 
-const address = ({ ip, port }: Endpoint): string => hostPort(ip, port)
+const formatEndpoint = ({ ip, port }: Endpoint): string => hostPort(ip, port)
 
-/** Does a client count as being on this node? */
-export function isNear(client: string, pods: string, own: ReadonlySet<string>): boolean {
-  return isLoopback(client) || own.has(client) || inside(pods, client)
+/** True if the client counts as being on this node: `own` are the addresses of the node. */
+export function isOnNode(client: string, pods: string, own: ReadonlySet<string>): boolean {
+  return isLoopback(client) || own.has(client) || isInside(pods, client)
 }
 
-export const admits = (client: string, allow: readonly string[]): boolean =>
-  allow.length === 0 || allow.some((range) => inside(range, client))
+export const isAllowed = (client: string, allow: readonly string[]): boolean =>
+  allow.length === 0 || allow.some((range) => isInside(range, client))
 
-function inside(cidr: string, ip: string): boolean {
+function isInside(cidr: string, ip: string): boolean {
   const parsed = cidr === '' ? undefined : parseCidr(cidr)
   return parsed !== undefined && contains(parsed, ip)
 }

@@ -1,17 +1,17 @@
-// Listens on services' own addresses: the target of userspace mode where nothing redirects to it. Needs no rights by itself.
+// The target of userspace mode where nothing redirects traffic: listens on the services' own addresses. Needs no rights by itself.
 
-import { networkInterfaces } from 'node:os'
 import { ProxyError } from '../../../lib/errors.ts'
-import { canonicalIp, hostPort } from '../../../lib/ip.ts'
+import { hostPort } from '../../../lib/ip.ts'
 import type { Applied, Changes, Held, OpenContext, RefusedEntry, Target } from '../../backend.ts'
 import { Balancer } from '../../relay/balancer.ts'
 import type { DescriptorBudget, Relay, RelayOptions, ShedReason } from '../../relay/relay.ts'
 import { relayTcp } from '../../relay/tcp.ts'
 import { relayUdp } from '../../relay/udp.ts'
-import { asProxyError } from '../relay-listeners.ts'
-import { admits, type DirectEntry, type DirectSocket, isNear } from './direct-plan.ts'
+import { listOwnAddresses } from '../listen-address.ts'
+import { toListenError } from '../relay-listeners.ts'
+import { type DirectEntry, type DirectSocket, isAllowed, isOnNode } from './direct-plan.ts'
 
-/** Gives this machine the address of a service, and takes it away again. */
+/** Adds the address of a service to this machine, and removes it again. */
 export interface AddressHolder {
   ensure(ip: string, signal: AbortSignal): Promise<void>
   release(ip: string): Promise<void>
@@ -21,24 +21,24 @@ export interface DirectTargetOptions {
   readonly context: OpenContext
   readonly udpIdleMs: number
   readonly budget: DescriptorBudget
-  /** Undefined: only addresses that are there. */
+  /** Absent: services are served only on addresses that this machine has. */
   readonly addresses?: AddressHolder
 }
 
-interface Open {
+interface OpenSocket {
   readonly relay: Relay
   readonly host: string
-  readonly near: Balancer
-  readonly far: Balancer
+  readonly nodeBalancer: Balancer
+  readonly otherBalancer: Balancer
   socket: DirectSocket
   digest: string
 }
 
 export class DirectTarget implements Target<DirectEntry> {
   readonly #options: DirectTargetOptions
-  readonly #open = new Map<string, Open>()
+  readonly #open = new Map<string, OpenSocket>()
   readonly #shed: Record<ShedReason, number> = { files: 0, dial: 0, ports: 0, flows: 0 }
-  #own: ReadonlySet<string> = new Set()
+  #ownAddresses: ReadonlySet<string> = new Set()
 
   constructor(options: DirectTargetOptions) {
     this.#options = options
@@ -49,7 +49,7 @@ export class DirectTarget implements Target<DirectEntry> {
   }
 
   async apply({ put, drop }: Changes<DirectEntry>, signal: AbortSignal): Promise<Applied> {
-    this.#own = ownAddresses()
+    this.#ownAddresses = new Set(listOwnAddresses())
     for (const { id } of drop) await this.#close(id)
     const refused: RefusedEntry[] = []
     for (const entry of put) {
@@ -57,13 +57,13 @@ export class DirectTarget implements Target<DirectEntry> {
         await this.#put(entry, signal)
       } catch (error) {
         signal.throwIfAborted()
-        refused.push({ id: entry.id, error: asProxyError(error) })
+        refused.push({ id: entry.id, error: toListenError(error) })
       }
     }
     return { refused, figures: this.#figures() }
   }
 
-  /** Nobody else can have our sockets. */
+  /** No other process can change our sockets. */
   drifted(): boolean {
     return false
   }
@@ -82,24 +82,26 @@ export class DirectTarget implements Target<DirectEntry> {
     open ??= await this.#listen(id, socket, signal)
     open.socket = socket
     open.digest = digest
-    open.near.update(socket.near, socket.affinitySeconds)
-    open.far.update(socket.far ?? [], socket.affinitySeconds)
-    open.relay.keepOnly(new Set([...socket.near, ...(socket.far ?? []), ...socket.serving]))
+    const { nodeEndpoints, otherEndpoints = [], serving, affinitySeconds } = socket
+    open.nodeBalancer.update(nodeEndpoints, affinitySeconds)
+    open.otherBalancer.update(otherEndpoints, affinitySeconds)
+    open.relay.keepOnly(new Set([...nodeEndpoints, ...otherEndpoints, ...serving]))
   }
 
-  async #listen(id: string, socket: DirectSocket, signal: AbortSignal): Promise<Open> {
+  async #listen(id: string, socket: DirectSocket, signal: AbortSignal): Promise<OpenSocket> {
     const { context, addresses } = this.#options
     if (socket.protocol === 'sctp') {
       throw new ProxyError('sctp', 'SCTP cannot be relayed in userspace mode: use another mode')
     }
     await addresses?.ensure(socket.host, signal)
-    const balancer = () => new Balancer(Math.random, () => context.clock.monotonic())
-    const parts = { near: balancer(), far: balancer(), host: socket.host, socket, digest: '' }
+    const createBalancer = () => new Balancer(Math.random, () => context.clock.monotonic())
+    const balancers = { nodeBalancer: createBalancer(), otherBalancer: createBalancer() }
+    const parts = { ...balancers, host: socket.host, socket, digest: '' }
     try {
-      const open: Open = { ...parts, relay: await this.#relay(id, socket, parts) }
+      const open: OpenSocket = { ...parts, relay: await this.#openRelay(id, parts) }
       this.#open.set(id, open)
       const address = hostPort(socket.host, open.relay.port)
-      context.log.info('listening', { service: socket.name, address, protocol: socket.protocol })
+      context.log.info('Listening', { service: socket.name, address, protocol: socket.protocol })
       return open
     } catch (error) {
       await this.#release(socket.host)
@@ -107,20 +109,11 @@ export class DirectTarget implements Target<DirectEntry> {
     }
   }
 
-  async #relay(id: string, { protocol, ports }: DirectSocket, parts: Omit<Open, 'relay'>): Promise<Relay> {
-    const { context, budget, udpIdleMs: idleMs } = this.#options
-    const current = () => this.#open.get(id)?.socket ?? parts.socket
-    const near = (client: string) => isNear(client, current().pods, this.#own)
-    const options: Omit<RelayOptions, 'port'> = {
-      host: parts.host,
-      balancer: (client) => (near(client) ? parts.near : parts.far),
-      admits: (client) => admits(client, current().allow) && (current().far !== undefined || near(client)),
-      log: context.log,
-      budget,
-      onShed: (why) => {
-        this.#shed[why]++
-      },
-    }
+  /** Tries the ports in turn. */
+  async #openRelay(id: string, parts: Omit<OpenSocket, 'relay'>): Promise<Relay> {
+    const { protocol, ports, name } = parts.socket
+    const { udpIdleMs: idleMs } = this.#options
+    const options = this.#relayOptions(id, parts)
     for (const [i, port] of ports.entries()) {
       try {
         return await (protocol === 'udp' ? relayUdp({ ...options, port, idleMs }) : relayTcp({ ...options, port }))
@@ -128,7 +121,24 @@ export class DirectTarget implements Target<DirectEntry> {
         if (i === ports.length - 1) throw error
       }
     }
-    throw new ProxyError('listen', `${parts.socket.name} has no port to listen on`)
+    throw new ProxyError('listen', `${name} has no port to listen on`)
+  }
+
+  #relayOptions(id: string, parts: Omit<OpenSocket, 'relay'>): Omit<RelayOptions, 'port'> {
+    const { context, budget } = this.#options
+    const current = () => this.#open.get(id)?.socket ?? parts.socket
+    const isNodeClient = (client: string) => isOnNode(client, current().pods, this.#ownAddresses)
+    return {
+      host: parts.host,
+      balancer: (client) => (isNodeClient(client) ? parts.nodeBalancer : parts.otherBalancer),
+      admits: (client) =>
+        isAllowed(client, current().allow) && (current().otherEndpoints !== undefined || isNodeClient(client)),
+      log: context.log,
+      budget,
+      onShed: (why) => {
+        this.#shed[why]++
+      },
+    }
   }
 
   async #close(id: string): Promise<void> {
@@ -139,6 +149,7 @@ export class DirectTarget implements Target<DirectEntry> {
     await this.#release(open.host)
   }
 
+  /** Releases the address when its last socket is closed. */
   async #release(host: string): Promise<void> {
     if ([...this.#open.values()].some((open) => open.host === host)) return
     await this.#options.addresses?.release(host)
@@ -155,9 +166,4 @@ export class DirectTarget implements Target<DirectEntry> {
       ...Object.fromEntries(shed),
     }
   }
-}
-
-export function ownAddresses(): ReadonlySet<string> {
-  const all = Object.values(networkInterfaces()).flatMap((addresses) => addresses ?? [])
-  return new Set(all.flatMap(({ address }) => canonicalIp(address) ?? []))
 }

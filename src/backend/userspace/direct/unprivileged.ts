@@ -1,4 +1,4 @@
-// Userspace mode without any rights, for `sluice up` on a workstation: services on loopback addresses, no iptables, no root.
+// Userspace mode without any rights, for `sluice up` on a workstation: serves on loopback addresses, without iptables and without root.
 //
 // Node ports answer on 127.0.0.1. A cluster IP answers on the loopback address with the same last three numbers: 10.96.0.80 is
 // 127.96.0.80. Ports that only root may bind move up by 10000.
@@ -6,16 +6,17 @@
 import { readSysctl } from '../../../sys/sysctl.ts'
 import type { Backend, Settings } from '../../backend.ts'
 import { FdBudget } from '../fd-budget.ts'
-import { type DirectEntry, type ListenPlace, planDirect } from './direct-plan.ts'
+import { type DirectEntry, type DirectPlacement, planDirect } from './direct-plan.ts'
 import { DirectTarget } from './direct-target.ts'
 
-const movedUp = 10_000
+/** Added to the number of a port that only root may bind. */
+const portOffset = 10_000
 
-/** `firstFree`: the lowest port that everybody may bind. */
-export const onLoopback =
-  (firstFree: number): ListenPlace =>
+/** `firstFree`: the lowest port that every user may bind. */
+export const placeOnLoopback =
+  (firstFree: number): DirectPlacement =>
   ({ kind, ip, port: wanted }) => {
-    const ports = [wanted < firstFree ? wanted + movedUp : wanted]
+    const ports = [wanted < firstFree ? wanted + portOffset : wanted]
     if (kind === 'node-port') return { host: '127.0.0.1', ports }
     const numbers = ip.split('.')
     return kind === 'cluster-ip' && numbers.length === 4
@@ -23,6 +24,7 @@ export const onLoopback =
       : undefined
   }
 
+/** The lowest port that every user may bind. */
 export const firstFreePort = (): number => Number(readSysctl('net/ipv4/ip_unprivileged_port_start') ?? 1024)
 
 export function userspaceUnprivileged(settings: Pick<Settings, 'userspace'>): Backend<DirectEntry> {
@@ -35,7 +37,7 @@ export function userspaceUnprivileged(settings: Pick<Settings, 'userspace'>): Ba
     families: async () => [4],
     prepare: async () => {},
     base: () => [],
-    plan: planDirect(onLoopback(firstFreePort())),
+    plan: planDirect(placeOnLoopback(firstFreePort())),
     open: async (context) => new DirectTarget({ context, udpIdleMs, budget }),
   }
 }

@@ -8,7 +8,7 @@ import { setName } from '../set-definitions.ts'
 import type { DeviceAddresses } from './device-addresses.ts'
 import type { Ipsets } from './ipsets.ts'
 
-export class ServiceAddresses {
+export class BoundAddresses {
   readonly #device: DeviceAddresses
   readonly #ipsets: Ipsets
   readonly #set: string
