@@ -19,8 +19,6 @@ export type ErrorCode =
   | 'exec'
   | 'expired'
   | 'forbidden'
-  | 'garbage'
-  | 'ignored'
   | 'invalid'
   | 'ipset'
   | 'iptables-cleanup'
@@ -34,6 +32,7 @@ export type ErrorCode =
   | 'ipvs-scheduler'
   | 'line-too-long'
   | 'listen'
+  | 'malformed-event'
   | 'manifests'
   | 'method-not-allowed'
   | 'migrate'
@@ -69,6 +68,7 @@ export type ErrorCode =
   | 'unauthorized'
   | 'unavailable'
   | 'usage'
+  | 'watch-list-ignored'
 
 export interface ErrorDetail {
   readonly cause?: unknown

@@ -1,7 +1,8 @@
 // The scenario corpus against the model alone: decode, resolve, trace, and compare with what the files say.
 
 import { describe, expect, it } from 'vitest'
-import { decodeEndpointSlice, decodeService } from '../../src/kube/reflect/objects.ts'
+import { decodeEndpointSlice } from '../../src/kube/reflect/decode-endpoint-slice.ts'
+import { decodeService } from '../../src/kube/reflect/decode-service.ts'
 import { manifestKey } from '../scenarios/format.ts'
 import { loadScenarios, loadScenarioText } from '../scenarios/load.ts'
 import { ipv4Twin, ipv6Twin } from '../scenarios/twins.ts'

@@ -3,7 +3,8 @@
 
 import type { Inputs } from '../../http/admin.ts'
 import type { Objects } from '../../inspect/dry-run.ts'
-import { decodeEndpointSlice, decodeService } from '../../kube/reflect/objects.ts'
+import { decodeEndpointSlice } from '../../kube/reflect/decode-endpoint-slice.ts'
+import { decodeService } from '../../kube/reflect/decode-service.ts'
 import { type Family, familyName, familyOf } from '../../lib/ip.ts'
 import type { ServiceRecord, SliceRecord } from '../../model/types.ts'
 import { type ChangedObject, keyOf, type ManifestJson, metadataOf, withNamespace } from './change-file.ts'

@@ -1,28 +1,28 @@
-// What a sink has been given of one kind, so that it is told each change once, and after a relist exactly the difference.
+// Filters what a reflector reads, so that the sink gets each change once, and after a new snapshot exactly the difference.
 
 import type { Steps } from '../../lib/yielding.ts'
 import type { Problem } from '../../model/types.ts'
-import { asObject, type DecodedRecord } from './fields.ts'
+import { asObject, type DecodedRecord, stringAt } from './fields.ts'
 
 export interface RecordSink<R> {
   put(key: string, record: R): void
   drop(key: string): void
-  /** Once: everything that was there at the start has been put. */
+  /** Called once, when every object of the first snapshot has been put. */
   synced(): void
   problem(problem: Problem): void
 }
 
-/** A resourceVersion; as a number where possible, since there is one per object for as long as we run. */
+/** A resourceVersion. It is a number where possible, since memory holds one per object for as long as the process runs. */
 type Version = string | number
 
-/** Objects between two places where a walk may be interrupted. */
-const stride = 100
+/** Objects between two points where the comparison may be interrupted. */
+const objectsPerStep = 100
 
 export class ChangeFilter<R> {
   readonly #decode: (json: unknown) => DecodedRecord<R>
   readonly #sink: RecordSink<R>
   readonly #delivered = new Map<string, Version>()
-  /** Objects that gave no record but problems: they are reported once per version, not once per relist. */
+  /** Objects that gave no record but problems. They are reported once per version, not once per snapshot. */
   readonly #refused = new Map<string, Version>()
   #seen: Set<string> | undefined
 
@@ -35,21 +35,21 @@ export class ChangeFilter<R> {
     return this.#delivered.size
   }
 
-  /** A snapshot begins; one that was not finished is forgotten, what it delivered is not. */
-  begin(): void {
-    // Of the first one nothing can be gone at its end.
+  /** Begins a snapshot. Objects that an unfinished snapshot delivered stay. */
+  beginSnapshot(): void {
+    // The first snapshot cannot reveal deletions.
     this.#seen = this.#delivered.size + this.#refused.size === 0 ? undefined : new Set()
   }
 
-  /** The snapshot is complete: what it did not show is gone. */
-  *committing(): Steps<void> {
+  /** Completes the snapshot: drops every object that it did not contain. */
+  *commitSnapshot(): Steps<void> {
     const seen = this.#seen
     this.#seen = undefined
     if (seen === undefined) return
     for (const key of this.#refused.keys()) if (!seen.has(key)) this.#refused.delete(key)
     let compared = 0
     for (const key of this.#delivered.keys()) {
-      if (++compared % stride === 0) yield
+      if (++compared % objectsPerStep === 0) yield
       if (!seen.has(key)) this.#drop(key)
     }
   }
@@ -82,12 +82,12 @@ export class ChangeFilter<R> {
 }
 
 function identify(json: unknown): { key: string; version: Version } {
-  const metadata = asObject(asObject(json)?.metadata) ?? {}
-  const text = (name: string) => (typeof metadata[name] === 'string' ? (metadata[name] as string) : '')
-  const namespace = text('namespace')
-  const version = text('resourceVersion')
+  const metadata = asObject(asObject(json)?.metadata)
+  const name = stringAt(metadata, 'name')
+  const namespace = stringAt(metadata, 'namespace')
+  const version = stringAt(metadata, 'resourceVersion')
   return {
-    key: namespace === '' ? text('name') : `${namespace}/${text('name')}`,
+    key: namespace === '' ? name : `${namespace}/${name}`,
     version: /^[1-9]\d{0,14}$/.test(version) ? Number(version) : version,
   }
 }

@@ -1,4 +1,4 @@
-// Tolerant reading of JSON fields: what has the wrong type is reported by object and field, and read as absent.
+// Reads fields of JSON objects tolerantly: a field of the wrong type is reported by object and path, and read as absent. Pure.
 
 import { canonicalIp } from '../../lib/ip.ts'
 import type { Problem } from '../../model/types.ts'
@@ -6,39 +6,45 @@ import type { Problem } from '../../model/types.ts'
 export type JsonObject = Readonly<Record<string, unknown>>
 
 /** Shared by all records: most lists of most objects are empty. */
-export const nothing: readonly never[] = Object.freeze([])
-/** A list that was filled by push has room for sixteen more; a record keeps one that fits. */
-export const fitted = <T>(list: readonly T[]): readonly T[] => (list.length === 0 ? nothing : list.slice())
+export const emptyList: readonly never[] = Object.freeze([])
+/** Copies a list to its exact size: a list that was filled by push has room for sixteen more elements, and a record keeps it for long. */
+export const fitted = <T>(list: readonly T[]): readonly T[] => (list.length === 0 ? emptyList : list.slice())
 
 const emptyObject: JsonObject = Object.freeze({})
 
-/** One broken object must not fill the log: the first of its problems are named, the rest are counted. */
-const namedProblems = 20
+/** Problems of one object that are reported one by one; the rest are counted, so that one broken object does not fill the log. */
+const maxProblems = 20
 
 export const asObject = (value: unknown): JsonObject | undefined =>
   typeof value === 'object' && value !== null && !Array.isArray(value) ? (value as JsonObject) : undefined
 
-/** A value as people see it in a message. */
+/** Returns a string field, or '' if the field is absent or has another type. */
+export function stringAt(from: JsonObject | undefined, name: string): string {
+  const value = from?.[name]
+  return typeof value === 'string' ? value : ''
+}
+
+/** Formats a value for a message. */
 export function show(value: unknown): string {
   const text = JSON.stringify(value) ?? String(value)
   return text.length <= 80 ? text : `${text.slice(0, 77)}...`
 }
 
 export interface DecodedRecord<R> {
-  /** `namespace/name`, or `name` if the kind has no namespace; '' if the object does not say. */
+  /** `namespace/name`, or `name` if the kind has no namespace; '' if the object has no valid name. */
   readonly key: string
-  /** undefined: to be ignored, and dropped if it was there. */
+  /** Undefined if the object is ignored; an earlier record of it is dropped. */
   readonly record: R | undefined
   readonly problems: readonly Problem[]
 }
 
-/** What is read out of one object; collects what is wrong with it. Paths are only spelled out when something is wrong. */
+/** Reads fields of one object and collects its problems. Paths are built only when there is a problem. */
 export class FieldReader {
   readonly kind: string
   readonly object: string
   readonly uid: string
   #problems: Problem[] | undefined
-  #unnamed = 0
+  #unlisted = 0
 
   constructor(kind: string, object: string, uid: string) {
     this.kind = kind
@@ -48,15 +54,15 @@ export class FieldReader {
 
   problem(field: string, message: string): void {
     this.#problems ??= []
-    if (this.#problems.length >= namedProblems) this.#unnamed++
+    if (this.#problems.length >= maxProblems) this.#unlisted++
     else this.#problems.push({ kind: this.kind, object: this.object, uid: this.uid, field, message })
   }
 
   problems(): readonly Problem[] {
-    if (this.#problems === undefined) return nothing
-    if (this.#unnamed === 0) return this.#problems
+    if (this.#problems === undefined) return emptyList
+    if (this.#unlisted === 0) return this.#problems
     const { kind, object, uid } = this
-    return [...this.#problems, { kind, object, uid, field: '', message: `and ${this.#unnamed} more problems` }]
+    return [...this.#problems, { kind, object, uid, field: '', message: `and ${this.#unlisted} more problems` }]
   }
 
   text(from: JsonObject, name: string, at: string): string | undefined {
@@ -73,14 +79,14 @@ export class FieldReader {
 
   integer(from: JsonObject, name: string, at: string): number | undefined {
     const value = from[name]
-    if (Number.isSafeInteger(value)) return value as number
+    if (typeof value === 'number' && Number.isSafeInteger(value)) return value
     return this.#absent(value, 'a whole number', at, name)
   }
 
   list(from: JsonObject, name: string, at: string): readonly unknown[] {
     const value = from[name]
     if (Array.isArray(value)) return value
-    return this.#absent(value, 'a list', at, name) ?? nothing
+    return this.#absent(value, 'a list', at, name) ?? emptyList
   }
 
   child(from: JsonObject, name: string, at: string): JsonObject {
@@ -89,7 +95,7 @@ export class FieldReader {
     return this.#absent(from[name], 'an object', at, name) ?? emptyObject
   }
 
-  /** The objects of a list; an element of another type is reported and left out. */
+  /** Yields the objects of a list with their index. An element of another type is reported and skipped. */
   *children(from: JsonObject, name: string, at: string): Generator<[number, JsonObject]> {
     const values = this.list(from, name, at)
     for (let i = 0; i < values.length; i++) {
@@ -99,7 +105,7 @@ export class FieldReader {
     }
   }
 
-  /** The strings of a list; an element of another type is reported and left out. */
+  /** Yields the strings of a list with their index. An element of another type is reported and skipped. */
   *texts(from: JsonObject, name: string, at: string): Generator<[number, string]> {
     const values = this.list(from, name, at)
     for (let i = 0; i < values.length; i++) {
@@ -117,50 +123,58 @@ export class FieldReader {
 
 export const join = (at: string, name: string): string => (at === '' ? name : `${at}.${name}`)
 
-export interface OpenedObject {
+/** An API object whose identity is known, and the reader for the rest of it. */
+export interface IdentifiedObject {
   readonly key: string
-  readonly reading: FieldReader
+  readonly reader: FieldReader
   readonly object: JsonObject
   readonly metadata: JsonObject
 }
 
-/** Names reach rules and comments, so nothing else than what the API server allows may be in them. */
+/** Names reach rules and comments, so that only characters that the API server allows may be in them. */
 const nameForm = /^[A-Za-z0-9](?:[-A-Za-z0-9._]{0,251}[A-Za-z0-9])?$/
 
-export const wellNamed = (name: string): boolean => nameForm.test(name)
+export const isObjectName = (name: string): boolean => nameForm.test(name)
 
-/** The object with its identity; a finished answer if it has none. */
-export function openObject(kind: string, json: unknown, namespaced: boolean): OpenedObject | DecodedRecord<never> {
+/** Reads the identity of an object. If the object has none, returns the final result of decoding it. */
+export function identifyObject(
+  kind: string,
+  json: unknown,
+  scope: 'namespaced' | 'cluster',
+): IdentifiedObject | DecodedRecord<never> {
   const object = asObject(json)
   const metadata = asObject(object?.metadata)
-  const part = (name: string) => (typeof metadata?.[name] === 'string' ? (metadata[name] as string) : '')
-  const namespace = namespaced ? part('namespace') : ''
-  const key = namespaced ? `${namespace}/${part('name')}` : part('name')
-  const reading = new FieldReader(kind, part('name') === '' ? `${namespace}/(no name)` : key, part('uid'))
-  if (object === undefined) reading.problem('', `must be an object, is ${show(json)}`)
-  else if (metadata === undefined) reading.problem('metadata', 'is missing')
+  const name = stringAt(metadata, 'name')
+  const namespace = scope === 'namespaced' ? stringAt(metadata, 'namespace') : ''
+  const key = scope === 'namespaced' ? `${namespace}/${name}` : name
+  const reader = new FieldReader(kind, name === '' ? `${namespace}/(no name)` : key, stringAt(metadata, 'uid'))
+  if (object === undefined) reader.problem('', `must be an object, is ${show(json)}`)
+  else if (metadata === undefined) reader.problem('metadata', 'is missing')
   else {
-    for (const name of namespaced ? ['namespace', 'name'] : ['name']) {
-      if (!wellNamed(part(name))) reading.problem(`metadata.${name}`, `is no valid name: ${show(metadata[name])}`)
-    }
-    if (reading.problems().length === 0) return { key, reading, object, metadata }
+    if (scope === 'namespaced' && !isObjectName(namespace)) reportName(reader, metadata, 'namespace')
+    if (!isObjectName(name)) reportName(reader, metadata, 'name')
+    if (reader.problems().length === 0) return { key, reader, object, metadata }
   }
-  return { key: '', record: undefined, problems: reading.problems() }
+  return { key: '', record: undefined, problems: reader.problems() }
 }
 
-/** Unix ms; 0 if absent or unreadable. Fractions may be longer than milliseconds. */
-export function readTime(reading: FieldReader, from: JsonObject, name: string, at: string): number {
-  const text = reading.text(from, name, at) ?? ''
+function reportName(reader: FieldReader, metadata: JsonObject, field: string): void {
+  reader.problem(`metadata.${field}`, `is not a valid name: ${show(metadata[field])}`)
+}
+
+/** Returns Unix ms, or 0 if the time is absent or not valid. Fractions may have more digits than milliseconds. */
+export function readTime(reader: FieldReader, from: JsonObject, name: string, at: string): number {
+  const text = reader.text(from, name, at) ?? ''
   if (text === '') return 0
   const form = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)$/
   const time = form.test(text) ? Date.parse(text) : Number.NaN
   if (!Number.isNaN(time)) return time
-  reading.problem(join(at, name), `is no RFC 3339 time: ${show(text)}`)
+  reader.problem(join(at, name), `is not a valid RFC 3339 time: ${show(text)}`)
   return 0
 }
 
-export function readIp(reading: FieldReader, text: string, field: string): string | undefined {
+export function readIp(reader: FieldReader, text: string, field: string): string | undefined {
   const ip = canonicalIp(text)
-  if (ip === undefined) reading.problem(field, `is no IP address: ${show(text)}`)
+  if (ip === undefined) reader.problem(field, `is not a valid IP address: ${show(text)}`)
   return ip
 }

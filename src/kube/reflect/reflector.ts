@@ -1,27 +1,29 @@
-// Keeps one kind of object in step with the API server: a snapshot by WatchList or by paged list, then a watch, for ever.
+// Keeps one kind of object in step with the API server: a snapshot by WatchList or by a paged list, then a watch, for ever.
 //
 // Goals, in this order:
-//  1. No change is lost. The watch goes on exactly where it stopped (#version); when that is not possible, a new
-//     snapshot is taken. Half a line at the end of a connection is dropped, since the next watch repeats its event.
-//  2. No change is told twice. Deliveries knows each object's version, so a snapshot tells only the difference.
-//  3. Nothing is held that is not needed: objects become records one by one, and neither JSON nor lists are kept.
+//  1. No change is lost. The watch continues exactly where it stopped (#version); when that is not possible, a new snapshot is read. Half a
+//     line at the end of a connection is dropped, since the next watch repeats its event.
+//  2. No change is delivered twice. ChangeFilter knows the version of each object, so that a snapshot delivers only the difference.
+//  3. Memory holds only what is needed: objects become records one by one, and neither JSON nor lists are kept.
 //  4. The event loop is never held for long: WatchList comes line by line, lists come in pages.
-//  5. The server is spared: jittered back-off, Retry-After, bookmarks, long watches with random ends.
-//  6. A silent connection is not trusted longer than the server was asked to keep it open.
+//  5. The load on the server stays low: jittered back-off, Retry-After, bookmarks, long watches with random ends.
+//  6. A silent connection is trusted only as long as the server was asked to keep it open (silence-limit.ts).
 //  7. Older servers work: without WatchList, and without the field selector if the decoder filters as well.
 //
-// configSyncPeriod has nothing to do here. In client-go a resync hands every cached object to its handlers again, to
-// make up for handlers that failed; our engine keeps what it could not apply and retries by itself.
+// configSyncPeriod has no effect here. In client-go a resync passes every cached object to its handlers again, to make up for handlers that
+// failed; our engine keeps the changes that it could not apply and retries them itself.
 
-import { ApiError, describeError, ProxyError } from '../../lib/errors.ts'
+import { ApiError, describeError, type ErrorCode, ProxyError } from '../../lib/errors.ts'
 import type { Logger } from '../../lib/log.ts'
 import { type Clock, sleep } from '../../lib/time.ts'
 import { runSliced, TimeSlice } from '../../lib/yielding.ts'
 import { statusError } from '../api-errors.ts'
 import type { Client } from '../client.ts'
-import { Deadline } from '../deadline.ts'
+import type { LineBatches } from '../line-stream.ts'
 import { ChangeFilter, type RecordSink } from './change-filter.ts'
-import { asObject, type JsonObject } from './fields.ts'
+import { canResume, maxBackoffMs, retryDelay } from './retry-policy.ts'
+import { SilenceLimit } from './silence-limit.ts'
+import { isSnapshotEnd, type ListPage, malformedEvent, parseEvent, parsePage } from './watch-messages.ts'
 import type { WatchedResource } from './watched-resources.ts'
 
 export interface ReflectorOptions<R> extends WatchedResource<R> {
@@ -38,44 +40,46 @@ export interface ReflectorStatus {
   readonly connected: boolean
   readonly objects: number
   readonly resourceVersion: string
-  /** Unix ms of the last line; 0: none yet. */
-  readonly heard: number
+  /** Unix ms of the last line; 0 before the first. */
+  readonly lastLineAt: number
   /** Why there is no connection; '' while there is one. */
   readonly error: string
 }
 
-/** A page is parsed in one go: some milliseconds. */
+/** A page of this many objects is parsed in some milliseconds, without a turn for the event loop. */
 const pageSize = '250'
-/** A server that accepts sendInitialEvents but does not know it would leave us waiting for the end of the snapshot. */
-const initialSilenceMs = 10_000
-const stallSlackMs = 30_000
-const firstBackoffMs = 800
-const maxBackoffMs = 30_000
-/** A version that the server keeps refusing (an etcd restored from a backup) is given up for a new snapshot. */
-const maxResumes = 5
-const initialEventsEnd = 'k8s.io/initial-events-end'
+/** Two snapshots within this time count as a server that forgets versions too fast. */
+const recentSnapshotMs = 10_000
+
+/** Codes of a server that does not support WatchList. */
+const watchListRefusals: ReadonlySet<ErrorCode> = new Set([
+  'bad-request',
+  'invalid',
+  'method-not-allowed',
+  'watch-list-ignored',
+])
 
 export class Reflector<R> {
   readonly #options: ReflectorOptions<R>
-  readonly #deliveries: ChangeFilter<R>
+  readonly #filter: ChangeFilter<R>
   readonly #random: () => number
-  readonly #stint: TimeSlice
-  /** Where the watch goes on; '': a snapshot is needed. */
+  readonly #timeSlice: TimeSlice
+  /** Where the next watch starts; '' if a snapshot is needed. */
   #version = ''
-  #watchList = true
+  #usesWatchList = true
   #fieldSelector: string | undefined
   #synced = false
   #connected = false
-  #heard = 0
+  #lastLineAt = 0
   #error = ''
   #failures = 0
   #snapshotAt = Number.NEGATIVE_INFINITY
 
   constructor(options: ReflectorOptions<R>) {
     this.#options = options
-    this.#deliveries = new ChangeFilter(options.decode, options.sink)
+    this.#filter = new ChangeFilter(options.decode, options.sink)
     this.#random = options.random ?? Math.random
-    this.#stint = new TimeSlice(options.clock)
+    this.#timeSlice = new TimeSlice(options.clock)
     this.#fieldSelector = options.fieldSelector
   }
 
@@ -84,233 +88,222 @@ export class Reflector<R> {
       kind: this.#options.kind,
       synced: this.#synced,
       connected: this.#connected,
-      objects: this.#deliveries.size,
+      objects: this.#filter.size,
       resourceVersion: this.#version,
-      heard: this.#heard,
+      lastLineAt: this.#lastLineAt,
       error: this.#error,
     }
   }
 
-  /** Resolves when the signal aborts. Rejects only if there is a bug: every trouble with the server is retried. */
+  /** Resolves when the signal aborts. Rejects only if there is a bug: every failure of the server is retried. */
   async run(signal: AbortSignal): Promise<void> {
+    const { clock } = this.#options
     while (!signal.aborted) {
-      const started = this.#options.clock.monotonic()
-      let delay = 0
+      const started = clock.monotonic()
+      let delayMs = 0
       try {
-        await this.#cycle(signal)
-        // The server ends a watch after minutes. If it does at once, something is wrong with one of us.
-        if (this.#options.clock.monotonic() - started < 1_000)
-          throw new ProxyError('connection', 'the watch ended at once')
+        await this.#readOnce(signal)
+        // A server ends a watch after minutes. If it ends at once, something is wrong.
+        if (clock.monotonic() - started < 1_000) throw new ProxyError('connection', 'the watch ended at once')
       } catch (error) {
         if (signal.aborted) break
-        // A kind that never changes shows no progress, but a connection that lasted is as good.
-        if (this.#options.clock.monotonic() - started >= maxBackoffMs) this.#failures = 0
-        delay = this.#judge(error)
+        // A kind that never changes makes no progress, but a connection that lasted counts as progress.
+        if (clock.monotonic() - started >= maxBackoffMs) this.#failures = 0
+        delayMs = this.#planRetry(error)
       }
       this.#connected = false
-      await sleep(this.#options.clock, delay, signal).catch(() => {})
+      await sleep(clock, delayMs, signal).catch(() => {})
     }
     this.#connected = false
   }
 
-  /** One connection, or a list and a connection; returns when the server ends the watch in good order. */
-  async #cycle(signal: AbortSignal): Promise<void> {
-    if (this.#version === '') {
-      this.#snapshotAt = this.#options.clock.monotonic()
-      if (this.#watchList) {
-        try {
-          return await this.#stream(true, signal)
-        } catch (error) {
-          if (signal.aborted || this.#version !== '' || !this.#mayList(error)) throw error
-        }
+  /** Reads a snapshot if one is needed, then a watch. Returns when the server ends the watch in good order. */
+  async #readOnce(signal: AbortSignal): Promise<void> {
+    if (this.#version !== '') return this.#watch(false, signal)
+    this.#snapshotAt = this.#options.clock.monotonic()
+    if (this.#usesWatchList) {
+      try {
+        return await this.#watch(true, signal)
+      } catch (error) {
+        if (signal.aborted || this.#version !== '' || !this.#canListInstead(error)) throw error
       }
-      await this.#list(signal)
     }
-    await this.#stream(false, signal)
+    await this.#list(signal)
+    await this.#watch(false, signal)
   }
 
-  /** Whether a snapshot that WatchList did not give may be had by a list. */
-  #mayList(error: unknown): boolean {
-    if (!(error instanceof ProxyError) || this.#selectorUnknown(error)) return false
-    const refused =
-      ['bad-request', 'invalid', 'method-not-allowed', 'ignored'].includes(error.code) ||
-      (error instanceof ApiError && error.status === 501)
-    if (refused) {
-      this.#watchList = false
+  /** Returns whether a list may provide the snapshot that WatchList did not provide. */
+  #canListInstead(error: unknown): boolean {
+    if (!(error instanceof ProxyError) || this.#isSelectorUnknown(error)) return false
+    const isRefused = watchListRefusals.has(error.code) || (error instanceof ApiError && error.status === 501)
+    if (isRefused) {
+      this.#usesWatchList = false
       this.#options.log.info('The API server does not stream lists; they are read in pages', this.#fields(error))
     }
-    if (error.code === 'garbage') this.#reportGarbage(error)
-    return refused || error.code === 'garbage' || error.code === 'forbidden'
+    if (error.code === 'malformed-event') this.#reportMalformed(error)
+    return isRefused || error.code === 'malformed-event' || error.code === 'forbidden'
   }
 
-  /** A watch; with `initial`, one that begins with a snapshot. */
-  async #stream(initial: boolean, signal: AbortSignal): Promise<void> {
+  // ---- Watch. ----
+
+  /** Reads a watch until the server ends it. With `isInitial`, the watch begins with a snapshot. */
+  async #watch(isInitial: boolean, signal: AbortSignal): Promise<void> {
     const { client, clock, resource } = this.#options
     const timeoutSeconds = 300 + Math.floor(this.#random() * 300)
-    const ends = clock.monotonic() + timeoutSeconds * 1000
-    const limit = new Deadline(clock, signal)
-    const stopped = new ProxyError('ignored', 'the snapshot stopped before its end')
-    const stalled = new ProxyError('stalled', `nothing came for longer than the ${timeoutSeconds} s we asked for`)
-    // A snapshot must keep coming; a watch may be silent, but only as long as it was asked for.
-    const arm = (streaming: boolean) => {
-      if (streaming) limit.start(initialSilenceMs, stopped)
-      else limit.start(Math.max(0, ends - clock.monotonic()) + stallSlackMs, stalled)
-    }
-    let streaming = initial
-    if (initial) this.#deliveries.begin()
+    const limit = new SilenceLimit(clock, signal, timeoutSeconds)
+    if (isInitial) this.#filter.beginSnapshot()
+    const start = isInitial
+      ? { sendInitialEvents: 'true', resourceVersionMatch: 'NotOlderThan' }
+      : { resourceVersion: this.#version }
+    const bounds = { allowWatchBookmarks: 'true', timeoutSeconds: String(timeoutSeconds) }
+    const query = { ...this.#selectors(), watch: 'true', ...bounds, ...start }
     try {
-      const lines = await client.stream({
-        path: resource,
-        query: {
-          ...this.#selectors(),
-          watch: 'true',
-          allowWatchBookmarks: 'true',
-          timeoutSeconds: String(timeoutSeconds),
-          ...(initial
-            ? { sendInitialEvents: 'true', resourceVersionMatch: 'NotOlderThan' }
-            : { resourceVersion: this.#version }),
-        },
-        signal: limit.signal,
-      })
+      const lines = await client.stream({ path: resource, query, signal: limit.signal })
       this.#connected = true
-      arm(streaming)
-      for await (const batch of lines) {
-        const snapshot = streaming
-        this.#stint.restart()
-        for (const line of batch) {
-          const version = this.#event(line, streaming)
-          if (version !== undefined) {
-            await this.#settle(version)
-            streaming = false
-          }
-          if (this.#stint.over) await this.#rest(limit.signal)
-        }
-        if (snapshot) arm(streaming)
-        this.#heard = clock.now()
-      }
-      if (streaming) throw new ProxyError('connection', 'the connection ended before the snapshot did')
+      await this.#readLines(lines, limit, isInitial)
     } finally {
-      limit.end()
+      limit.close()
     }
   }
 
-  /** The snapshot's version at its end. */
-  #event(line: string, streaming: boolean): string | undefined {
-    const event = parseLine(line)
-    const object = asObject(event?.object)
-    if (event === undefined || object === undefined) throw garbage(line)
-    const version = versionOf(object)
-    switch (event.type) {
+  async #readLines(lines: LineBatches, limit: SilenceLimit, isInitial: boolean): Promise<void> {
+    let inSnapshot = isInitial
+    if (inSnapshot) limit.expectSnapshot()
+    else limit.expectChanges()
+    for await (const batch of lines) {
+      const wasInSnapshot = inSnapshot
+      this.#timeSlice.restart()
+      for (const line of batch) {
+        const snapshotVersion = this.#applyLine(line, inSnapshot)
+        if (snapshotVersion !== undefined) {
+          await this.#completeSnapshot(snapshotVersion)
+          inSnapshot = false
+        }
+        if (this.#timeSlice.over) await this.#yieldLoop(limit.signal)
+      }
+      if (inSnapshot) limit.expectSnapshot()
+      else if (wasInSnapshot) limit.expectChanges()
+      this.#lastLineAt = this.#options.clock.now()
+    }
+    if (inSnapshot) throw new ProxyError('connection', 'the connection ended before the snapshot did')
+  }
+
+  /** Returns the version of the snapshot if the line ends it. */
+  #applyLine(line: string, inSnapshot: boolean): string | undefined {
+    const { type, object, version } = parseEvent(line)
+    switch (type) {
       case 'ADDED':
       case 'MODIFIED':
-        this.#deliveries.put(object)
+        this.#filter.put(object)
         break
       case 'DELETED':
-        this.#deliveries.drop(object)
+        this.#filter.drop(object)
         break
       case 'BOOKMARK':
-        if (streaming && isInitialEnd(object) && version !== '') return version
+        if (inSnapshot && version !== '' && isSnapshotEnd(object)) return version
         break
       case 'ERROR': {
         const error = statusError({ status: 0, body: object, what: `watching ${this.#options.resource}` })
-        // When etcd has forgotten just the next version, the server cannot build the event and says 500 instead of 410,
-        // again and again: only a snapshot helps.
+        // When etcd has forgotten just the next version, the server cannot build the event and answers 500 instead of 410, again and again:
+        // only a snapshot helps.
         if (error.code === 'server-error') this.#version = ''
         throw error
       }
       default:
-        throw garbage(line)
+        throw malformedEvent(line)
     }
-    // The objects of a snapshot come in the order of their names: only its end is a place to go on from.
-    if (!streaming && version !== '') this.#progress(version)
+    // The objects of a snapshot come in the order of their names, so that a watch can only start at its end.
+    if (!inSnapshot && version !== '') this.#noteProgress(version)
     return undefined
   }
 
+  // ---- List. ----
+
   async #list(signal: AbortSignal): Promise<void> {
-    const { client, resource } = this.#options
-    this.#deliveries.begin()
-    let limit: string | undefined = pageSize
-    let next: string | undefined
-    for (;;) {
-      let json: unknown
+    // A list without pages cannot expire.
+    if (!(await this.#readPages(pageSize, signal))) await this.#readPages(undefined, signal)
+  }
+
+  /** Resolves false if the server has forgotten the snapshot that the pages come from. */
+  async #readPages(limit: string | undefined, signal: AbortSignal): Promise<boolean> {
+    this.#filter.beginSnapshot()
+    let page: ListPage | undefined
+    do {
       try {
-        const query: Record<string, string | undefined> = { ...this.#selectors(), limit, continue: next }
-        json = (await client.request({ path: resource, query, signal })).json
+        page = await this.#readPage(limit, page?.next, signal)
       } catch (error) {
-        if (!(error instanceof ProxyError) || error.code !== 'expired' || next === undefined) throw error
-        // The snapshot that the pages are taken from is gone: all at once cannot expire.
-        this.#options.log.info('A paged list expired; it is read at once', this.#fields(error))
-        this.#deliveries.begin()
-        limit = undefined
-        next = undefined
-        continue
+        if (!(error instanceof ProxyError) || error.code !== 'expired' || page === undefined) throw error
+        this.#options.log.info('A paged list expired; it is read without pages', this.#fields(error))
+        return false
       }
-      const list = asObject(json)
-      const metadata = asObject(list?.metadata)
-      if (!Array.isArray(list?.items) || metadata === undefined) throw garbage(JSON.stringify(json) ?? '')
-      await this.#deliverAll(list.items, signal)
-      next = typeof metadata.continue === 'string' && metadata.continue !== '' ? metadata.continue : undefined
-      if (next !== undefined) continue
-      if (versionOf(list) === '') throw garbage('a list without resourceVersion')
-      return this.#settle(versionOf(list))
-    }
+      await this.#deliverAll(page.items, signal)
+    } while (page.next !== undefined)
+    if (page.version === '') throw malformedEvent('a list without resourceVersion')
+    await this.#completeSnapshot(page.version)
+    return true
   }
 
-  /** Lets others run first: reading the page has taken long enough already. */
+  async #readPage(limit: string | undefined, next: string | undefined, signal: AbortSignal): Promise<ListPage> {
+    const { client, resource } = this.#options
+    const { json } = await client.request({
+      path: resource,
+      query: { ...this.#selectors(), limit, continue: next },
+      signal,
+    })
+    return parsePage(json)
+  }
+
+  /** Yields first: reading the page has held the event loop long enough. */
   async #deliverAll(items: readonly unknown[], signal: AbortSignal): Promise<void> {
-    await this.#rest(signal)
+    await this.#yieldLoop(signal)
     for (const item of items) {
-      this.#deliveries.put(item)
-      if (this.#stint.over) await this.#rest(signal)
+      this.#filter.put(item)
+      if (this.#timeSlice.over) await this.#yieldLoop(signal)
     }
-    this.#heard = this.#options.clock.now()
+    this.#lastLineAt = this.#options.clock.now()
   }
 
-  async #rest(signal: AbortSignal): Promise<void> {
-    await this.#stint.yieldLoop()
+  // ---- Progress and failures. ----
+
+  async #yieldLoop(signal: AbortSignal): Promise<void> {
+    await this.#timeSlice.yieldLoop()
     signal.throwIfAborted()
   }
 
-  async #settle(version: string): Promise<void> {
-    await runSliced(this.#deliveries.committing(), this.#stint)
-    this.#progress(version)
-    this.#options.log.v(2, 'Snapshot complete', { kind: this.#options.kind, objects: this.#deliveries.size, version })
+  async #completeSnapshot(version: string): Promise<void> {
+    const { log, kind, sink } = this.#options
+    await runSliced(this.#filter.commitSnapshot(), this.#timeSlice)
+    this.#noteProgress(version)
+    log.v(2, 'Snapshot complete', { kind, objects: this.#filter.size, version })
     if (this.#synced) return
     this.#synced = true
-    this.#options.sink.synced()
+    sink.synced()
   }
 
-  #progress(version: string): void {
+  #noteProgress(version: string): void {
     this.#version = version
     this.#failures = 0
     this.#error = ''
   }
 
-  /** Decides what the next cycle starts from, and how long to wait before it. */
-  #judge(error: unknown): number {
+  /** Decides where the next read starts, and returns how long to wait before it. */
+  #planRetry(error: unknown): number {
     if (!(error instanceof ProxyError)) throw error
-    if (this.#selectorUnknown(error)) {
+    if (this.#isSelectorUnknown(error)) {
       this.#fieldSelector = undefined
-      this.#options.log.info(
-        'The API server does not know the field selector; objects are filtered here',
-        this.#fields(error),
-      )
+      const message = 'The API server does not support the field selector; objects are filtered here'
+      this.#options.log.info(message, this.#fields(error))
       return 0
     }
-    if (error.code === 'garbage') this.#reportGarbage(error)
+    if (error.code === 'malformed-event') this.#reportMalformed(error)
     const failures = this.#failures++
-    const resumable = resumableCodes.has(error.code) && (failures < maxResumes || neverPoisoned.has(error.code))
-    if (!resumable) this.#version = ''
+    if (!canResume(error.code, failures)) this.#version = ''
     this.#report(error)
-    // Nothing is wrong with a server that forgets; but after its restart it has forgotten for all nodes at once.
-    const fresh = this.#options.clock.monotonic() - this.#snapshotAt < 10_000
-    if (error.code === 'expired' && !fresh) return this.#random() * firstBackoffMs
-    const asked = error instanceof ApiError ? (error.retryAfterMs ?? 0) : 0
-    const ceiling = Math.min(maxBackoffMs, firstBackoffMs * 2 ** (failures + 1))
-    return Math.max(Math.min(asked, 2 * maxBackoffMs), ceiling / 2) + this.#random() * (ceiling / 2)
+    const isSnapshotRecent = this.#options.clock.monotonic() - this.#snapshotAt < recentSnapshotMs
+    return retryDelay(error, { failures, isSnapshotRecent, random: this.#random })
   }
 
-  /** Says the same thing once, and again only to those who want to hear more. */
+  /** Warns once about the same error; repetitions are logged only at a higher verbosity. */
   #report(error: ProxyError): void {
     const text = describeError(error)
     if (text === this.#error || error.code === 'expired') this.#options.log.v(2, 'Reading again', this.#fields(error))
@@ -318,14 +311,14 @@ export class Reflector<R> {
     this.#error = text
   }
 
-  #reportGarbage(error: ProxyError): void {
+  #reportMalformed(error: ProxyError): void {
     this.#options.sink.problem({ kind: this.#options.kind, object: '', uid: '', field: '', message: error.message })
   }
 
-  #selectorUnknown(error: ProxyError): boolean {
+  #isSelectorUnknown(error: ProxyError): boolean {
     if (error.code !== 'bad-request' || this.#fieldSelector === undefined) return false
     if (this.#options.fieldSelectorOptional !== true) return false
-    return !this.#watchList || /field (label|selector)/i.test(error.message)
+    return !this.#usesWatchList || /field (label|selector)/i.test(error.message)
   }
 
   #selectors(): Record<string, string | undefined> {
@@ -336,40 +329,3 @@ export class Reflector<R> {
     return { kind: this.#options.kind, error: describeError(error) }
   }
 }
-
-/** Errors that say nothing about the version we have; anything else leads to a new snapshot. */
-const resumableCodes = new Set([
-  'connection',
-  'tls',
-  'credentials',
-  'unauthorized',
-  'too-many-requests',
-  'unavailable',
-  'timeout',
-  'server-error',
-  'stalled',
-  'resource-version-too-large',
-])
-/** Errors that come before the server has looked at the version. */
-const neverPoisoned = new Set(['connection', 'tls', 'credentials', 'unauthorized', 'too-many-requests'])
-
-function garbage(line: string): ProxyError {
-  const shown = line.length <= 120 ? line : `${line.slice(0, 117)}...`
-  return new ProxyError('garbage', `the API server sent what is no watch event: ${JSON.stringify(shown)}`)
-}
-
-function parseLine(line: string): JsonObject | undefined {
-  try {
-    return asObject(JSON.parse(line))
-  } catch {
-    return undefined
-  }
-}
-
-function versionOf(object: JsonObject): string {
-  const version = asObject(object.metadata)?.resourceVersion
-  return typeof version === 'string' ? version : ''
-}
-
-const isInitialEnd = (object: JsonObject): boolean =>
-  asObject(asObject(object.metadata)?.annotations)?.[initialEventsEnd] === 'true'

@@ -1,15 +1,10 @@
-// What this proxy reads from the API server, with kube-proxy's selectors; nothing beyond what its ClusterRole allows.
+// The resources that this proxy reads from the API server, with kube-proxy's selectors. Its ClusterRole allows nothing else.
 
 import type { NodeRecord, ServiceCidrRecord, ServiceRecord, SliceRecord } from '../../model/types.ts'
+import { decodeEndpointSlice, headlessLabel } from './decode-endpoint-slice.ts'
+import { decodeNode, decodeServiceCidr } from './decode-node.ts'
+import { decodeService, proxyNameLabel } from './decode-service.ts'
 import type { DecodedRecord } from './fields.ts'
-import {
-  decodeEndpointSlice,
-  decodeNode,
-  decodeService,
-  decodeServiceCidr,
-  headlessLabel,
-  proxyNameLabel,
-} from './objects.ts'
 
 export interface WatchedResource<R> {
   /** Path of the collection. */
@@ -17,7 +12,7 @@ export interface WatchedResource<R> {
   readonly kind: string
   readonly labelSelector?: string
   readonly fieldSelector?: string
-  /** The server may not know the field; the decoder filters as well, so the reflector may do without. */
+  /** True if the server may not support the selector. The decoder filters as well, so that the reflector can do without it. */
   readonly fieldSelectorOptional?: boolean
   readonly decode: (json: unknown) => DecodedRecord<R>
 }

@@ -1,7 +1,8 @@
 // Our own annotations on Services and EndpointSlices: read, or told and ignored.
 
 import { describe, expect, it } from 'vitest'
-import { decodeEndpointSlice, decodeService } from '../../../src/kube/reflect/objects.ts'
+import { decodeEndpointSlice } from '../../../src/kube/reflect/decode-endpoint-slice.ts'
+import { decodeService } from '../../../src/kube/reflect/decode-service.ts'
 
 const service = (annotations: unknown) =>
   decodeService({

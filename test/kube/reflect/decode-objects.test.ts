@@ -1,6 +1,8 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { decodeEndpointSlice, decodeNode, decodeService, decodeServiceCidr } from '../../../src/kube/reflect/objects.ts'
+import { decodeEndpointSlice } from '../../../src/kube/reflect/decode-endpoint-slice.ts'
+import { decodeNode, decodeServiceCidr } from '../../../src/kube/reflect/decode-node.ts'
+import { decodeService } from '../../../src/kube/reflect/decode-service.ts'
 
 type Fields = Record<string, unknown>
 
@@ -158,7 +160,7 @@ describe('services', () => {
         object: 'ns/web',
         uid: 'u1',
         field: 'spec.externalIPs[1]',
-        message: 'is no IP address: "bogus"',
+        message: 'is not a valid IP address: "bogus"',
       },
     ])
   })

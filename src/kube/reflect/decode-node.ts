@@ -1,0 +1,52 @@
+// Decodes Nodes and ServiceCIDRs to compact records. The only file that knows their field names. Pure.
+
+import type { NodeRecord, ServiceCidrRecord } from '../../model/types.ts'
+import { readCidrs } from './decode-parts.ts'
+import { type DecodedRecord, type FieldReader, identifyObject, type JsonObject, readIp } from './fields.ts'
+
+const zoneLabel = 'topology.kubernetes.io/zone'
+
+export function decodeNode(json: unknown): DecodedRecord<NodeRecord> {
+  const identified = identifyObject('Node', json, 'cluster')
+  if ('problems' in identified) return identified
+  const { key, reader, object, metadata } = identified
+  const spec = reader.child(object, 'spec', '')
+  const record: NodeRecord = {
+    name: key,
+    addresses: readAddresses(reader, object),
+    podCidrs: readCidrs(reader, spec, 'podCIDRs'),
+    zone: reader.text(reader.child(metadata, 'labels', 'metadata'), zoneLabel, 'metadata.labels') ?? '',
+    deleting: typeof metadata.deletionTimestamp === 'string',
+    taints: readTaints(reader, spec),
+  }
+  return { key, record, problems: reader.problems() }
+}
+
+/** Returns internal addresses before external ones. Other types of addresses are ignored. */
+function readAddresses(reader: FieldReader, object: JsonObject): readonly string[] {
+  const byType = { InternalIP: [] as string[], ExternalIP: [] as string[] }
+  for (const [i, address] of reader.children(reader.child(object, 'status', ''), 'addresses', 'status')) {
+    if (address.type !== 'InternalIP' && address.type !== 'ExternalIP') continue
+    const at = `status.addresses[${i}]`
+    const ip = readIp(reader, reader.text(address, 'address', at) ?? '', `${at}.address`)
+    if (ip !== undefined) byType[address.type].push(ip)
+  }
+  return [...byType.InternalIP, ...byType.ExternalIP]
+}
+
+function readTaints(reader: FieldReader, spec: JsonObject): readonly string[] {
+  const keys: string[] = []
+  for (const [i, taint] of reader.children(spec, 'taints', 'spec')) {
+    const key = reader.text(taint, 'key', `spec.taints[${i}]`)
+    if (key !== undefined) keys.push(key)
+  }
+  return keys
+}
+
+export function decodeServiceCidr(json: unknown): DecodedRecord<ServiceCidrRecord> {
+  const identified = identifyObject('ServiceCIDR', json, 'cluster')
+  if ('problems' in identified) return identified
+  const { key, reader, object } = identified
+  const cidrs = readCidrs(reader, reader.child(object, 'spec', ''), 'cidrs')
+  return { key, record: { name: key, cidrs }, problems: reader.problems() }
+}

@@ -1,0 +1,169 @@
+// Decodes Services to compact records. The only file that knows their field names; what the fields mean is decided in src/model.
+
+import { familyOf } from '../../lib/ip.ts'
+import type { ServicePortRecord, ServiceRecord } from '../../model/types.ts'
+import { readScheduler } from './annotations.ts'
+import { readCidrs, readPort } from './decode-parts.ts'
+import {
+  asObject,
+  type DecodedRecord,
+  emptyList,
+  type FieldReader,
+  fitted,
+  identifyObject,
+  type JsonObject,
+  join,
+  readIp,
+  readTime,
+  show,
+} from './fields.ts'
+import { internName, internTables } from './interned.ts'
+
+/** Services with this label belong to another proxy. */
+export const proxyNameLabel = 'service.kubernetes.io/service-proxy-name'
+const defaultAffinitySeconds = 10_800
+
+export function decodeService(json: unknown): DecodedRecord<ServiceRecord> {
+  const identified = identifyObject('Service', json, 'namespaced')
+  if ('problems' in identified) return identified
+  const { key, reader, object, metadata } = identified
+  const ignored = () => ({ key, record: undefined, problems: reader.problems() })
+  if (reader.child(metadata, 'labels', 'metadata')[proxyNameLabel] !== undefined) return ignored()
+  const spec = asObject(object.spec)
+  if (spec === undefined) {
+    reader.problem('spec', object.spec === undefined ? 'is missing' : `must be an object, is ${show(object.spec)}`)
+    return ignored()
+  }
+  const clusterIp = reader.text(spec, 'clusterIP', 'spec') ?? ''
+  const type = reader.text(spec, 'type', 'spec') ?? 'ClusterIP'
+  if (clusterIp === '' || clusterIp === 'None' || type === 'ExternalName') return ignored()
+  const clusterIps = readClusterIps(reader, spec, clusterIp)
+  if (clusterIps.length === 0) return ignored()
+  const record: ServiceRecord = {
+    key,
+    uid: reader.uid,
+    created: readTime(reader, metadata, 'creationTimestamp', 'metadata'),
+    type: readWord(reader, 'spec.type', type, ['ClusterIP', 'NodePort', 'LoadBalancer']),
+    clusterIps,
+    ports: readPorts(reader, spec),
+    externalIps: readIps(reader, spec, 'externalIPs'),
+    loadBalancerIps: readIngress(reader, object),
+    sourceRanges: readCidrs(reader, spec, 'loadBalancerSourceRanges'),
+    externalPolicy: readPolicy(reader, spec, 'externalTrafficPolicy'),
+    internalPolicy: readPolicy(reader, spec, 'internalTrafficPolicy'),
+    affinitySeconds: readAffinity(reader, spec),
+    healthCheckNodePort: readNodePort(reader, spec, 'healthCheckNodePort', 'spec'),
+    ...readScheduler(reader, metadata),
+  }
+  if (type === 'LoadBalancer' && record.externalPolicy === 'Local' && record.healthCheckNodePort === 0) {
+    reader.problem('spec.healthCheckNodePort', 'is not set on a load balancer with externalTrafficPolicy Local')
+  }
+  return { key, record, problems: reader.problems() }
+}
+
+/** With ipFamilies, each family has the address at its index. Old objects have neither ipFamilies nor clusterIPs, only clusterIP. */
+function readClusterIps(reader: FieldReader, spec: JsonObject, clusterIp: string): readonly string[] {
+  const families = [...reader.texts(spec, 'ipFamilies', 'spec')].map(([, family]) => family)
+  if (families.length === 0) {
+    const ip = readIp(reader, clusterIp, 'spec.clusterIP')
+    return ip === undefined ? emptyList : [ip]
+  }
+  const given = reader.list(spec, 'clusterIPs', 'spec')
+  const found: string[] = []
+  for (const [i, family] of families.entries()) {
+    if (given[i] === undefined) continue
+    const at = `spec.clusterIPs[${i}]`
+    const ip = readIpAt(reader, given[i], at)
+    if (ip === undefined) continue
+    if (family !== `IPv${familyOf(ip)}`) {
+      reader.problem(at, `${ip} is not of the family ${family} of spec.ipFamilies[${i}]`)
+    } else if (found.some((other) => familyOf(other) === familyOf(ip))) {
+      reader.problem(at, `is a second ${family} address`)
+    } else found.push(ip)
+  }
+  return fitted(found)
+}
+
+function readIpAt(reader: FieldReader, value: unknown, at: string): string | undefined {
+  if (typeof value === 'string') return readIp(reader, value, at)
+  reader.problem(at, `must be a string, is ${show(value)}`)
+  return undefined
+}
+
+function readPorts(reader: FieldReader, spec: JsonObject): readonly ServicePortRecord[] {
+  const ports: ServicePortRecord[] = []
+  for (const [i, json] of reader.children(spec, 'ports', 'spec')) {
+    const at = `spec.ports[${i}]`
+    const fields = readPort(reader, json, at, reader.text(json, 'name', at) ?? '')
+    if (fields === undefined) continue
+    const { name, protocol, port } = fields
+    const nodePort = readNodePort(reader, json, 'nodePort', at)
+    const record = internTables.servicePorts.share(`${name}/${protocol}/${port}/${nodePort}`, () => ({
+      name: internName(name),
+      protocol,
+      port,
+      nodePort,
+    }))
+    const earlier = ports.findIndex((other) => other.name === name && other.protocol === protocol)
+    if (earlier < 0) ports.push(record)
+    else {
+      reader.problem(at, 'has the name and protocol of an earlier port, which it replaces')
+      ports[earlier] = record
+    }
+  }
+  return fitted(ports)
+}
+
+function readNodePort(reader: FieldReader, from: JsonObject, name: string, at: string): number {
+  const port = reader.integer(from, name, at) ?? 0
+  if (port >= 0 && port <= 65535) return port
+  reader.problem(join(at, name), `must be 0 to 65535, is ${port}; it is ignored`)
+  return 0
+}
+
+/** As in kube-proxy, blank entries are skipped without a problem. */
+function readIps(reader: FieldReader, spec: JsonObject, name: string): readonly string[] {
+  const ips: string[] = []
+  for (const [i, text] of reader.texts(spec, name, 'spec')) {
+    const ip = text.trim() === '' ? undefined : readIp(reader, text, `spec.${name}[${i}]`)
+    if (ip !== undefined) ips.push(ip)
+  }
+  return fitted(ips)
+}
+
+function readIngress(reader: FieldReader, object: JsonObject): readonly string[] {
+  const at = 'status.loadBalancer'
+  const balancer = reader.child(reader.child(object, 'status', ''), 'loadBalancer', 'status')
+  const ips: string[] = []
+  for (const [i, ingress] of reader.children(balancer, 'ingress', at)) {
+    const text = reader.text(ingress, 'ip', `${at}.ingress[${i}]`) ?? ''
+    const mode = reader.text(ingress, 'ipMode', `${at}.ingress[${i}]`) ?? 'VIP'
+    const ip = text === '' || mode !== 'VIP' ? undefined : readIp(reader, text, `${at}.ingress[${i}].ip`)
+    if (ip !== undefined) ips.push(ip)
+  }
+  return fitted(ips)
+}
+
+function readPolicy(reader: FieldReader, spec: JsonObject, name: string): 'Cluster' | 'Local' {
+  return readWord(reader, `spec.${name}`, reader.text(spec, name, 'spec') || 'Cluster', ['Cluster', 'Local'])
+}
+
+function readAffinity(reader: FieldReader, spec: JsonObject): number {
+  const affinity = reader.text(spec, 'sessionAffinity', 'spec') || 'None'
+  if (readWord(reader, 'spec.sessionAffinity', affinity, ['None', 'ClientIP']) === 'None') return 0
+  const at = 'spec.sessionAffinityConfig.clientIP'
+  const config = reader.child(spec, 'sessionAffinityConfig', 'spec')
+  const clientIp = reader.child(config, 'clientIP', 'spec.sessionAffinityConfig')
+  const seconds = reader.integer(clientIp, 'timeoutSeconds', at) ?? defaultAffinitySeconds
+  if (seconds > 0 && seconds <= 86_400) return seconds
+  reader.problem(`${at}.timeoutSeconds`, `must be 1 to 86400, is ${seconds}; ${defaultAffinitySeconds} is used`)
+  return defaultAffinitySeconds
+}
+
+/** Reads one of the known words. Any other word is reported and read as the first. */
+function readWord<W extends string>(reader: FieldReader, field: string, text: string, words: readonly [W, ...W[]]): W {
+  const word = words.find((known) => known === text)
+  if (word !== undefined) return word
+  reader.problem(field, `must be one of ${words.join(', ')}, is ${show(text)}; it is read as ${words[0]}`)
+  return words[0]
+}
