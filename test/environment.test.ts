@@ -1,0 +1,41 @@
+// Checks that test/README.md lists every environment variable that tests, benches and scripts read, and no others.
+
+import { readdirSync, readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { expect, it } from 'vitest'
+
+const root = join(import.meta.dirname, '..')
+
+const sources = ['test', 'bench', 'scripts'].flatMap((folder) =>
+  readdirSync(join(root, folder), { recursive: true, encoding: 'utf8' })
+    .filter((name) => /\.(?:ts|mjs)$/.test(name))
+    .map((name) => join(folder, name))
+    .filter((path) => path !== 'test/environment.test.ts')
+    .map((path) => readFileSync(join(root, path), 'utf8')),
+)
+
+/** Also names that are destructured: `const { NAME } = process.env`. */
+const read = new Set(
+  sources.flatMap((text) => [
+    ...[...text.matchAll(/process\.env\.([A-Z]\w*)/g)].map((match) => match[1] as string),
+    ...[...text.matchAll(/process\.env\[(['"])(\w+)\1\]/g)].map((match) => match[2] as string),
+    ...[...text.matchAll(/\{([^{}]*)\} = process\.env/g)].flatMap(
+      (match) => (match[1] as string).match(/[A-Z]\w{2,}/g) ?? [],
+    ),
+  ]),
+)
+
+const section = readFileSync(join(root, 'test/README.md'), 'utf8').split('## Environment variables')[1] as string
+const listed = new Set(
+  [...section.matchAll(/^\| ([^|]*) \|/gm)].flatMap((row) =>
+    [...(row[1] as string).matchAll(/`([A-Z]\w+)/g)].map((match) => match[1] as string),
+  ),
+)
+
+it('test/README.md lists every environment variable that is read', () => {
+  expect([...read].filter((name) => !listed.has(name))).toEqual([])
+})
+
+it('test/README.md lists no variable that nothing reads', () => {
+  expect([...listed].filter((name) => !read.has(name))).toEqual([])
+})
