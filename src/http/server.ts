@@ -26,7 +26,7 @@ const defaultLimits: Limits = {
 }
 
 export interface HttpListenOptions {
-  /** `ip:port`; the kernel chooses port 0. */
+  /** `ip:port`; with port 0 the kernel chooses a port. */
   readonly address: string
   readonly handler: Handler
   /** Go's names: `tcp` serves both families on a wildcard address, `tcp4` and `tcp6` only one. */

@@ -16,7 +16,7 @@ describe('the command table', () => {
     expect(help()).toContain(`  ${name.padEnd(12)} `)
   })
 
-  it('says in one line what is wrong, and exits with 1', async () => {
+  it('prints an error in one line, and exits with 1', async () => {
     const wrong = [
       [['explain'], 'an argument is missing'],
       [['explain', 'a', 'b'], 'unexpected argument "b"'],
@@ -50,25 +50,25 @@ describe('the command table', () => {
     }
   })
 
-  it('is what docs/commands.md says', async () => {
+  it('equals docs/commands.md', async () => {
     await expect(commandDocs()).toMatchFileSnapshot('../../docs/commands.md')
   })
 
-  it('knows no command that is not there', async () => {
+  it('has no status for an unknown command', async () => {
     expect((await sluice('dance')).status).toBeUndefined()
   })
 })
 
 describe('the address of this machine', () => {
-  it('is the one it uses towards another, or unknown if it cannot get there', async () => {
+  it('is its source address towards another host, or undefined without a route', async () => {
     expect(await sourceAddress(4, '127.0.0.1')).toBe('127.0.0.1')
-    // Nobody may send there unless he says that he means everybody: this refusal stands for every other.
+    // The kernel refuses broadcast without SO_BROADCAST, as it refuses an address without a route.
     expect(await sourceAddress(4, '255.255.255.255')).toBeUndefined()
   })
 })
 
 describe('completion', () => {
-  it.each(['bash', 'zsh', 'fish'])('knows every command and its flags in %s', async (shell) => {
+  it.each(['bash', 'zsh', 'fish'])('offers every command and its flags in %s', async (shell) => {
     const { stdout } = await sluice('completion', shell)
     for (const name of names) expect(stdout).toContain(name)
     expect(stdout).toContain(shell === 'fish' ? '-l dry-run' : '--dry-run')
@@ -96,7 +96,7 @@ describe('completion', () => {
 })
 
 describe('tables', () => {
-  it('are as wide as their widest cells, colours not counted', () => {
+  it('are as wide as their widest cells, without colours', () => {
     const paint = (_: string, text: string) => `\x1b[31m${text}\x1b[0m`
     const red = paint('', 'ok')
     expect(
@@ -112,7 +112,7 @@ describe('tables', () => {
     expect(formatTable(['A'], [], { paint })).toBe('')
   })
 
-  it('are YAML that older readers understand, too', () => {
+  it('are YAML that YAML 1.1 parsers understand too', () => {
     expect(formatAnswer({ snat: 'no', hash: '0000001e5' }, 'yaml', () => '')).toBe('snat: "no"\nhash: "0000001e5"\n')
   })
 

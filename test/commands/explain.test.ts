@@ -19,7 +19,7 @@ const from = (extra: readonly string[] = []) => [
 ]
 
 describe('explain, from manifests', () => {
-  it('follows a service by name on each of its addresses, with shares and reasons', async () => {
+  it('explains a service by name on each of its addresses, with shares and reasons', async () => {
     const answers = await ask('shop/web', ...from(['--cluster-cidr', '10.1.0.0/16']))
     expect(answers.map(({ frontend, verdict, snat }) => [frontend, verdict, snat])).toEqual([
       ['cluster IP 10.96.0.50:80', 'forward', 'yes'],
@@ -44,14 +44,14 @@ describe('explain, from manifests', () => {
     ])
   })
 
-  it('knows a pod by name, and a hairpin', async () => {
+  it('finds a pod by name, and recognises a hairpin', async () => {
     const [answer] = await ask('shop/web:http', ...from(['--from', 'pod/shop/web-1', '--cluster-cidr', '10.1.0.0/16']))
     expect(answer?.packet).toMatchObject({ from: '10.1.0.11', origin: 'pod' })
     expect(answer?.snat).toBe('hairpin')
     expect(answer?.endpoints.map(({ snat }) => snat)).toEqual([true, false, false])
   })
 
-  it('says what is refused and what is dropped, and by what', async () => {
+  it('says which packets are refused or dropped, and why', async () => {
     const args = from()
     const [refused] = await ask('10.96.0.51:80', ...args)
     expect(refused).toMatchObject({ verdict: 'reject', reason: 'no-endpoints', service: 'shop/empty' })
@@ -62,21 +62,21 @@ describe('explain, from manifests', () => {
     expect(dropped).toMatchObject({ verdict: 'drop', reason: 'unallocated', service: '' })
   })
 
-  it('speaks other modes, too', async () => {
+  it('explains other modes too', async () => {
     const [unused] = await ask('10.96.0.50:81', ...from(['--mode', 'iptables']))
     expect(unused).toMatchObject({ mode: 'iptables', verdict: 'pass', reason: 'unused-port' })
     const [met] = await ask('10.96.0.50:80', ...from(['--mode', 'iptables']))
     expect(met?.entries.map(({ id }) => id)).toContainEqual(expect.stringContaining('KUBE-SVC-'))
   })
 
-  it('takes this machine for the node that up would register, where the files have none', async () => {
+  it('uses this machine as the node that `sluice up` would register if the manifests have no Node', async () => {
     const first = (await ownAddresses()).find((ip) => !ip.includes(':'))
     const path = directory({ 'web.yaml': shop.replace('metadata: {name: a,', 'metadata: {name: b,') })
     const packets = (await ask('shop/web:http', '--manifests', path)).map(({ packet }) => packet.from)
     expect(new Set(packets)).toEqual(new Set([first ?? '127.0.0.1']))
   })
 
-  it('is readable, and helps with a wrong name', async () => {
+  it('prints text for people, and suggests names for an unknown service', async () => {
     const args = from()
     const { stdout } = await sluice('explain', 'shop/web', ...args)
     expect(stdout).toContain('forwarded by shop/web:http (cluster IP 10.96.0.50:80) to one of 2 endpoints')
@@ -88,7 +88,7 @@ describe('explain, from manifests', () => {
     expect((await sluice('explain', '10.96.0.50', ...args)).stderr).toContain('has no port')
   })
 
-  it('tells of a broken manifest with file, line and field', async () => {
+  it('reports a broken manifest with file, line and field', async () => {
     const path = directory({ 'bad.yaml': shop.replace('port: 80, targetPort: 8080', 'port: 99999, targetPort: 8080') })
     const { status, stderr } = await sluice('explain', 'shop/web', '--manifests', path, '--node', 'a')
     expect(status).toBe(1)

@@ -1,4 +1,4 @@
-// A terminal that remembers, and a program run as a function: what tests of commands need.
+// Runs a command of `sluice` as a function and records its output, for tests of commands.
 
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -36,7 +36,7 @@ export async function sluice(...argv: readonly string[]): Promise<Ran> {
   return { status, stdout: terminal.stdout(), stderr: terminal.stderr() }
 }
 
-/** A directory with these files, gone after the test. */
+/** Makes a directory with these files, which is removed after the test. */
 export function directory(files: Readonly<Record<string, string>> = {}): string {
   const path = mkdtempSync(join(tmpdir(), 'sluice-'))
   onTestFinished(() => rmSync(path, { recursive: true, force: true }))
@@ -44,7 +44,7 @@ export function directory(files: Readonly<Record<string, string>> = {}): string 
   return path
 }
 
-/** A shop with a node port, three pods on two nodes, and a service without any. */
+/** Manifests with a service on a node port, three pods on two nodes, and a service without pods. */
 export const shop = `apiVersion: v1
 kind: Namespace
 metadata: {name: shop}

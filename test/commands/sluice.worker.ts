@@ -1,4 +1,4 @@
-// The program itself, started from source: for tests that need it as a process of its own.
+// Starts `sluice` from source, for tests that run it as a process.
 
 import { main } from '../../src/main.ts'
 

@@ -1,4 +1,4 @@
-// A strict reader of Prometheus' text format, so that a test sees what Prometheus would.
+// Parses Prometheus' text format strictly, so that a test fails where Prometheus would.
 
 export interface Family {
   readonly type: string
@@ -10,46 +10,59 @@ export interface Family {
   }[]
 }
 
+const commentLine = /^# (HELP|TYPE) (\S+) (.*)$/
 const sampleLine = /^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (NaN|[+-]Inf|[-+0-9.eE]+)$/
 const labelPair = /([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\[\\"n])*)"(?:,|$)/y
 
-/** Throws on anything that is not well-formed, on a sample outside its family, and on a series given twice. */
+/** What was read so far. */
+interface ParsedLines {
+  readonly families: Map<string, Family>
+  /** Names and labels of all samples. */
+  readonly series: Set<string>
+  /** The name and text of the last HELP line. */
+  name: string
+  help: string
+}
+
+/** Throws for a malformed line, for a sample outside its family, and for a series that occurs twice. */
 export function parseExposition(text: string): Map<string, Family> {
-  const families = new Map<string, Family>()
-  const seen = new Set<string>()
-  let name = ''
-  let help = ''
   if (!text.endsWith('\n')) throw new Error('no newline at the end')
-  for (const line of text.split('\n')) {
-    if (line === '') continue
-    const comment = /^# (HELP|TYPE) (\S+) (.*)$/.exec(line)
-    if (comment !== null) {
-      const [, keyword, about, rest] = comment as unknown as [string, string, string, string]
-      if (keyword === 'HELP') {
-        name = about
-        help = rest
-        continue
-      }
-      if (about !== name || families.has(name)) throw new Error(`misplaced: ${line}`)
-      families.set(name, { type: rest, help, samples: [] })
-      continue
-    }
-    const match = sampleLine.exec(line)
-    if (match === null) throw new Error(`not a sample: ${line}`)
-    const family = families.get(name)
-    const sample = match[1] as string
-    const suffix = sample.slice(name.length)
-    const suffixes = family?.type === 'histogram' ? ['_bucket', '_sum', '_count'] : ['']
-    if (family?.type === 'summary') suffixes.push('_sum', '_count')
-    if (family === undefined || !sample.startsWith(name) || !suffixes.includes(suffix))
-      throw new Error(`outside its family: ${line}`)
-    const key = line.slice(0, line.lastIndexOf(' '))
-    if (seen.has(key)) throw new Error(`given twice: ${key}`)
-    seen.add(key)
-    const value = Number((match[3] as string).replace('Inf', 'Infinity'))
-    family.samples.push({ name: sample, labels: parseLabels(match[2] ?? ''), value })
+  const parsed: ParsedLines = { families: new Map(), series: new Set(), name: '', help: '' }
+  for (const line of text.split('\n').filter((one) => one !== '')) {
+    const [comment, keyword, name = '', rest = ''] = commentLine.exec(line) ?? []
+    if (comment === undefined) addSample(parsed, line)
+    else if (keyword === 'HELP') Object.assign(parsed, { name, help: rest })
+    else addFamily(parsed, name, rest)
   }
-  return families
+  return parsed.families
+}
+
+function addFamily({ families, name, help }: ParsedLines, typedName: string, type: string): void {
+  if (typedName !== name || families.has(name)) throw new Error(`misplaced: # TYPE ${typedName} ${type}`)
+  families.set(name, { type, help, samples: [] })
+}
+
+const suffixes: Readonly<Record<string, readonly string[]>> = {
+  histogram: ['_bucket', '_sum', '_count'],
+  summary: ['', '_sum', '_count'],
+}
+
+function addSample({ families, series, name }: ParsedLines, line: string): void {
+  const [sample, sampleName = '', labels = '', value = ''] = sampleLine.exec(line) ?? []
+  if (sample === undefined) throw new Error(`not a sample: ${line}`)
+  const family = families.get(name)
+  const allowed = suffixes[family?.type ?? ''] ?? ['']
+  if (family === undefined || !allowed.some((suffix) => sampleName === `${name}${suffix}`)) {
+    throw new Error(`outside its family: ${line}`)
+  }
+  const key = line.slice(0, line.lastIndexOf(' '))
+  if (series.has(key)) throw new Error(`given twice: ${key}`)
+  series.add(key)
+  family.samples.push({
+    name: sampleName,
+    labels: parseLabels(labels),
+    value: Number(value.replace('Inf', 'Infinity')),
+  })
 }
 
 function parseLabels(text: string): Record<string, string> {

@@ -1,4 +1,4 @@
-// /healthz and /livez over real sockets: codes, headers and every byte of the body.
+// Tests /healthz and /livez over real sockets: codes, headers and every byte of the body.
 
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { findMode } from '../../src/backend/modes.ts'
@@ -66,7 +66,7 @@ describe('the proxy health server', () => {
     expect([type, sniff, length]).toEqual(['application/json', 'nosniff', String(answer.body.length)])
   })
 
-  it('I2: does not mind being idle, and lastUpdated is now', async () => {
+  it('I2: stays healthy while idle, and lastUpdated is now', async () => {
     health.updated(4)
     clock.advanceSync(25_000)
     expect(await codes()).toEqual([200, 200])
@@ -104,7 +104,7 @@ describe('the proxy health server', () => {
     expect(await codes()).toEqual([200, 200])
   })
 
-  it('I5: is not helped by updates of the family that is fine', async () => {
+  it('I5: stays failed when only the other family is updated', async () => {
     late()
     health.updated(6)
     expect(await codes()).toEqual([503, 503])
@@ -151,7 +151,7 @@ describe('the proxy health server', () => {
     expect(await codes()).toEqual([200, 200])
   })
 
-  it('I9: does not speak of the node on /livez', async () => {
+  it('I9: does not mention the node on /livez', async () => {
     expect((await probe('/livez')).body).toBe(
       '{"lastUpdated":"2026-01-02T03:04:05Z","currentTime":"2026-01-02T03:04:05Z","healthy":true}',
     )
@@ -179,7 +179,7 @@ describe('the proxy health server', () => {
     expect(text).toContain('kubeproxy_proxy_livez_total{code="200"} 2\n')
   })
 
-  it('takes any method, and knows no other path', async () => {
+  it('accepts any method, and serves no other path', async () => {
     for (const method of ['POST', 'PUT', 'DELETE', 'OPTIONS']) {
       expect((await probe('/healthz', method)).body, method).toContain('lastUpdated')
     }
@@ -189,7 +189,7 @@ describe('the proxy health server', () => {
     }
   })
 
-  it('I21: answers on localhost, whichever address that is', async () => {
+  it('I21: answers on localhost, for either address of localhost', async () => {
     for (const host of ['localhost', '127.0.0.1', ...(hasIpv6 ? ['[::1]'] : [])]) {
       const answer = await ask(`${host}:${listener.port}/healthz`)
       expect([answer.status, answer.body.includes('lastUpdated')], host).toEqual([200, true])

@@ -1,4 +1,4 @@
-// What tests of the HTTP servers need: a client that shows every byte, free and occupied ports, and a logger that keeps its lines.
+// Provides for tests of HTTP servers: a client that shows every byte, free and occupied ports, and a logger that keeps its lines.
 
 import { request } from 'node:http'
 import { type AddressInfo, connect, createServer } from 'node:net'

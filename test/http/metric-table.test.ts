@@ -1,4 +1,4 @@
-// The documentation of metrics is what the declarations say.
+// Checks that docs/metrics.md equals the declarations.
 
 import { join } from 'node:path'
 import { expect, it } from 'vitest'

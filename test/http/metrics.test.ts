@@ -1,4 +1,4 @@
-// Every metric under upstream's name, type, labels and buckets, in its modes and in no other.
+// Checks every metric against upstream's name, type, labels and buckets, in its modes and in no other mode.
 
 import { describe, expect, it } from 'vitest'
 import type { Mode } from '../../src/backend/backend.ts'
@@ -178,7 +178,7 @@ describe.each(modes)('in %s mode', (mode) => {
   })
 })
 
-describe('what feeds them', () => {
+describe('sources of metrics', () => {
   it('starts plain counters at 0 and labelled ones without series', async () => {
     const families = await read(make('iptables'))
     expect(find(families, `${sync}service_changes_total`)).toBe(0)
@@ -186,11 +186,11 @@ describe('what feeds them', () => {
     expect(families.get(`${sync}duration_seconds`)?.samples).toEqual([])
   })
 
-  it('has nfacct counters only where nfacct works', async () => {
+  it('has nfacct counters only if nfacct works', async () => {
     expect([...(await read(make('iptables'))).keys()].filter((name) => name.includes('packets'))).toEqual([])
   })
 
-  it('measures a sync that worked', async () => {
+  it('measures a sync that succeeded', async () => {
     const metrics = make('nftables')
     metrics.journal.report(
       report('nftables', {
@@ -219,7 +219,7 @@ describe('what feeds them', () => {
     expect(find(families, `${sync}nftables_sync_failures_total`, IPv4)).toBeUndefined()
   })
 
-  it('does not take a failed sync for programmed', async () => {
+  it('does not count a failed sync as programmed', async () => {
     const metrics = make('nftables')
     metrics.journal.report(report('nftables', { ...failed, family: 6, triggers: [at] }))
     const families = await read(metrics)
@@ -230,7 +230,7 @@ describe('what feeds them', () => {
     expect(families.get(`${sync}last_timestamp_seconds`)?.samples).toEqual([])
   })
 
-  it('counts iptables failures once, partial ones apart, and lets the backend count them itself', async () => {
+  it('counts a failed iptables sync once, partial syncs separately, and not what the backend counts itself', async () => {
     const metrics = make('iptables')
     metrics.journal.report(report('iptables', { ...failed, full: true }))
     metrics.journal.report(report('iptables', failed))
@@ -252,7 +252,7 @@ describe('what feeds them', () => {
     expect(find(families, `${sync}no_local_endpoints_total`, { traffic_policy: 'external', ...IPv4 })).toBe(2)
   })
 
-  it('reads figures of a backend: gauges are set, counters added to, the rest shown as it is', async () => {
+  it('records the figures of a backend: sets gauges, adds to counters, and shows the rest unchanged', async () => {
     const metrics = make('iptables')
     const figures = { 'iptables_total{nat}': 5, 'iptables_total{filter}': 6, 'iptables_last{nat}': 1, odd: 4 }
     metrics.journal.report(report('iptables', { figures }))
@@ -264,7 +264,7 @@ describe('what feeds them', () => {
     expect(find(families, 'sluice_backend_figure', { figure: 'odd', ...IPv4 })).toBe(4)
   })
 
-  it('counts changes as the store tells them, a service once for each family, and shows what is pending', async () => {
+  it('counts changes that the store reports, a service once for each family, and shows pending changes', async () => {
     const metrics = make('nftables')
     metrics.journal.change('service', 1)
     metrics.journal.change('service', 2)
@@ -280,7 +280,7 @@ describe('what feeds them', () => {
     expect(find(families, `${sync}service_changes_total`)).toBe(2)
   })
 
-  it('stamps the time a sync was queued, and the start of the loop', async () => {
+  it('records when a sync was queued, and the start of the loop', async () => {
     const metrics = make('nftables')
     metrics.journal.started(4, at)
     expect(find(await read(metrics), `${sync}last_queued_timestamp_seconds`, IPv4)).toBe(at / 1000)
@@ -288,7 +288,7 @@ describe('what feeds them', () => {
     expect(find(await read(metrics), `${sync}last_queued_timestamp_seconds`, IPv4)).toBe(at / 1000 + 0.5)
   })
 
-  it('listens to a journal', async () => {
+  it('records what a journal reports', async () => {
     const metrics = make('nftables')
     const journal = new SyncJournal({ log })
     const leave = journal.subscribe(metrics.journal)
@@ -322,7 +322,7 @@ describe('what feeds them', () => {
     expect(find(families, 'rest_client_response_size_bytes_sum', labels)).toBe(1200)
   })
 
-  it('tells versions, gates and what it registered', async () => {
+  it('shows versions, feature gates and the number of registered metrics', async () => {
     const features = [
       { name: 'A', stage: '', enabled: true },
       { name: 'B', stage: 'ALPHA', enabled: false },
@@ -338,7 +338,7 @@ describe('what feeds them', () => {
     expect(alpha).toBe([...families.values()].filter(({ help }) => help.startsWith('[ALPHA]')).length)
   })
 
-  it('shows label values with quotes and newlines as they must be written', async () => {
+  it('escapes quotes and newlines in label values', async () => {
     const metrics = make('nftables')
     metrics.journal.problem({ kind: 'a"b\\c\nd' })
     expect(await metrics.text()).toContain('sluice_object_problems_total{kind="a\\"b\\\\c\\nd"} 1\n')
@@ -366,7 +366,7 @@ describe('nfacct counters', () => {
     expect(lines.lines.join()).toContain('no nfacct today')
   })
 
-  it('tell the traffic of service ports in ipvs mode, and forget those that went', async () => {
+  it('show the traffic of service ports in ipvs mode, and drop ports that are gone', async () => {
     const counted = (port: string) =>
       ({ family: 4, port, connections: 3, packetsIn: 20, packetsOut: 30, bytesIn: 4000, bytesOut: 5000 }) as const
     let ports = [counted('ns/web:http'), counted('ns/plain'), counted('others')]
@@ -389,7 +389,7 @@ describe('nfacct counters', () => {
     expect(await make('nftables', { portCounters }).text()).not.toContain('sluice_service_')
   })
 
-  it('do not hold up a scrape for ever', async () => {
+  it('do not delay a scrape without limit', async () => {
     const clock = new FakeClock(Date.UTC(2026, 0, 2, 3, 4, 5))
     const metrics = make('iptables', { clock, packetCounters: () => new Promise(() => {}) })
     const text = metrics.text()

@@ -1,4 +1,4 @@
-// The metrics server's pages, byte for byte.
+// Checks the pages of the metrics server byte for byte.
 
 import { afterEach, describe, expect, it } from 'vitest'
 import { parse } from 'yaml'
@@ -69,7 +69,7 @@ describe('/healthz', () => {
     expect(await probe(path)).toMatchObject({ status: 200, body, headers: plain })
   })
 
-  it('knows no other check', async () => {
+  it('has no other check', async () => {
     const { probe } = await start()
     expect((await probe('/healthz/etcd')).status).toBe(404)
   })
@@ -86,7 +86,7 @@ describe('/metrics and /metrics/slis', () => {
     expect(parseExposition(answer.body).get('kubernetes_build_info')?.type).toBe('gauge')
   })
 
-  it('counts health checks apart, until reset', async () => {
+  it('counts health checks separately, until reset', async () => {
     const { probe } = await start()
     await probe('/healthz')
     await probe('/healthz?exclude=ping')
@@ -105,7 +105,7 @@ describe('/metrics and /metrics/slis', () => {
     expect(after.get('kubernetes_healthchecks_total')?.samples).toEqual([])
   })
 
-  it('says 500, and stays up, when metrics cannot be made', async () => {
+  it('answers 500, and keeps running, if the metrics cannot be read', async () => {
     const { metrics } = await start()
     await listener?.close(0)
     const { probe } = await start({ metrics: { ...metrics, text: () => Promise.reject(new Error('broken')) } })
@@ -115,7 +115,7 @@ describe('/metrics and /metrics/slis', () => {
 })
 
 describe('/proxyMode and /configz', () => {
-  it('I21: says the mode and nothing else, on localhost too', async () => {
+  it('I21: returns only the mode, on localhost too', async () => {
     const { probe } = await start()
     expect(await probe('/proxyMode')).toMatchObject({ status: 200, body: 'nftables', headers: plain })
     for (const host of ['localhost', ...(hasIpv6 ? ['[::1]'] : [])]) {
@@ -150,7 +150,7 @@ describe('/flagz and /statusz', () => {
     ])
   })
 
-  it('tells the state of the process as text', async () => {
+  it('shows the state of the process as text', async () => {
     const { probe } = await start()
     const answer = await probe('/statusz')
     expect(answer.body).toMatch(/^\nkube-proxy statusz\n[^\n]+\n\n/)
@@ -165,7 +165,7 @@ describe('/flagz and /statusz', () => {
     ])
   })
 
-  it.each(['v1alpha1', 'v1beta1'])('gives objects of %s on request', async (v) => {
+  it.each(['v1alpha1', 'v1beta1'])('returns objects of %s on request', async (v) => {
     const { probe } = await start()
     const flags = await probe('/flagz', structured('application/json', 'Flagz', v))
     expect(flags.headers['content-type']).toBe('application/json')
@@ -225,7 +225,7 @@ describe('/flagz and /statusz', () => {
     })
   })
 
-  it('prefers what the client prefers', async () => {
+  it('follows the preferences of the client', async () => {
     const { probe } = await start()
     const type = async (value: string) => (await probe('/flagz', accept(value))).headers['content-type']
     const json = 'application/json;as=Flagz;g=config.k8s.io;v=v1alpha1'
@@ -234,7 +234,7 @@ describe('/flagz and /statusz', () => {
     expect(await type(`*/*, ${json}`)).toBe('application/json')
   })
 
-  it('are gone when their gates are off', async () => {
+  it('do not exist if their feature gates are off', async () => {
     const { probe } = await start({ gates: { flagz: false, statusz: true } })
     expect((await probe('/flagz')).status).toBe(404)
     expect((await probe('/statusz')).body).not.toContain('/flagz')
@@ -245,7 +245,7 @@ describe('/flagz and /statusz', () => {
 })
 
 describe('/debug', () => {
-  it('is not there without profiling', async () => {
+  it('does not exist without profiling', async () => {
     const { probe } = await start()
     for (const path of ['/debug/flags/v', '/debug/pprof/', '/debug/pprof', '/debug/pprof/heap', '/nothing', '/']) {
       expect(await probe(path), path).toMatchObject({ status: 404, body: '404 page not found\n' })
@@ -280,7 +280,7 @@ describe('/debug', () => {
     expect((await probe('/statusz')).body).toContain(' /debug ')
   })
 
-  it('takes a CPU profile, one at a time', async () => {
+  it('records a CPU profile, one at a time', async () => {
     const { probe, clock } = await start({ profiling: true })
     const first = probe('/debug/pprof/profile?seconds=7')
     await until('a timer of 7_000 ms is armed', () => clock.waiting().includes(7_000))
@@ -291,7 +291,7 @@ describe('/debug', () => {
     expect(Object.keys(JSON.parse(answer.body))).toEqual(expect.arrayContaining(['nodes', 'samples', 'timeDeltas']))
   })
 
-  it('takes an allocation profile and a heap snapshot', async () => {
+  it('records an allocation profile and a heap snapshot', async () => {
     const { probe } = await start({ profiling: true, clock: systemClock })
     const allocs = JSON.parse((await probe('/debug/pprof/allocs?seconds=0.01')).body)
     expect(allocs).toHaveProperty('head')
@@ -300,7 +300,7 @@ describe('/debug', () => {
     expect(heap.body.startsWith('{"snapshot"')).toBe(true)
   })
 
-  it('stops a profile whose reader has left', async () => {
+  it('stops a profile whose client has disconnected', async () => {
     const { probe, clock } = await start({ profiling: true })
     const { request } = await import('node:http')
     const leaving = request(`http://127.0.0.1:${listener?.port}/debug/pprof/profile?seconds=60`)

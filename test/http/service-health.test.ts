@@ -1,4 +1,4 @@
-// Health check node ports over real sockets.
+// Tests health check node ports over real sockets.
 
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { type ServiceCheck, ServiceHealth } from '../../src/http/service-health.ts'
@@ -97,7 +97,7 @@ describe('health check node ports', () => {
     expect(JSON.parse((await probe(port)).body)).toMatchObject({ service: { name: 'b' }, localEndpoints: 2 })
   })
 
-  it('I13: fails while the proxy is unhealthy, with the count as it is', async () => {
+  it('I13: fails while the proxy is unhealthy, with an unchanged count', async () => {
     await want(['ns/svc', { port, localEndpoints: 7 }])
     healthy = false
     const answer = await probe(port)
@@ -105,7 +105,7 @@ describe('health check node ports', () => {
     expect(JSON.parse(answer.body)).toMatchObject({ localEndpoints: 7, serviceProxyHealthy: false })
   })
 
-  it('takes a switched-off health server for healthy', async () => {
+  it('treats a switched-off health server as healthy', async () => {
     const without = new ServiceHealth({
       addresses: () => where[4],
       health: undefined,
@@ -117,7 +117,7 @@ describe('health check node ports', () => {
     await without.close()
   })
 
-  it('I14: takes counts of services whose port could not be opened for nothing', async () => {
+  it('I14: ignores the count of a service whose port could not be opened', async () => {
     const taken = await occupy()
     await want(['ns/svc', { port: taken.port, localEndpoints: 4 }])
     expect(checks.listening()).toEqual([])
@@ -134,7 +134,7 @@ describe('health check node ports', () => {
     expect((await ask(`127.0.0.2:${port}/`)).status).toBe(200)
   })
 
-  it('opens nothing, and complains of nothing, where no address matches', async () => {
+  it('opens nothing and reports nothing if no address matches', async () => {
     where[4] = { all: false, addresses: [] }
     await want(['ns/svc', { port, localEndpoints: 1 }])
     expect([checks.listening(), failures]).toEqual([[], []])
@@ -164,7 +164,7 @@ describe('health check node ports', () => {
     }
   })
 
-  it('I17: reports a port it cannot have, tries again at each sync, and serves the others', async () => {
+  it('I17: reports a port that it cannot bind, tries again at each sync, and serves the others', async () => {
     const taken = await occupy()
     const services: [string, ServiceCheck][] = [
       ['ns/a', { port: taken.port, localEndpoints: 1 }],
@@ -182,7 +182,7 @@ describe('health check node ports', () => {
     expect((await probe(taken.port)).status).toBe(200)
   })
 
-  it('I17: keeps none of a service’s addresses if one is taken', async () => {
+  it('I17: closes all addresses of a service if one is taken', async () => {
     const taken = await occupy()
     where[4].addresses = ['127.0.0.2', '127.0.0.1']
     await want(['ns/svc', { port: taken.port, localEndpoints: 1 }])
@@ -199,7 +199,7 @@ describe('health check node ports', () => {
     expect((await probe(port)).status).toBe(200)
   })
 
-  it('keeps order when syncs overlap', async () => {
+  it('runs overlapping syncs one after the other', async () => {
     const syncs = [
       want(['ns/svc', { port, localEndpoints: 1 }]),
       want(),

@@ -106,7 +106,7 @@ function wanted({ outcome, snat }: Expectation, probe: Probe): unknown {
   return Object.fromEntries(outcome.map((endpoint) => [endpoint, rewritten(endpoint)]))
 }
 
-/** What must hold of every answer, whatever the question. */
+/** Checks what must hold for every answer. */
 function checkSense({ verdict, endpoints, steps, service, entries, reason }: Explanation): void {
   const shares = endpoints.reduce((sum, { probability }) => sum + probability, 0)
   expect(shares).toBeCloseTo(verdict === 'forward' ? 1 : 0)

@@ -1,4 +1,4 @@
-// `explain` over the whole scenario corpus: its answer is the file's.
+// Compares the answers of `explain` with the expectations of the whole scenario corpus.
 
 import { describe, it } from 'vitest'
 import { loadScenarios } from '../scenarios/load.ts'

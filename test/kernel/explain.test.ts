@@ -1,5 +1,5 @@
-// What `explain` says, against what real packets do: its answers take the place of the files' expectations.
-// A sample by default; EXPLAIN=* sends the whole corpus.
+// Compares the answers of `explain` with real packets: the answers replace the expectations of the scenario files.
+// By default only a sample of the corpus runs; EXPLAIN=* runs all of it.
 
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { asExpectation, explainScenario } from '../inspect/corpus-explain.ts'
@@ -16,12 +16,12 @@ const scenarios = loadScenarios().filter(
   (scenario) => scenario.modes.includes(mode) && (only.includes('*') || only.includes(scenario.name)),
 )
 
-/** The scenario with nothing in it but packets that were explained, each with the explanation as what must happen. */
+/** Returns the scenario with only those packets that can be explained, each with its explanation as the expectation. */
 async function withExplanations(scenario: Scenario): Promise<Scenario> {
   const answers = new Map(
     (await explainScenario(scenario, mode)).map(({ probe, answer }) => [probe, asExpectation(answer)]),
   )
-  const told = (probe: Probe): Probe => ({
+  const withAnswer = (probe: Probe): Probe => ({
     ...probe,
     expect: { ...probe.expect, [mode]: answers.get(probe) as Expectation },
   })
@@ -29,7 +29,7 @@ async function withExplanations(scenario: Scenario): Promise<Scenario> {
     ...scenario,
     steps: scenario.steps.map((step) => ({
       ...step,
-      probes: step.probes.filter((probe) => answers.has(probe)).map(told),
+      probes: step.probes.filter((probe) => answers.has(probe)).map(withAnswer),
     })),
   }
 }
@@ -37,7 +37,7 @@ async function withExplanations(scenario: Scenario): Promise<Scenario> {
 describe('explain against real packets', () => {
   let lab: Lab
   const driver = new EngineDriver({ holdings: async () => [] })
-  // Where the proxy listens on loopback itself, the lab must not.
+  // Some scenarios need the proxy to listen on loopback; there the lab must not listen itself.
   const listening = new EngineDriver({ holdings: async () => [], listens: true })
 
   beforeAll(async () => {
@@ -65,9 +65,9 @@ describe('explain against real packets', () => {
     })
   }
 
-  it('would notice a wrong explanation', async () => {
+  it('notices a wrong explanation', async () => {
     const scenario = await withExplanations(scenarios.find(({ name }) => name === 'S1') as Scenario)
-    const lie = (probe: Probe): Probe => ({
+    const withWrongAnswer = (probe: Probe): Probe => ({
       ...probe,
       expect: { ...probe.expect, [mode]: { outcome: 'drop', snat: undefined } },
     })
@@ -76,7 +76,7 @@ describe('explain against real packets', () => {
       driver,
       scenario: {
         ...scenario,
-        steps: scenario.steps.map((step) => ({ ...step, probes: step.probes.slice(0, 1).map(lie) })),
+        steps: scenario.steps.map((step) => ({ ...step, probes: step.probes.slice(0, 1).map(withWrongAnswer) })),
       },
       mode,
       deviations: [],

@@ -1,4 +1,4 @@
-// `sluice plan` with the kernel's opinion: tried in a namespace of its own, and nothing of it stays.
+// Runs `sluice plan` with the trial in a temporary network namespace, and checks that nothing remains of it.
 
 import { spawnSync } from 'node:child_process'
 import { mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
@@ -50,8 +50,8 @@ describe.each(['nftables', 'iptables'])('plan, %s', (mode) => {
   })
 })
 
-it('exits with 1 and says what the kernel refuses, and of which service', () => {
-  // As the tool does when the kernel refuses what is new.
+it('exits with 1 and names the service and what the kernel refuses', () => {
+  // These wrappers fail as iptables-restore does when the kernel refuses the new rules.
   const program = (name: string) => spawnSync('sh', ['-c', `command -v ${name}`], { encoding: 'utf8' }).stdout.trim()
   for (const name of ['iptables-restore', 'iptables-nft-restore', 'iptables-legacy-restore']) {
     const script = `#!/bin/sh

@@ -1,4 +1,4 @@
-// `sluice up` as a process of its own: the demo from start to end, what is left after a kill, and a machine's own load balancer.
+// Runs `sluice up` as a process: the demo from start to end, what the next run removes after a kill, and a load balancer for one machine.
 
 import { type ChildProcess, execFileSync, spawn, spawnSync } from 'node:child_process'
 import { chmodSync, cpSync, existsSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
@@ -46,7 +46,7 @@ function start(argv: readonly string[], wrapper: readonly string[] = [], env: No
 
 describe('sluice up --demo', () => {
   it.each(['nftables', 'iptables', 'userspace'])(
-    'shows real load balancing by itself and leaves nothing behind: %s',
+    'passes all checks with --once and leaves nothing behind: %s',
     async (mode) => {
       const before = demos()
       const run = start(['up', '--demo', '--once', '--mode', mode])
@@ -58,7 +58,7 @@ describe('sluice up --demo', () => {
     },
   )
 
-  it('is removed whole by a signal, whatever came before', async () => {
+  it('is removed by a signal, together with what a killed demo left', async () => {
     const killed = start(['up', '--demo'])
     await killed.until('Ctrl-C stops')
     expect(demos().length).toBeGreaterThan(0)
@@ -70,7 +70,7 @@ describe('sluice up --demo', () => {
     expect(stdout).toMatch(/work\/saythx-redis +IPv4 +1 +1 +4 +4\/4 +ok/)
     killed.child.kill('SIGKILL')
     await killed.ended
-    // What that one could not remove, the next one does.
+    // The next demo removes what the killed one left.
     const next = start(['up', '--demo', '--scale', '2'])
     await next.until('Ctrl-C stops')
     next.child.kill('SIGTERM')
@@ -80,7 +80,7 @@ describe('sluice up --demo', () => {
   })
 })
 
-/** A machine of its own with two servers as the examples want them; answers to HTTP with the server's address. */
+/** Makes a network namespace with the two servers of the examples; each answers HTTP with its address. */
 async function machine(): Promise<string> {
   const name = `sluice-up-${process.pid}-${undo.length}`
   execFileSync('ip', ['netns', 'add', name])
@@ -102,7 +102,7 @@ async function machine(): Promise<string> {
   return name
 }
 
-/** Answers over several connections; `refused` for none. */
+/** Returns the different answers of 30 connections; `curl STATUS` for a connection that failed. */
 async function answers(space: string, url: string): Promise<readonly string[]> {
   const seen = new Set<string>()
   for (let i = 0; i < 30; i++) {
@@ -114,7 +114,7 @@ async function answers(space: string, url: string): Promise<readonly string[]> {
   return [...seen].sort()
 }
 
-/** The program and the examples where every user may read them. */
+/** Copies the program and the examples to where every user may read them. */
 async function publish(): Promise<{ program: readonly string[]; examples: string }> {
   const { folder, command, remove } = await publishProgram(worker)
   undo.push(remove)
@@ -122,8 +122,8 @@ async function publish(): Promise<{ program: readonly string[]; examples: string
   return { program: command, examples: join(folder, 'examples') }
 }
 
-describe('sluice up, on a machine of its own', () => {
-  it('balances from a directory of YAML, follows its files, and takes its rules along at the end', async () => {
+describe('sluice up, for one machine', () => {
+  it('balances from a directory of YAML, follows changes of the files, and removes its rules at the end', async () => {
     const space = await machine()
     const folder = mkdtempSync(join(tmpdir(), 'sluice-up-'))
     undo.push(() => rmSync(folder, { recursive: true, force: true }))
@@ -143,7 +143,7 @@ describe('sluice up, on a machine of its own', () => {
     expect(stdout).not.toContain('kube-proxy')
   })
 
-  it('refuses to take over rules that are there, and says how', async () => {
+  it('refuses to take over the rules of another proxy, and says how to allow it', async () => {
     const space = await machine()
     const inside = ['ip', 'netns', 'exec', space]
     execFileSync('ip', ['netns', 'exec', space, 'nft', 'add table ip kube-proxy'])
@@ -167,7 +167,7 @@ describe('sluice up, on a machine of its own', () => {
     expect(again).toMatchObject({ status: 0, stdout: 'Nothing to remove.\n' })
   })
 
-  it('works for nobody in particular: no privilege, sockets on loopback', async () => {
+  it('works without privileges, with sockets on loopback', async () => {
     const space = await machine()
     const home = mkdtempSync(join(tmpdir(), 'sluice-home-'))
     chmodSync(home, 0o777)

@@ -21,7 +21,7 @@ async function apiServer() {
 }
 
 describe('doctor', () => {
-  it('says of everything that is not well what it means and what to do', async () => {
+  it('says for each problem what it means and what to do', async () => {
     const { status, list } = await findings()
     expect(list.map(({ about }) => about)).toEqual(
       expect.arrayContaining([
@@ -55,7 +55,7 @@ describe('doctor', () => {
     ])
   })
 
-  it('tells of a server that cannot be reached, and of a token that is refused', async () => {
+  it('reports a server that cannot be reached, and a token that is refused', async () => {
     const { server, kubeconfig } = await apiServer()
     const refused = join(directory(), 'refused')
     writeFileSync(refused, server.kubeconfig().replace(server.token, 'wrong'))
@@ -67,7 +67,7 @@ describe('doctor', () => {
     expect(list.find(({ about }) => about === 'API server')).toMatchObject({ level: 'problem' })
   })
 
-  it('looks at the mode of the configuration', async () => {
+  it('checks the mode of the configuration', async () => {
     const config = join(directory(), 'config.yaml')
     writeFileSync(
       config,
@@ -78,7 +78,7 @@ describe('doctor', () => {
     expect(await modes('--config', config)).toEqual(['mode userspace'])
   })
 
-  it('is readable', async () => {
+  it('prints text for people', async () => {
     const { stdout } = await sluice('doctor')
     expect(stdout).toMatch(/ABOUT +FOUND\n/)
     expect(stdout).toMatch(/\d+ problems?, \d+ warnings?, \d+ notes?\.\n$/)

@@ -14,7 +14,7 @@ const inputs = async (text: string) =>
 const migration = { from: findMode('iptables'), to: findMode('nftables') }
 
 describe('from iptables to nftables', () => {
-  it('tells what differs by service: loopback node ports, secondary addresses, unused ports', async () => {
+  it('reports differences per service: loopback node ports, secondary addresses, unused ports', async () => {
     const known = await inputs(shop)
     const found = await compareModes(
       { ...known, nodeAddresses: [...known.nodeAddresses, '192.168.6.1'] },
@@ -36,7 +36,7 @@ describe('from iptables to nftables', () => {
     expect(found.some(({ service, later }) => service === '*' && later === 'dropped')).toBe(true)
   })
 
-  it('finds fewer differences where the configuration asks for all addresses', async () => {
+  it('finds fewer differences if the configuration asks for all addresses', async () => {
     const known = await inputs(shop)
     const file = `${directory({ 'c.yaml': 'apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nnodePortAddresses: ["0.0.0.0/0"]\n' })}/c.yaml`
     const more = { ...known, nodeAddresses: [...known.nodeAddresses, '192.168.6.1'] }
