@@ -1,4 +1,4 @@
-// Who holds each address that only one service can have, in one family. What is contested and who is first is the model's to say.
+// Tracks which service holds each address that only one service can have, in one family. The model decides which service comes first.
 
 import type { Family } from '../lib/ip.ts'
 import { frontendKey, olderFirst, withoutFrontends } from '../model/conflicts.ts'
@@ -10,15 +10,15 @@ interface Claim {
   readonly keys: readonly string[]
 }
 
-const nothing: ReadonlySet<string> = new Set()
+const noKeys: ReadonlySet<string> = new Set()
 const none: readonly never[] = []
 
 export class AddressConflicts {
   readonly #family: Family
   readonly #claims = new Map<string, Claim>()
-  /** Claimants by key: the one service, or all of them with the holder first. */
+  /** Claimants by key: the only service, or all services with the holder first. */
   readonly #claimants = new Map<string, string | string[]>()
-  /** Keys whose claimants changed since `changes` was last asked, with their conflicts then. */
+  /** Keys whose claimants changed since the last `drainChanges`, with their conflicts at that time. */
   readonly #before = new Map<string, readonly Conflict[]>()
   readonly #contested = new Set<string>()
 
@@ -26,25 +26,23 @@ export class AddressConflicts {
     this.#family = family
   }
 
-  /**
-   * Replaces what a service claims by what these ports need. Returns the other services that thereby won or lost
-   * something and must be looked at again.
-   */
+  /** Replaces the claims of a service by what these ports need. Returns the other services that thereby won or lost an address. */
   claim(record: ServiceRecord, ports: readonly ServicePort[]): readonly string[] {
     const before = this.#claims.get(record.key)
     const keys = keysOf(ports)
-    // Nearly always: only endpoints have changed. What is there has grown old in memory and stays.
-    if (before !== undefined && before.record === record && equal(before.keys, keys)) return none
+    // The usual case: only endpoints have changed. The old claim stays, since its objects are tenured already.
+    if (before !== undefined && before.record === record && areEqual(before.keys, keys)) return none
     const affected = new Set<string>()
     if (keys.length === 0) this.#claims.delete(record.key)
     else this.#claims.set(record.key, { record, keys })
-    if (before !== undefined && before.record.created === record.created && equal(before.keys, keys)) return none
+    if (before !== undefined && before.record.created === record.created && areEqual(before.keys, keys)) return none
     if (before !== undefined) this.#leave(record.key, before, affected)
     for (const key of keys) this.#join(record.key, key, affected)
     affected.delete(record.key)
     return [...affected]
   }
 
+  /** Removes all claims of a service. Returns the other services that thereby won an address. */
   release(service: string): readonly string[] {
     const before = this.#claims.get(service)
     if (before === undefined) return []
@@ -54,8 +52,8 @@ export class AddressConflicts {
     return [...affected]
   }
 
-  /** The ports without what an older service holds. */
-  won(service: string, ports: readonly ServicePort[]): readonly ServicePort[] {
+  /** The ports of a service without what older services hold. */
+  withoutLost(service: string, ports: readonly ServicePort[]): readonly ServicePort[] {
     const lost = this.#lost(service)
     if (lost.size === 0) return ports
     return ports.map((port) => {
@@ -64,26 +62,26 @@ export class AddressConflicts {
     })
   }
 
-  /** Everything contested at this moment. */
-  conflicts(): readonly Conflict[] {
+  /** All conflicts at this moment. */
+  list(): readonly Conflict[] {
     return [...this.#contested].flatMap((key) => this.#conflictsAt(key))
   }
 
-  /** What began and what ended since the last time it was asked. */
-  changes(): { readonly began: readonly Conflict[]; readonly ended: readonly Conflict[] } {
+  /** Returns the conflicts that began and ended since the last call. */
+  drainChanges(): { readonly began: readonly Conflict[]; readonly ended: readonly Conflict[] } {
     const began: Conflict[] = []
     const ended: Conflict[] = []
     for (const [key, before] of this.#before) {
       const after = this.#conflictsAt(key)
-      began.push(...after.filter((one) => !before.some((other) => alike(one, other))))
-      ended.push(...before.filter((one) => !after.some((other) => alike(one, other))))
+      began.push(...after.filter((one) => !before.some((other) => hasSameParties(one, other))))
+      ended.push(...before.filter((one) => !after.some((other) => hasSameParties(one, other))))
     }
     this.#before.clear()
     return { began, ended }
   }
 
   #lost(service: string): ReadonlySet<string> {
-    if (this.#contested.size === 0) return nothing
+    if (this.#contested.size === 0) return noKeys
     const keys = this.#claims.get(service)?.keys ?? []
     return new Set(keys.filter((key) => this.#contested.has(key) && this.#claimants.get(key)?.[0] !== service))
   }
@@ -95,7 +93,7 @@ export class AddressConflicts {
       return
     }
     const all = typeof now === 'string' ? [now] : now
-    this.#remember(key)
+    this.#rememberConflicts(key)
     const holder = all[0] as string
     const next = [...all, service].sort((a, b) => olderFirst(this.#record(a), this.#record(b)))
     this.#claimants.set(key, next)
@@ -110,7 +108,7 @@ export class AddressConflicts {
         this.#claimants.delete(key)
         continue
       }
-      this.#remember(key)
+      this.#rememberConflicts(key)
       const rest = now.filter((one) => one !== service)
       if (now[0] === service) affected.add(rest[0] as string)
       if (rest.length > 1) this.#claimants.set(key, rest)
@@ -121,7 +119,7 @@ export class AddressConflicts {
     }
   }
 
-  #remember(key: string): void {
+  #rememberConflicts(key: string): void {
     if (!this.#before.has(key)) this.#before.set(key, this.#conflictsAt(key))
   }
 
@@ -137,7 +135,7 @@ export class AddressConflicts {
   }
 }
 
-/** Health check node ports are sockets of this node, so they are contested like any frontend. */
+/** Health check node ports are sockets of this node, so only one service can have each of them. */
 const healthKey = (port: number): string => `health:${port}`
 
 function keysOf(ports: readonly ServicePort[]): readonly string[] {
@@ -148,7 +146,7 @@ function keysOf(ports: readonly ServicePort[]): readonly string[] {
   return keys.length < 2 ? keys : [...new Set(keys)]
 }
 
-const equal = (a: readonly string[], b: readonly string[]): boolean =>
+const areEqual = (a: readonly string[], b: readonly string[]): boolean =>
   a.length === b.length && a.every((key, i) => key === b[i])
 
-const alike = (a: Conflict, b: Conflict): boolean => a.winner === b.winner && a.loser === b.loser
+const hasSameParties = (a: Conflict, b: Conflict): boolean => a.winner === b.winner && a.loser === b.loser

@@ -1,4 +1,5 @@
-// Store, one lane with its own pace per family, and the questions others ask. Nothing is programmed before services and slices have synced.
+// Puts the store and one lane with its own pace per family together, and answers questions about them. Nothing is programmed before
+// services and slices are complete.
 
 import type { Backend, Held } from '../backend/backend.ts'
 import { deepEqual } from '../lib/equal.ts'
@@ -20,30 +21,31 @@ export interface EngineOptions {
   readonly families: readonly Family[]
   readonly views: (family: Family) => NodeView
   readonly settings: {
-    /** Least distance between two syncs. */
+    /** Minimum distance between two syncs. */
     readonly minSyncMs: number
-    /** After a failed sync; also the longest time between two if the backend is periodic. */
+    /** Distance after a failed sync; also the longest time between two syncs if the backend is periodic. */
     readonly syncMs: number
-    /** Longest time between two syncs otherwise; an hour if not given. */
+    /** Longest time between two syncs otherwise; an hour if absent. */
     readonly maxSyncMs?: number
   }
   readonly clock: Clock
   readonly log: Logger
   readonly journal: SyncJournal
   readonly resolve?: Resolve
-  readonly breathe?: () => Promise<void>
+  readonly waitForTurn?: () => Promise<void>
 }
 
 export interface ServiceStatus {
   readonly service: string
-  /** There is such a service. */
+  /** True if there is a service of this name. */
   readonly known: boolean
   readonly families: readonly FamilyStatus[]
 }
 
 const hourMs = 3_600_000
 
-interface Track {
+/** A lane and the pacer that decides when it syncs. */
+interface PacedLane {
   readonly lane: Lane
   readonly pacer: Pacer
 }
@@ -52,94 +54,94 @@ export class Engine {
   readonly store: Store
   readonly #options: EngineOptions
   readonly #log: Logger
-  readonly #tracks = new Map<Family, Track>()
+  readonly #lanes = new Map<Family, PacedLane>()
   readonly #abort = new AbortController()
 
   constructor(options: EngineOptions) {
     this.#options = options
     this.#log = options.log.named('engine')
     this.store = new Store(options)
-    for (const family of options.families) this.#tracks.set(family, this.#track(family))
+    for (const family of options.families) this.#lanes.set(family, this.#makeLane(family))
     this.store.watch({
-      dirty: (family) => this.#request(family),
-      ready: () => {
-        for (const family of this.#tracks.keys()) this.#request(family)
+      onPending: (family) => this.#schedule(family),
+      onReady: () => {
+        for (const family of this.#lanes.keys()) this.#schedule(family)
       },
     })
   }
 
-  /** Opens the data plane and begins to follow the store. Rejects if it cannot be opened. */
+  /** Opens the data plane and begins to follow the store. Rejects if the data plane cannot be opened. */
   async start(): Promise<void> {
-    const { journal, clock, breathe = nextTurn } = this.#options
-    for (const { lane } of this.#tracks.values()) {
+    const { journal, clock, waitForTurn = nextTurn } = this.#options
+    for (const { lane } of this.#lanes.values()) {
       await lane.open()
-      await breathe()
+      await waitForTurn()
     }
-    for (const [family, { pacer }] of this.#tracks) {
+    for (const [family, { pacer }] of this.#lanes) {
       pacer.start()
       journal.started(family, clock.now())
-      this.#request(family)
+      this.#schedule(family)
     }
   }
 
-  /** One abort; everything programmed stays as it is. */
+  /** Ends syncs that run. Everything that is programmed stays as it is. */
   async stop(): Promise<void> {
     this.#abort.abort()
-    for (const { pacer } of this.#tracks.values()) await pacer.stop()
-    for (const { lane } of this.#tracks.values()) await lane.close()
+    for (const { pacer } of this.#lanes.values()) await pacer.stop()
+    for (const { lane } of this.#lanes.values()) await lane.close()
   }
 
   setView(family: Family, view: NodeView): void {
-    const { lane } = this.#of(family)
+    const lane = this.#lane(family)
     if (deepEqual(lane.planner.view, view)) return
     lane.setView(view)
-    this.#request(family)
+    this.#schedule(family)
   }
 
-  /** Syncs as soon as the pace allows; with `full` the data plane is observed first. */
+  /** Asks for a sync as soon as the pace allows. With `full`, the sync observes the data plane first. */
   requestSync(family: Family, { full = false } = {}): void {
-    if (full) this.#of(family).lane.distrust()
-    this.#request(family)
+    if (full) this.#lane(family).distrust()
+    this.#schedule(family)
   }
 
-  /** Computed while it is read: dear for many services. */
+  /** All service ports, computed while the caller iterates: expensive if there are many services. */
   ports(family: Family): Iterable<ServicePort> {
-    return this.#of(family).lane.planner.ports()
+    return this.#lane(family).planner.ports()
   }
 
-  /** As of the last plan; kept ready. */
+  /** The UDP service ports as of the last plan. Cheap. */
   udpPorts(family: Family): Iterable<ServicePort> {
-    return this.#of(family).lane.planner.udpPorts()
+    return this.#lane(family).planner.udpPorts()
   }
 
-  /** Services with a health check node port, as of the last plan. */
+  /** The services with a health check node port, as of the last plan. */
   health(family: Family): ReadonlyMap<string, Health> {
-    return this.#of(family).lane.planner.health()
+    return this.#lane(family).planner.health()
   }
 
   portsOf(service: string, family: Family): readonly ServicePort[] {
-    return this.#of(family).lane.planner.portsOf(service)
+    return this.#lane(family).planner.portsOf(service)
   }
 
   status(service: string): ServiceStatus {
-    const families = [...this.#tracks.values()].map(({ lane }) => lane.status(service))
+    const families = [...this.#lanes.values()].map(({ lane }) => lane.status(service))
     return { service, known: this.store.service(service) !== undefined, families }
   }
 
   conflicts(): readonly Conflict[] {
-    return [...this.#tracks.values()].flatMap(({ lane }) => lane.planner.contest.conflicts())
+    return [...this.#lanes.values()].flatMap(({ lane }) => lane.planner.conflicts.list())
   }
 
   quarantined(): readonly (Quarantined & { readonly family: Family })[] {
-    return [...this.#tracks].flatMap(([family, { lane }]) => lane.quarantine.list().map((one) => ({ ...one, family })))
+    return [...this.#lanes].flatMap(([family, { lane }]) => lane.quarantine.list().map((one) => ({ ...one, family })))
   }
 
-  /** Equal on two nodes if both are meant to do the same for every service; the base, which is the node's own, is left out. */
+  /** Equal on two nodes if both should do the same for every service. The base, which differs between nodes, is not part of it. */
   stateHash(family: Family): string {
-    return stateHash(this.#of(family).lane.ledger.winners())
+    return stateHash(this.#lane(family).ledger.winners())
   }
 
-  #track(family: Family): Track {
+  #makeLane(family: Family): PacedLane {
     const { backend, settings, clock, log, journal, views } = this.#options
     const lane = new Lane({
       backend,
@@ -150,43 +152,47 @@ export class Engine {
       resolve: this.#options.resolve ?? resolve,
       clock,
       log,
-      breathe: this.#options.breathe ?? nextTurn,
-      onDue: (urgent) => this.#request(family, urgent),
+      waitForTurn: this.#options.waitForTurn ?? nextTurn,
+      onDue: (urgent) => this.#schedule(family, urgent),
     })
     const maxMs = backend.periodic ? settings.syncMs : (settings.maxSyncMs ?? hourMs)
     const pacer = new Pacer({
       minMs: settings.minSyncMs,
       retryMs: settings.syncMs,
-      // A configured minimum may exceed the hour; it is the user's word against our default.
+      // A configured minimum may exceed our default of an hour: the configuration counts.
       maxMs: Math.max(maxMs, settings.minSyncMs),
       clock,
-      run: () => this.#sync(family, lane),
+      run: () => this.#syncAndReport(family, lane),
     })
     return { lane, pacer }
   }
 
-  async #sync(family: Family, lane: Lane): Promise<boolean> {
+  async #syncAndReport(family: Family, lane: Lane): Promise<boolean> {
     if (!this.store.ready) return true
     const report = await lane.sync(this.#abort.signal)
     if (this.#abort.signal.aborted) return report.ok
-    if (!report.ok) this.#log.error('sync failed', { family: familyName(family), error: report.error })
+    if (!report.ok) this.#log.error('Sync failed', { family: familyName(family), error: report.error })
     else {
       const { full, put, dropped, durationMs } = report
-      this.#log.v(2, 'synced', { family: familyName(family), full, put, dropped, ms: Math.round(durationMs) })
+      this.#log.v(2, 'Synced', { family: familyName(family), full, put, dropped, ms: Math.round(durationMs) })
     }
     this.#options.journal.report(report)
     return report.ok
   }
 
-  #request(family: Family, urgent = false): void {
+  #schedule(family: Family, urgent = false): void {
     if (!this.store.ready || this.#abort.signal.aborted) return
     this.#options.journal.queued(family, this.#options.clock.now())
-    this.#of(family).pacer.request(urgent)
+    this.#pacedLane(family).pacer.requestRun(urgent)
   }
 
-  #of(family: Family): Track {
-    const track = this.#tracks.get(family)
-    if (track === undefined) throw new Error(`no lane for ${familyName(family)}`)
-    return track
+  #lane(family: Family): Lane {
+    return this.#pacedLane(family).lane
+  }
+
+  #pacedLane(family: Family): PacedLane {
+    const paced = this.#lanes.get(family)
+    if (paced === undefined) throw new Error(`the engine has no lane for ${familyName(family)}`)
+    return paced
   }
 }

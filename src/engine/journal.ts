@@ -1,11 +1,11 @@
-// What happened, for metrics, health, the dashboard and people: the last sync reports, counters, and whoever listens.
+// Records what happened (the last sync reports, and counters) and passes events on to listeners: metrics, health, the admin socket.
 
 import type { ProxyError } from '../lib/errors.ts'
 import type { Family } from '../lib/ip.ts'
 import type { Logger } from '../lib/log.ts'
 import type { Problem } from '../model/types.ts'
 
-/** One entry, or with `id` '' one whole service, that could not be programmed. */
+/** An entry that could not be programmed, or a whole service if `id` is ''. */
 export interface RefusedService {
   /** '' for a leftover that no service claims. */
   readonly service: string
@@ -19,24 +19,24 @@ export interface SyncReport {
   /** Unix ms. */
   readonly startedAt: number
   readonly durationMs: number
-  /** The data plane was observed and everything compared. */
+  /** True if the data plane was observed and everything was compared. */
   readonly full: boolean
   readonly ok: boolean
   readonly error?: ProxyError
   readonly put: number
   readonly dropped: number
-  /** Entries the data plane is meant to hold. */
+  /** How many entries the data plane should hold. */
   readonly held: number
-  /** Changed since the last sync that worked. */
+  /** The services that changed since the last successful sync. */
   readonly services: readonly string[]
   readonly refused: readonly RefusedService[]
-  /** Unix ms of the changes that this sync brought into force. */
+  /** Unix ms of the changes that this sync programmed. */
   readonly triggers: readonly number[]
-  /** Service ports with a Local policy, some endpoint somewhere, and none here. */
+  /** How many service ports have a Local policy, endpoints on other nodes, and none here. */
   readonly noLocal: { readonly internal: number; readonly external: number }
-  /** The same, counted in services. */
+  /** How many services have such ports. */
   readonly noLocalServices: { readonly internal: number; readonly external: number }
-  /** Endpoints of a UDP port changed: flows may be stale. */
+  /** True if endpoints of a UDP port changed, so that flows may be stale. */
   readonly udpChanged: boolean
   readonly figures: Readonly<Record<string, number>>
 }
@@ -53,19 +53,19 @@ export type ChangeKind = 'service' | 'slice'
 
 export interface JournalListener {
   report?(report: SyncReport): void
-  /** A sync was asked for. */
+  /** A sync was requested. */
   queued?(family: Family, at: number): void
-  /** A lane is open and waits for its first sync. */
+  /** A lane was opened and waits for its first sync. */
   started?(family: Family, at: number): void
-  /** One event was read, changed or not; so many changes now wait for a sync. */
+  /** An event was read, whether it changed anything or not. `pending` is the number of changes that wait for a sync. */
   change?(kind: ChangeKind, pending: number): void
-  /** A sync took the changes up; so many wait now. */
+  /** A sync drained the changes. `pending` is the number of changes that still wait. */
   pending?(kind: ChangeKind, pending: number): void
   conflict?(conflict: Conflict): void
-  /** The conflict is over, or has another winner. */
+  /** The conflict ended, or has another winner. */
   resolved?(conflict: Conflict): void
   drift?(family: Family, culprit: string): void
-  /** Something is wrong with one object. */
+  /** An object has an invalid field. */
   problem?(problem: Problem): void
 }
 
@@ -82,8 +82,8 @@ export interface Counters {
   sliceChanges: number
 }
 
-/** A remembered report names at most so many services, so that a hundred syncs of everything stay small. */
-const namesKept = 1000
+/** The most services that a stored report names, so that a hundred reports of full syncs stay small. */
+const maxServices = 1000
 
 export class SyncJournal {
   readonly #log: Logger
@@ -110,53 +110,53 @@ export class SyncJournal {
 
   report(report: SyncReport): void {
     const { services } = report
-    this.#recent.push(services.length > namesKept ? { ...report, services: services.slice(0, namesKept) } : report)
+    this.#recent.push(services.length > maxServices ? { ...report, services: services.slice(0, maxServices) } : report)
     if (this.#recent.length > this.#capacity) this.#recent.shift()
     this.#counters.syncs++
     if (!report.ok) this.#counters.failures++
     this.#counters.puts += report.put
     this.#counters.drops += report.dropped
     this.#counters.refusals += report.refused.length
-    this.#tell((listener) => listener.report?.(report))
+    this.#notify((listener) => listener.report?.(report))
   }
 
   queued(family: Family, at: number): void {
-    this.#tell((listener) => listener.queued?.(family, at))
+    this.#notify((listener) => listener.queued?.(family, at))
   }
 
   started(family: Family, at: number): void {
-    this.#tell((listener) => listener.started?.(family, at))
+    this.#notify((listener) => listener.started?.(family, at))
   }
 
   change(kind: ChangeKind, pending: number): void {
     this.#counters[kind === 'service' ? 'serviceChanges' : 'sliceChanges']++
-    this.#tell((listener) => listener.change?.(kind, pending))
+    this.#notify((listener) => listener.change?.(kind, pending))
   }
 
   pending(kind: ChangeKind, pending: number): void {
-    this.#tell((listener) => listener.pending?.(kind, pending))
+    this.#notify((listener) => listener.pending?.(kind, pending))
   }
 
   conflict(conflict: Conflict): void {
     this.#counters.conflicts++
-    this.#tell((listener) => listener.conflict?.(conflict))
+    this.#notify((listener) => listener.conflict?.(conflict))
   }
 
   resolved(conflict: Conflict): void {
-    this.#tell((listener) => listener.resolved?.(conflict))
+    this.#notify((listener) => listener.resolved?.(conflict))
   }
 
   drift(family: Family, culprit: string): void {
     this.#counters.drifts++
-    this.#tell((listener) => listener.drift?.(family, culprit))
+    this.#notify((listener) => listener.drift?.(family, culprit))
   }
 
   problem(problem: Problem): void {
     this.#counters.problems++
-    this.#tell((listener) => listener.problem?.(problem))
+    this.#notify((listener) => listener.problem?.(problem))
   }
 
-  /** Oldest first. */
+  /** The last reports, oldest first. */
   recent(): readonly SyncReport[] {
     return this.#recent
   }
@@ -170,13 +170,13 @@ export class SyncJournal {
     return () => void this.#listeners.delete(listener)
   }
 
-  /** A listener's mistake must never stop rules from being programmed. */
-  #tell(tell: (listener: JournalListener) => void): void {
+  /** An error of a listener must never keep rules from being programmed. */
+  #notify(call: (listener: JournalListener) => void): void {
     for (const listener of this.#listeners) {
       try {
-        tell(listener)
+        call(listener)
       } catch (error) {
-        this.#log.error('a listener failed', { error })
+        this.#log.error('A listener of the journal failed', { error })
       }
     }
   }

@@ -1,4 +1,5 @@
-// One backend in one family: plan what is dirty, diff, apply, and recover. Any failure leads to observe-and-diff, never to guessing.
+// One backend in one family: plans changed services, compares, applies and recovers. Any failure leads to observe and compare, never to
+// a guess. The order of a sync is in `#planAndApply`.
 
 import type { Applied, Backend, Changes, Held, Target } from '../backend/backend.ts'
 import { Ledger } from '../backend/ledger.ts'
@@ -7,13 +8,14 @@ import { type Family, familyName } from '../lib/ip.ts'
 import type { Logger } from '../lib/log.ts'
 import type { Clock, Timer } from '../lib/time.ts'
 import { runSliced, type Steps, stride, TimeSlice } from '../lib/yielding.ts'
-import { critical } from '../model/critical.ts'
+import { isCritical } from '../model/critical.ts'
 import type { NodeView, ServicePort } from '../model/types.ts'
 import type { Conflict, RefusedService, SyncJournal, SyncReport } from './journal.ts'
 import { Planner, type Resolve } from './planner.ts'
 import { Quarantine, type Quarantined } from './quarantine.ts'
 import type { PendingChanges, Store } from './store.ts'
 import { impactOf } from './view-impact.ts'
+import { WorkList } from './work-list.ts'
 
 export interface LaneOptions {
   readonly backend: Backend<Held>
@@ -24,37 +26,39 @@ export interface LaneOptions {
   readonly resolve: Resolve
   readonly clock: Clock
   readonly log: Logger
-  /** Lets everybody else of the process have a turn. */
-  readonly breathe: () => Promise<void>
-  /** Asks for a sync: something is due that is no event of the store. */
+  /** Lets the event loop run other tasks of the process. */
+  readonly waitForTurn: () => Promise<void>
+  /** Asks for a sync for a reason other than a change in the store. */
   readonly onDue: (urgent?: boolean) => void
 }
 
 /** What a service has in one family. */
 export interface FamilyStatus {
   readonly family: Family
-  /** Changes wait for a sync, or for its end. */
+  /** True if changes wait for a sync, or for the end of the current one. */
   readonly pending: boolean
   readonly ports: readonly ServicePort[]
   /** Addresses that an older service holds. */
   readonly lost: readonly Conflict[]
   readonly quarantine: Quarantined | undefined
-  /** What the data plane holds, or is to hold, for it. */
+  /** What the data plane holds for the service, or will hold. */
   readonly entries: readonly Held[]
 }
 
-/** The owner of the base in the ledger, smaller than any service. */
+/** The owner of the base in the ledger; smaller than the name of any service. */
 const base = ''
 
-interface Round {
-  readonly stint: TimeSlice
+/** The state of one sync while it runs. */
+interface SyncRun {
+  readonly slice: TimeSlice
+  readonly signal: AbortSignal
   full: boolean
   put: number
   dropped: number
   figures: Readonly<Record<string, number>>
   readonly refused: RefusedService[]
-  /** Services whose fate in this round decides whether they stay in quarantine. */
-  readonly tried: Set<string>
+  /** Quarantined services that this sync tries again: they leave the quarantine unless they are refused again. */
+  readonly retried: Set<string>
 }
 
 export class Lane {
@@ -64,17 +68,18 @@ export class Lane {
   readonly #options: LaneOptions
   readonly #log: Logger
   #target: Target<Held> | undefined
+  /** True if the ledger knows what the data plane holds. */
   #trusted = false
-  /** How often we were told of a drift: one that comes during a sync must not be forgotten at its end. */
+  /** Counts reported drifts: a drift that is reported during a sync must not be forgotten at its end. */
   #drifts = 0
   #everSynced = false
   #baseDue = true
   #timer: Timer | undefined
-  /** Taken from the store, and on its way into what follows. */
-  #dirt: PendingChanges | undefined
-  /** To be planned; kept over failures. */
-  readonly #queue = new Set<string>()
-  /** What the next report that says ok is about. */
+  /** Changes that are drained from the store and not yet all in the lists below. */
+  #draining: PendingChanges | undefined
+  /** Services to plan; kept over failures. */
+  readonly #toPlan = new WorkList()
+  /** What the next successful report covers. */
   #changed = new Set<string>()
   #triggers: number[] = []
   #udpChanged = false
@@ -90,7 +95,7 @@ export class Lane {
     const { backend, family, log, clock, journal, onDue } = this.#options
     const onDrift = (culprit: string) => {
       this.distrust()
-      this.#log.warn('somebody else changed our rules', { family: familyName(family), culprit })
+      this.#log.warn('Another program changed our rules', { family: familyName(family), culprit })
       journal.drift(family, culprit)
       onDue(true)
     }
@@ -103,7 +108,7 @@ export class Lane {
     await this.#target?.close()
   }
 
-  /** The next sync observes the data plane first. */
+  /** Makes the next sync observe the data plane first. */
   distrust(): void {
     this.#trusted = false
     this.#drifts++
@@ -114,10 +119,10 @@ export class Lane {
     const claims = this.ledger.claims(service)
     return {
       family,
-      pending: store.dirty(service, family) || this.#changed.has(service) || this.#dirt?.has(service) === true,
+      pending: store.isPending(service, family) || this.#changed.has(service) || this.#draining?.has(service) === true,
       ports: this.planner.portsOf(service),
-      lost: this.planner.contest.conflicts().filter(({ loser }) => loser === service),
-      quarantine: this.quarantine.one(service),
+      lost: this.planner.conflicts.list().filter(({ loser }) => loser === service),
+      quarantine: this.quarantine.find(service),
       entries: backend.parts === undefined ? claims : claims.flatMap((entry) => backend.parts?.(entry) ?? []),
     }
   }
@@ -129,154 +134,181 @@ export class Lane {
     this.#baseDue = true
     if (affects === undefined) return
     for (const record of store.records()) {
-      if (affects(record, store.slicesOf(record.key, family))) this.#queue.add(record.key)
+      if (affects(record, store.slicesOf(record.key, family))) this.#toPlan.add(record.key)
     }
   }
 
+  /** Brings the data plane up to date. Never rejects: the report holds the error. */
   async sync(signal: AbortSignal): Promise<SyncReport> {
-    const { clock, backend, family, breathe } = this.#options
+    const { clock, waitForTurn } = this.#options
     const startedAt = clock.now()
     const started = clock.monotonic()
-    const stint = new TimeSlice(clock, async () => {
-      await breathe()
+    const slice = new TimeSlice(clock, async () => {
+      await waitForTurn()
       signal.throwIfAborted()
     })
-    const round: Round = { stint, full: false, put: 0, dropped: 0, figures: {}, refused: [], tried: new Set() }
+    const run: SyncRun = {
+      slice,
+      signal,
+      full: false,
+      put: 0,
+      dropped: 0,
+      figures: {},
+      refused: [],
+      retried: new Set(),
+    }
     let error: ProxyError | undefined
     try {
-      await this.#sync(round, signal)
+      await this.#planAndApply(run)
     } catch (cause) {
       error = cause instanceof ProxyError ? cause : new ProxyError('sync', describeError(cause), { cause })
     }
+    const report = this.#report(run, { startedAt, durationMs: clock.monotonic() - started }, error)
+    if (report.ok) this.#forgetReported()
+    if (!signal.aborted) this.#setRetryTimer()
+    return report
+  }
+
+  #report(
+    run: SyncRun,
+    times: Pick<SyncReport, 'startedAt' | 'durationMs'>,
+    error: ProxyError | undefined,
+  ): SyncReport {
+    const { backend, family } = this.#options
     const noLocal = this.planner.noLocal()
-    const report: SyncReport = {
+    return {
       backend: backend.name,
       family,
-      startedAt,
-      durationMs: clock.monotonic() - started,
-      full: round.full,
+      ...times,
+      full: run.full,
       ok: error === undefined,
       ...(error === undefined ? {} : { error }),
-      put: round.put,
-      dropped: round.dropped,
+      put: run.put,
+      dropped: run.dropped,
       held: this.ledger.wanted().size,
       services: [...this.#changed],
-      refused: round.refused,
+      refused: run.refused,
       triggers: this.#triggers,
       noLocal: noLocal.ports,
       noLocalServices: noLocal.services,
       udpChanged: this.#udpChanged,
-      figures: round.figures,
+      figures: run.figures,
     }
-    if (report.ok) this.#startAnew()
-    if (!signal.aborted) this.#armRetry()
-    return report
   }
 
-  async #sync(round: Round, signal: AbortSignal): Promise<void> {
+  async #planAndApply(run: SyncRun): Promise<void> {
     const target = this.#target as Target<Held>
-    round.full = !this.#trusted || target.drifted()
+    run.full = !this.#trusted || target.drifted()
     this.#trusted = false // until this sync has succeeded
     const drifts = this.#drifts
-    // Everything is new to the engine: not in the same turn as the other family's.
-    if (!this.#everSynced) await round.stint.yieldLoop()
-    const gathering = runSliced(this.#gathering(), round.stint)
-    if (gathering !== undefined) await gathering
-    for (const service of this.quarantine.due()) this.#retry(service, round)
+    // All code runs for the first time here: the first syncs of both families must not share a turn of the event loop.
+    if (!this.#everSynced) await run.slice.yieldLoop()
+    // Without a promise if it is short: most syncs have one change.
+    const draining = runSliced(this.#drainStore(), run.slice)
+    if (draining !== undefined) await draining
+    for (const service of this.quarantine.due()) {
+      this.#retry(service, run)
+      if (service !== '') this.#toPlan.add(service)
+    }
     if (this.#baseDue) {
       this.ledger.want(base, this.#options.backend.base(this.planner.view))
       this.#baseDue = false
     }
-    let observed = false
-    if (!this.#everSynced) {
-      await this.#plan(round, (service) => this.#critical(service))
-      const held = await target.observe(signal)
-      round.stint.restart()
-      await runSliced(this.ledger.reset(held), round.stint)
-      observed = true
-      // Only when nothing but the base is there: what a predecessor left must stay until all of its successor is known.
-      if (held.every(({ id }) => this.ledger.owners(id)[0] === base)) await this.#apply(round, signal)
-    }
-    await this.#plan(round, () => true)
-    if (round.full && !observed) await runSliced(this.ledger.reset(await target.observe(signal)), round.stint)
-    await this.#apply(round, signal)
-    for (const service of round.tried) {
-      if (!round.refused.some((one) => one.service === service)) this.quarantine.clear(service)
+    const observed = !this.#everSynced
+    if (observed) await this.#applyCritical(run, target)
+    await this.#plan(run, () => true)
+    if (run.full && !observed) await this.#observe(run, target)
+    await this.#apply(run)
+    for (const service of run.retried) {
+      if (!run.refused.some((one) => one.service === service)) this.quarantine.clear(service)
     }
     this.#trusted = drifts === this.#drifts
     this.#everSynced = true
   }
 
-  /** Takes up what is dirty. */
-  *#gathering(): Steps<void> {
+  /** At a cold start, programs the base and the critical services first. */
+  async #applyCritical(run: SyncRun, target: Target<Held>): Promise<void> {
+    await this.#plan(run, (service) => this.#isCritical(service))
+    const held = await this.#observe(run, target)
+    // Not if a previous process left entries: they must stay until all of their successors are planned.
+    if (held.every(({ id }) => this.ledger.owners(id)[0] === base)) await this.#apply(run)
+  }
+
+  async #observe({ slice, signal }: SyncRun, target: Target<Held>): Promise<readonly Held[]> {
+    const held = await target.observe(signal)
+    slice.restart()
+    await runSliced(this.ledger.reset(held), slice)
+    return held
+  }
+
+  /** Moves pending changes from the store to the lists of this lane. */
+  *#drainStore(): Steps<void> {
     const { store, family } = this.#options
-    const dirt = store.drainPending(family)
-    this.#dirt = dirt
-    this.#triggers.push(...dirt.triggers)
-    this.#udpChanged ||= dirt.udpChanged
+    const pending = store.drainPending(family)
+    this.#draining = pending
+    this.#triggers.push(...pending.triggers)
+    this.#udpChanged ||= pending.udpChanged
     let seen = 0
-    for (const service of dirt.services()) {
+    for (const service of pending.services()) {
       if (++seen % stride === 0) yield
-      this.#queue.add(service)
+      this.#toPlan.add(service)
       this.#changed.add(service)
-      this.quarantine.forgive(service)
+      this.quarantine.resetBackoff(service)
     }
-    this.#dirt = undefined
+    this.#draining = undefined
   }
 
-  #retry(service: string, round: Round): void {
-    round.tried.add(service)
-    for (const id of this.quarantine.takeIds(service)) this.ledger.retry(id)
-    if (service !== '') this.#queue.add(service)
+  /** Offers the refused entries of a quarantined service again. */
+  #retry(service: string, run: SyncRun): void {
+    run.retried.add(service)
+    for (const id of this.quarantine.drainIds(service)) this.ledger.retry(id)
   }
 
-  async #plan(round: Round, which: (service: string) => boolean): Promise<void> {
+  async #plan(run: SyncRun, accepts: (service: string) => boolean): Promise<void> {
     const { journal } = this.#options
-    const { stint } = round
-    for (const service of this.#queue) {
-      if (which(service)) this.#planOne(service, round)
-      if (stint.over) await stint.yieldLoop()
-    }
-    const { began, ended } = this.planner.contest.changes()
+    await runSliced(
+      this.#toPlan.drain(accepts, (service) => this.#planService(service, run)),
+      run.slice,
+    )
+    const { began, ended } = this.planner.conflicts.drainChanges()
     for (const conflict of ended) journal.resolved(conflict)
     for (const conflict of began) {
-      this.#log.warn('two services claim one address; the older one has it', { ...conflict })
+      this.#log.warn('Two services claim one address; the older service holds it', { ...conflict })
       journal.conflict(conflict)
     }
   }
 
-  #planOne(service: string, round: Round): void {
-    if (this.quarantine.has(service)) this.#retry(service, round)
-    // Before planning: what another service's plan finds out about this one comes after it.
-    this.#queue.delete(service)
+  #planService(service: string, run: SyncRun): void {
+    if (this.quarantine.has(service)) this.#retry(service, run)
     const { entries, affected, error } = this.planner.plan(service)
     this.ledger.want(service, entries)
     for (const other of affected) {
-      this.#queue.add(other)
+      this.#toPlan.add(other)
       this.#changed.add(other)
     }
-    if (error !== undefined) this.#refuse(round, [{ service, id: '', error }])
+    if (error !== undefined) this.#quarantine(run, [{ service, id: '', error }])
   }
 
-  async #apply(round: Round, signal: AbortSignal): Promise<void> {
-    const changes = await runSliced(this.ledger.diff(), round.stint)
+  async #apply(run: SyncRun): Promise<void> {
+    const { slice, signal } = run
+    const changes = await runSliced(this.ledger.diff(), slice)
     const applied = await (this.#target as Target<Held>).apply(changes, signal, this.ledger.wanted())
-    round.stint.restart()
-    const refused = this.#blame(applied, changes)
-    const out = applied.refused.map((refusal) => refusal.id)
-    await runSliced(this.ledger.settle(changes, out), round.stint)
-    this.#refuse(round, refused)
-    round.put += changes.put.length
-    round.dropped += changes.drop.length
-    if (applied.figures !== undefined) round.figures = applied.figures
+    slice.restart()
+    const refused = this.#findOwners(applied, changes)
+    const refusedIds = applied.refused.map(({ id }) => id)
+    await runSliced(this.ledger.settle(changes, refusedIds), slice)
+    this.#quarantine(run, refused)
+    run.put += changes.put.length
+    run.dropped += changes.drop.length
+    if (applied.figures !== undefined) run.figures = applied.figures
   }
 
-  /** Whose the refused entries are. Without the base nothing works, so its refusal fails the whole sync. */
-  #blame(applied: Applied, changes: Changes<Held>): readonly RefusedService[] {
+  /** Finds the services of the refused entries. Nothing works without the base, so a refusal of the base fails the whole sync. */
+  #findOwners(applied: Applied, changes: Changes<Held>): readonly RefusedService[] {
     if (applied.refused.length === 0) return []
-    const asked = new Set([...changes.put, ...changes.drop].map((one) => one.id))
+    const offered = new Set([...changes.put, ...changes.drop].map((one) => one.id))
     return applied.refused
-      .filter(({ id }) => asked.has(id))
+      .filter(({ id }) => offered.has(id))
       .flatMap(({ id, error }) => {
         const owners = this.ledger.owners(id)
         if (owners[0] === base) {
@@ -286,8 +318,8 @@ export class Lane {
       })
   }
 
-  #refuse(round: Round, refused: readonly RefusedService[]): void {
-    round.refused.push(...refused)
+  #quarantine(run: SyncRun, refused: readonly RefusedService[]): void {
+    run.refused.push(...refused)
     const byService = new Map<string, RefusedService[]>()
     for (const one of refused) {
       const own = byService.get(one.service)
@@ -296,29 +328,29 @@ export class Lane {
     }
     for (const [service, own] of byService) {
       const { error } = own[0] as RefusedService
-      if (this.quarantine.one(service)?.error.message !== error.message) {
-        this.#log.error('a service cannot be programmed; all others go on', { service, error })
+      if (this.quarantine.find(service)?.error.message !== error.message) {
+        this.#log.error('A service cannot be programmed; other services are not affected', { service, error })
       }
       const ids = own.map((one) => one.id).filter((id) => id !== '')
-      this.quarantine.strike(service, ids, error)
+      this.quarantine.recordFailure(service, ids, error)
     }
   }
 
-  #critical(service: string): boolean {
+  #isCritical(service: string): boolean {
     const record = this.#options.store.service(service)
-    return record !== undefined && critical(record)
+    return record !== undefined && isCritical(record)
   }
 
-  #startAnew(): void {
+  #forgetReported(): void {
     this.#changed = new Set()
     this.#triggers = []
     this.#udpChanged = false
   }
 
-  #armRetry(): void {
+  #setRetryTimer(): void {
     this.#timer?.cancel()
     const { clock, onDue } = this.#options
-    const ms = this.quarantine.nextMs()
+    const ms = this.quarantine.msUntilNext()
     this.#timer = ms === undefined ? undefined : clock.after(ms, () => onDue())
   }
 }

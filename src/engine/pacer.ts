@@ -1,17 +1,18 @@
-// Decides when a lane syncs: at once after a quiet time or when urgent, else a minimum distance apart; again after a failure, and at least every so often.
+// Decides when a lane syncs: at once after a quiet time or when urgent, otherwise a minimum distance after the last sync; again after a
+// failure; and at least once per maximum interval.
 
 import { ProxyError } from '../lib/errors.ts'
 import type { Clock, Timer } from '../lib/time.ts'
 
 export interface PacerOptions {
-  /** Distance between the end of a run and the start of the next. */
+  /** Distance between the end of a run and the start of the next one. */
   readonly minMs: number
-  /** Distance between a failed run and the next, if that is not below `minMs`. */
+  /** Distance between a failed run and the next one, unless `minMs` is longer. */
   readonly retryMs: number
   /** Longest time without a run. */
   readonly maxMs: number
   readonly clock: Clock
-  /** True if it worked. A rejection is a bug and is left to end the process. */
+  /** Resolves true if the run succeeded. A rejection is a bug and ends the process. */
   readonly run: () => Promise<boolean>
 }
 
@@ -19,11 +20,11 @@ export class Pacer {
   readonly #options: PacerOptions
   #state: 'idle' | 'running' | 'stopped' = 'stopped'
   #requested = false
-  /** Something is broken: the next run does not keep its distance. */
+  /** Something is broken: the next run does not wait for the minimum distance. */
   #urgent = false
-  /** When a run last began that did not. */
-  #rushed = Number.NEGATIVE_INFINITY
-  /** Monotonic times; runs start at the later of the two, or of now and `#earliest` when requested. */
+  /** When the last urgent run began. */
+  #lastUrgent = Number.NEGATIVE_INFINITY
+  /** Monotonic times. A run starts at the later of the two; if it is requested, at the later of now and `#earliest`. */
   #earliest = Number.NEGATIVE_INFINITY
   #latest = Number.POSITIVE_INFINITY
   #timer: Timer | undefined
@@ -37,46 +38,46 @@ export class Pacer {
     this.#options = options
   }
 
-  /** From now on: on request, and without requests after the maximum interval. */
+  /** From now on, runs start on request, and without requests after the maximum interval. */
   start(): void {
     if (this.#state !== 'stopped') return
     this.#state = 'idle'
     this.#latest = this.#options.clock.monotonic() + this.#options.maxMs
-    this.#arm()
+    this.#setTimer()
   }
 
   /**
-   * Asks for a run. Any number of requests before it starts make one run; one during a run makes one more. An urgent one starts as
-   * soon as it can; but where something breaks again and again, one such run must do for each minimum distance.
+   * Asks for a run. Any number of requests before a run starts lead to one run; a request during a run leads to one more. An urgent run
+   * starts as soon as possible; but if something breaks again and again, there is one urgent run per minimum distance.
    */
-  request(urgent = false): void {
+  requestRun(urgent = false): void {
     if (this.#state === 'stopped' || (this.#requested && !urgent)) return
     this.#requested = true
-    this.#urgent ||= urgent && this.#options.clock.monotonic() - this.#rushed >= this.#options.minMs
-    if (this.#state === 'idle') this.#arm()
+    this.#urgent ||= urgent && this.#options.clock.monotonic() - this.#lastUrgent >= this.#options.minMs
+    if (this.#state === 'idle') this.#setTimer()
   }
 
-  /** No further run; resolves when the one under way has ended. */
+  /** Starts no further run; resolves when the current run has ended. */
   async stop(): Promise<void> {
     this.#state = 'stopped'
     this.#timer?.cancel()
     await this.#running
   }
 
-  #arm(): void {
+  #setTimer(): void {
     this.#timer?.cancel()
     const now = this.#options.clock.monotonic()
     const at = this.#urgent ? now : Math.max(this.#requested ? now : this.#latest, this.#earliest)
-    // A timer also when it is due: a run never starts inside the event that asked for it, so what one read brought goes in one run.
+    // A timer also for a run that is due now: a run never starts inside the event that asked for it, so one read leads to one run.
     this.#timer = this.#options.clock.after(Math.max(0, at - now), () => {
-      this.#running = this.#run()
+      this.#running = this.#runAndReschedule()
     })
   }
 
-  async #run(): Promise<void> {
+  async #runAndReschedule(): Promise<void> {
     const { run, clock, minMs, maxMs, retryMs } = this.#options
     this.#state = 'running'
-    if (this.#urgent) this.#rushed = clock.monotonic()
+    if (this.#urgent) this.#lastUrgent = clock.monotonic()
     this.#requested = false
     this.#urgent = false
     const ok = await run()
@@ -85,6 +86,6 @@ export class Pacer {
     this.#state = 'idle'
     this.#earliest = now + minMs
     this.#latest = now + (ok ? maxMs : Math.min(retryMs, maxMs))
-    this.#arm()
+    this.#setTimer()
   }
 }

@@ -1,4 +1,4 @@
-// One service in one family from records to entries, and what others want to know about all services on the way. No I/O.
+// Turns the records of one service in one family into entries, and keeps what other parts ask about all services. No I/O.
 
 import type { Backend, Held } from '../backend/backend.ts'
 import { describeError, ProxyError } from '../lib/errors.ts'
@@ -16,9 +16,9 @@ export interface Health {
 
 export interface Plan {
   readonly entries: readonly Held[]
-  /** Other services that won or lost an address by this. */
+  /** Other services that thereby won or lost an address. */
   readonly affected: readonly string[]
-  /** Why there are no entries: a bug that this object meets. */
+  /** Why there are no entries: a bug that this object triggers. */
   readonly error?: ProxyError
 }
 
@@ -37,9 +37,9 @@ interface NoLocal {
 
 export class Planner {
   view: NodeView
-  readonly contest: AddressConflicts
+  readonly conflicts: AddressConflicts
   readonly #options: PlannerOptions
-  // Service ports are cheap to compute and dear to keep, so only those are kept that are asked for as a whole after syncs.
+  // Service ports are cheap to compute and expensive to keep, so only those are kept that are read as a whole after syncs.
   readonly #udp = new Map<string, readonly ServicePort[]>()
   readonly #health = new Map<string, Health>()
   readonly #noLocal = new Map<string, NoLocal>()
@@ -48,39 +48,30 @@ export class Planner {
   constructor(options: PlannerOptions) {
     this.#options = options
     this.view = options.view
-    this.contest = new AddressConflicts(options.family)
+    this.conflicts = new AddressConflicts(options.family)
   }
 
   plan(service: string): Plan {
-    const { store, family, backend } = this.#options
-    const record = store.read(service, family)
-    if (record === undefined) return this.#nothing(service)
+    const { store, family, resolve } = this.#options
+    const record = store.readForPlan(service, family)
+    if (record === undefined) return this.#planNothing(service)
     try {
-      const ports = this.#options.resolve(record, store.slicesOf(service, family), this.view)
-      const affected = this.contest.claim(record, ports)
-      try {
-        const won = this.contest.won(service, ports)
-        const entries = won.flatMap((port) => backend.plan(port, this.view))
-        this.#index(service, won)
-        return { entries, affected }
-      } catch (cause) {
-        const plan = this.#nothing(service, failure(service, cause))
-        return { ...plan, affected: [...new Set([...affected, ...plan.affected])] }
-      }
+      const ports = resolve(record, store.slicesOf(service, family), this.view)
+      return this.#planPorts(service, ports, this.conflicts.claim(record, ports))
     } catch (cause) {
-      return this.#nothing(service, failure(service, cause))
+      return this.#planNothing(service, planError(service, cause))
     }
   }
 
-  /** The ports a service has now, without what it lost; none if it cannot be resolved. */
+  /** The ports that a service has now, without the frontends that it lost; none if it cannot be resolved. */
   portsOf(service: string): readonly ServicePort[] {
     const { store, family, resolve } = this.#options
     const record = store.service(service)
     if (record === undefined) return []
     try {
-      return this.contest.won(service, resolve(record, store.slicesOf(service, family), this.view))
+      return this.conflicts.withoutLost(service, resolve(record, store.slicesOf(service, family), this.view))
     } catch {
-      // The plan failed for the same reason and says so in the quarantine.
+      // The plan failed for the same reason, and the quarantine names it.
       return []
     }
   }
@@ -97,31 +88,43 @@ export class Planner {
     return this.#health
   }
 
-  /** Service ports, and services, that a Local policy leaves without endpoints here while there are some elsewhere. */
+  /** How many service ports, and services, a Local policy leaves without endpoints here while there are endpoints elsewhere. */
   noLocal(): { readonly ports: NoLocal; readonly services: NoLocal } {
     const { internal, external, internalServices, externalServices } = this.#totals
     return { ports: { internal, external }, services: { internal: internalServices, external: externalServices } }
   }
 
-  #nothing(service: string, error?: ProxyError): Plan {
+  #planPorts(service: string, ports: readonly ServicePort[], affected: readonly string[]): Plan {
+    try {
+      const won = this.conflicts.withoutLost(service, ports)
+      const entries = won.flatMap((port) => this.#options.backend.plan(port, this.view))
+      this.#index(service, won)
+      return { entries, affected }
+    } catch (cause) {
+      const plan = this.#planNothing(service, planError(service, cause))
+      return { ...plan, affected: [...new Set([...affected, ...plan.affected])] }
+    }
+  }
+
+  #planNothing(service: string, error?: ProxyError): Plan {
     this.#index(service, [])
-    const affected = this.contest.release(service)
+    const affected = this.conflicts.release(service)
     return error === undefined ? { entries: [], affected } : { entries: [], affected, error }
   }
 
   #index(service: string, ports: readonly ServicePort[]): void {
     const udp = ports.filter((port) => port.protocol === 'udp')
-    keep(this.#udp, service, udp.length > 0 ? udp : undefined)
-    keep(this.#health, service, ports.find((port) => port.health !== undefined)?.health)
-    this.#count(this.#noLocal.get(service), -1)
+    setOrDelete(this.#udp, service, udp.length > 0 ? udp : undefined)
+    setOrDelete(this.#health, service, ports.find((port) => port.health !== undefined)?.health)
+    this.#addToTotals(this.#noLocal.get(service), -1)
     const internal = count(ports, (port) => port.internal === 'drop')
     const external = count(ports, (port) => port.external === 'drop')
     const noLocal = internal + external > 0 ? { internal, external } : undefined
-    keep(this.#noLocal, service, noLocal)
-    this.#count(noLocal, 1)
+    setOrDelete(this.#noLocal, service, noLocal)
+    this.#addToTotals(noLocal, 1)
   }
 
-  #count(noLocal: NoLocal | undefined, sign: 1 | -1): void {
+  #addToTotals(noLocal: NoLocal | undefined, sign: 1 | -1): void {
     if (noLocal === undefined) return
     this.#totals.internal += sign * noLocal.internal
     this.#totals.external += sign * noLocal.external
@@ -130,7 +133,7 @@ export class Planner {
   }
 }
 
-function keep<T>(map: Map<string, T>, key: string, value: T | undefined): void {
+function setOrDelete<T>(map: Map<string, T>, key: string, value: T | undefined): void {
   if (value !== undefined) map.set(key, value)
   else if (map.size > 0) map.delete(key)
 }
@@ -141,7 +144,7 @@ function count(ports: readonly ServicePort[], test: (port: ServicePort) => boole
   return total
 }
 
-const failure = (service: string, cause: unknown): ProxyError =>
+const planError = (service: string, cause: unknown): ProxyError =>
   cause instanceof ProxyError
     ? cause
     : new ProxyError('plan', `service ${service} cannot be planned: ${describeError(cause)}`, { cause })

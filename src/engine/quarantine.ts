@@ -1,4 +1,4 @@
-// Services that could not be programmed for their own sake: why, and when to try again. All others go on.
+// Services that could not be programmed because of their own content: why, and when to try again. All other services are not affected.
 
 import type { ProxyError } from '../lib/errors.ts'
 import type { Clock } from '../lib/time.ts'
@@ -21,7 +21,7 @@ interface Case {
   error: ProxyError
   since: number
   attempts: number
-  /** Monotonic. */
+  /** Monotonic time of the next attempt. */
   dueAt: number
 }
 
@@ -40,8 +40,8 @@ export class Quarantine {
     return this.#cases.has(service)
   }
 
-  /** What to offer again; whatever is refused again comes back with a strike. */
-  takeIds(service: string): Iterable<string> {
+  /** Removes and returns the ids to offer again. Ids that are refused again come back with the next failure. */
+  drainIds(service: string): Iterable<string> {
     const known = this.#cases.get(service)
     if (known === undefined) return []
     const { ids } = known
@@ -49,8 +49,8 @@ export class Quarantine {
     return ids
   }
 
-  /** One more failed attempt, with the ids that were refused in it. */
-  strike(service: string, ids: Iterable<string>, error: ProxyError): void {
+  /** Records a failed attempt, with the ids that the data plane refused. The next attempt waits twice as long as the last one. */
+  recordFailure(service: string, ids: Iterable<string>, error: ProxyError): void {
     const now = this.#clock.monotonic()
     const known = this.#cases.get(service)
     const attempts = (known?.attempts ?? 0) + 1
@@ -67,34 +67,39 @@ export class Quarantine {
     this.#cases.delete(service)
   }
 
-  /** The service has changed: whatever was wrong may be over, so the waiting starts anew. */
-  forgive(service: string): void {
+  /** Starts the waiting times from the beginning: the service has changed, so its problem may be over. */
+  resetBackoff(service: string): void {
     const known = this.#cases.get(service)
     if (known !== undefined) known.attempts = 0
   }
 
-  /** Whose waiting time is over. */
+  /** The services whose waiting time is over. */
   due(): readonly string[] {
     const now = this.#clock.monotonic()
     return [...this.#cases].filter(([, one]) => one.dueAt <= now).map(([service]) => service)
   }
 
-  /** Until the next one is due; undefined if there is none. */
-  nextMs(): number | undefined {
+  /** The time until the next service is due; undefined if there is none. */
+  msUntilNext(): number | undefined {
     let at = Number.POSITIVE_INFINITY
     for (const one of this.#cases.values()) at = Math.min(at, one.dueAt)
     return at === Number.POSITIVE_INFINITY ? undefined : Math.max(0, at - this.#clock.monotonic())
   }
 
-  one(service: string): Quarantined | undefined {
+  find(service: string): Quarantined | undefined {
     const known = this.#cases.get(service)
-    if (known === undefined) return undefined
-    const { ids, error, since, attempts, dueAt } = known
-    const retryAt = this.#clock.now() + dueAt - this.#clock.monotonic()
-    return { service, ids: [...ids], error, since, attempts, retryAt }
+    return known === undefined ? undefined : this.#describe(service, known)
   }
 
+  /** All quarantined services, sorted by name. */
   list(): readonly Quarantined[] {
-    return [...this.#cases.keys()].sort().map((service) => this.one(service) as Quarantined)
+    return [...this.#cases]
+      .sort(([a], [b]) => (a < b ? -1 : 1))
+      .map(([service, known]) => this.#describe(service, known))
+  }
+
+  #describe(service: string, { ids, error, since, attempts, dueAt }: Case): Quarantined {
+    const retryAt = this.#clock.now() + dueAt - this.#clock.monotonic()
+    return { service, ids: [...ids], error, since, attempts, retryAt }
   }
 }

@@ -1,17 +1,17 @@
-// Which UDP flows are stale (pure), and the runner that has them deleted after a sync.
+// Decides which UDP flows are stale, and deletes them from the kernel's table after a sync.
 //
-// A UDP flow never ends by itself while a client keeps sending: after its endpoint is gone, the kernel goes on translating to it. So
-// flows to a service's frontend that are answered from anywhere but a serving endpoint of that service are deleted, and the client's next
-// packet is balanced anew. Decisions:
-// 1. Flows to any serving endpoint stay: also terminating ones, other nodes', and those a policy would not choose. So a restart of the
-//    proxy, or its first run after taking over a node, breaks nothing that works.
-// 2. A service port without serving endpoints is left alone, as in Kubernetes 1.36 (1.37 deletes its flows, except by node port).
-// 3. A flow that was never translated is answered by the frontend itself: it goes as soon as there is an endpoint.
-// 4. Node ports: only flows to this node's own addresses. kube-proxy takes any destination with that port number, and so deletes
-//    flows to other machines.
-// 5. TCP and SCTP end by themselves: never touched.
-// 6. In userspace mode it is our own socket that answers, and it knows better when an endpoint is gone: such flows stay. The socket must be
-//    that of the service: after a restart another service's may have the port.
+// A UDP flow never ends by itself while a client keeps sending: when its endpoint is gone, the kernel still translates to it. So a flow to
+// a frontend of a service is deleted if anything but a serving endpoint of that service answers it, and the kernel balances the client's
+// next packet again. Decisions:
+// 1. Flows to any serving endpoint stay, also if the endpoint terminates, is on another node, or is one that a policy would not choose.
+//    So a restart of the proxy, or its first run after it takes over a node, breaks nothing that works.
+// 2. Flows of a service port without serving endpoints stay, as in Kubernetes 1.36 (1.37 deletes them, except for node ports).
+// 3. The frontend itself answers a flow that was never translated: the flow is deleted as soon as there is an endpoint.
+// 4. For node ports, only flows to this node's own addresses count. kube-proxy matches any destination with that port number, and so
+//    deletes flows to other machines.
+// 5. TCP and SCTP connections end by themselves: their flows are never deleted.
+// 6. Where a relay of the proxy answers, its flows stay: the relay knows when an endpoint is gone. The relay must belong to the service:
+//    after a restart the relay of another service may have the port.
 
 import { type Family, isLoopback } from '../lib/ip.ts'
 import type { Logger } from '../lib/log.ts'
@@ -20,7 +20,7 @@ import type { Endpoint, ServicePort } from '../model/types.ts'
 
 const UDP = 17
 
-/** What the decision reads of a flow: where the client sent it, and who answers. */
+/** The part of a flow that the decision reads: where the client sent it, and who answers. */
 export interface UdpFlow {
   readonly protocol: number
   readonly destination: string
@@ -29,68 +29,58 @@ export interface UdpFlow {
   readonly replySourcePort: number
 }
 
-/** Who serves: ports by address. */
+/** The ports of serving endpoints, by address. */
 type Serving = Map<string, Set<number>>
 
-interface StaleRule {
-  /** Destination ports of all frontends: flows to others need not even be read. */
+export interface StaleRule {
+  /** The destination ports of all frontends: flows to other ports need not be read. */
   readonly ports: ReadonlySet<number>
-  stale(flow: UdpFlow): boolean
+  isStale(flow: UdpFlow): boolean
 }
 
-/** Does the data plane itself answer for a service port there? */
+/** True if the data plane itself answers for a service port at this address and port. */
 type Answers = (id: string, ip: string, port: number) => boolean
 
-interface Place {
-  /** Of the service ports that are reached there. */
+/** What is known about one destination address and port. */
+interface Destination {
+  /** The ids of the service ports that are reached there. */
   readonly ids: string[]
   readonly serving: Serving
 }
 
-/** For one family; `nodeAddresses` are all those of this machine's interfaces. */
-function staleRule(
+/** Makes the rule for one family. `nodeAddresses` are all addresses of this machine's interfaces. */
+export function staleRule(
   ports: Iterable<ServicePort>,
   nodeAddresses: Iterable<string>,
   answers: Answers = () => false,
 ): StaleRule {
-  const frontends = new Map<number, Map<string, Place>>()
+  const frontends = new Map<number, Map<string, Destination>>()
   for (const port of ports) {
     if (port.protocol !== 'udp' || port.serving.length === 0) continue
     for (const { kind, ip, port: number } of port.frontends) {
-      const place = placeOf(frontends, number, kind === 'node-port' ? anyOwn : ip)
-      place.ids.push(port.id)
-      for (const endpoint of port.serving) add(place.serving, endpoint)
+      const known = destinationAt(frontends, number, kind === 'node-port' ? anyOwn : ip)
+      known.ids.push(port.id)
+      for (const endpoint of port.serving) add(known.serving, endpoint)
     }
   }
   const own = new Set(nodeAddresses)
   return {
     ports: new Set(frontends.keys()),
-    stale(flow) {
+    isStale(flow) {
       if (flow.protocol !== UDP) return false
       const byIp = frontends.get(flow.destinationPort)
       if (byIp === undefined) return false
       const { destination } = flow
-      const place =
+      const known =
         byIp.get(destination) ?? (own.has(destination) || isLoopback(destination) ? byIp.get(anyOwn) : undefined)
       const { replySource, replySourcePort } = flow
-      if (place === undefined || place.serving.get(replySource)?.has(replySourcePort) === true) return false
-      return !place.ids.some((id) => answers(id, replySource, replySourcePort))
+      if (known === undefined || known.serving.get(replySource)?.has(replySourcePort) === true) return false
+      return !known.ids.some((id) => answers(id, replySource, replySourcePort))
     },
   }
 }
 
-export function staleFlows<F extends UdpFlow>(
-  flows: Iterable<F>,
-  ports: Iterable<ServicePort>,
-  nodeAddresses: Iterable<string>,
-): F[] {
-  const rule = staleRule(ports, nodeAddresses)
-  const stale: F[] = []
-  for (const flow of flows) if (rule.stale(flow)) stale.push(flow)
-  return stale
-}
-
-/** The kernel's table, as `sys` offers it. */
+/** The kernel's table of flows; `sys` implements it. */
 export interface FlowTable<F extends UdpFlow> {
   list(
     filter: { readonly family: Family; readonly protocol: number; readonly destinationPorts: ReadonlySet<number> },
@@ -104,29 +94,29 @@ export interface CleanResult {
   readonly family: Family
   readonly deleted: number
   readonly durationMs: number
-  /** Why it gave up; what was deleted by then is counted. */
+  /** Why the run ended early; `deleted` counts what was deleted by then. */
   readonly error?: unknown
 }
 
 export interface CleanerOptions<F extends UdpFlow> {
   readonly table: FlowTable<F>
-  /** Live service ports of a family, read when a run starts. */
+  /** The current service ports of a family, read when a run starts. */
   readonly ports: (family: Family) => Iterable<ServicePort>
   readonly nodeAddresses: (family: Family) => Iterable<string>
-  /** Where the data plane answers by itself for a service port, if it does: such flows are never stale. */
+  /** True where the data plane itself answers for a service port: such flows are never stale. Absent if it never does. */
   readonly answers?: ((family: Family, id: string, ip: string, port: number) => boolean) | undefined
   readonly clock: Clock
   readonly log: Logger
 }
 
-/** As often as kube-proxy tries when the kernel's table changes during the listing. */
+/** How often to list the flows if the kernel's table changes meanwhile; kube-proxy tries as often. */
 const attempts = 5
-/** Memory for stale flows of one pass, some 15 MB; if there are more, another pass follows. */
+/** The most stale flows in memory, some 15 MB; if there are more, another pass follows. */
 const maxStale = 100_000
-/** A failure loses the count of one such part; many at once let the kernel match instead of being told each. */
+/** Flows per request to delete. The count of one request is lost if it fails. */
 const removedAtOnce = 10_000
 
-/** One run at a time. A request during a run of the same family leads to one more run, however many requests there are. */
+/** Runs one cleanup at a time. Any number of requests during a run of the same family lead to one more run. */
 export class ConntrackCleaner<F extends UdpFlow> {
   readonly #options: CleanerOptions<F>
   readonly #abort = new AbortController()
@@ -137,26 +127,26 @@ export class ConntrackCleaner<F extends UdpFlow> {
     this.#options = options
   }
 
-  /** To be called after a successful sync that changed UDP endpoints. Never rejects, never makes the caller wait. */
+  /** Called after a successful sync that changed UDP endpoints. Never rejects; the caller need not wait. */
   clean(family: Family): Promise<CleanResult> {
     const waiting = this.#waiting.get(family)
     if (waiting !== undefined) return waiting
     const next = this.#last.then(() => {
       this.#waiting.delete(family)
-      return this.#run(family)
+      return this.#deleteStale(family)
     })
     this.#waiting.set(family, next)
     this.#last = next
     return next
   }
 
-  /** Ends the run there is, and all that wait. */
+  /** Ends the current run and all waiting runs. */
   async stop(): Promise<void> {
     this.#abort.abort()
     await this.#last
   }
 
-  async #run(family: Family): Promise<CleanResult> {
+  async #deleteStale(family: Family): Promise<CleanResult> {
     const { clock, log } = this.#options
     const { signal } = this.#abort
     const started = clock.monotonic()
@@ -183,13 +173,13 @@ export class ConntrackCleaner<F extends UdpFlow> {
     }
   }
 
-  /** What is found in a table that keeps changing is still stale: the last attempt counts, complete or not. */
+  /** Lists the stale flows. Flows found in a table that keeps changing are still stale, so the last attempt counts even if incomplete. */
   async #collect(family: Family, rule: StaleRule): Promise<readonly F[]> {
     const filter = { family, protocol: UDP, destinationPorts: rule.ports }
     for (let attempt = 1; ; attempt++) {
       const stale: F[] = []
       const visit = (flows: readonly F[]) => {
-        for (const flow of flows) if (stale.length < maxStale && rule.stale(flow)) stale.push(flow)
+        for (const flow of flows) if (stale.length < maxStale && rule.isStale(flow)) stale.push(flow)
       }
       const { interrupted } = await this.#options.table.list(filter, visit, { signal: this.#abort.signal })
       if (!interrupted || attempt === attempts) return stale
@@ -197,21 +187,21 @@ export class ConntrackCleaner<F extends UdpFlow> {
   }
 }
 
-/** Key of the node-port frontend among the addresses of a port; no address looks like that. */
+/** The key of a node port among the addresses of a port; no address is empty. */
 const anyOwn = ''
 
-function placeOf(frontends: Map<number, Map<string, Place>>, port: number, ip: string): Place {
+function destinationAt(frontends: Map<number, Map<string, Destination>>, port: number, ip: string): Destination {
   let byIp = frontends.get(port)
   if (byIp === undefined) {
     byIp = new Map()
     frontends.set(port, byIp)
   }
-  let place = byIp.get(ip)
-  if (place === undefined) {
-    place = { ids: [], serving: new Map() }
-    byIp.set(ip, place)
+  let known = byIp.get(ip)
+  if (known === undefined) {
+    known = { ids: [], serving: new Map() }
+    byIp.set(ip, known)
   }
-  return place
+  return known
 }
 
 function add(serving: Serving, { ip, port }: Endpoint): void {

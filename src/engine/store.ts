@@ -1,4 +1,4 @@
-// Records by key, which services are dirty in which family, and what has synced. Decides nothing.
+// Keeps the records by key, which services have changes that wait for a sync in each family, and which kinds are complete. No decisions.
 
 import { deepEqual } from '../lib/equal.ts'
 import type { Family } from '../lib/ip.ts'
@@ -6,18 +6,18 @@ import type { Clock } from '../lib/time.ts'
 import type { EndpointRecord, Problem, ServiceRecord, SliceRecord } from '../model/types.ts'
 import type { ChangeKind, SyncJournal } from './journal.ts'
 
-/** Where a reflector delivers one kind of record. */
+/** Where a reflector delivers records of one kind. */
 export interface StoreSink<R> {
   put(key: string, record: R): void
   drop(key: string): void
-  /** The first complete set has been delivered. */
+  /** Called when the first complete set has been delivered. */
   synced(): void
   problem(problem: Problem): void
 }
 
-/** What changed in one family since the last time it was asked. */
+/** What changed in one family since the last drain. */
 export interface PendingChanges {
-  /** Each at least once. */
+  /** The changed services, each at least once. */
   services(): Iterable<string>
   has(service: string): boolean
   /** Unix ms of the trigger times of slice changes. */
@@ -26,21 +26,21 @@ export interface PendingChanges {
 }
 
 export interface StoreOptions {
-  /** Slices of other families are not kept. */
+  /** Slices of other families are not stored. */
   readonly families: readonly Family[]
   readonly clock: Clock
   readonly journal: SyncJournal
 }
 
-/** A service's state before its pending changes, when somebody has read it in between. */
+/** Stands for the record before pending changes if a planner has read the service since then. */
 const unknown = Symbol('unknown')
 
 class FamilyState {
   readonly slices = new Map<string, readonly SliceRecord[]>()
-  /** Changed services, with what they were: a change back leaves nothing to do. */
+  /** Changed services with their records before the change: a change back leaves nothing to do. */
   services = new Map<string, ServiceRecord | undefined | typeof unknown>()
   /** Services of changed slices. */
-  touched = new Set<string>()
+  withChangedSlices = new Set<string>()
   triggers = new Map<string, number[]>()
   udpChanged = false
 }
@@ -53,9 +53,9 @@ export class Store {
   readonly #services = new Map<string, ServiceRecord>()
   readonly #slices = new Map<string, SliceRecord>()
   readonly #families = new Map<Family, FamilyState>()
-  readonly #synced = new Set<ChangeKind>()
+  readonly #complete = new Set<ChangeKind>()
   #pendingSlices = 0
-  #onDirty: (family: Family) => void = () => {}
+  #onPending: (family: Family) => void = () => {}
   #onReady: () => void = () => {}
 
   constructor({ families, clock, journal }: StoreOptions) {
@@ -66,33 +66,33 @@ export class Store {
     this.services = {
       put: (key, record) => this.#putService(key, record),
       drop: (key) => this.#putService(key, undefined),
-      synced: () => this.#sync('service'),
+      synced: () => this.#markComplete('service'),
       problem,
     }
     this.slices = {
       put: (key, record) => this.#putSlice(key, record),
       drop: (key) => this.#putSlice(key, undefined),
-      synced: () => this.#sync('slice'),
+      synced: () => this.#markComplete('slice'),
       problem,
     }
   }
 
-  /** `dirty` hears of every change that waits for a sync, `ready` once of the first complete state. */
-  watch(listener: { dirty(family: Family): void; ready(): void }): void {
-    this.#onDirty = listener.dirty
-    this.#onReady = listener.ready
+  /** `onPending` is called for every change that waits for a sync, `onReady` once, when the first state is complete. */
+  watch(listener: { onPending(family: Family): void; onReady(): void }): void {
+    this.#onPending = listener.onPending
+    this.#onReady = listener.onReady
   }
 
-  /** Services and slices have both been delivered completely. */
+  /** True if services and slices have both been delivered completely. */
   get ready(): boolean {
-    return this.#synced.size === 2
+    return this.#complete.size === 2
   }
 
   service(key: string): ServiceRecord | undefined {
     return this.#services.get(key)
   }
 
-  /** Sorted by key, so that what comes of them does not depend on the order of events. */
+  /** The slices of a service, sorted by key, so that results do not depend on the order of events. */
   slicesOf(service: string, family: Family): readonly SliceRecord[] {
     return this.#families.get(family)?.slices.get(service) ?? []
   }
@@ -101,27 +101,27 @@ export class Store {
     return this.#services.values()
   }
 
-  /** Services with changes that no sync has taken up. */
-  dirty(service: string, family: Family): boolean {
+  /** True if the service has changes that no sync has drained. */
+  isPending(service: string, family: Family): boolean {
     const state = this.#families.get(family)
-    return state !== undefined && (state.services.has(service) || state.touched.has(service))
+    return state !== undefined && (state.services.has(service) || state.withChangedSlices.has(service))
   }
 
-  /** As `service`, for somebody who will act on it: from now on a change back is a change, too. */
-  read(key: string, family: Family): ServiceRecord | undefined {
+  /** As `service`, for a caller that acts on the record: from now on a change back to the old record counts as a change. */
+  readForPlan(key: string, family: Family): ServiceRecord | undefined {
     const pending = this.#families.get(family)?.services
     if (pending?.has(key)) pending.set(key, unknown)
     return this.#services.get(key)
   }
 
-  /** Hands out what is dirty, and starts anew. */
+  /** Returns the pending changes of a family, and starts with none. */
   drainPending(family: Family): PendingChanges {
     const state = this.#families.get(family) as FamilyState
-    const { services, touched, udpChanged } = state
+    const { services, withChangedSlices, udpChanged } = state
     const triggers = state.triggers.size === 0 ? none : [...state.triggers.values()].flat()
-    // Handed out as they are: going through thousands is for those who can take a rest.
+    // The collections are handed out as they are: only the caller can go through thousands of them in time slices.
     state.services = new Map()
-    state.touched = new Set()
+    state.withChangedSlices = new Set()
     if (triggers.length > 0) state.triggers = new Map()
     state.udpChanged = false
     this.#pendingSlices = 0
@@ -129,10 +129,10 @@ export class Store {
     this.#journal.pending('slice', 0)
     return {
       *services() {
-        yield* touched
+        yield* withChangedSlices
         yield* services.keys()
       },
-      has: (service) => touched.has(service) || services.has(service),
+      has: (service) => withChangedSlices.has(service) || services.has(service),
       triggers,
       udpChanged,
     }
@@ -152,43 +152,43 @@ export class Store {
         if (!services.has(key)) services.set(key, before)
         else if (deepEqual(services.get(key), record)) services.delete(key)
       }
-      // A new address may have been asked before anybody answered there, and in userspace mode the socket behind it is a new one.
+      // Clients may have sent to a new address before anyone answered there, and a relay may answer from a new socket.
       if (udp) state.udpChanged = true
       this.#journal.change('service', services.size)
-      if (services.size > 0) this.#onDirty(family)
+      if (services.size > 0) this.#onPending(family)
     }
   }
 
   #putSlice(key: string, record: SliceRecord | undefined): void {
     const before = this.#slices.get(key)
     const wanted = record !== undefined && this.#families.has(record.family) ? record : undefined
-    const served = before !== undefined && wanted !== undefined ? sharing(before, wanted) : wanted
-    const changed = served !== before
+    const after = before !== undefined && wanted !== undefined ? shareUnchanged(before, wanted) : wanted
+    const changed = after !== before
     if (changed) this.#pendingSlices++
-    if (before !== undefined || served !== undefined) this.#journal.change('slice', this.#pendingSlices)
+    if (before !== undefined || after !== undefined) this.#journal.change('slice', this.#pendingSlices)
     if (!changed) return
-    if (served === undefined) this.#slices.delete(key)
-    else this.#slices.set(key, served)
-    const moved = before?.service !== served?.service || before?.family !== served?.family
-    if (before !== undefined && (served === undefined || moved)) this.#replaceSlice(before, undefined)
-    if (served !== undefined) this.#replaceSlice(served, served)
+    if (after === undefined) this.#slices.delete(key)
+    else this.#slices.set(key, after)
+    const moved = before?.service !== after?.service || before?.family !== after?.family
+    if (before !== undefined && (after === undefined || moved)) this.#replaceSlice(before, undefined)
+    if (after !== undefined) this.#replaceSlice(after, after)
   }
 
-  /** `at` says whose slice it is; `record` is what it is now. */
+  /** Replaces a slice of the service and family of `at` by `record`, or removes it. */
   #replaceSlice(at: SliceRecord, record: SliceRecord | undefined): void {
     const state = this.#families.get(at.family) as FamilyState
     const before = state.slices.get(at.service) ?? []
-    const after = replaced(before, at.key, record)
+    const after = replaceByKey(before, at.key, record)
     if (after.length === 0) state.slices.delete(at.service)
     else state.slices.set(at.service, after)
-    state.touched.add(at.service)
+    state.withChangedSlices.add(at.service)
     if (before.some(servesUdp) || after.some(servesUdp)) state.udpChanged = true
-    this.#trigger(state, at.service, record)
-    this.#onDirty(at.family)
+    this.#recordTrigger(state, at.service, record)
+    this.#onPending(at.family)
   }
 
-  /** When the change behind a slice was made: only of changes that this process could have been in time for. */
-  #trigger(state: FamilyState, service: string, record: SliceRecord | undefined): void {
+  /** Stores the trigger time of a slice, but only of changes that were made after this process started. */
+  #recordTrigger(state: FamilyState, service: string, record: SliceRecord | undefined): void {
     if (record === undefined) {
       state.triggers.delete(service)
     } else if (record.triggered > this.#created) {
@@ -198,15 +198,15 @@ export class Store {
     }
   }
 
-  #sync(kind: ChangeKind): void {
-    if (this.#synced.has(kind)) return
-    this.#synced.add(kind)
+  #markComplete(kind: ChangeKind): void {
+    if (this.#complete.has(kind)) return
+    this.#complete.add(kind)
     if (this.ready) this.#onReady()
   }
 }
 
-/** Sorted by key, with no room to spare: there is one such list per service. */
-function replaced(
+/** Returns a list sorted by key, without spare capacity, since there is one list per service. */
+function replaceByKey(
   slices: readonly SliceRecord[],
   key: string,
   record: SliceRecord | undefined,
@@ -218,23 +218,23 @@ function replaced(
 }
 
 /**
- * The new slice, made of the parts of the old one that are still so; the old one itself if nothing has changed. They have grown old in
- * memory already; their equals are forgotten at once, for nothing, while old ones cost a collection of the whole heap.
+ * Returns the new slice with the unchanged objects of the old one, or the old slice itself if nothing changed. Old objects are tenured,
+ * and replacing them costs a collection of the whole heap; their new copies are collected young at no cost.
  */
-function sharing(before: SliceRecord, after: SliceRecord): SliceRecord {
-  const endpoints = sharedEndpoints(before.endpoints, after.endpoints)
+function shareUnchanged(before: SliceRecord, after: SliceRecord): SliceRecord {
+  const endpoints = shareEndpoints(before.endpoints, after.endpoints)
   const rest = { endpoints: none }
   if (endpoints === before.endpoints && deepEqual({ ...before, ...rest }, { ...after, ...rest })) return before
   return { ...after, key: before.key, endpoints }
 }
 
-function sharedEndpoints(
+function shareEndpoints(
   before: readonly EndpointRecord[],
   after: readonly EndpointRecord[],
 ): readonly EndpointRecord[] {
   let known: Map<string, EndpointRecord> | undefined
   const shared = after.map((endpoint, i) => {
-    // Nearly always where it was.
+    // An unchanged endpoint is nearly always at the same place.
     const there = before[i]
     if (there !== undefined && sameEndpoint(there, endpoint)) return there
     known ??= new Map(before.map((one) => [one.ip, one]))
@@ -246,7 +246,7 @@ function sharedEndpoints(
 
 const none: readonly never[] = []
 
-/** As `same` would find, without asking for the names of the fields: most of what comes is this. */
+/** As `deepEqual`, without a loop over the names of the fields: most comparisons are of endpoints. */
 function sameEndpoint(a: EndpointRecord, b: EndpointRecord): boolean {
   return (
     a.ip === b.ip &&

@@ -1,14 +1,14 @@
-// Which services must be resolved and planned again when the node's view changes; the base always is.
+// Finds the services that must be resolved and planned again when the node's view changes. The base is always planned again.
 
 import { deepEqual } from '../lib/equal.ts'
 import type { NodeView, ServiceRecord, SliceRecord } from '../model/types.ts'
 
-/** undefined: no service is affected. */
+/** True for services that the change affects; undefined if it affects none. */
 export type ViewImpact = ((service: ServiceRecord, slices: readonly SliceRecord[]) => boolean) | undefined
 
 /**
- * `resolve` and `plan` may read everything of the view but the service CIDRs, which are the base's. What only some services
- * depend on leaves the others alone: at 30,000 services a moved interface address would cost a second otherwise.
+ * `resolve` and `plan` may read every field of the view but the service CIDRs, which only the base reads. A field that only some services
+ * depend on leaves the other services alone: at 30,000 services a moved interface address would otherwise cost a second.
  */
 export function impactOf(before: NodeView, after: NodeView): ViewImpact {
   const { serviceCidrs: _, zone, nodePorts, externalIps, ...rest } = before

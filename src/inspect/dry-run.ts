@@ -75,7 +75,7 @@ export class DryRun implements Desired {
         resolve,
         clock: systemClock,
         log: silentLogger,
-        breathe: nextTurn,
+        waitForTurn: nextTurn,
         onDue: () => {},
       })
       this.#lanes.set(view.family, { lane, changes })
@@ -124,7 +124,7 @@ export class DryRun implements Desired {
   }
 
   conflicts(): readonly Conflict[] {
-    return [...this.#lanes.values()].flatMap(({ lane }) => lane.planner.contest.conflicts())
+    return [...this.#lanes.values()].flatMap(({ lane }) => lane.planner.conflicts.list())
   }
 
   quarantined(): readonly (Quarantined & { readonly family: Family })[] {

@@ -49,7 +49,7 @@ export interface HarnessOptions extends MemoryBackendOptions {
   readonly minSyncMs?: number
   readonly maxSyncMs?: number
   readonly resolve?: EngineOptions['resolve']
-  readonly breathe?: () => Promise<void>
+  readonly waitForTurn?: () => Promise<void>
   readonly log?: Logger
 }
 
@@ -76,7 +76,7 @@ export class EngineHarness {
       log,
       journal: this.journal,
       ...(options.resolve === undefined ? {} : { resolve: options.resolve }),
-      ...(options.breathe === undefined ? {} : { breathe: options.breathe }),
+      ...(options.waitForTurn === undefined ? {} : { waitForTurn: options.waitForTurn }),
     })
   }
 

@@ -242,7 +242,7 @@ describe('Engine: syncing', () => {
         elapsed += 3
         return resolve(...input)
       },
-      breathe: async () => {
+      waitForTurn: async () => {
         breaths++
       },
     })
@@ -264,7 +264,7 @@ describe('Engine: syncing', () => {
       })
     let [elapsed, breaths] = [0, 0]
     const harness = new EngineHarness({
-      breathe: async () => {
+      waitForTurn: async () => {
         if (harness.reports.length > 0) return
         breaths++
         harness.put(...many(20_000 + breaths, 1))
@@ -296,7 +296,7 @@ describe('Engine: syncing', () => {
         elapsed += 11
         return resolve(...input)
       },
-      breathe: async () => events.shift()?.(),
+      waitForTurn: async () => events.shift()?.(),
     })
     harness.clock.monotonic = () => elapsed
     await harness.synced(service('ns/a'), before)

@@ -4,7 +4,7 @@ import {
   type CleanerOptions,
   ConntrackCleaner,
   type FlowTable,
-  staleFlows,
+  staleRule,
   type UdpFlow,
 } from '../../src/engine/stale-flows.ts'
 import type { Family } from '../../src/lib/ip.ts'
@@ -53,7 +53,10 @@ function flow(to: string, answeredBy: string, protocol: Protocol = 'udp'): UdpFl
 
 const own = ['192.168.0.2', '10.0.0.1']
 const ipFrontends = ['172.30.1.1 8000', '1.2.3.4 8000', '192.168.99.100 8000']
-const stale = (flows: readonly UdpFlow[], ports = [dnsPort()]) => staleFlows(flows, ports, own)
+const stale = (flows: readonly UdpFlow[], ports = [dnsPort()], addresses: readonly string[] = own) => {
+  const rule = staleRule(ports, addresses)
+  return flows.filter((one) => rule.isStale(one))
+}
 
 describe('which UDP flows are stale', () => {
   it.each(ipFrontends)('H1: %s: a flow to a serving endpoint is kept, to any other it is deleted', (to) => {
@@ -135,7 +138,7 @@ describe('which UDP flows are stale', () => {
       flow('fd00::1 53', 'fd00:1::2 53'),
       flow('::1 32000', 'fd00:1::9 53'),
     ]
-    expect(staleFlows(flows, [port], ['fe80::1'])).toEqual([flows[0], flows[2]])
+    expect(stale(flows, [port], ['fe80::1'])).toEqual([flows[0], flows[2]])
   })
 })
 

@@ -16,7 +16,7 @@ describe.each<Flavour>(['nft', 'legacy'])('tampering, %s', (flavour) => {
   let proxy: ProxyProcess
   const ipt = `iptables-${flavour}`
   const save = async () => (await network.run(`${ipt}-save`)).replace(/^#.*\n/gm, '').replace(/\[\d+:\d+\]/g, '')
-  const drifts = () => proxy.log.match(/somebody else changed our rules/g)?.length ?? 0
+  const drifts = () => proxy.log.match(/Another program changed our rules/g)?.length ?? 0
 
   beforeAll(async () => {
     network = await NodeNetwork.create()

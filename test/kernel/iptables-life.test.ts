@@ -102,7 +102,7 @@ describe.each<Flavour>(['nft', 'legacy'])('life, %s', (flavour) => {
     await proxy.apply({ drop: [], put: [...single('bad/one', '172.30.9.9'), ...single('good/one', '172.30.9.10')] })
     await proxy.settle()
     expect(await network.ask('172.30.9.10')).toBe(podIps[0])
-    expect(proxy.log).toMatch(/a service cannot be programmed; all others go on.*bad\/one/)
+    expect(proxy.log).toMatch(/A service cannot be programmed; other services are not affected.*bad\/one/)
     expect(proxy.log).not.toMatch(/cannot be programmed.*good\/one/)
     expect(await network.ask('172.30.9.9', 80, 600)).toBe('timeout')
     end()
@@ -125,7 +125,9 @@ describe.each<Flavour>(['nft', 'legacy'])('life, %s', (flavour) => {
     await proxy.apply({ drop: [], put: [exposed, endpoints, ...others] })
     await proxy.settle()
     const words = flavour === 'nft' ? 'RULE_APPEND failed' : String.raw`iptables-restore: line \d+ failed`
-    expect(proxy.log).toMatch(new RegExp(`a service cannot be programmed; all others go on.*bad/one.*${words}`))
+    expect(proxy.log).toMatch(
+      new RegExp(`A service cannot be programmed; other services are not affected.*bad/one.*${words}`),
+    )
     expect(proxy.log).not.toMatch(/cannot be programmed.*(?:good|extra)\//)
     for (const n of [1, 2, 3]) expect(await network.ask(`172.30.8.${n}`)).toBe(podIps[0])
     // Nobody has this address; how soon the network says so is its own business.
@@ -148,7 +150,9 @@ describe.each<Flavour>(['nft', 'legacy'])('life, %s', (flavour) => {
     const ms = performance.now() - begun
     await released
     expect(ms).toBeGreaterThan(9000)
-    expect(proxy.log).toMatch(/(?:Waiting for the xtables lock|sync failed).*(?:flock|sleep) \(pid \d+\) has held the lock/i)
+    expect(proxy.log).toMatch(
+      /(?:Waiting for the xtables lock|sync failed).*(?:flock|sleep) \(pid \d+\) has held the lock/i,
+    )
     expect(await network.ask()).toBe(podIps[1])
     const { problems } = await load.stop()
     expect(problems).toEqual([])

@@ -107,7 +107,7 @@ describe.each<Flavour>(['nft', 'legacy'])('life of userspace mode, %s', (flavour
     await proxy.settle()
     expect(await network.ask('172.30.9.10')).toBe(podIps[0])
     expect(podIps).toContain(await network.ask())
-    expect(proxy.log).toMatch(/a service cannot be programmed; all others go on.*bad\/one/)
+    expect(proxy.log).toMatch(/A service cannot be programmed; other services are not affected.*bad\/one/)
     expect(proxy.log).not.toMatch(/cannot be programmed.*(?:good\/one|ns1\/web)/)
     expect(await network.ask('172.30.9.9', 80, 300)).toBe('timeout')
     await proxy.kill()
@@ -115,7 +115,7 @@ describe.each<Flavour>(['nft', 'legacy'])('life of userspace mode, %s', (flavour
     const next = await begin(...bad)
     await next.settle()
     expect(podIps).toContain(await network.ask())
-    expect(next.log).toMatch(/a service cannot be programmed; all others go on.*bad\/one/)
+    expect(next.log).toMatch(/A service cannot be programmed; other services are not affected.*bad\/one/)
     end()
     await until('the service is tried again', async () => (await network.ask('172.30.9.9', 80, 600)) === podIps[0])
   })
@@ -236,7 +236,7 @@ describe.each<Flavour>(['nft', 'legacy'])('life of userspace mode, %s', (flavour
     ['all gone', `${ipt} -t nat -F && ${ipt} -t nat -X`],
   ])('repairs its chains: %s', async (_, command) => {
     const proxy = await shared()
-    const told = () => proxy.log.match(/somebody else changed our rules/g)?.length ?? 0
+    const told = () => proxy.log.match(/Another program changed our rules/g)?.length ?? 0
     const before = told()
     await network.run(command)
     expect(podIps).not.toContain(await network.ask(clusterIp, 80, 200))
