@@ -42,7 +42,10 @@ function serveTcp(fd: number, sink: string): Promise<Server> {
     const { localAddress, localPort, remoteAddress, remotePort } = socket
     // The client hangs up as soon as it has its line.
     socket.on('error', () => undefined)
-    if (localAddress === undefined || remoteAddress === undefined) return socket.destroy()
+    if (localAddress === undefined || remoteAddress === undefined) {
+      socket.destroy()
+      return
+    }
     socket.end(answer(hostPort(localAddress, localPort ?? 0), hostPort(remoteAddress, remotePort ?? 0), sink))
   })
   return new Promise((resolve, reject) => {

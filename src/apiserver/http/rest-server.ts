@@ -49,7 +49,10 @@ export async function listenApi(options: RestListenOptions): Promise<ApiListener
     options.pair === undefined ? createHttp(limits, handle) : createHttps({ ...limits, ...options.pair }, handle)
   server.maxConnections = maxConnections
   server.on('clientError', (_error, socket) => {
-    if (!socket.writable) return socket.destroy()
+    if (!socket.writable) {
+      socket.destroy()
+      return
+    }
     const { body } = refusalAnswer(badRequest('this is no HTTP request').refusal)
     const head = `Content-Type: application/json\r\nContent-Length: ${Buffer.byteLength(body)}\r\nConnection: close`
     socket.end(`HTTP/1.1 400 Bad Request\r\n${head}\r\n\r\n${body}`)
