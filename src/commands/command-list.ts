@@ -57,7 +57,7 @@ export function commandDocs(): string {
   return [
     '# Commands',
     '',
-    'Generated from the command table: run `npx vitest run test/commands/command-list.test.ts -u` after a change.',
+    'Generated from the command table: run `npm run docs` after a change.',
     '',
     '`sluice proxy` takes kube-proxy’s flags, see [flags.md](flags.md). The other commands ask a running proxy through its admin socket:',
     '`/run/sluice/NODE.sock`, which only its owner may open. `SLUICE_ADMIN_SOCKET` names another path, or `off`. With `--kubeconfig` or',

@@ -168,7 +168,7 @@ export function metricDocs(): string {
   const lines = [
     '# Metrics',
     '',
-    'Generated from `src/http/metric-table.ts` and the modes; run `npx vitest run test/http/metric-table.test.ts -u` after a change.',
+    'Generated from `src/http/metric-table.ts` and the modes; run `npm run docs` after a change.',
     '',
     'Served at `/metrics` of the metrics address (`127.0.0.1:10249`). Names, types, labels and buckets of the first two',
     'tables are those of kube-proxy 1.36, so existing dashboards and alerts keep working. `ip_family` is `IPv4` or `IPv6`.',

@@ -31,7 +31,7 @@ export function flagDocs(): string {
   return [
     '# Flags and configuration fields',
     '',
-    'Generated from the tables in `src/config/settings-table.ts` and `src/config/flags/flag-table.ts`: run `npx vitest run test/config/flags/options.test.ts -u` after a change.',
+    'Generated from the tables in `src/config/settings-table.ts` and `src/config/flags/flag-table.ts`: run `npm run docs` after a change.',
     '',
     '`--config` names a KubeProxyConfiguration (`kubeproxy.config.k8s.io/v1alpha1`). It replaces every flag that has a field in it,',
     'except those marked "Counts also with --config".',
