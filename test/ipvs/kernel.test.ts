@@ -8,7 +8,7 @@ import { Ipsets } from '../../src/backend/ipvs/kernel/ipsets.ts'
 import { IpvsNetlink } from '../../src/backend/ipvs/kernel/ipvs-netlink.ts'
 import { listSets } from '../../src/backend/ipvs/set-definitions.ts'
 import { silentLogger } from '../../src/lib/log.ts'
-import { command, type Service } from '../../src/sys/netlink/ipvs.ts'
+import { ipvsCommand, type VirtualServer } from '../../src/sys/netlink/ipvs.ts'
 import { readSysctl } from '../../src/sys/sysctl.ts'
 import { type EnteredNamespace, enterNamespace } from '../lab/entered-namespace.ts'
 import { nodeView } from '../scenarios/facts.ts'
@@ -26,7 +26,7 @@ afterAll(() => {
 })
 
 const plain = { scheduler: 'rr', flags: 0, timeout: 0 }
-const servers: readonly Service[] = [
+const servers: readonly VirtualServer[] = [
   { family: 4, protocol: 'tcp', ip: '172.30.0.41', port: 80, scheduler: 'rr', flags: 1, timeout: 10_800 },
   { family: 4, protocol: 'udp', ip: '172.30.0.42', port: 53, ...plain, scheduler: 'wlc' },
   { family: 4, protocol: 'sctp', ip: '172.30.0.43', port: 7, ...plain, scheduler: 'sh' },
@@ -43,9 +43,9 @@ describe('IPVS', () => {
   it('holds the servers and destinations that we write, and shows them to ipvsadm', async () => {
     const refused = await send((requests) => {
       for (const server of servers) {
-        requests.service(command.newService, server.ip, server)
+        requests.service(ipvsCommand.newService, server.ip, server)
         const ip = server.family === 4 ? '10.180.0.1' : 'fd00:10::1'
-        requests.destination(command.newDestination, ip, server, { ip, port: 8080, weight: 3 })
+        requests.destination(ipvsCommand.newDestination, ip, server, { ip, port: 8080, weight: 3 })
       }
     })
     expect(refused).toEqual([])
@@ -77,30 +77,30 @@ describe('IPVS', () => {
   })
 
   it('changes and deletes them, and says what is wrong', async () => {
-    const [web] = servers as [Service]
+    const [web] = servers as [VirtualServer]
     const destination = { ip: '10.180.0.1', port: 8080, weight: 0 }
-    expect(await send((one) => one.destination(command.setDestination, '', web, destination))).toEqual([])
+    expect(await send((one) => one.destination(ipvsCommand.setDestination, '', web, destination))).toEqual([])
     expect((await kernel.destinations(web, {}))[0]?.weight).toBe(0)
-    expect(await send((one) => one.service(command.setService, '', { ...web, scheduler: 'lc' }))).toEqual([])
+    expect(await send((one) => one.service(ipvsCommand.setService, '', { ...web, scheduler: 'lc' }))).toEqual([])
     expect((await kernel.service(web, {}))?.scheduler).toBe('lc')
     const errno = async (write: Parameters<typeof send>[0]) => (await send(write)).map((one) => one.errno)
-    expect(await errno((one) => one.service(command.newService, '', web))).toEqual([17])
-    expect(await errno((one) => one.service(command.setService, '', { ...web, scheduler: 'nosuch' }))).toEqual([2])
-    expect(await errno((one) => one.serviceKey(command.deleteService, '', { ...web, port: 9 }))).toEqual([3])
+    expect(await errno((one) => one.service(ipvsCommand.newService, '', web))).toEqual([17])
+    expect(await errno((one) => one.service(ipvsCommand.setService, '', { ...web, scheduler: 'nosuch' }))).toEqual([2])
+    expect(await errno((one) => one.serviceKey(ipvsCommand.deleteService, '', { ...web, port: 9 }))).toEqual([3])
     expect(
-      await errno((one) => one.destination(command.deleteDestination, '', web, { ...destination, port: 9 })),
+      await errno((one) => one.destination(ipvsCommand.deleteDestination, '', web, { ...destination, port: 9 })),
     ).toEqual([2])
-    expect(await errno((one) => one.destination(command.newDestination, '', web, destination))).toEqual([17])
-    expect(await send((one) => one.serviceKey(command.deleteService, '', web))).toEqual([])
+    expect(await errno((one) => one.destination(ipvsCommand.newDestination, '', web, destination))).toEqual([17])
+    expect(await send((one) => one.serviceKey(ipvsCommand.deleteService, '', web))).toEqual([])
     expect(await kernel.service(web, {})).toBeUndefined()
   })
 
   it.each(['rr', 'wrr', 'lc', 'wlc', 'lblc', 'lblcr', 'dh', 'sh', 'sed', 'nq', 'fo', 'ovf', 'mh'])(
     'has the scheduler %s',
     async (scheduler) => {
-      const server: Service = { family: 4, protocol: 'tcp', ip: '198.51.100.1', port: 1, ...plain, scheduler }
-      expect(await send((one) => one.service(command.newService, '', server))).toEqual([])
-      expect(await send((one) => one.serviceKey(command.deleteService, '', server))).toEqual([])
+      const server: VirtualServer = { family: 4, protocol: 'tcp', ip: '198.51.100.1', port: 1, ...plain, scheduler }
+      expect(await send((one) => one.service(ipvsCommand.newService, '', server))).toEqual([])
+      expect(await send((one) => one.serviceKey(ipvsCommand.deleteService, '', server))).toEqual([])
     },
   )
 

@@ -122,7 +122,7 @@ describe('requests', () => {
       return [writer, last + 100] as const
     }
     await expect(socket.batch('wait', ...silent(), { deadlineMs: 20 })).rejects.toThrow(
-      'test: wait: no answer from the kernel in 20 ms',
+      'test: wait: the kernel did not answer within 20 ms',
     )
     const stop = new AbortController()
     const waiting = socket.batch('wait', ...silent(), { signal: stop.signal })

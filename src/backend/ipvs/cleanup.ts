@@ -4,7 +4,7 @@ import { describeError, ProxyError } from '../../lib/errors.ts'
 import type { Family } from '../../lib/ip.ts'
 import type { Logger } from '../../lib/log.ts'
 import { systemClock } from '../../lib/time.ts'
-import { command } from '../../sys/netlink/ipvs.ts'
+import { ipvsCommand } from '../../sys/netlink/ipvs.ts'
 import type { Cleanup } from '../backend.ts'
 import { legacyTables, listPrograms } from '../iptables-kit/flavour.ts'
 import { IptablesPrograms, type ProgramSet } from '../iptables-kit/programs.ts'
@@ -45,7 +45,7 @@ export async function removeAllRules(log: Logger): Promise<void> {
 async function removeServers(family: Family, log: Logger, sparedCidrs: readonly string[]): Promise<void> {
   await withOwnServers(family, sparedCidrs, async ({ kernel, servers }) => {
     const requests = kernel.requests<string>('delete virtual servers', {})
-    for (const server of servers) requests.serviceKey(command.deleteService, server.ip, server)
+    for (const server of servers) requests.serviceKey(ipvsCommand.deleteService, server.ip, server)
     await requests.send()
     if (servers.length > 0) log.info('Removed virtual servers', { family, count: servers.length })
   })

@@ -1,7 +1,7 @@
 // Sums IPVS's own statistics by service port, and reports the busiest service ports by name and all others as one.
 
 import type { Family } from '../../lib/ip.ts'
-import type { Statistics } from '../../sys/netlink/ipvs.ts'
+import type { ServerStatistics } from '../../sys/netlink/ipvs.ts'
 import type { PortCounters } from '../backend.ts'
 
 /** The name under which all service ports beyond the limit are reported. */
@@ -14,7 +14,7 @@ export interface CounterReading {
   readonly server: string
   /** `ns/name:port`. */
   readonly port: string
-  readonly statistics: Statistics
+  readonly statistics: ServerStatistics
 }
 
 interface RunningTotal {
@@ -29,7 +29,7 @@ interface RunningTotal {
  * what was counted since the last report is added to the name under which the service port is reported now, so no count is lost.
  */
 export class PortTotals {
-  #lastReadings = new Map<string, Statistics>()
+  #lastReadings = new Map<string, ServerStatistics>()
   #totals = new Map<string, RunningTotal>()
   readonly #others = new Map<Family, PortCounters>()
 
@@ -51,7 +51,7 @@ export class PortTotals {
 
   /** Returns, by service port, what its servers counted since the last report. */
   #countSinceLast(readings: readonly CounterReading[]): ReadonlyMap<string, PortCounters> {
-    const readingByServer = new Map<string, Statistics>()
+    const readingByServer = new Map<string, ServerStatistics>()
     const ports = new Map<string, PortCounters>()
     for (const { family, server, port, statistics } of readings) {
       readingByServer.set(server, statistics)
@@ -66,7 +66,7 @@ export class PortTotals {
 }
 
 /** A server that counts less than before was created again in between. */
-function subtract(now: Statistics, before: Statistics | undefined): Statistics {
+function subtract(now: ServerStatistics, before: ServerStatistics | undefined): ServerStatistics {
   if (before === undefined || now.connections < before.connections || now.packetsIn < before.packetsIn) return now
   return {
     connections: now.connections - before.connections,
@@ -87,7 +87,7 @@ const zero = ({ family, port }: PortCounters): PortCounters => ({
   bytesOut: 0,
 })
 
-const add = (one: PortCounters, more: Statistics): PortCounters => ({
+const add = (one: PortCounters, more: ServerStatistics): PortCounters => ({
   family: one.family,
   port: one.port,
   connections: one.connections + more.connections,

@@ -11,7 +11,7 @@ import { createHash } from 'node:crypto'
 import { describeError } from '../../lib/errors.ts'
 import type { Mutex } from '../../lib/mutex.ts'
 import type { Timer } from '../../lib/time.ts'
-import type { Destination, Service } from '../../sys/netlink/ipvs.ts'
+import type { Destination, VirtualServer } from '../../sys/netlink/ipvs.ts'
 import type { Wait } from '../../sys/netlink/socket.ts'
 import type { OpenContext } from '../backend.ts'
 import { destinationKey, deviceName, hasSameSettings } from './entries.ts'
@@ -112,12 +112,16 @@ export class RuleDrift {
 // ---- Virtual servers. ----
 
 export interface ExpectedServer {
-  readonly server: Service
+  readonly server: VirtualServer
   readonly destinations: ReadonlyMap<string, Destination>
 }
 
 /** `seen` are the destinations in the kernel without those that drain. */
-export function isServerUnchanged(expected: ExpectedServer, server: Service, seen: readonly Destination[]): boolean {
+export function isServerUnchanged(
+  expected: ExpectedServer,
+  server: VirtualServer,
+  seen: readonly Destination[],
+): boolean {
   const { destinations } = expected
   return (
     hasSameSettings(server, expected.server) &&

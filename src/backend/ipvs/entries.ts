@@ -2,7 +2,7 @@
 
 import { hostPort } from '../../lib/ip.ts'
 import type { SetSpec } from '../../sys/netlink/ipset.ts'
-import type { Destination, Service, ServiceKey } from '../../sys/netlink/ipvs.ts'
+import type { Destination, VirtualServer, VirtualServerKey } from '../../sys/netlink/ipvs.ts'
 import type { Held } from '../backend.ts'
 
 export interface DeviceEntry extends Held {
@@ -35,7 +35,7 @@ export interface MemberEntry extends Held {
  */
 export interface ServerEntry extends Held {
   readonly kind: 'server'
-  readonly server: Service
+  readonly server: VirtualServer
   /** In the order of the service port. */
   readonly destinations: readonly Destination[]
   /** `ns/name:port`, for statistics. */
@@ -67,7 +67,7 @@ export function splitMember(id: string): readonly [set: string, member: string] 
 }
 
 /** Identifies a server to the kernel: `tcp 10.0.0.1:80`. */
-export const serverKey = ({ protocol, ip, port }: Omit<ServiceKey, 'family'>): string =>
+export const serverKey = ({ protocol, ip, port }: Omit<VirtualServerKey, 'family'>): string =>
   `${protocol} ${hostPort(ip, port)}`
 
 export const exactId = (key: string): string => `server ${key}`
@@ -80,10 +80,10 @@ export const destinationKey = ({ ip, port }: { readonly ip: string; readonly por
   hostPort(ip, port)
 
 /** Equal for a planned server and for the same server read from the kernel. */
-export function serverDigest(server: Service, destinations: Iterable<Destination>): string {
+export function serverDigest(server: VirtualServer, destinations: Iterable<Destination>): string {
   const list = [...destinations].map((one) => `${destinationKey(one)}=${one.weight}`).sort()
   return `${server.scheduler} ${server.flags} ${server.timeout} ${list.join(' ')}`
 }
 
-export const hasSameSettings = (a: Service, b: Service): boolean =>
+export const hasSameSettings = (a: VirtualServer, b: VirtualServer): boolean =>
   a.scheduler === b.scheduler && a.flags === b.flags && a.timeout === b.timeout

@@ -1,7 +1,7 @@
 // Decides which virtual servers are ours: those at addresses on the device, and those that a member of our sets names. Pure.
 
 import { contains, parseCidr } from '../../lib/ip.ts'
-import type { Service } from '../../sys/netlink/ipvs.ts'
+import type { VirtualServer } from '../../sys/netlink/ipvs.ts'
 import { memberEntry } from './entries.ts'
 import { serverSets, setName } from './set-definitions.ts'
 
@@ -15,7 +15,7 @@ export interface OwnershipFacts {
 }
 
 /** Returns a predicate: the ranges are parsed only once. */
-export function decideOwnership({ bound, members, excludedCidrs }: OwnershipFacts): (server: Service) => boolean {
+export function decideOwnership({ bound, members, excludedCidrs }: OwnershipFacts): (server: VirtualServer) => boolean {
   const excluded = excludedCidrs.flatMap((text) => parseCidr(text) ?? [])
   return (server) => {
     if (excluded.some((cidr) => contains(cidr, server.ip))) return false
@@ -24,7 +24,7 @@ export function decideOwnership({ bound, members, excludedCidrs }: OwnershipFact
 }
 
 /** Node ports are named by their number, except SCTP's, which are named with an address. */
-function isNamed({ family, ip, protocol, port }: Service, members: ReadonlySet<string>): boolean {
+function isNamed({ family, ip, protocol, port }: VirtualServer, members: ReadonlySet<string>): boolean {
   const address = `${ip},${protocol}:${port}`
   if (serverSets.some((name) => members.has(memberEntry(setName(name, family), address).id))) return true
   if (protocol === 'sctp') return false

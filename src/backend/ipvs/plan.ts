@@ -3,7 +3,7 @@
 import { isLinkLocal6, isLoopback } from '../../lib/ip.ts'
 import { reachableOf } from '../../model/endpoints.ts'
 import type { Endpoint, Frontend, NodeView, ServicePort } from '../../model/types.ts'
-import { flag, type Service } from '../../sys/netlink/ipvs.ts'
+import { ipvsFlag, type VirtualServer } from '../../sys/netlink/ipvs.ts'
 import {
   addressEntry,
   exactId,
@@ -120,14 +120,14 @@ class PortPlan {
   #addServer(ip: string, number: number, endpoints: readonly Endpoint[], isNodePort = false): void {
     const { family, protocol, affinitySeconds, name } = this.#port
     const scheduler = chooseWeighted(this.#scheduler, endpoints)
-    const persistent = affinitySeconds > 0 ? flag.persistent : 0
-    const server: Service = {
+    const persistent = affinitySeconds > 0 ? ipvsFlag.persistent : 0
+    const server: VirtualServer = {
       family,
       protocol,
       ip,
       port: number,
       scheduler,
-      flags: persistent | (scheduler === 'mh' ? flag.schedulerPort : 0),
+      flags: persistent | (scheduler === 'mh' ? ipvsFlag.schedulerPort : 0),
       timeout: affinitySeconds,
     }
     const destinations = endpoints.map((one) => ({ ip: one.ip, port: one.port, weight: one.weight ?? 1 }))

@@ -3,7 +3,7 @@
 import { describeError, ProxyError } from '../../lib/errors.ts'
 import type { Logger } from '../../lib/log.ts'
 import { atLeast, kernelVersion } from '../../sys/kernel-facts.ts'
-import { command, type Service } from '../../sys/netlink/ipvs.ts'
+import { ipvsCommand, type VirtualServer } from '../../sys/netlink/ipvs.ts'
 import { runProgram } from '../../sys/process/exec.ts'
 import { ensureSysctl } from '../../sys/sysctl.ts'
 import type { Settings } from '../backend.ts'
@@ -65,7 +65,7 @@ function listSysctls(strictArp: boolean): readonly (readonly [name: string, valu
 async function tryScheduler(kernel: IpvsNetlink, scheduler: string): Promise<void> {
   const services = await kernel.services({})
   if (services.some((one) => one.scheduler === scheduler)) return
-  const server: Service = {
+  const server: VirtualServer = {
     family: 4,
     protocol: 'tcp',
     ip: '198.51.100.0',
@@ -75,13 +75,13 @@ async function tryScheduler(kernel: IpvsNetlink, scheduler: string): Promise<voi
     timeout: 0,
   }
   const create = kernel.requests<string>(`create a virtual server with scheduler ${scheduler}`, {})
-  create.service(command.newService, scheduler, server)
+  create.service(ipvsCommand.newService, scheduler, server)
   const [refused] = await create.send()
   if (refused !== undefined) {
     const words = `IPVS does not work with scheduler "${scheduler}": is the module ip_vs_${scheduler} there?`
     throw new ProxyError('ipvs-scheduler', words, { cause: refused.error, fields: { scheduler } })
   }
   const remove = kernel.requests<string>('delete the trial server', {})
-  remove.serviceKey(command.deleteService, scheduler, server)
+  remove.serviceKey(ipvsCommand.deleteService, scheduler, server)
   await remove.send()
 }

@@ -5,9 +5,10 @@
 // How single destinations drain while ipvs mode runs is in kernel/drain.ts.
 
 import { type Family, hostPort } from '../../lib/ip.ts'
+import { protocolNumbers } from '../../sys/ip-numbers.ts'
 import { ConntrackTable } from '../../sys/netlink/conntrack.ts'
 import type { TrackedFlow } from '../../sys/netlink/conntrack-codec.ts'
-import { command, protocolNumbers, type Service } from '../../sys/netlink/ipvs.ts'
+import { ipvsCommand, type VirtualServer } from '../../sys/netlink/ipvs.ts'
 import type { Retire } from '../backend.ts'
 import { cleanupIpvs, removeAllRules } from './cleanup.ts'
 import type { IpvsNetlink } from './kernel/ipvs-netlink.ts'
@@ -40,18 +41,18 @@ async function retireFamily(family: Family, sparedCidrs: readonly string[]): Pro
 }
 
 /** Deletes servers without connections. All others get weight 0, and are returned. */
-async function drainServers(kernel: IpvsNetlink, servers: readonly Service[]): Promise<readonly Service[]> {
+async function drainServers(kernel: IpvsNetlink, servers: readonly VirtualServer[]): Promise<readonly VirtualServer[]> {
   const requests = kernel.requests<string>('retire virtual servers', {})
-  const busy: Service[] = []
+  const busy: VirtualServer[] = []
   for (const server of servers) {
     const destinations = server.protocol === 'udp' ? [] : await kernel.destinations(server, {})
     if (destinations.every(({ active, inactive }) => active + inactive === 0)) {
-      requests.serviceKey(command.deleteService, server.ip, server)
+      requests.serviceKey(ipvsCommand.deleteService, server.ip, server)
       continue
     }
     busy.push(server)
     for (const { ip, port, weight } of destinations) {
-      if (weight > 0) requests.destination(command.setDestination, server.ip, server, { ip, port, weight: 0 })
+      if (weight > 0) requests.destination(ipvsCommand.setDestination, server.ip, server, { ip, port, weight: 0 })
     }
   }
   // The kernel refuses to delete what is gone already, which is fine.
@@ -60,7 +61,7 @@ async function drainServers(kernel: IpvsNetlink, servers: readonly Service[]): P
 }
 
 /** UDP has no connections to wait for, but another mode does not translate a flow that IPVS began while conntrack remembers the flow. */
-async function deleteUdpFlows(family: Family, servers: readonly Service[]): Promise<void> {
+async function deleteUdpFlows(family: Family, servers: readonly VirtualServer[]): Promise<void> {
   const gone = new Set(servers.filter(({ protocol }) => protocol === 'udp').map(({ ip, port }) => hostPort(ip, port)))
   if (gone.size === 0) return
   const table = new ConntrackTable()

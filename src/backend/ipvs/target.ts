@@ -5,7 +5,7 @@
 // another proxy.
 
 import { Mutex } from '../../lib/mutex.ts'
-import type { ServiceSeen } from '../../sys/netlink/ipvs.ts'
+import type { ListedServer } from '../../sys/netlink/ipvs.ts'
 import type { Wait } from '../../sys/netlink/socket.ts'
 import type { Applied, Changes, Held, OpenContext, RefusedEntry, Target, Wanted } from '../backend.ts'
 import { IptablesPrograms, type ProgramSet } from '../iptables-kit/programs.ts'
@@ -111,7 +111,7 @@ export class IpvsTarget implements Target<IpvsEntry> {
   }
 
   /** `services` are all servers in the kernel; those that are not ours are left out. */
-  readCounters(services: readonly ServiceSeen[]): readonly CounterReading[] {
+  readCounters(services: readonly ListedServer[]): readonly CounterReading[] {
     const { family } = this.#options.context
     return services.flatMap((service) => {
       const server = serverKey(service)

@@ -1,21 +1,23 @@
-// Conntrack's messages: a flow as the kernel dumps it, and the requests to dump and to delete. Pure.
+// Writes requests to conntrack, and reads flows from its dumps. Pure.
 //
-// A DELETE without a tuple empties the whole table; every DELETE written here has one.
+// A DELETE without a tuple empties the whole table. Every DELETE that this file writes has one.
 
 import type { Family } from '../../lib/ip.ts'
+import { familyNumber } from '../ip-numbers.ts'
 import { type AddressCache, addressBytes } from './address-codec.ts'
-import type { AttributeReader, MessageReader } from './message.ts'
+import { AttributeReader, type MessageReader } from './message.ts'
 import type { MessageWriter } from './message-writer.ts'
 
-const CTA = { original: 1, reply: 2, id: 12, zone: 18, filter: 25 } as const
-const TUPLE = { ip: 1, protocol: 2, zone: 3 } as const
-const IP = { source4: 1, destination4: 2, source6: 3, destination6: 4 } as const
-const PROTOCOL = { number: 1, sourcePort: 2, destinationPort: 3 } as const
-const FILTER = { original: 1, reply: 2 } as const
-/** Bits of a filter: which fields of the tuple must be equal. In host order, unlike everything else of conntrack. */
-const MATCH = { source: 1, destination: 2, protocol: 8, sourcePort: 0x10, destinationPort: 0x20 } as const
+// Attribute numbers, one object per enum of linux/netfilter/nfnetlink_conntrack.h: CTA_IP.V4_SRC is CTA_IP_V4_SRC.
+const CTA = { TUPLE_ORIG: 1, TUPLE_REPLY: 2, ID: 12, ZONE: 18, FILTER: 25 } as const
+const CTA_TUPLE = { IP: 1, PROTO: 2, ZONE: 3 } as const
+const CTA_IP = { V4_SRC: 1, V4_DST: 2, V6_SRC: 3, V6_DST: 4 } as const
+const CTA_PROTO = { NUM: 1, SRC_PORT: 2, DST_PORT: 3 } as const
+const CTA_FILTER = { ORIG_FLAGS: 1, REPLY_FLAGS: 2 } as const
+/** Bits of a filter, CTA_FILTER_F_*: the fields of the tuple that must be equal. In host order, unlike all other numbers of conntrack. */
+const CTA_FILTER_F = { IP_SRC: 1, IP_DST: 2, PROTO_NUM: 8, PROTO_SRC_PORT: 0x10, PROTO_DST_PORT: 0x20 } as const
 
-/** One direction of a flow. What is absent is not written. */
+/** One direction of a flow. An absent field is not written. */
 interface Tuple {
   readonly family: Family
   readonly protocol: number
@@ -26,7 +28,7 @@ interface Tuple {
   readonly zone?: number | undefined
 }
 
-/** The original direction names a flow; where its answers come from says where it really goes. Addresses are canonical. */
+/** The original direction identifies a flow. The source of its replies is the real destination. Addresses are canonical. */
 export interface TrackedFlow {
   readonly family: Family
   readonly protocol: number
@@ -36,23 +38,23 @@ export interface TrackedFlow {
   readonly destinationPort: number
   readonly replySource: string
   readonly replySourcePort: number
-  /** Tells this flow from a later one with the same addresses; 0 if unknown. */
+  /** Distinguishes this flow from a later one with the same addresses; 0 if unknown. */
   readonly id: number
-  /** 0: the default zone. */
+  /** 0 is the default zone. */
   readonly zone: number
-  /** Zone of the original direction alone. */
+  /** The zone of the original direction alone. */
   readonly originalZone: number
 }
 
 export interface FlowFilter {
   readonly family: Family
-  /** IP protocol number: 17 for UDP. */
+  /** The IP protocol number: 17 for UDP. */
   readonly protocol: number
-  /** Only flows whose original destination port is one of these; all if absent. Looked at before anything is allocated. */
+  /** Selects flows by their original destination port, before anything is allocated for the flow. Absent: all ports. */
   readonly destinationPorts?: ReadonlySet<number>
 }
 
-/** All fields given must be equal. */
+/** Matches flows whose fields equal all given ones. */
 export interface FlowMatch {
   readonly family: Family
   readonly protocol: number
@@ -62,79 +64,66 @@ export interface FlowMatch {
   readonly replySourcePort?: number
 }
 
-/** Body of a dump. `filtered`: the kernel is asked to leave out other protocols (it can since 5.8). */
+/** Writes the body of a dump request. If `filtered`, the kernel leaves out other protocols (Linux 5.8). */
 export function writeDump(writer: MessageWriter, { family, protocol }: FlowFilter, filtered: boolean): void {
   writer.netfilter(familyNumber(family))
   if (!filtered) return
-  writeTuple(writer, CTA.original, { family, protocol })
-  writeFilter(writer, MATCH.protocol, 0)
+  writeTuple(writer, CTA.TUPLE_ORIG, { family, protocol })
+  writeFilter(writer, CTA_FILTER_F.PROTO_NUM, 0)
 }
 
-/** Body of the deletion of one flow. */
+/** Writes the body of a request that deletes one flow. */
 export function writeDelete(writer: MessageWriter, flow: TrackedFlow): void {
   writer.netfilter(familyNumber(flow.family))
-  writeTuple(writer, CTA.original, { ...flow, zone: flow.originalZone })
-  if (flow.id !== 0) writer.u32(CTA.id, flow.id)
-  if (flow.zone !== 0) writer.u16(CTA.zone, flow.zone)
+  writeTuple(writer, CTA.TUPLE_ORIG, { ...flow, zone: flow.originalZone })
+  if (flow.id !== 0) writer.u32(CTA.ID, flow.id)
+  if (flow.zone !== 0) writer.u16(CTA.ZONE, flow.zone)
 }
 
-/** Body of the deletion of all flows that match. */
+/** Writes the body of a request that deletes all flows that match. */
 export function writeMatch(writer: MessageWriter, match: FlowMatch): void {
   const { family, protocol, replySource, replySourcePort } = match
   writer.netfilter(familyNumber(family))
   const { destination, destinationPort } = match
-  writeTuple(writer, CTA.original, { family, protocol, destination, destinationPort })
+  writeTuple(writer, CTA.TUPLE_ORIG, { family, protocol, destination, destinationPort })
   let reply = 0
   if (replySource !== undefined || replySourcePort !== undefined) {
-    reply = MATCH.protocol
-    if (replySource !== undefined) reply |= MATCH.source
-    if (replySourcePort !== undefined) reply |= MATCH.sourcePort
-    writeTuple(writer, CTA.reply, { family, protocol, source: replySource, sourcePort: replySourcePort })
+    reply = CTA_FILTER_F.PROTO_NUM
+    if (replySource !== undefined) reply |= CTA_FILTER_F.IP_SRC
+    if (replySourcePort !== undefined) reply |= CTA_FILTER_F.PROTO_SRC_PORT
+    writeTuple(writer, CTA.TUPLE_REPLY, { family, protocol, source: replySource, sourcePort: replySourcePort })
   }
-  writeFilter(writer, MATCH.destination | MATCH.protocol | MATCH.destinationPort, reply)
+  writeFilter(writer, CTA_FILTER_F.IP_DST | CTA_FILTER_F.PROTO_NUM | CTA_FILTER_F.PROTO_DST_PORT, reply)
 }
 
-/** Undefined if the filter leaves it out, or if `reader.error` is set. */
-export function decodeFlow(
-  message: MessageReader,
-  reader: AttributeReader,
-  filter: FlowFilter,
-  addresses: AddressCache,
-): TrackedFlow | undefined {
-  let id = 0
-  let zone = 0
-  clear(original)
-  clear(reply)
-  message.attributes(4, reader)
-  while (reader.next()) {
-    if (reader.type === CTA.original) {
-      readTuple(reader, original, filter.family)
-      if (original.protocol !== filter.protocol) return undefined
-      if (filter.destinationPorts?.has(original.destinationPort) === false) return undefined
-    } else if (reader.type === CTA.reply) readTuple(reader, reply, filter.family)
-    else if (reader.type === CTA.id) id = reader.u32()
-    else if (reader.type === CTA.zone) zone = reader.u16()
+function writeTuple(writer: MessageWriter, type: number, tuple: Tuple): void {
+  const { source, destination } = tuple
+  const outer = writer.open(type)
+  if (source !== undefined || destination !== undefined) {
+    const ip = writer.open(CTA_TUPLE.IP)
+    const isIpv4 = tuple.family === 4
+    if (source !== undefined) writer.raw(isIpv4 ? CTA_IP.V4_SRC : CTA_IP.V6_SRC, addressBytes(source))
+    if (destination !== undefined) writer.raw(isIpv4 ? CTA_IP.V4_DST : CTA_IP.V6_DST, addressBytes(destination))
+    writer.close(ip)
   }
-  if (original.source === 0 || original.destination === 0 || reply.source === 0) reader.fail('a flow without addresses')
-  if (reader.error !== undefined) return undefined
-  const { bytes } = message
-  return {
-    family: filter.family,
-    protocol: original.protocol,
-    source: addresses.text(filter.family, bytes, original.source),
-    sourcePort: original.sourcePort,
-    destination: addresses.text(filter.family, bytes, original.destination),
-    destinationPort: original.destinationPort,
-    replySource: addresses.text(filter.family, bytes, reply.source),
-    replySourcePort: reply.sourcePort,
-    id,
-    zone,
-    originalZone: original.zone,
-  }
+  const protocol = writer.open(CTA_TUPLE.PROTO)
+  writer.u8(CTA_PROTO.NUM, tuple.protocol)
+  if (tuple.sourcePort !== undefined) writer.u16(CTA_PROTO.SRC_PORT, tuple.sourcePort)
+  if (tuple.destinationPort !== undefined) writer.u16(CTA_PROTO.DST_PORT, tuple.destinationPort)
+  writer.close(protocol)
+  if (tuple.zone) writer.u16(CTA_TUPLE.ZONE, tuple.zone)
+  writer.close(outer)
 }
 
-/** One direction as it comes: addresses are where they begin in the message, as most flows of a dump are of no interest. */
-interface RawTuple {
+function writeFilter(writer: MessageWriter, original: number, reply: number): void {
+  const filter = writer.open(CTA.FILTER)
+  writer.hostU32(CTA_FILTER.ORIG_FLAGS, original)
+  writer.hostU32(CTA_FILTER.REPLY_FLAGS, reply)
+  writer.close(filter)
+}
+
+/** One direction as it is read. Addresses are positions in the message, because most flows of a dump are filtered out. */
+interface TuplePositions {
   protocol: number
   source: number
   sourcePort: number
@@ -143,7 +132,7 @@ interface RawTuple {
   zone: number
 }
 
-const makeTuple = (): RawTuple => ({
+const makeTuple = (): TuplePositions => ({
   protocol: 0,
   source: 0,
   sourcePort: 0,
@@ -152,26 +141,86 @@ const makeTuple = (): RawTuple => ({
   zone: 0,
 })
 
-/** Used again for each flow; a dump has a million. */
-const original = makeTuple()
-const reply = makeTuple()
-
-function clear(tuple: RawTuple): void {
+function clear(tuple: TuplePositions): void {
   tuple.protocol = tuple.source = tuple.sourcePort = tuple.destination = tuple.destinationPort = tuple.zone = 0
 }
 
-function readTuple(reader: AttributeReader, into: RawTuple, family: Family): void {
+/** Reads the flows of one dump. Its tuples are used again for each flow, because a dump may have a million. */
+export class FlowDecoder {
+  readonly #filter: FlowFilter
+  readonly #addresses: AddressCache
+  readonly #reader = new AttributeReader()
+  readonly #original = makeTuple()
+  readonly #reply = makeTuple()
+
+  constructor(filter: FlowFilter, addresses: AddressCache) {
+    this.#filter = filter
+    this.#addresses = addresses
+  }
+
+  /** What is wrong with the last message. */
+  get error(): string | undefined {
+    return this.#reader.error
+  }
+
+  /** Undefined if the filter leaves the flow out, or if `error` is set. */
+  decode(message: MessageReader): TrackedFlow | undefined {
+    const reader = this.#reader
+    const { family, protocol, destinationPorts } = this.#filter
+    const [original, reply] = [this.#original, this.#reply]
+    clear(original)
+    clear(reply)
+    let id = 0
+    let zone = 0
+    message.attributes(4, reader)
+    while (reader.next()) {
+      if (reader.type === CTA.TUPLE_ORIG) {
+        readTuple(reader, original, family)
+        if (original.protocol !== protocol) return undefined
+        if (destinationPorts?.has(original.destinationPort) === false) return undefined
+      } else if (reader.type === CTA.TUPLE_REPLY) readTuple(reader, reply, family)
+      else if (reader.type === CTA.ID) id = reader.u32()
+      else if (reader.type === CTA.ZONE) zone = reader.u16()
+    }
+    const hasAddresses = original.source !== 0 && original.destination !== 0 && reply.source !== 0
+    if (!hasAddresses) reader.fail('a flow without addresses')
+    return reader.error === undefined ? this.#makeFlow(message.bytes, id, zone) : undefined
+  }
+
+  #makeFlow(bytes: Buffer, id: number, zone: number): TrackedFlow {
+    const { family } = this.#filter
+    const [original, reply, addresses] = [this.#original, this.#reply, this.#addresses]
+    return {
+      family,
+      protocol: original.protocol,
+      source: addresses.text(family, bytes, original.source),
+      sourcePort: original.sourcePort,
+      destination: addresses.text(family, bytes, original.destination),
+      destinationPort: original.destinationPort,
+      replySource: addresses.text(family, bytes, reply.source),
+      replySourcePort: reply.sourcePort,
+      id,
+      zone,
+      originalZone: original.zone,
+    }
+  }
+}
+
+function readTuple(reader: AttributeReader, into: TuplePositions, family: Family): void {
   reader.enter()
   while (reader.next()) {
-    if (reader.type === TUPLE.ip) readIp(reader, into, family)
-    else if (reader.type === TUPLE.protocol) readProtocol(reader, into)
-    else if (reader.type === TUPLE.zone) into.zone = reader.u16()
+    if (reader.type === CTA_TUPLE.IP) readIp(reader, into, family)
+    else if (reader.type === CTA_TUPLE.PROTO) readProtocol(reader, into)
+    else if (reader.type === CTA_TUPLE.ZONE) into.zone = reader.u16()
   }
   reader.leave()
 }
 
-function readIp(reader: AttributeReader, into: RawTuple, family: Family): void {
-  const [source, destination, length] = family === 4 ? ipv4Shape : ipv6Shape
+const ipv4Attributes = [CTA_IP.V4_SRC, CTA_IP.V4_DST, 4] as const
+const ipv6Attributes = [CTA_IP.V6_SRC, CTA_IP.V6_DST, 16] as const
+
+function readIp(reader: AttributeReader, into: TuplePositions, family: Family): void {
+  const [source, destination, length] = family === 4 ? ipv4Attributes : ipv6Attributes
   reader.enter()
   while (reader.next()) {
     if (reader.type !== source && reader.type !== destination) continue
@@ -182,43 +231,12 @@ function readIp(reader: AttributeReader, into: RawTuple, family: Family): void {
   reader.leave()
 }
 
-const ipv4Shape = [IP.source4, IP.destination4, 4] as const
-const ipv6Shape = [IP.source6, IP.destination6, 16] as const
-
-function readProtocol(reader: AttributeReader, into: RawTuple): void {
+function readProtocol(reader: AttributeReader, into: TuplePositions): void {
   reader.enter()
   while (reader.next()) {
-    if (reader.type === PROTOCOL.number) into.protocol = reader.u8()
-    else if (reader.type === PROTOCOL.sourcePort) into.sourcePort = reader.u16()
-    else if (reader.type === PROTOCOL.destinationPort) into.destinationPort = reader.u16()
+    if (reader.type === CTA_PROTO.NUM) into.protocol = reader.u8()
+    else if (reader.type === CTA_PROTO.SRC_PORT) into.sourcePort = reader.u16()
+    else if (reader.type === CTA_PROTO.DST_PORT) into.destinationPort = reader.u16()
   }
   reader.leave()
 }
-
-function writeTuple(writer: MessageWriter, type: number, tuple: Tuple): void {
-  const outer = writer.open(type)
-  if (tuple.source !== undefined || tuple.destination !== undefined) {
-    const ip = writer.open(TUPLE.ip)
-    const four = tuple.family === 4
-    if (tuple.source !== undefined) writer.raw(four ? IP.source4 : IP.source6, addressBytes(tuple.source))
-    if (tuple.destination !== undefined)
-      writer.raw(four ? IP.destination4 : IP.destination6, addressBytes(tuple.destination))
-    writer.close(ip)
-  }
-  const protocol = writer.open(TUPLE.protocol)
-  writer.u8(PROTOCOL.number, tuple.protocol)
-  if (tuple.sourcePort !== undefined) writer.u16(PROTOCOL.sourcePort, tuple.sourcePort)
-  if (tuple.destinationPort !== undefined) writer.u16(PROTOCOL.destinationPort, tuple.destinationPort)
-  writer.close(protocol)
-  if (tuple.zone) writer.u16(TUPLE.zone, tuple.zone)
-  writer.close(outer)
-}
-
-function writeFilter(writer: MessageWriter, original: number, reply: number): void {
-  const filter = writer.open(CTA.filter)
-  writer.hostU32(FILTER.original, original)
-  writer.hostU32(FILTER.reply, reply)
-  writer.close(filter)
-}
-
-const familyNumber = (family: Family): number => (family === 4 ? 2 : 10)

@@ -1,10 +1,10 @@
-// The kernel's connection tracking table: list the flows of a protocol, delete exactly the flows named. Which ones, is for others to say.
+// Lists and deletes flows of the kernel's connection tracking table. The callers decide which flows are deleted.
 
 import { nextTurn } from '../../lib/time.ts'
 import { EINTR, ENOENT } from '../errno.ts'
 import { AddressCache } from './address-codec.ts'
 import {
-  decodeFlow,
+  FlowDecoder,
   type FlowFilter,
   type FlowMatch,
   type TrackedFlow,
@@ -12,30 +12,30 @@ import {
   writeDump,
   writeMatch,
 } from './conntrack-codec.ts'
-import { AttributeReader, type MessageReader, NLM_F_ACK, NLM_F_REQUEST } from './message.ts'
+import { type MessageReader, NLM_F_ACK, NLM_F_REQUEST } from './message.ts'
 import { MessageWriter } from './message-writer.ts'
 import { errnoOf, malformed } from './netlink-errors.ts'
 import { NetlinkSocket, type Wait } from './socket.ts'
 
-const CT_GET = 0x101
-const CT_DELETE = 0x102
+const IPCTNL_MSG_CT_GET = 0x101
+const IPCTNL_MSG_CT_DELETE = 0x102
 /** No flow has this IP protocol. */
-const unassigned = 255
+const unassignedProtocol = 255
 
 const chunkFlows = 512
-/** Deletes per send: all their answers must fit the receive buffer, and the event loop waits for a send. */
+/** Deletions per send: all answers must fit into the receive buffer, and the event loop waits for the send. */
 const chunkDeletes = 1000
-/** From here on, one message for all flows that go the same way is cheaper than one for each: it walks the whole table. */
+/** From this number on, one message for all flows with the same addresses is cheaper than one each, although it scans the whole table. */
 const manyFlows = 2000
-/** Attempts, as kube-proxy makes them, when the kernel says EINTR. */
-const attempts = 5
+/** kube-proxy tries as often when the kernel answers EINTR. */
+const maxAttempts = 5
 
-/** One per process is enough; sockets are opened at the first use. */
+/** Opens its socket at the first use. One per process is enough. */
 export class ConntrackTable {
   #opened: NetlinkSocket | undefined
   readonly #writer = new MessageWriter(64 * 1024)
   readonly #addresses = new AddressCache()
-  /** Kernels before 5.8 ignore or refuse filters; then we filter alone. */
+  /** Kernels before 5.8 ignore or refuse filters. Flows are filtered here too, so nothing depends on it but speed. */
   #filters: boolean
 
   constructor({ filters = true }: { readonly filters?: boolean } = {}) {
@@ -43,19 +43,19 @@ export class ConntrackTable {
   }
 
   /**
-   * Visits the flows in chunks, with turns for the event loop in between: memory is one chunk, whatever the table's size.
-   * `interrupted`: the table changed underfoot, so flows may be missing or double.
+   * Visits the flows in chunks, and lets the event loop run in between. It needs memory for one chunk, however large the table is. If the
+   * outcome is `interrupted`, the table changed during the dump: flows may be missing or occur twice.
    */
   async list(
     filter: FlowFilter,
     visit: (flows: readonly TrackedFlow[]) => void,
     wait: Wait = {},
   ): Promise<{ readonly interrupted: boolean }> {
-    const reader = new AttributeReader()
+    const decoder = new FlowDecoder(filter, this.#addresses)
     let chunk: TrackedFlow[] = []
     const outcome = await this.#dump(filter, wait, (message) => {
-      const flow = decodeFlow(message, reader, filter, this.#addresses)
-      if (reader.error !== undefined) throw malformed('conntrack', 'list flows', reader.error)
+      const flow = decoder.decode(message)
+      if (decoder.error !== undefined) throw malformed('conntrack', 'list flows', decoder.error)
       if (flow === undefined) return
       chunk.push(flow)
       if (chunk.length < chunkFlows) return
@@ -66,23 +66,28 @@ export class ConntrackTable {
     return outcome
   }
 
-  /** What this kernel can do for us; nothing depends on it but speed. Matches no flow, so it changes nothing. */
+  /** Finds out what this kernel can do. Its requests match no flow, so they change nothing. */
   async features(wait: Wait = {}): Promise<{ readonly filteredList: boolean; readonly filteredDelete: boolean }> {
-    let unasked = false
-    await this.#dump({ family: 4, protocol: unassigned }, wait, () => {
-      unasked = true
+    let ignoresFilter = false
+    await this.#dump({ family: 4, protocol: unassignedProtocol }, wait, () => {
+      ignoresFilter = true
     })
-    const nowhere = { family: 4, protocol: unassigned, destination: '255.255.255.255', destinationPort: 0 } as const
-    return { filteredList: this.#filters && !unasked, filteredDelete: await this.#removeMatching(nowhere, wait) }
+    const nowhere = {
+      family: 4,
+      protocol: unassignedProtocol,
+      destination: '255.255.255.255',
+      destinationPort: 0,
+    } as const
+    return { filteredList: this.#filters && !ignoresFilter, filteredDelete: await this.#removeMatching(nowhere, wait) }
   }
 
-  /** Deletes these flows; returns how many were still there. */
+  /** Deletes the flows. Returns how many of them still existed. */
   async remove(flows: readonly TrackedFlow[], wait: Wait = {}): Promise<number> {
     let removed = 0
     let single = flows
     if (flows.length >= manyFlows) {
       const left: TrackedFlow[] = []
-      for (const alike of grouped(flows).values()) {
+      for (const alike of groupByAddresses(flows).values()) {
         if (alike.length >= manyFlows && (await this.#removeMatching(alike[0] as TrackedFlow, wait)))
           removed += alike.length
         else left.push(...alike)
@@ -102,17 +107,17 @@ export class ConntrackTable {
   }
 
   /**
-   * One message for all flows that match. False if this kernel cannot: then each must be named.
-   * Never in IPv6: there the kernel compares addresses the wrong way round and deletes all flows but those named (seen on 6.18).
+   * Deletes all flows that match with one message. Resolves false if this kernel cannot: then every flow needs a message. Never used for
+   * IPv6: there the kernel inverts the comparison of addresses and deletes all flows except those that match (seen on 6.18).
    */
   async #removeMatching(match: FlowMatch, wait: Wait): Promise<boolean> {
     if (match.family === 6) return false
     const body = (writer: MessageWriter) => writeMatch(writer, match)
     try {
-      await this.#socket().request({ op: 'delete matching flows', type: CT_DELETE, body }, undefined, wait)
+      await this.#socket().request({ op: 'delete matching flows', type: IPCTNL_MSG_CT_DELETE, body }, undefined, wait)
       return true
     } catch (error) {
-      // Older kernels take the tuple for that of one flow, which does not exist.
+      // Older kernels read the tuple as that of a single flow, which does not exist.
       if (['EOPNOTSUPP', 'EINVAL', 'ENOENT'].includes(errnoOf(error))) return false
       throw error
     }
@@ -123,10 +128,10 @@ export class ConntrackTable {
     return this.#opened
   }
 
-  async #dump(filter: FlowFilter, wait: Wait, take: (message: MessageReader) => void) {
+  async #dump(filter: FlowFilter, wait: Wait, visit: (message: MessageReader) => void) {
     const dump = (filtered: boolean) => {
       const body = (writer: MessageWriter) => writeDump(writer, filter, filtered)
-      return this.#socket().dump({ op: 'list flows', type: CT_GET, body }, take, wait)
+      return this.#socket().dump({ op: 'list flows', type: IPCTNL_MSG_CT_GET, body }, visit, wait)
     }
     try {
       return await dump(this.#filters)
@@ -141,21 +146,21 @@ export class ConntrackTable {
     const op = 'delete flows'
     let removed = 0
     let left = flows
-    for (let attempt = 1; left.length > 0 && attempt <= attempts; attempt++) {
+    for (let attempt = 1; left.length > 0 && attempt <= maxAttempts; attempt++) {
       const writer = this.#writer
       writer.clear()
       const first = writer.sequence
       let last = first
       for (const [i, flow] of left.entries()) {
-        // Only failures are answered, and the end; so what is not answered is done.
-        last = writer.begin(CT_DELETE, i === left.length - 1 ? NLM_F_REQUEST | NLM_F_ACK : NLM_F_REQUEST)
+        // The kernel answers only failures and the last message. A message without an answer has succeeded.
+        last = writer.begin(IPCTNL_MSG_CT_DELETE, i === left.length - 1 ? NLM_F_REQUEST | NLM_F_ACK : NLM_F_REQUEST)
         writeDelete(writer, flow)
         writer.end()
       }
       const { failures, overflow } = await this.#socket().batch(op, writer, last, wait)
       const fatal = failures.find(({ errno }) => errno !== ENOENT && errno !== EINTR)
       if (fatal !== undefined) throw this.#socket().failure(op, fatal)
-      // Answers are lost only when nearly all flows were gone already.
+      // Answers overflow only if nearly all flows were gone already.
       if (!overflow) removed += left.length - failures.length
       const again = new Set(failures.filter(({ errno }) => errno === EINTR).map(({ sequence }) => sequence))
       left = left.filter((_, i) => again.has(first + i))
@@ -164,8 +169,8 @@ export class ConntrackTable {
   }
 }
 
-/** By where they were sent and who answers. */
-function grouped(flows: readonly TrackedFlow[]): Map<string, TrackedFlow[]> {
+/** Groups flows by their destination and by the source of their replies. */
+function groupByAddresses(flows: readonly TrackedFlow[]): Map<string, TrackedFlow[]> {
   const groups = new Map<string, TrackedFlow[]>()
   for (const flow of flows) {
     const key = `${flow.destination} ${flow.destinationPort} ${flow.replySource} ${flow.replySourcePort}`

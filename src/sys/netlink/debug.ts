@@ -1,18 +1,25 @@
-// Netlink messages in readable form, for SLUICE_NETLINK_DEBUG=1. Guesses what is nested, as the kernel does not always say.
+// Prints netlink messages in readable form, for SLUICE_NETLINK_DEBUG=1. Guesses which attributes are nested: the kernel does not always say. Pure.
 
 import { AttributeReader, decodeAnswer, MessageReader, NLMSG_DONE, NLMSG_ERROR } from './message.ts'
+import { addressHeader, linkHeader, RTM_NEWADDR } from './rtnetlink.ts'
 
 const maxDepth = 8
+const RTM_NEWROUTE = 24
+/** The length of struct rtmsg. */
+const routeHeaderLength = 12
 
-/** Bytes between netlink's header and the attributes, by the type of the message. */
+/** Returns the number of bytes between netlink's header and the attributes of a message of this type. */
 export type HeaderLength = (type: number) => number
 
 const netfilterHeader: HeaderLength = () => 4
 
-/** Links have 16 bytes, addresses 8, routes 12. */
-export const routeHeader: HeaderLength = (type) => (type < 20 ? 16 : type < 24 ? 8 : 12)
+/** The messages of rtnetlink begin with a struct for links, addresses or routes. */
+export const routeHeader: HeaderLength = (type) => {
+  if (type < RTM_NEWADDR) return linkHeader
+  return type < RTM_NEWROUTE ? addressHeader : routeHeaderLength
+}
 
-/** One line per message, one per attribute; never throws, whatever the bytes. */
+/** Prints a line per message and a line per attribute. Never throws on any bytes. */
 export function describeMessages(
   direction: string,
   bytes: Buffer,
@@ -33,24 +40,25 @@ export function describeMessages(
     }
     const header = Math.min(headerLength(type), end - start)
     lines.push(`  header ${bytes.toString('hex', start, start + header)}`)
-    describeAttributes(bytes, start + header, end, 1, lines)
+    lines.push(...describeAttributes(bytes, start + header, end, 1))
   }
   if (message.error !== undefined) lines.push(`${direction} ${message.error}`)
   return lines.map((line) => `${line}\n`).join('')
 }
 
-function describeAttributes(bytes: Buffer, start: number, end: number, depth: number, lines: string[]): void {
+function describeAttributes(bytes: Buffer, start: number, end: number, depth: number): readonly string[] {
   const reader = new AttributeReader().reset(bytes, start, end)
   const indent = '  '.repeat(depth)
+  const lines: string[] = []
   while (reader.next()) {
     if (depth < maxDepth && looksNested(bytes, reader.start, reader.end)) {
-      lines.push(`${indent}[${reader.type}]`)
-      describeAttributes(bytes, reader.start, reader.end, depth + 1, lines)
+      lines.push(`${indent}[${reader.type}]`, ...describeAttributes(bytes, reader.start, reader.end, depth + 1))
     } else {
       lines.push(`${indent}[${reader.type}] ${describeValue(bytes.subarray(reader.start, reader.end))}`)
     }
   }
   if (reader.error !== undefined) lines.push(`${indent}${reader.error}: ${bytes.toString('hex', start, end)}`)
+  return lines
 }
 
 function looksNested(bytes: Buffer, start: number, end: number): boolean {

@@ -1,4 +1,4 @@
-// Generic netlink: families have names, and a number that the kernel gives them when their module is loaded.
+// Generic netlink: a family has a name, and a number that the kernel assigns when it loads the family's module.
 
 import { AttributeReader } from './message.ts'
 import type { MessageWriter } from './message-writer.ts'
@@ -7,11 +7,12 @@ import type { NetlinkSocket, Wait } from './socket.ts'
 
 const GENL_ID_CTRL = 0x10
 const CTRL_CMD_GETFAMILY = 3
-const CTRL_ATTR_FAMILY_ID = 1
-const CTRL_ATTR_FAMILY_NAME = 2
+/** CTRL_ATTR_*. */
+const CTRL_ATTR = { FAMILY_ID: 1, FAMILY_NAME: 2 } as const
+/** The length of the header. */
 export const genericHeader = 4
 
-/** The header that follows netlink's own. */
+/** Writes the header that follows that of netlink. */
 export function writeGeneric(writer: MessageWriter, command: number, version: number): void {
   writer.reserve(genericHeader)
   const { bytes, length: at } = writer
@@ -22,7 +23,7 @@ export function writeGeneric(writer: MessageWriter, command: number, version: nu
   writer.length = at + genericHeader
 }
 
-/** The message type of a family; undefined if this kernel has none of that name. Asking loads its module where that is allowed. */
+/** Finds the message type of a family; undefined if this kernel has no such family. The request loads its module where that is allowed. */
 export async function findFamily(socket: NetlinkSocket, name: string, wait: Wait = {}): Promise<number | undefined> {
   const reader = new AttributeReader()
   let id: number | undefined
@@ -32,7 +33,7 @@ export async function findFamily(socket: NetlinkSocket, name: string, wait: Wait
       { op: `look up the generic netlink family ${name}`, type: GENL_ID_CTRL, body },
       (message) => {
         message.attributes(genericHeader, reader)
-        while (reader.next()) if (reader.type === CTRL_ATTR_FAMILY_ID) id = reader.hostU16()
+        while (reader.next()) if (reader.type === CTRL_ATTR.FAMILY_ID) id = reader.hostU16()
       },
       wait,
     )
@@ -45,5 +46,5 @@ export async function findFamily(socket: NetlinkSocket, name: string, wait: Wait
 
 export function writeFamilyRequest(writer: MessageWriter, name: string): void {
   writeGeneric(writer, CTRL_CMD_GETFAMILY, 1)
-  writer.text(CTRL_ATTR_FAMILY_NAME, name)
+  writer.text(CTRL_ATTR.FAMILY_NAME, name)
 }

@@ -1,4 +1,4 @@
-// Addresses of this machine's interfaces, from rtnetlink: list them, and be told when they change.
+// Lists the addresses of this machine's interfaces with rtnetlink, and reports when they change.
 
 import { networkInterfaces } from 'node:os'
 import { canonicalIp, type Family } from '../../lib/ip.ts'
@@ -7,41 +7,42 @@ import { AddressCache } from './address-codec.ts'
 import { AttributeReader, hostU32, type MessageReader } from './message.ts'
 import type { MessageWriter } from './message-writer.ts'
 import { malformed } from './netlink-errors.ts'
+import {
+  addressHeader,
+  IFA,
+  IFLA,
+  linkHeader,
+  RTM_GETADDR,
+  RTM_GETLINK,
+  RTM_NEWADDR,
+  RTM_NEWLINK,
+  RTNLGRP_IPV4_IFADDR,
+  RTNLGRP_IPV6_IFADDR,
+} from './rtnetlink.ts'
 import { type NetlinkRequest, NetlinkSocket, type Wait } from './socket.ts'
 import { subscribe } from './subscribe.ts'
 
 const purpose = 'interface addresses'
 
-const RTM_NEWLINK = 16
-const RTM_GETLINK = 18
-const RTM_NEWADDR = 20
-const RTM_GETADDR = 22
-const IFLA_IFNAME = 3
-const IFLA_EXT_MASK = 29
-/** Leaves out the counters of IPv6, a large part of a link's message. */
+/** Leaves out the counters of IPv6, which are a large part of a link's message. */
 const RTEXT_FILTER_SKIP_STATS = 8
-const IFA_ADDRESS = 1
-const IFA_LOCAL = 2
-const RTNLGRP_IPV4_IFADDR = 5
-const RTNLGRP_IPV6_IFADDR = 9
-const linkHeader = 16
-const addressHeader = 8
+const maxAttempts = 5
 
 type Scope = 'global' | 'site' | 'link' | 'host'
 
 export interface InterfaceAddress {
   readonly interface: string
-  /** Canonical. */
+  /** The canonical address. */
   readonly ip: string
   readonly family: Family
-  /** Length of the prefix it came with. */
+  /** The length of the prefix that the address was configured with. */
   readonly bits: number
   readonly scope: Scope
 }
 
 const scopes: Readonly<Record<number, Scope>> = { 0: 'global', 200: 'site', 253: 'link', 254: 'host' }
 
-/** All addresses of all interfaces, up or down. Without netlink: what Node tells, which is those of interfaces that are up. */
+/** Lists the addresses of all interfaces, up or down. Without netlink it lists what Node reports: addresses of interfaces that are up. */
 export async function listAddresses(wait: Wait = {}): Promise<readonly InterfaceAddress[]> {
   let socket: NetlinkSocket
   try {
@@ -50,30 +51,35 @@ export async function listAddresses(wait: Wait = {}): Promise<readonly Interface
     return nodeAddresses()
   }
   try {
-    const links = await dumpAll(socket, { op: 'list interfaces', type: RTM_GETLINK, body: linkBody }, decodeLink, wait)
+    const links = await dumpAll(
+      socket,
+      { op: 'list interfaces', type: RTM_GETLINK, body: writeLinkRequest },
+      decodeLink,
+      wait,
+    )
     const names = new Map(links.map(({ index, name }) => [index, name]))
     const cache = new AddressCache()
     const decode = (message: MessageReader, reader: AttributeReader) => decodeAddress(message, reader, names, cache)
-    return await dumpAll(socket, { op: 'list addresses', type: RTM_GETADDR, body: addressBody }, decode, wait)
+    return await dumpAll(socket, { op: 'list addresses', type: RTM_GETADDR, body: writeAddressRequest }, decode, wait)
   } finally {
     socket.close()
   }
 }
 
-/** Of the machine itself: those on kube-ipvs0 are services', put there by us or by kube-proxy in mode ipvs. */
+/** Lists the addresses of the machine itself, without those on kube-ipvs0: they belong to services. ipvs mode puts them there. */
 export async function listOwnIps(wait: Wait = {}): Promise<readonly string[]> {
   return (await listAddresses(wait)).filter((one) => one.interface !== 'kube-ipvs0').map(({ ip }) => ip)
 }
 
 export interface AddressWatchOptions {
-  /** Changes come in bursts: told once, this long after the first. */
+  /** Changes come in bursts. They are reported once, this long after the first. */
   readonly debounceMs?: number
-  /** Without netlink: how often to look. */
+  /** How often addresses are compared where there is no netlink. */
   readonly pollMs?: number
   readonly clock?: Clock
 }
 
-/** Calls `onChange` after an address was added or removed anywhere. */
+/** Calls `onChange` after an address was added to or removed from any interface. */
 export function watchAddresses(onChange: () => void, options: AddressWatchOptions = {}): { close(): void } {
   const { debounceMs = 250, pollMs = 30_000, clock = systemClock } = options
   let timer: Timer | undefined
@@ -103,7 +109,7 @@ export function watchAddresses(onChange: () => void, options: AddressWatchOption
   }
 }
 
-/** Looks again and again; `list` is what the machine has. */
+/** Compares the addresses with those of `pollMs` ago, again and again. */
 export function pollAddresses(
   changed: () => void,
   pollMs: number,
@@ -112,30 +118,30 @@ export function pollAddresses(
 ): { close(): void } {
   const snapshot = () => JSON.stringify(list())
   let before = snapshot()
-  const look = () => {
+  const compare = () => {
     const now = snapshot()
     if (now !== before) changed()
     before = now
-    next = clock.after(pollMs, look)
+    next = clock.after(pollMs, compare)
   }
-  let next = clock.after(pollMs, look)
+  let next = clock.after(pollMs, compare)
   return { close: () => next.cancel() }
 }
 
-/** What Node tells by itself; no scope, so all but loopback and link-local count as global. */
+/** Lists the addresses that Node reports. Node reports no scope, so all but loopback and link-local addresses count as global. */
 export function nodeAddresses(): readonly InterfaceAddress[] {
   return Object.entries(networkInterfaces()).flatMap(([name, addresses = []]) =>
     addresses.flatMap(({ address, family, internal, cidr, scopeid }): InterfaceAddress[] => {
       const ip = canonicalIp(address)
       if (ip === undefined) return []
-      const scope: Scope = internal ? 'host' : scopeid ? 'link' : 'global'
+      const outside: Scope = scopeid ? 'link' : 'global'
       const bits = Number(cidr?.split('/')[1] ?? (family === 'IPv4' ? 32 : 128))
-      return [{ interface: name, ip, family: family === 'IPv4' ? 4 : 6, bits, scope }]
+      return [{ interface: name, ip, family: family === 'IPv4' ? 4 : 6, bits, scope: internal ? 'host' : outside }]
     }),
   )
 }
 
-/** Repeats a dump that was interrupted by a change; at last takes what it has, since the change is told to the watchers anyway. */
+/** Repeats a dump that a change interrupted. The last attempt counts in any case, because the change is reported to watchers anyway. */
 async function dumpAll<T>(
   socket: NetlinkSocket,
   request: NetlinkRequest,
@@ -151,28 +157,30 @@ async function dumpAll<T>(
       if (one !== undefined) found.push(one)
     }
     const { interrupted } = await socket.dump(request, visit, wait)
-    if (!interrupted || attempt === 5) return found
+    if (!interrupted || attempt === maxAttempts) return found
   }
 }
 
-function linkBody(writer: MessageWriter): void {
+function writeLinkRequest(writer: MessageWriter): void {
   writer.header(new Uint8Array(linkHeader))
-  writer.hostU32(IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS)
+  writer.hostU32(IFLA.EXT_MASK, RTEXT_FILTER_SKIP_STATS)
 }
 
-function addressBody(writer: MessageWriter): void {
+function writeAddressRequest(writer: MessageWriter): void {
   writer.header(new Uint8Array(addressHeader))
 }
 
+/** Undefined if the message is not a link, or if `reader.error` is set. */
 export function decodeLink(message: MessageReader, reader: AttributeReader) {
   if (message.type !== RTM_NEWLINK) return undefined
   let name = ''
   message.attributes(linkHeader, reader)
-  while (reader.next()) if (reader.type === IFLA_IFNAME) name = reader.text()
+  while (reader.next()) if (reader.type === IFLA.IFNAME) name = reader.text()
   if (reader.error !== undefined) return undefined
   return { index: hostU32(message.bytes, message.start + 4), name }
 }
 
+/** Undefined if the message is not an address, or if `reader.error` is set. `names` are those of the interfaces by index. */
 export function decodeAddress(
   message: MessageReader,
   reader: AttributeReader,
@@ -183,9 +191,9 @@ export function decodeAddress(
   message.attributes(addressHeader, reader)
   let ip = ''
   while (reader.next()) {
-    // On a point-to-point link IFA_ADDRESS is the other end, and IFA_LOCAL ours; otherwise IPv6 has no IFA_LOCAL.
-    const better = reader.type === IFA_LOCAL || (reader.type === IFA_ADDRESS && ip === '')
-    if (!better) continue
+    // On a point-to-point link IFA_ADDRESS is the address of the other end, and IFA_LOCAL is ours. Elsewhere IPv6 has no IFA_LOCAL.
+    const isOwn = reader.type === IFA.LOCAL || (reader.type === IFA.ADDRESS && ip === '')
+    if (!isOwn) continue
     if (reader.length === 4) ip = cache.ipv4(reader.bytes, reader.start)
     else if (reader.length === 16) ip = cache.ipv6(reader.bytes, reader.start)
     else reader.fail(`an address of ${reader.length} bytes`)

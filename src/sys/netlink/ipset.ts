@@ -1,28 +1,40 @@
-// ipset's messages: sets and their members, written and read as the text that people know (`10.0.0.1,tcp:80`). Pure.
+// Writes requests to ipset and reads its lists. Members are the text that ipset itself prints: `10.0.0.1,tcp:80`. Pure.
 //
-// Everything is sent without NLM_F_EXCL, which means "-exist": to add what is there and to delete what is not there is no error.
+// No request has NLM_F_EXCL, which means "-exist": adding a member that exists and deleting one that does not exist both succeed.
 
 import type { Family } from '../../lib/ip.ts'
+import { AF_INET, familyNumber, familyOfNumber, protocolNumbers, protocolOfNumber } from '../ip-numbers.ts'
 import { type AddressCache, addressBytes } from './address-codec.ts'
-import type { AttributeReader, MessageReader } from './message.ts'
+import { type AttributeReader, type MessageReader, NLA_F_NET_BYTEORDER } from './message.ts'
 import type { MessageWriter } from './message-writer.ts'
 
 const NFNL_SUBSYS_IPSET = 6
-const netByteOrder = 0x4000
-/** 7 since Linux 4.20; 6 is understood by all. */
-const protocolVersion = 6
-const AF_INET = 2
-const AF_INET6 = 10
+/** Kernels since 4.20 speak version 7, and all speak version 6. */
+const IPSET_PROTOCOL = 6
+const NFPROTO_UNSPEC = 0
+const IPSET_FLAG_LIST_HEADER = 4
 
+/** IPSET_CMD_*. */
 export const ipsetCommand = { create: 2, destroy: 3, flush: 4, list: 7, add: 9, delete: 10 } as const
 
-const TOP = { protocol: 1, name: 2, type: 3, revision: 4, family: 5, flags: 6, data: 7, members: 8 } as const
-const DATA = { ip: 1, cidr: 3, port: 4, protocol: 7, hashSize: 18, maxElements: 19, ip2: 20, cidr2: 21 } as const
-/** In the header of a set, where other numbers mean other things than in members. */
-const HEADER = { portTo: 5, elements: 24 } as const
-const LIST_HEADER = 4
+// Attribute numbers by the names in linux/netfilter/ipset/ip_set.h. All are IPSET_ATTR_*; the same number has another meaning in a message,
+// in a member or set header (CADT), in a set header alone (CREATE), and in a member alone (ADT).
+const IPSET_ATTR = {
+  PROTOCOL: 1,
+  SETNAME: 2,
+  TYPENAME: 3,
+  REVISION: 4,
+  FAMILY: 5,
+  FLAGS: 6,
+  DATA: 7,
+  ADT: 8,
+} as const
+const IPSET_ATTR_CADT = { IP: 1, PORT: 4, PORT_TO: 5, PROTO: 7 } as const
+const IPSET_ATTR_CREATE = { HASHSIZE: 18, MAXELEM: 19, ELEMENTS: 24 } as const
+const IPSET_ATTR_ADT = { IP2: 20, CIDR2: 21 } as const
+const IPSET_ATTR_IPADDR = { IPV4: 1, IPV6: 2 } as const
 
-/** Revisions that every kernel since 3.19 and every ipset tool since then knows; a newer one could be unknown to an older tool. */
+/** Revisions that every kernel since 3.19 and every ipset tool since then knows. An older tool might not know a newer one. */
 const revisions = {
   'hash:ip': 4,
   'hash:ip,port': 5,
@@ -39,94 +51,100 @@ export interface SetSpec {
   readonly family: Family
 }
 
-export interface SetSeen {
+/** A set as the kernel lists it. */
+export interface ListedSet {
   readonly name: string
   readonly type: string
   /** Undefined for types without addresses. */
   readonly family: Family | undefined
-  /** Undefined in all but the first message of a set. */
+  /** The number of members. Undefined in all but the first message of a set. */
   readonly elements: number | undefined
 }
 
 export const ipsetMessage = (command: number): number => (NFNL_SUBSYS_IPSET << 8) | command
 
-const protocols: Readonly<Record<string, number>> = { tcp: 6, udp: 17, sctp: 132 }
-const protocolNames = new Map(Object.entries(protocols).map(([name, number]) => [number, name]))
-
 // ---- Requests. ----
 
 export function writeCreate(writer: MessageWriter, { name, type, family }: SetSpec): void {
-  const six = family === 6
-  begin(writer, name)
-  writer.text(TOP.type, type)
-  writer.u8(TOP.revision, revisions[type])
-  writer.u8(TOP.family, type === 'bitmap:port' ? 0 : six ? AF_INET6 : AF_INET)
-  const at = writer.open(TOP.data)
-  if (type === 'bitmap:port') {
-    writer.u16(DATA.port | netByteOrder, 0)
-    writer.u16(HEADER.portTo | netByteOrder, 65_535)
+  const isBitmap = type === 'bitmap:port'
+  writeSetName(writer, name)
+  writer.text(IPSET_ATTR.TYPENAME, type)
+  writer.u8(IPSET_ATTR.REVISION, revisions[type])
+  writer.u8(IPSET_ATTR.FAMILY, isBitmap ? NFPROTO_UNSPEC : familyNumber(family))
+  const at = writer.open(IPSET_ATTR.DATA)
+  if (isBitmap) {
+    writer.u16(IPSET_ATTR_CADT.PORT | NLA_F_NET_BYTEORDER, 0)
+    writer.u16(IPSET_ATTR_CADT.PORT_TO | NLA_F_NET_BYTEORDER, 65_535)
   } else {
-    writer.u32(DATA.hashSize | netByteOrder, 1024)
-    writer.u32(DATA.maxElements | netByteOrder, 65_536)
+    writer.u32(IPSET_ATTR_CREATE.HASHSIZE | NLA_F_NET_BYTEORDER, 1024)
+    writer.u32(IPSET_ATTR_CREATE.MAXELEM | NLA_F_NET_BYTEORDER, 65_536)
   }
   writer.close(at)
 }
 
+/** Writes the whole body of requests that concern a set as a whole: destroy, flush. */
 export function writeSetName(writer: MessageWriter, name: string): void {
-  begin(writer, name)
+  writer.netfilter(AF_INET)
+  writer.u8(IPSET_ATTR.PROTOCOL, IPSET_PROTOCOL)
+  writer.text(IPSET_ATTR.SETNAME, name)
 }
 
-/** Adds or deletes, as the command of the message says. The member is text as `formatMember` makes it. */
+/** Writes the body of a request that adds or deletes a member. */
 export function writeMember(writer: MessageWriter, name: string, member: string): void {
-  begin(writer, name)
-  const at = writer.open(TOP.data)
-  const [first, second, third] = member.split(',') as [string, string?, string?]
-  if (/^\d+$/.test(first)) writer.u16(DATA.port | netByteOrder, Number(first))
-  else writeIp(writer, DATA.ip, first)
-  if (second !== undefined) {
-    const [protocol, port] = second.split(':') as [string, string]
-    writer.u16(DATA.port | netByteOrder, Number(port))
-    writer.u8(DATA.protocol, protocols[protocol] ?? 0)
-  }
-  if (third !== undefined) {
-    const [ip, bits] = third.split('/') as [string, string?]
-    writeIp(writer, DATA.ip2, ip)
-    if (bits !== undefined) writer.u8(DATA.cidr2, Number(bits))
-  }
+  writeSetName(writer, name)
+  const at = writer.open(IPSET_ATTR.DATA)
+  const [first = '', second, third] = member.split(',')
+  if (/^\d+$/.test(first)) writer.u16(IPSET_ATTR_CADT.PORT | NLA_F_NET_BYTEORDER, Number(first))
+  else writeIp(writer, IPSET_ATTR_CADT.IP, first)
+  if (second !== undefined) writePort(writer, second)
+  if (third !== undefined) writeNetwork(writer, third)
   writer.close(at)
 }
 
-/** Lists one set with its members, or the headers of all sets. */
-export function writeList(writer: MessageWriter, name: string | undefined): void {
-  writer.netfilter(AF_INET)
-  writer.u8(TOP.protocol, protocolVersion)
-  if (name === undefined) writer.u32(TOP.flags | netByteOrder, LIST_HEADER)
-  else writer.text(TOP.name, name)
+/** Writes `tcp:80`. */
+function writePort(writer: MessageWriter, text: string): void {
+  const [protocol = '', port] = text.split(':')
+  const numbers: Readonly<Record<string, number>> = protocolNumbers
+  writer.u16(IPSET_ATTR_CADT.PORT | NLA_F_NET_BYTEORDER, Number(port))
+  writer.u8(IPSET_ATTR_CADT.PROTO, numbers[protocol] ?? 0)
 }
 
-function begin(writer: MessageWriter, name: string): void {
+/** Writes the last part of a member: an address, perhaps with a prefix length. */
+function writeNetwork(writer: MessageWriter, text: string): void {
+  const [ip = '', bits] = text.split('/')
+  writeIp(writer, IPSET_ATTR_ADT.IP2, ip)
+  if (bits !== undefined) writer.u8(IPSET_ATTR_ADT.CIDR2, Number(bits))
+}
+
+/** Writes the body of a request for one set with its members, or for the headers of all sets. */
+export function writeList(writer: MessageWriter, name: string | undefined): void {
+  if (name !== undefined) {
+    writeSetName(writer, name)
+    return
+  }
   writer.netfilter(AF_INET)
-  writer.u8(TOP.protocol, protocolVersion)
-  writer.text(TOP.name, name)
+  writer.u8(IPSET_ATTR.PROTOCOL, IPSET_PROTOCOL)
+  writer.u32(IPSET_ATTR.FLAGS | NLA_F_NET_BYTEORDER, IPSET_FLAG_LIST_HEADER)
 }
 
 function writeIp(writer: MessageWriter, type: number, ip: string): void {
   const bytes = addressBytes(ip)
   const at = writer.open(type)
-  writer.raw((bytes.length === 4 ? 1 : 2) | netByteOrder, bytes)
+  const attribute = bytes.length === 4 ? IPSET_ATTR_IPADDR.IPV4 : IPSET_ATTR_IPADDR.IPV6
+  writer.raw(attribute | NLA_F_NET_BYTEORDER, bytes)
   writer.close(at)
 }
 
 // ---- Answers. ----
 
-/** One message of a list; a large set comes in several. */
+/** Reads one message of a list. A large set comes in several messages. */
 export function decodeSet(
   message: MessageReader,
   reader: AttributeReader,
   cache: AddressCache,
-  member: (text: string) => void,
-): SetSeen | undefined {
-  const seen: { name: string; type: string; family: Family | undefined; elements: number | undefined } = {
+  visit: (member: string) => void,
+): ListedSet | undefined {
+  const set: { -readonly [K in keyof ListedSet]: ListedSet[K] } = {
     name: '',
     type: '',
     family: undefined,
@@ -134,32 +152,30 @@ export function decodeSet(
   }
   message.attributes(4, reader)
   while (reader.next()) {
-    if (reader.type === TOP.name) seen.name = reader.text()
-    else if (reader.type === TOP.type) seen.type = reader.text()
-    else if (reader.type === TOP.family) {
-      const number = reader.u8()
-      seen.family = number === AF_INET6 ? 6 : number === AF_INET ? 4 : undefined
-    } else if (reader.type === TOP.data) seen.elements = decodeHeader(reader)
-    else if (reader.type === TOP.members) decodeMembers(reader, cache, member)
+    if (reader.type === IPSET_ATTR.SETNAME) set.name = reader.text()
+    else if (reader.type === IPSET_ATTR.TYPENAME) set.type = reader.text()
+    else if (reader.type === IPSET_ATTR.FAMILY) set.family = familyOfNumber(reader.u8())
+    else if (reader.type === IPSET_ATTR.DATA) set.elements = readElementCount(reader)
+    else if (reader.type === IPSET_ATTR.ADT) readMembers(reader, cache, visit)
   }
-  return reader.error === undefined && seen.name !== '' ? seen : undefined
+  return reader.error === undefined && set.name !== '' ? set : undefined
 }
 
-function decodeMembers(reader: AttributeReader, cache: AddressCache, member: (text: string) => void): void {
-  reader.enter()
-  while (reader.next()) if (reader.type === TOP.data) member(decodeMember(reader, cache))
-  reader.leave()
-}
-
-function decodeHeader(reader: AttributeReader): number | undefined {
+function readElementCount(reader: AttributeReader): number | undefined {
   let elements: number | undefined
   reader.enter()
-  while (reader.next()) if (reader.type === HEADER.elements) elements = reader.u32()
+  while (reader.next()) if (reader.type === IPSET_ATTR_CREATE.ELEMENTS) elements = reader.u32()
   reader.leave()
   return elements
 }
 
-function decodeMember(reader: AttributeReader, cache: AddressCache): string {
+function readMembers(reader: AttributeReader, cache: AddressCache, visit: (member: string) => void): void {
+  reader.enter()
+  while (reader.next()) if (reader.type === IPSET_ATTR.DATA) visit(readMember(reader, cache))
+  reader.leave()
+}
+
+function readMember(reader: AttributeReader, cache: AddressCache): string {
   let ip = ''
   let port = -1
   let protocol = ''
@@ -167,11 +183,11 @@ function decodeMember(reader: AttributeReader, cache: AddressCache): string {
   let bits2 = -1
   reader.enter()
   while (reader.next()) {
-    if (reader.type === DATA.ip) ip = decodeIp(reader, cache)
-    else if (reader.type === DATA.port) port = reader.u16()
-    else if (reader.type === DATA.protocol) protocol = protocolNames.get(reader.u8()) ?? String(reader.u8())
-    else if (reader.type === DATA.ip2) ip2 = decodeIp(reader, cache)
-    else if (reader.type === DATA.cidr2) bits2 = reader.u8()
+    if (reader.type === IPSET_ATTR_CADT.IP) ip = readIp(reader, cache)
+    else if (reader.type === IPSET_ATTR_CADT.PORT) port = reader.u16()
+    else if (reader.type === IPSET_ATTR_CADT.PROTO) protocol = protocolOfNumber(reader.u8()) ?? String(reader.u8())
+    else if (reader.type === IPSET_ATTR_ADT.IP2) ip2 = readIp(reader, cache)
+    else if (reader.type === IPSET_ATTR_ADT.CIDR2) bits2 = reader.u8()
   }
   reader.leave()
   if (ip === '') return String(port)
@@ -180,7 +196,7 @@ function decodeMember(reader: AttributeReader, cache: AddressCache): string {
   return `${ip},${protocol}:${port},${ip2}${bits2 < 0 ? '' : `/${bits2}`}`
 }
 
-function decodeIp(reader: AttributeReader, cache: AddressCache): string {
+function readIp(reader: AttributeReader, cache: AddressCache): string {
   let ip = ''
   reader.enter()
   while (reader.next()) {
@@ -192,13 +208,13 @@ function decodeIp(reader: AttributeReader, cache: AddressCache): string {
   return ip
 }
 
-/** What ipset's own error numbers mean. */
+/** The meanings of ipset's own error numbers, IPSET_ERR_*. */
 export const ipsetErrors: Readonly<Record<number, string>> = {
   4097: 'this kernel speaks another version of the ipset protocol',
-  4098: 'this kernel has no such set type, is its module there?',
-  4099: 'no more sets: raise ip_set max_sets',
+  4098: 'this kernel has no such set type: is its module there?',
+  4099: 'the kernel has no room for more sets: raise ip_set max_sets',
   4100: 'the set is in use by a rule',
-  4102: 'a set of that name but another type exists',
-  4103: 'exists already, or does not exist',
+  4102: 'a set of that name but of another type exists',
+  4103: 'it exists already, or it does not exist',
   4352: 'the set is full',
 }

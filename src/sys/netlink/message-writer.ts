@@ -1,14 +1,14 @@
-// Writes netlink messages into one growing buffer: byte stores only, nothing allocated per attribute. Pure.
+// Writes netlink messages into one growing buffer, with byte stores only: nothing is allocated per attribute. Pure.
 
 import { align4, HEADER_LENGTH, littleEndian, NLA_F_NESTED, NLM_F_ACK } from './message.ts'
 
 export class MessageWriter {
-  /** The bytes written are the first `length` ones. */
+  /** The first `length` bytes are written. */
   bytes: Buffer
   length = 0
-  /** Sequence number of the next message. Not reset by `clear`, so that late answers are never taken for current ones. */
+  /** The sequence number of the next message. `clear` does not reset it, so that late answers do not match current messages. */
   sequence: number
-  /** Messages written since `clear`. */
+  /** The number of messages written since `clear`. */
   count = 0
   #message = 0
 
@@ -22,7 +22,7 @@ export class MessageWriter {
     this.count = 0
   }
 
-  /** Makes room for `more` bytes; to be called before every write into `bytes`. */
+  /** Makes room for `more` bytes. Callers that write into `bytes` call it before every write. */
   reserve(more: number): void {
     if (this.length + more > this.bytes.length) this.#grow(more)
   }
@@ -55,15 +55,15 @@ export class MessageWriter {
     this.#store32(this.#message, this.length - this.#message)
   }
 
-  /** Asks for an answer to the last message; returns its sequence number. */
+  /** Requests an answer to the last message. Returns its sequence number. */
   acknowledge(): number {
-    if (this.count === 0) throw new RangeError('no message to acknowledge')
+    if (this.count === 0) throw new RangeError('there is no message to acknowledge')
     const at = this.#message + (littleEndian ? 6 : 7)
     this.bytes[at] = (this.bytes[at] as number) | NLM_F_ACK
     return this.sequence === 1 ? 0xffffffff : this.sequence - 1
   }
 
-  /** netfilter's own header, after netlink's. */
+  /** Writes netfilter's header, which follows that of netlink. */
   netfilter(family: number, resource = 0): void {
     this.reserve(4)
     const { bytes, length: at } = this
@@ -74,12 +74,12 @@ export class MessageWriter {
     this.length = at + 4
   }
 
-  /** Header bytes of other families: as they are, padded to 4. */
+  /** Writes the header bytes of other families, padded to 4. */
   header(raw: Uint8Array): void {
     this.#pad(raw)
   }
 
-  /** Starts an attribute that holds attributes; give what it returns to `close`. */
+  /** Starts an attribute that holds attributes. `close` needs the returned position. */
   open(type: number): number {
     this.reserve(4)
     const at = this.length
@@ -90,7 +90,7 @@ export class MessageWriter {
 
   close(at: number): void {
     const length = this.length - at
-    if (length > 0xffff) throw new RangeError(`netlink attribute of ${length} bytes; the format ends at 65535`)
+    if (length > 0xffff) throw new RangeError(`a netlink attribute of ${length} bytes does not fit: the most is 65535`)
     this.#store16(at, length)
   }
 
@@ -110,7 +110,7 @@ export class MessageWriter {
     this.bytes[at + 3] = 0
   }
 
-  /** Big endian; negative values as two's complement. */
+  /** Writes a big-endian number; a negative one as two's complement. */
   u32(type: number, value: number): void {
     const at = this.#attribute(type, 4)
     this.bytes[at] = value >>> 24
@@ -135,7 +135,7 @@ export class MessageWriter {
     this.bytes[at + 3] = 0
   }
 
-  /** With the NUL at the end that the kernel wants. */
+  /** Writes a text with a NUL at its end, which the kernel requires. */
   text(type: number, value: string): void {
     const length = Buffer.byteLength(value)
     const at = this.#attribute(type, length + 1)
@@ -144,7 +144,7 @@ export class MessageWriter {
     for (let i = at + length; i < this.length; i++) this.bytes[i] = 0
   }
 
-  /** Attributes that were written elsewhere, as they are. */
+  /** Writes attributes that are encoded already. */
   verbatim(attributes: Uint8Array): void {
     this.reserve(attributes.length)
     this.bytes.set(attributes, this.length)
@@ -160,7 +160,7 @@ export class MessageWriter {
     this.#pad(value)
   }
 
-  /** A copy of what was written. */
+  /** Returns a copy of the written bytes. */
   toBytes(): Buffer {
     return Buffer.from(this.bytes.subarray(0, this.length))
   }

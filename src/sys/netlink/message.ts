@@ -1,8 +1,8 @@
-// Netlink's wire format: its constants, and readers of messages and attributes that copy nothing. Pure. Writing is in writer.ts.
+// Netlink's wire format: constants, and readers of messages and attributes that copy nothing. Writing is in message-writer.ts. Pure.
 //
-// Reading must survive anything: a reader checks each length once, and the first thing that is wrong sticks. From then on it
-// yields nothing more, so loops end by themselves and the caller asks for `error` once, at the end.
-// Headers are in host order; integers inside netfilter's attributes are big endian, those of other families in host order (`host…`).
+// A reader must survive any bytes. It checks every length once and keeps the first error. After an error it yields nothing more, so loops
+// end by themselves, and the caller looks at `error` once, at the end.
+// Headers are in host order. Integers in attributes of netfilter are big endian, those of other families are in host order (`host…`).
 
 export const NLMSG_ERROR = 2
 export const NLMSG_DONE = 3
@@ -10,18 +10,19 @@ export const NLMSG_OVERRUN = 4
 
 export const NLM_F_REQUEST = 0x1
 export const NLM_F_ACK = 0x4
-/** In a reply: the table changed during the dump, so entries may be missing or double. */
+/** In a reply: the table changed during the dump, so entries may be missing or occur twice. */
 export const NLM_F_DUMP_INTR = 0x10
 export const NLM_F_DUMP = 0x300
 export const NLM_F_EXCL = 0x200
 export const NLM_F_CREATE = 0x400
 export const NLM_F_APPEND = 0x800
-/** In an error: the message at fault is cut to its header. */
+/** In an error: of the message at fault only the header is quoted. */
 const NLM_F_CAPPED = 0x100
 /** In an error or at the end of a dump: attributes follow. */
 const NLM_F_ACK_TLVS = 0x200
 
 export const NLA_F_NESTED = 0x8000
+export const NLA_F_NET_BYTEORDER = 0x4000
 const NLA_TYPE_MASK = 0x3fff
 
 export const HEADER_LENGTH = 16
@@ -30,7 +31,7 @@ export const littleEndian = new Uint8Array(Uint16Array.of(1).buffer)[0] === 1
 
 export const align4 = (length: number): number => (length + 3) & ~3
 
-// Byte by byte: Buffer's own readers check again what ours have checked, which doubles the time of a dump.
+// These functions read byte by byte: Buffer's own methods check the bounds again, which doubles the time of a dump.
 
 function hostU16(bytes: Buffer, at: number): number {
   const first = bytes[at] as number
@@ -44,7 +45,7 @@ export function hostU32(bytes: Buffer, at: number): number {
   return littleEndian ? first + second * 0x10000 : first * 0x10000 + second
 }
 
-/** Big endian. */
+/** Reads a big-endian number. */
 export function u32At(bytes: Buffer, at: number): number {
   const high = ((bytes[at] as number) << 8) | (bytes[at + 1] as number)
   return high * 0x10000 + (((bytes[at + 2] as number) << 8) | (bytes[at + 3] as number))
@@ -52,7 +53,7 @@ export function u32At(bytes: Buffer, at: number): number {
 
 const hostI32 = (bytes: Buffer, at: number): number => hostU32(bytes, at) | 0
 
-/** Walks the messages of one datagram. Fields are those of the message `next` has just found. */
+/** Iterates over the messages of one datagram. The fields are those of the message that `next` has found. */
 export class MessageReader {
   error: string | undefined
   type = 0
@@ -89,7 +90,7 @@ export class MessageReader {
     return true
   }
 
-  /** A reader of the payload's attributes, which start after `header` bytes of the family. */
+  /** Resets the reader to the attributes of the payload, which start after the `header` bytes of the family. */
   attributes(header: number, reader = new AttributeReader()): AttributeReader {
     return reader.reset(this.bytes, this.start + header, this.end)
   }
@@ -100,19 +101,19 @@ export class MessageReader {
   }
 }
 
-/** Walks attributes, also nested ones: `enter` goes into the current attribute, `leave` comes back to behind it. */
+/** Iterates over attributes. `enter` descends into the current attribute, and `leave` returns to the position after it. */
 export class AttributeReader {
-  /** The first thing that was wrong. */
+  /** The first error. */
   error: string | undefined
-  /** Type of the current attribute, without flags. */
+  /** The type of the current attribute, without flags. */
   type = 0
-  /** Its payload. */
+  /** Where the payload of the current attribute starts and ends. */
   start = 0
   end = 0
   bytes: Buffer = Buffer.alloc(0)
   #next = 0
   #limit = 0
-  /** Where to go on, and up to where, for each attribute that was entered. */
+  /** Next position and limit of each level that was left by `enter`. */
   readonly #stack: number[] = []
   #depth = 0
 
@@ -175,7 +176,7 @@ export class AttributeReader {
     return this.u32() | 0
   }
 
-  /** Exact up to 2^53; handles and times stay below. */
+  /** Exact up to 2^53. Handles and times stay below that. */
   u64(): number {
     return this.#has(8) ? Number(this.bytes.readBigUInt64BE(this.start)) : 0
   }
@@ -188,7 +189,7 @@ export class AttributeReader {
     return this.#has(2) ? hostU16(this.bytes, this.start) : 0
   }
 
-  /** Up to the first NUL. */
+  /** The text up to the first NUL. */
   text(): string {
     if (this.error !== undefined) return ''
     let end = this.start
@@ -196,17 +197,17 @@ export class AttributeReader {
     return this.bytes.toString('utf8', this.start, end)
   }
 
-  /** A copy. */
+  /** A copy of the payload. */
   raw(): Buffer {
     if (this.error !== undefined) return Buffer.alloc(0)
     const { bytes, start, length } = this
     const copy = Buffer.allocUnsafe(length)
-    // Keys and addresses, a hundred thousand of them: a part of the bytes as an object of its own would cost more than its bytes.
+    // For a hundred thousand keys and addresses a subarray, which is an object of its own, costs more than copying the bytes.
     for (let i = 0; i < length; i++) copy[i] = bytes[start + i] as number
     return copy
   }
 
-  /** Also for callers who find the contents wrong. Returns false, for `return reader.fail(…)` in a loop. */
+  /** Records an error, also for callers that find the contents wrong. Returns false, for `return reader.fail(…)`. */
   fail(what: string): false {
     this.error ??= what
     return false
@@ -218,20 +219,21 @@ export class AttributeReader {
   }
 }
 
-/** What the kernel answers to a message: errno 0 is an acknowledgement. */
+/** The kernel's answer to a message. errno 0 is an acknowledgement. */
 export interface NetlinkAnswer {
   readonly errno: number
-  /** The kernel's own words; '' if it has none. */
+  /** The kernel's own description of the error; '' if there is none. */
   readonly text: string
-  /** Where in the message the attribute at fault is; -1 if the kernel does not say. */
+  /** The position of the attribute at fault in the message; -1 if the kernel does not state it. */
   readonly offset: number
-  /** Type of the message this is about. */
+  /** The type of the message that this answers. */
   readonly about: number
 }
 
-const answerSchema = { text: 1, offset: 2 }
+/** NLMSGERR_ATTR_MSG and NLMSGERR_ATTR_OFFS. */
+const NLMSGERR_ATTR = { MSG: 1, OFFS: 2 } as const
 
-/** The payload of NLMSG_ERROR, and of the NLMSG_DONE of a dump (which has no header of a message at fault). */
+/** Reads the payload of NLMSG_ERROR, or of the NLMSG_DONE of a dump, which quotes no message. */
 export function decodeAnswer(message: MessageReader): NetlinkAnswer {
   const { bytes, start, end, flags } = message
   if (end - start < 4) return { errno: 0, text: '', offset: -1, about: 0 }
@@ -249,8 +251,8 @@ export function decodeAnswer(message: MessageReader): NetlinkAnswer {
   if (flags & NLM_F_ACK_TLVS && at <= end) {
     const reader = new AttributeReader().reset(bytes, at, end)
     while (reader.next()) {
-      if (reader.type === answerSchema.text) text = reader.text()
-      else if (reader.type === answerSchema.offset) offset = reader.hostU32()
+      if (reader.type === NLMSGERR_ATTR.MSG) text = reader.text()
+      else if (reader.type === NLMSGERR_ATTR.OFFS) offset = reader.hostU32()
     }
   }
   return { errno, text, offset, about }

@@ -1,14 +1,14 @@
-// What goes wrong with netlink, as errors a person can act on: the operation, the errno by name, and the kernel's own words.
+// Errors of netlink that a person can act on: they name the operation, the errno, and the kernel's own description.
 
 import { ProxyError } from '../../lib/errors.ts'
 import { EPERM, errnoName, errnoText } from '../errno.ts'
 import type { NetlinkAnswer } from './message.ts'
 
-/** An operation that the kernel refused, or a system call that failed. */
+/** The kernel refused an operation, or a system call failed. */
 export class NetlinkError extends ProxyError {
-  /** `RTM_NEWADDR` and the like, or the system call. */
+  /** The operation: `list conntrack entries`. */
   readonly op: string
-  /** The errno by name, `ENOENT`; '' if the answer could not be read. */
+  /** The errno by name, such as `ENOENT`; '' if the answer could not be read. */
   readonly errno: string
 
   constructor(op: string, errno: string, message: string, fields: Readonly<Record<string, unknown>> = {}) {
@@ -18,7 +18,7 @@ export class NetlinkError extends ProxyError {
   }
 }
 
-/** `sequence` 0: not about a message, but about a call. */
+/** Makes the error for an answer. `sequence` is 0 if a system call failed. */
 export function netlinkError(purpose: string, op: string, answer: NetlinkAnswer, sequence: number): NetlinkError {
   const name = errnoName(answer.errno)
   const meaning = answer.errno === EPERM ? 'operation not permitted, this needs CAP_NET_ADMIN' : errnoText(answer.errno)
@@ -28,7 +28,7 @@ export function netlinkError(purpose: string, op: string, answer: NetlinkAnswer,
   return new NetlinkError(op, name, message, { text: answer.text, offset: answer.offset, sequence })
 }
 
-/** A system call that failed without an answer from netlink. */
+/** Makes the error for a system call that failed without an answer from netlink. */
 export function callError(purpose: string, op: string, errno: number): NetlinkError {
   return netlinkError(purpose, op, { errno, text: '', offset: -1, about: 0 }, 0)
 }
@@ -37,7 +37,7 @@ export function malformed(purpose: string, op: string, what: string): NetlinkErr
   return new NetlinkError(op, '', `${purpose}: ${op}: malformed answer from the kernel: ${what}`)
 }
 
-/** The name of the errno (`ENOENT`) behind an error of this file; '' if it is another error. */
+/** Returns the errno of a NetlinkError by name, such as `ENOENT`; '' for every other error. */
 export function errnoOf(error: unknown): string {
   return error instanceof NetlinkError ? error.errno : ''
 }

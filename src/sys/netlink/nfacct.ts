@@ -1,4 +1,4 @@
-// Packet counters of the kernel that iptables rules feed (nfacct): make one, read it, or learn that this kernel has none.
+// Makes and reads the kernel's packet counters that iptables rules increment (nfacct).
 
 import { EBUSY, EEXIST, errnoName } from '../errno.ts'
 import { NLM_F_CREATE } from './message.ts'
@@ -6,23 +6,25 @@ import type { MessageWriter } from './message-writer.ts'
 import { errnoOf } from './netlink-errors.ts'
 import { NetlinkSocket } from './socket.ts'
 
-const NEW = 0x700
-const GET = 0x701
-/** Not an address family: nfacct's own header asks for it. */
-const family = 16
-const attribute = { name: 1, packets: 2 } as const
+const NFNL_MSG_ACCT_NEW = 0x700
+const NFNL_MSG_ACCT_GET = 0x701
+/** NFACCT_NAME and NFACCT_PKTS. */
+const NFACCT = { NAME: 1, PKTS: 2 } as const
+/** Stands where other messages have an address family. */
+const headerFamily = 16
 
-/** One per process; the socket is opened at the first use. */
+/** Opens its socket at the first use. One per process is enough. */
 export class PacketCounters {
   #opened: NetlinkSocket | undefined
 
-  /** Packets counted; undefined if there is no such counter. Throws where the kernel has no nfacct. */
+  /** Returns the number of packets; undefined if the counter does not exist. Throws if the kernel has no nfacct. */
   async read(name: string): Promise<number | undefined> {
     let packets: number | undefined
+    const request = { op: `read counter ${name}`, type: NFNL_MSG_ACCT_GET, body: nameBody(name) }
     try {
-      await this.#socket().request({ op: `read counter ${name}`, type: GET, body: about(name) }, (message) => {
+      await this.#socket().request(request, (message) => {
         const reader = message.attributes(4)
-        while (reader.next()) if (reader.type === attribute.packets) packets = reader.u64()
+        while (reader.next()) if (reader.type === NFACCT.PKTS) packets = reader.u64()
       })
     } catch (error) {
       if (errnoOf(error) === 'ENOENT') return undefined
@@ -31,18 +33,19 @@ export class PacketCounters {
     return packets
   }
 
-  /** Makes the counter unless it exists; what it has counted stays. */
+  /** Makes the counter unless it exists. An existing counter keeps its number. */
   async ensure(name: string): Promise<void> {
     if ((await this.read(name)) !== undefined) return
+    const request = { op: `make counter ${name}`, type: NFNL_MSG_ACCT_NEW, flags: NLM_F_CREATE, body: nameBody(name) }
     try {
-      await this.#socket().request({ op: `make counter ${name}`, type: NEW, flags: NLM_F_CREATE, body: about(name) })
+      await this.#socket().request(request)
     } catch (error) {
-      // Somebody was faster.
+      // Another process has made the counter in the meantime.
       if (![EBUSY, EEXIST].map(errnoName).includes(errnoOf(error))) throw error
     }
   }
 
-  /** Whether this kernel counts at all. */
+  /** Returns false if this kernel has no nfacct. */
   async supported(): Promise<boolean> {
     try {
       await this.read('sluice_probe')
@@ -63,9 +66,7 @@ export class PacketCounters {
   }
 }
 
-const about =
-  (name: string) =>
-  (writer: MessageWriter): void => {
-    writer.netfilter(family)
-    writer.text(attribute.name, name)
-  }
+const nameBody = (name: string) => (writer: MessageWriter) => {
+  writer.netfilter(headerFamily)
+  writer.text(NFACCT.NAME, name)
+}

@@ -1,4 +1,4 @@
-// Opens netlink file descriptors: protocol, buffers, extended errors; and shows the traffic when SLUICE_NETLINK_DEBUG=1.
+// Opens netlink file descriptors with the right protocol, buffers and extended errors, and prints their traffic if SLUICE_NETLINK_DEBUG=1.
 
 import type { Clock } from '../../lib/time.ts'
 import * as libc from '../libc.ts'
@@ -12,20 +12,20 @@ const NETLINK_ADD_MEMBERSHIP = 1
 const NETLINK_CAP_ACK = 10
 const NETLINK_EXT_ACK = 11
 
-/** The kernel makes dumps of up to 32 KiB a datagram, whatever we offer. */
+/** A datagram of a dump has at most 32 KiB, however large the buffer is. */
 export const receiveBytes = 64 * 1024
 
 export interface SocketOptions {
   readonly protocol: keyof typeof protocols
-  /** What the socket is for, in errors: `conntrack`. */
+  /** What the socket is for, as errors name it: `conntrack`. */
   readonly purpose: string
-  /** A datagram must fit: the default, about 200 KiB, refuses larger batches with EMSGSIZE. */
+  /** Must hold the largest datagram. With the default of about 200 KiB the kernel refuses larger batches with EMSGSIZE. */
   readonly sendBufferBytes?: number
   readonly receiveBufferBytes?: number
   readonly clock?: Clock
 }
 
-/** Returns the fd, member of the groups. */
+/** Returns the fd of a socket that has joined the multicast groups. */
 export function openNetlink(options: SocketOptions, groups: readonly number[] = []): number {
   const { purpose, protocol } = options
   const fd = libc.socket(libc.AF_NETLINK, libc.SOCK_RAW | libc.SOCK_CLOEXEC, protocols[protocol])
@@ -34,7 +34,7 @@ export function openNetlink(options: SocketOptions, groups: readonly number[] = 
     const address = Buffer.alloc(12)
     address[littleEndian ? 0 : 1] = libc.AF_NETLINK
     check(purpose, 'bind the netlink socket', libc.bind(fd, address))
-    // Kernels before 4.12 have no EXT_ACK; then errors come without words.
+    // Kernels before 4.12 have no EXT_ACK: their errors have no description.
     libc.setsockopt(fd, SOL_NETLINK, NETLINK_EXT_ACK, 1)
     libc.setsockopt(fd, SOL_NETLINK, NETLINK_CAP_ACK, 1)
     resize(fd, libc.SO_SNDBUFFORCE, libc.SO_SNDBUF, options.sendBufferBytes)
@@ -50,14 +50,14 @@ export function openNetlink(options: SocketOptions, groups: readonly number[] = 
   return fd
 }
 
-/** Every message in readable form on stderr. */
+/** If true, every message is printed to stderr. */
 export const debugging = process.env.SLUICE_NETLINK_DEBUG === '1'
 
 export function trace(direction: string, { protocol }: SocketOptions, bytes: Buffer, length: number): void {
   process.stderr.write(describeMessages(direction, bytes, length, protocol === 'route' ? routeHeader : undefined))
 }
 
-/** Beyond net.core.[rw]mem_max where we may; else as far as that. */
+/** Exceeds net.core.rmem_max and wmem_max if the process is allowed to; otherwise they limit the size. */
 function resize(fd: number, force: number, option: number, bytes: number | undefined): void {
   if (bytes !== undefined && libc.setsockopt(fd, libc.SOL_SOCKET, force, bytes) < 0) {
     libc.setsockopt(fd, libc.SOL_SOCKET, option, bytes)

@@ -1,11 +1,11 @@
-// A netlink socket: requests, dumps, batches and notifications, with the kernel's own words in the errors.
+// A netlink socket for requests, dumps and batches. Notifications are in subscribe.ts.
 //
-// 1. The kernel works inside `send`: acknowledgements, errors and the first part of a dump are there when it returns. So everything
-//    reads without waiting first; the event loop is only waited for when nothing is there, and never longer than the deadline.
-// 2. One operation at a time per socket: a second dump would be refused (EBUSY) and answers would mix. Others queue.
-// 3. A datagram so large that the kernel would hold the event loop with it is sent from another thread. The kernel makes everybody else
-//    wait until it is done, so no socket sends meanwhile.
-// 4. After a wait that was given up, its late answers are thrown away before the next operation.
+// 1. The kernel works inside `send`: acknowledgements, errors and the first part of a dump are there when it returns. Therefore every
+//    operation reads at once, and waits for the event loop only if nothing is there, and never longer than the deadline.
+// 2. A socket runs one operation at a time; the others queue. The kernel would refuse a second dump (EBUSY), and answers would mix.
+// 3. A datagram that is so large that the kernel would hold the event loop is sent from another thread. The kernel makes all other senders
+//    wait until it is done, so no socket of this process sends meanwhile.
+// 4. When a wait is given up, its late answers are discarded before the next operation.
 
 import { ProxyError } from '../../lib/errors.ts'
 import { Mutex } from '../../lib/mutex.ts'
@@ -28,22 +28,21 @@ import { MessageWriter } from './message-writer.ts'
 import { callError, malformed, netlinkError } from './netlink-errors.ts'
 import { debugging, openNetlink, receiveBytes, type SocketOptions, trace } from './open-socket.ts'
 
-/** The event loop gets its turn after this much of a dump. */
+/** After this time of a dump the event loop may do other work. */
 const sliceMs = 4
 const defaultDeadlineMs = 30_000
-/** More than this is sent in the background: some ten milliseconds of the kernel's time. */
+/** Larger datagrams are sent in the background: the kernel needs some ten milliseconds for this size. */
 const foregroundBytes = 256 << 10
-/** The one send in the background, of any socket. */
-let background: Promise<unknown> | undefined
+const maxSendAttempts = 5
 
 export interface Wait {
   readonly signal?: AbortSignal | undefined
   readonly deadlineMs?: number
 }
 
-/** One message: the socket adds sequence number and the flags that the kind of call needs. */
+/** One message. The socket adds the sequence number and the flags of the operation. */
 export interface NetlinkRequest {
-  /** What is being done, for errors: `list conntrack entries`. */
+  /** The operation, as errors name it: `list conntrack entries`. */
   readonly op: string
   readonly type: number
   readonly flags?: number
@@ -57,22 +56,55 @@ export interface MessageFailure extends NetlinkAnswer {
 }
 
 export interface BatchOutcome {
-  /** Messages that the kernel refused, in its order. */
+  /** The messages that the kernel refused, in the order of its answers. */
   readonly failures: readonly MessageFailure[]
-  /** More answers came than the receive buffer holds: failures may be missing. */
+  /** True if the answers did not fit into the receive buffer: failures may be missing. */
   readonly overflow: boolean
 }
 
-interface BatchReading extends BatchOutcome {
+/** The answers to a batch that have been read so far. */
+interface BatchAnswers {
+  /** The sequence number of the last message. */
   readonly last: number
   readonly failures: MessageFailure[]
   overflow: boolean
-  done: boolean
+  /** The answer to the last message has been read. */
+  isComplete: boolean
 }
 
-const outcomeOf = ({ failures, overflow }: BatchReading): BatchOutcome => ({ failures, overflow })
+const outcomeOf = ({ failures, overflow }: BatchAnswers): BatchOutcome => ({ failures, overflow })
 
-const settled = ({ done, failures, overflow }: BatchReading): boolean => done || failures.length > 0 || overflow
+const isDecided = ({ isComplete, failures, overflow }: BatchAnswers): boolean =>
+  isComplete || failures.length > 0 || overflow
+
+/**
+ * The send in the background, of which there is at most one among all sockets that share this object. The sockets of a process share one,
+ * because the kernel would block the main thread in any other send.
+ */
+export class BackgroundSend {
+  #running: Promise<number> | undefined
+
+  /** Resolves when no send is in the background. */
+  async whenIdle(): Promise<void> {
+    while (this.#running !== undefined) await this.#running.catch(() => {})
+  }
+
+  async run(fd: number, { bytes, length }: MessageWriter): Promise<number> {
+    const running = libc.sendInBackground(fd, bytes, length)
+    this.#running = running
+    try {
+      return await running
+    } finally {
+      this.#running = undefined
+    }
+  }
+
+  get isIdle(): boolean {
+    return this.#running === undefined
+  }
+}
+
+const processSend = new BackgroundSend()
 
 export class NetlinkSocket {
   readonly #fd: number
@@ -81,34 +113,36 @@ export class NetlinkSocket {
   readonly #clock: Clock
   readonly #writer = new MessageWriter()
   #buffer = Buffer.allocUnsafe(receiveBytes)
-  readonly #turns = new Mutex()
-  /** Of this socket: its fd is in use by another thread. */
+  readonly #mutex = new Mutex()
+  readonly #background: BackgroundSend
+  /** The send of this socket in the background: another thread uses the fd. */
   #sending: Promise<number> | undefined
-  #closed = false
-  /** An operation failed: some of its answers may still be to come. */
-  #stale = false
-  /** Ends the wait for the kernel, if there is one. */
+  #isClosed = false
+  /** True after a failed operation: some of its answers may still arrive. */
+  #hasStaleAnswers = false
+  /** Ends the current wait for the kernel. */
   #giveUp: (() => void) | undefined
 
-  constructor(options: SocketOptions) {
+  constructor(options: SocketOptions, background = processSend) {
     this.#options = options
     this.#purpose = options.purpose
     this.#clock = options.clock ?? systemClock
+    this.#background = background
     this.#fd = openNetlink(options)
   }
 
-  /** The kernel's number for this socket: the sender in notifications of what we do here. */
+  /** The kernel's number for this socket, by which notifications name the sender. */
   get port(): number {
     const address = Buffer.alloc(12)
     this.#check('read the socket address', libc.getsockname(this.#fd, address))
     return hostU32(address, 4)
   }
 
-  /** Sends one message and waits for its acknowledgement; data that comes before it goes to `visit`. */
+  /** Sends one message and waits for its acknowledgement. Messages that precede it are passed to `visit`. */
   request(request: NetlinkRequest, visit?: Visit, wait: Wait = {}): Promise<void> {
     return this.#exclusively(async () => {
       const sequence = this.#sendOne(request, NLM_F_REQUEST | NLM_F_ACK)
-      await this.#answers(request.op, sequence, wait, (message) => {
+      await this.#readUntil(request.op, sequence, wait, (message) => {
         if (message.type !== NLMSG_ERROR) {
           visit?.(message)
           return false
@@ -120,12 +154,12 @@ export class NetlinkSocket {
     })
   }
 
-  /** Visits every message of a dump, with turns for the event loop in between. `interrupted`: some may be missing or double. */
+  /** Visits every message of a dump, and lets the event loop run in between. If `interrupted`, some may be missing or occur twice. */
   dump(request: NetlinkRequest, visit: Visit, wait: Wait = {}): Promise<{ readonly interrupted: boolean }> {
     return this.#exclusively(async () => {
       const sequence = this.#sendOne(request, NLM_F_REQUEST | NLM_F_DUMP)
       let interrupted = false
-      await this.#answers(request.op, sequence, wait, (message) => {
+      await this.#readUntil(request.op, sequence, wait, (message) => {
         if (message.flags & NLM_F_DUMP_INTR) interrupted = true
         if (message.type !== NLMSG_DONE && message.type !== NLMSG_ERROR) {
           visit(message)
@@ -141,92 +175,96 @@ export class NetlinkSocket {
   }
 
   /**
-   * Sends all messages of the writer in one datagram; the writer is not to be touched until this is done. The kernel tells about failures by itself; for its success there must be
-   * NLM_F_ACK on the last message that can be acknowledged, whose sequence number is `last`.
+   * Sends all messages of the writer in one datagram. The caller must not touch the writer until this resolves. The kernel always reports
+   * failures. It reports success if the last message that can be acknowledged, with sequence number `last`, has NLM_F_ACK.
    */
   batch(op: string, writer: MessageWriter, last: number, wait: Wait = {}): Promise<BatchOutcome> {
     return this.#exclusively(() => {
-      const reading = { last, failures: [], overflow: false, done: false }
-      if (writer.length > foregroundBytes) return this.#longBatch(op, writer, reading, wait)
+      const answers: BatchAnswers = { last, failures: [], overflow: false, isComplete: false }
+      if (writer.length > foregroundBytes) return this.#batchInBackground(op, writer, answers, wait)
       this.#send(op, writer)
-      this.#readBatch(op, reading)
-      return settled(reading) ? outcomeOf(reading) : this.#awaitBatch(op, reading, wait)
+      this.#readBatch(op, answers)
+      return isDecided(answers) ? outcomeOf(answers) : this.#awaitBatch(op, answers, wait)
     })
   }
 
-  async #longBatch(op: string, writer: MessageWriter, reading: BatchReading, wait: Wait): Promise<BatchOutcome> {
+  async #batchInBackground(
+    op: string,
+    writer: MessageWriter,
+    answers: BatchAnswers,
+    wait: Wait,
+  ): Promise<BatchOutcome> {
     if (debugging) trace('send', this.#options, writer.bytes, writer.length)
-    this.#sending = libc.sendInBackground(this.#fd, writer.bytes, writer.length)
-    background = this.#sending
+    this.#sending = this.#background.run(this.#fd, writer)
     let sent: number
     try {
       sent = await this.#sending
     } finally {
-      background = undefined
       this.#sending = undefined
     }
-    if (this.#closed) throw this.#gone()
+    if (this.#isClosed) throw this.#closedError()
     this.#check(op, sent)
-    this.#readBatch(op, reading)
-    return this.#awaitBatch(op, reading, wait)
+    this.#readBatch(op, answers)
+    return this.#awaitBatch(op, answers, wait)
   }
 
-  async #awaitBatch(op: string, reading: BatchReading, wait: Wait): Promise<BatchOutcome> {
-    while (!settled(reading)) {
-      await this.#readable(op, wait)
-      this.#readBatch(op, reading)
+  async #awaitBatch(op: string, answers: BatchAnswers, wait: Wait): Promise<BatchOutcome> {
+    while (!isDecided(answers)) {
+      await this.#waitReadable(op, wait)
+      this.#readBatch(op, answers)
     }
-    return outcomeOf(reading)
+    return outcomeOf(answers)
   }
 
-  /** As far as answers are there. The one to the last message is the last one: without it there may be more. */
-  #readBatch(op: string, reading: BatchReading): void {
-    while (!reading.done) {
+  /** Reads the answers that are there. The answer to the last message is the last answer: before it there may be more. */
+  #readBatch(op: string, answers: BatchAnswers): void {
+    while (!answers.isComplete) {
       const length = this.#receive(op)
       if (length === undefined) return
-      if (length === 'overflow') {
-        reading.overflow = true
-        continue
-      }
-      const message = new MessageReader(this.#buffer, 0, length)
-      while (message.next()) {
-        if (message.type !== NLMSG_ERROR) continue
-        const answer = decodeAnswer(message)
-        if (answer.errno !== 0) reading.failures.push({ ...answer, sequence: message.sequence })
-        if (message.sequence === reading.last) reading.done = true
-      }
+      if (length === 'overflow') answers.overflow = true
+      else this.#readAnswers(length, answers)
     }
   }
 
-  /** Turns an answer of a batch into the error to throw. */
+  #readAnswers(length: number, answers: BatchAnswers): void {
+    const message = new MessageReader(this.#buffer, 0, length)
+    while (message.next()) {
+      if (message.type !== NLMSG_ERROR) continue
+      const answer = decodeAnswer(message)
+      if (answer.errno !== 0) answers.failures.push({ ...answer, sequence: message.sequence })
+      if (message.sequence === answers.last) answers.isComplete = true
+    }
+  }
+
+  /** Makes the error for a refused message of a batch. */
   failure(op: string, failure: MessageFailure): ProxyError {
     return netlinkError(this.#purpose, op, failure, failure.sequence)
   }
 
   close(): void {
-    if (this.#closed) return
-    this.#closed = true
+    if (this.#isClosed) return
+    this.#isClosed = true
     this.#giveUp?.()
     const close = () => libc.close(this.#fd)
-    // A number that is free again may be another file's before the other thread gets to use it.
+    // If the fd were closed during a send in the background, the other thread might send to another file that has got the same number.
     if (this.#sending === undefined) close()
     else this.#sending.then(close, close)
   }
 
   #exclusively<T>(run: () => T | Promise<T>): Promise<T> {
-    return this.#turns.run(() => this.#operate(run))
+    return this.#mutex.run(() => this.#operate(run))
   }
 
   async #operate<T>(run: () => T | Promise<T>): Promise<T> {
-    while (background !== undefined) await background.catch(() => {})
-    if (this.#closed) throw this.#gone()
-    if (this.#stale) await this.#discard()
+    if (!this.#background.isIdle) await this.#background.whenIdle()
+    if (this.#isClosed) throw this.#closedError()
+    if (this.#hasStaleAnswers) await this.#discardAnswers()
     try {
       const result = run()
-      // What is there at once is not worth a promise.
+      // A result that is there at once is not worth a promise.
       return result instanceof Promise ? await result : result
     } catch (error) {
-      this.#stale = true
+      this.#hasStaleAnswers = true
       throw error
     }
   }
@@ -246,24 +284,29 @@ export class NetlinkSocket {
     for (let attempt = 1; ; attempt++) {
       const sent = libc.send(this.#fd, writer.bytes, writer.length)
       if (sent >= 0) return
-      if (-sent !== errno.EINTR || attempt === 5) this.#check(op, sent)
+      if (-sent !== errno.EINTR || attempt === maxSendAttempts) this.#check(op, sent)
     }
   }
 
-  /** Feeds `take` with messages of this sequence number until it returns true. */
-  async #answers(op: string, sequence: number, wait: Wait, take: (message: MessageReader) => boolean): Promise<void> {
+  /** Passes messages with this sequence number to `isLast` until it returns true. */
+  async #readUntil(
+    op: string,
+    sequence: number,
+    wait: Wait,
+    isLast: (message: MessageReader) => boolean,
+  ): Promise<void> {
     let sliceEnd = this.#clock.monotonic() + sliceMs
     for (;;) {
       wait.signal?.throwIfAborted()
-      if (this.#closed) throw this.#gone()
+      if (this.#isClosed) throw this.#closedError()
       const length = this.#receive(op)
       if (length === 'overflow') throw callError(this.#purpose, op, errno.ENOBUFS)
       if (length === undefined) {
-        await this.#readable(op, wait)
+        await this.#waitReadable(op, wait)
         continue
       }
       const message = new MessageReader(this.#buffer, 0, length)
-      while (message.next()) if (message.sequence === sequence && take(message)) return
+      while (message.next()) if (message.sequence === sequence && isLast(message)) return
       if (message.error !== undefined) throw malformed(this.#purpose, op, message.error)
       if (this.#clock.monotonic() > sliceEnd) {
         await nextTurn()
@@ -272,14 +315,18 @@ export class NetlinkSocket {
     }
   }
 
-  /** Length of the datagram in the buffer; undefined if there is none; `overflow` if the kernel had to drop some. */
+  /** Returns the length of the datagram in the buffer; undefined if there is none; `overflow` if the kernel dropped some. */
   #receive(op: string): number | 'overflow' | undefined {
     for (;;) {
       const length = libc.recv(this.#fd, this.#buffer, libc.MSG_DONTWAIT | libc.MSG_TRUNC)
       if (length > this.#buffer.length) {
         const had = this.#buffer.length
         this.#buffer = Buffer.allocUnsafe(length)
-        throw malformed(this.#purpose, op, `answer of ${length} bytes was cut to ${had}; the next try has room`)
+        throw malformed(
+          this.#purpose,
+          op,
+          `an answer of ${length} bytes was cut to ${had}; the next attempt has room for it`,
+        )
       }
       if (length >= 0) {
         if (debugging) trace('receive', this.#options, this.#buffer, length)
@@ -291,17 +338,17 @@ export class NetlinkSocket {
     }
   }
 
-  /** What is left of an operation that was given up would be taken for answers to the next one. */
-  async #discard(): Promise<void> {
-    for (let count = 1; !this.#closed; count++) {
+  /** The remaining answers to an operation that was given up must not be read as answers to the next one. */
+  async #discardAnswers(): Promise<void> {
+    for (let count = 1; !this.#isClosed; count++) {
       const length = libc.recv(this.#fd, this.#buffer, libc.MSG_DONTWAIT)
       if (length < 0 && length !== -errno.ENOBUFS && length !== -errno.EINTR) break
       if (count % 64 === 0) await nextTurn()
     }
-    this.#stale = false
+    this.#hasStaleAnswers = false
   }
 
-  #readable(op: string, wait: Wait): Promise<void> {
+  #waitReadable(op: string, wait: Wait): Promise<void> {
     const deadlineMs = wait.deadlineMs ?? defaultDeadlineMs
     return new Promise((resolve, reject) => {
       const settle = (then: () => void) => {
@@ -314,17 +361,19 @@ export class NetlinkSocket {
       const onAbort = () => settle(() => reject(wait.signal?.reason))
       const timer = this.#clock.after(deadlineMs, () =>
         settle(() =>
-          reject(new ProxyError('netlink', `${this.#purpose}: ${op}: no answer from the kernel in ${deadlineMs} ms`)),
+          reject(
+            new ProxyError('netlink', `${this.#purpose}: ${op}: the kernel did not answer within ${deadlineMs} ms`),
+          ),
         ),
       )
-      this.#giveUp = () => settle(() => reject(this.#gone()))
+      this.#giveUp = () => settle(() => reject(this.#closedError()))
       const readiness = libc.watchReadable(this.#fd, () => settle(resolve))
       if (wait.signal?.aborted) onAbort()
       else wait.signal?.addEventListener('abort', onAbort, { once: true })
     })
   }
 
-  #gone(): ProxyError {
+  #closedError(): ProxyError {
     return new ProxyError('netlink', `${this.#purpose}: the netlink socket is closed`)
   }
 

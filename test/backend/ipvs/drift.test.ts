@@ -13,7 +13,7 @@ import { composeRules } from '../../../src/backend/ipvs/rule-text.ts'
 import { addMissingJumps, findOwnRules } from '../../../src/backend/ipvs/saved-rules.ts'
 import { silentLogger } from '../../../src/lib/log.ts'
 import { Mutex } from '../../../src/lib/mutex.ts'
-import type { Service } from '../../../src/sys/netlink/ipvs.ts'
+import type { VirtualServer } from '../../../src/sys/netlink/ipvs.ts'
 import { view } from '../../support/builders.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
 
@@ -87,7 +87,7 @@ describe('rules', () => {
 })
 
 describe('servers', () => {
-  const server: Service = {
+  const server: VirtualServer = {
     family: 4,
     protocol: 'tcp',
     ip: '172.30.0.41',

@@ -3,13 +3,14 @@ import { describe, expect, it } from 'vitest'
 import { formatIp } from '../../../src/lib/ip.ts'
 import { AddressCache } from '../../../src/sys/netlink/address-codec.ts'
 import {
-  decodeFlow,
+  FlowDecoder,
+  type FlowFilter,
   type TrackedFlow,
   writeDelete,
   writeDump,
   writeMatch,
 } from '../../../src/sys/netlink/conntrack-codec.ts'
-import { AttributeReader, MessageReader } from '../../../src/sys/netlink/message.ts'
+import { MessageReader } from '../../../src/sys/netlink/message.ts'
 import { MessageWriter } from '../../../src/sys/netlink/message-writer.ts'
 
 const hex = (text: string) => Buffer.from(text.replace(/\s+/g, ''), 'hex')
@@ -22,7 +23,7 @@ const body = (write: (writer: MessageWriter) => void): Buffer => {
   return writer.toBytes()
 }
 
-/** An entry as the kernel sent it: a pod's DNS query, translated. */
+/** A flow as the kernel sends it: the translated DNS query of a pod. */
 const dns = hex(`
   02 00 00 00
   34 00 01 80  14 00 01 80  08 00 01 00 0a 00 00 02  08 00 02 00 ac 1e 00 2a
@@ -52,25 +53,25 @@ function framed(payload: Buffer): Buffer {
   return Buffer.concat([header, payload])
 }
 
-function decode(bytes: Buffer, filter = { family: 4 as const, protocol: 17 } as Parameters<typeof decodeFlow>[2]) {
+function decode(bytes: Buffer, filter: FlowFilter = { family: 4, protocol: 17 }) {
   const message = new MessageReader(bytes)
-  const reader = new AttributeReader()
-  const flow = message.next() ? decodeFlow(message, reader, filter, new AddressCache()) : undefined
-  return { flow, error: reader.error ?? message.error }
+  const decoder = new FlowDecoder(filter, new AddressCache())
+  const flow = message.next() ? decoder.decode(message) : undefined
+  return { flow, error: decoder.error ?? message.error }
 }
 
 describe('conntrack messages', () => {
-  it('asks for a dump with the bytes the kernel was seen to take', () => {
+  it('requests a dump with bytes that the kernel is known to accept', () => {
     const expected = '14 00 00 00 01 01 01 03 07 00 00 00 00 00 00 00 02 00 00 00'
     expect(body((writer) => writeDump(writer, { family: 4, protocol: 17 }, false))).toEqual(hex(expected))
   })
 
-  it('asks the kernel for one protocol only', () => {
+  it('requests the flows of one protocol only', () => {
     const bytes = body((writer) => writeDump(writer, { family: 6, protocol: 17 }, true)).subarray(16)
     expect(bytes).toEqual(hex('0a000000 10000180 0c000280 0500010011000000 14001980 0800010008000000 0800020000000000'))
   })
 
-  it('reads an entry as the kernel sends it', () => {
+  it('reads a flow as the kernel sends it', () => {
     expect(decode(framed(dns))).toEqual({ flow: dnsFlow, error: undefined })
   })
 
@@ -80,12 +81,12 @@ describe('conntrack messages', () => {
     expect(decode(framed(dns), { family: 4, protocol: 17, destinationPorts: new Set([53]) }).flow).toEqual(dnsFlow)
   })
 
-  it('deletes by the tuple of the entry and its id', () => {
+  it('deletes a flow by its tuple and its id', () => {
     const bytes = body((writer) => writeDelete(writer, dnsFlow)).subarray(16)
     expect(bytes).toEqual(Buffer.concat([dns.subarray(0, 4 + 0x34), hex('08000c0037378961')]))
   })
 
-  it('names the zone of a flow that is in one', () => {
+  it('states the zone of a flow that has one', () => {
     const bytes = body((writer) => writeDelete(writer, { ...dnsFlow, zone: 7, originalZone: 9 })).subarray(16)
     expect(bytes.toString('hex')).toContain('0600120000070000')
     expect(bytes.toString('hex')).toContain('0600030000090000')
@@ -113,7 +114,7 @@ describe('conntrack messages', () => {
   it('reads back what it writes', () => {
     const family = fc.constantFrom(4 as const, 6 as const)
     const arbitrary = family.chain((family) => {
-      // The first byte keeps IPv6 addresses from being mapped IPv4 ones.
+      // With this first byte no IPv6 address is a mapped IPv4 address.
       const address = fc
         .uint8Array({ minLength: family === 4 ? 4 : 16, maxLength: family === 4 ? 4 : 16 })
         .map((bytes) => formatIp(Uint8Array.from([0x20, ...bytes.slice(1)])))
@@ -133,7 +134,7 @@ describe('conntrack messages', () => {
     fc.assert(
       fc.property(arbitrary, (flow) => {
         const original = body((writer) => writeDelete(writer, { ...flow, replySource: '', replySourcePort: 0 }))
-        // The reply direction, which no request has, is another tuple of the same kind.
+        // A request has no reply direction, which is another tuple of the same kind.
         const reply = Buffer.from(original.subarray(20, 20 + original.readUInt16LE(20)))
         reply.writeUInt16LE(0x8002, 2)
         const decoded = decode(framed(Buffer.concat([original.subarray(16), reply])), flow)
@@ -142,7 +143,7 @@ describe('conntrack messages', () => {
     )
   })
 
-  it('survives entries with bytes changed and ends cut off', () => {
+  it('survives flows with changed bytes and missing ends', () => {
     const good = framed(dns)
     fc.assert(
       fc.property(

@@ -1,4 +1,4 @@
-// ipset's messages: golden bytes, members as text there and back, and broken input.
+// Messages of ipset: golden bytes, members that are written and read again, and broken input.
 
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
@@ -20,7 +20,7 @@ function message(write: (writer: MessageWriter) => void): Buffer {
 const payload = (write: (writer: MessageWriter) => void) => message(write).subarray(16)
 
 describe('ipset requests', () => {
-  it('makes a hash', () => {
+  it('makes a hash set', () => {
     const set = { name: 'KUBE-CLUSTER-IP', type: 'hash:ip,port', family: 4 } as const
     expect(payload((writer) => writeCreate(writer, set))).toEqual(
       hex(`02000000 0500 0100 06000000  1400 0200 ${Buffer.from('KUBE-CLUSTER-IP\0').toString('hex')}
@@ -50,7 +50,7 @@ describe('ipset requests', () => {
   })
 })
 
-/** A list as the kernel sends it, of members in the form we write them. */
+/** Makes a list as the kernel sends it, with members in the form in which we write them. */
 function listOf(members: readonly string[]): Buffer {
   return message((writer) => {
     writer.netfilter(2)

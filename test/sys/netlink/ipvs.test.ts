@@ -1,4 +1,4 @@
-// IPVS's and generic netlink's messages: golden bytes, round trips through an answer of our own making, and broken input.
+// Messages of IPVS and generic netlink: golden bytes, round trips through an answer that we make, and broken input.
 
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
@@ -6,14 +6,14 @@ import { formatIp } from '../../../src/lib/ip.ts'
 import { AddressCache } from '../../../src/sys/netlink/address-codec.ts'
 import { writeFamilyRequest } from '../../../src/sys/netlink/generic-netlink.ts'
 import {
-  command,
   decodeDestination,
-  decodeService,
-  type Service,
-  writeAll,
+  decodeServer,
+  ipvsCommand,
+  type VirtualServer,
+  writeAllServers,
   writeDestination,
-  writeService,
-  writeServiceKey,
+  writeServer,
+  writeServerKey,
   writeTimeouts,
 } from '../../../src/sys/netlink/ipvs.ts'
 import { AttributeReader, MessageReader } from '../../../src/sys/netlink/message.ts'
@@ -33,7 +33,7 @@ function message(write: (writer: MessageWriter) => void): Buffer {
   return writer.toBytes()
 }
 
-const web: Service = {
+const web: VirtualServer = {
   family: 4,
   protocol: 'tcp',
   ip: '172.30.0.41',
@@ -44,21 +44,21 @@ const web: Service = {
 }
 
 describe('requests', () => {
-  it('asks for a family by name', () => {
+  it('requests a family by name', () => {
     expect(payload((writer) => writeFamilyRequest(writer, 'IPVS'))).toEqual(hex('03010000 0900 0200 49505653 00000000'))
   })
 
   it('makes a persistent server', () => {
-    expect(payload((writer) => writeService(writer, command.newService, web))).toEqual(
+    expect(payload((writer) => writeServer(writer, ipvsCommand.newService, web))).toEqual(
       hex(`01010000 4800 0180
         0600 0100 0200 0000   0600 0200 0600 0000   0800 0300 ac1e0029   0600 0400 0050 0000
         0700 0600 727200 00   0c00 0700 01000000 ffffffff   0800 0800 302a0000   0800 0900 ffffffff`),
     )
   })
 
-  it('names an IPv6 server', () => {
+  it('identifies an IPv6 server', () => {
     const key = { family: 6, protocol: 'udp', ip: 'fd00:172:30::41', port: 53 } as const
-    expect(payload((writer) => writeServiceKey(writer, command.deleteService, key))).toEqual(
+    expect(payload((writer) => writeServerKey(writer, ipvsCommand.deleteService, key))).toEqual(
       hex(`03010000 3000 0180
         0600 0100 0a00 0000   0600 0200 1100 0000   1400 0300 fd000172003000000000000000000041   0600 0400 0035 0000`),
     )
@@ -66,7 +66,7 @@ describe('requests', () => {
 
   it('adds a destination', () => {
     const one = { ip: '10.180.0.1', port: 8080, weight: 3 }
-    expect(payload((writer) => writeDestination(writer, command.newDestination, web, one))).toEqual(
+    expect(payload((writer) => writeDestination(writer, ipvsCommand.newDestination, web, one))).toEqual(
       hex(`05010000 2400 0180
         0600 0100 0200 0000   0600 0200 0600 0000   0800 0300 ac1e0029   0600 0400 0050 0000
         3c00 0280
@@ -75,11 +75,11 @@ describe('requests', () => {
     )
   })
 
-  it('sets timeouts and asks for all', () => {
+  it('sets timeouts and requests all servers', () => {
     expect(payload((writer) => writeTimeouts(writer, { tcp: 900, tcpFin: 0, udp: 300 }))).toEqual(
       hex('0c010000 0800 0400 84030000 0800 0500 00000000 0800 0600 2c010000'),
     )
-    expect(payload((writer) => writeAll(writer, command.getService))).toEqual(hex('04010000'))
+    expect(payload((writer) => writeAllServers(writer, ipvsCommand.getService))).toEqual(hex('04010000'))
   })
 })
 
@@ -97,7 +97,7 @@ describe('answers', () => {
       const at = writer.open(1)
       writer.hostU16(1, 2)
       writer.hostU16(2, 6)
-      // The kernel sends 16 bytes for both families.
+      // The kernel sends 16 bytes in both families.
       writer.raw(3, hex('ac1e0029 000000000000000000000000'))
       writer.u16(4, 80)
       writer.text(6, 'wlc')
@@ -116,7 +116,7 @@ describe('answers', () => {
       writer.close(at)
     })
     const { one, reader } = read(bytes)
-    expect(decodeService(one, reader, new AddressCache())).toEqual({
+    expect(decodeServer(one, reader, new AddressCache())).toEqual({
       ...web,
       scheduler: 'wlc',
       flags: 1,
@@ -124,7 +124,7 @@ describe('answers', () => {
     })
   })
 
-  it('takes servers by firewall mark for nobody’s', () => {
+  it('ignores servers by firewall mark', () => {
     const bytes = message((writer) => {
       writer.header(hex('01010000'))
       const at = writer.open(1)
@@ -134,7 +134,7 @@ describe('answers', () => {
       writer.close(at)
     })
     const { one, reader } = read(bytes)
-    expect(decodeService(one, reader, new AddressCache())).toBeUndefined()
+    expect(decodeServer(one, reader, new AddressCache())).toBeUndefined()
     expect(reader.error).toBeUndefined()
   })
 
@@ -155,14 +155,14 @@ describe('answers', () => {
     })
     fc.assert(
       fc.property(services, anyIp, port, fc.nat(65_535), (given, ip, number, weight) => {
-        const service: Service = { ...given, family: given.ip.includes(':') ? 6 : 4 }
-        const written = read(message((writer) => writeService(writer, command.newService, service)))
-        const { statistics: _, ...seen } = decodeService(written.one, written.reader, new AddressCache())!
+        const service: VirtualServer = { ...given, family: given.ip.includes(':') ? 6 : 4 }
+        const written = read(message((writer) => writeServer(writer, ipvsCommand.newService, service)))
+        const { statistics: _, ...seen } = decodeServer(written.one, written.reader, new AddressCache())!
         expect(seen).toEqual(service)
-        const key = { ...service, family: ip.includes(':') ? 6 : 4 } as Service
+        const key = { ...service, family: ip.includes(':') ? 6 : 4 } as VirtualServer
         const one = { ip, port: number, weight }
         const destination = read(
-          message((writer) => writeDestination(writer, command.newDestination, { ...key, ip }, one)),
+          message((writer) => writeDestination(writer, ipvsCommand.newDestination, { ...key, ip }, one)),
         )
         const decoded = decodeDestination(destination.one, destination.reader, new AddressCache(), key.family)
         expect(decoded).toEqual({ ...one, method: 0, active: 0, inactive: 0 })
@@ -175,7 +175,7 @@ describe('answers', () => {
       fc.property(fc.uint8Array({ maxLength: 120 }), (bytes) => {
         const framed = Buffer.concat([Buffer.from([16 + bytes.length, 0, 0, 0]), Buffer.alloc(12), bytes])
         const { one, reader } = read(framed)
-        decodeService(one, reader, new AddressCache())
+        decodeServer(one, reader, new AddressCache())
         decodeDestination(one, reader, new AddressCache(), 4)
       }),
     )

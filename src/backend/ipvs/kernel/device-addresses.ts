@@ -4,6 +4,10 @@ import { ProxyError } from '../../../lib/errors.ts'
 import { type Family, isLoopback } from '../../../lib/ip.ts'
 import { EEXIST } from '../../../sys/errno.ts'
 import { AddressCache } from '../../../sys/netlink/address-codec.ts'
+import { writeAddress, writeDummy, writeLinkName } from '../../../sys/netlink/dummy-link.ts'
+import { decodeAddress, decodeLink, listAddresses } from '../../../sys/netlink/interface-addresses.ts'
+import { AttributeReader, hostU32, type MessageReader, NLM_F_CREATE, NLM_F_EXCL } from '../../../sys/netlink/message.ts'
+import { errnoOf } from '../../../sys/netlink/netlink-errors.ts'
 import {
   RTM_DELADDR,
   RTM_DELLINK,
@@ -13,13 +17,7 @@ import {
   RTNLGRP_IPV4_IFADDR,
   RTNLGRP_IPV6_IFADDR,
   RTNLGRP_LINK,
-  writeAddress,
-  writeDummy,
-  writeLinkName,
-} from '../../../sys/netlink/dummy-link.ts'
-import { decodeAddress, decodeLink, listAddresses } from '../../../sys/netlink/interface-addresses.ts'
-import { AttributeReader, hostU32, type MessageReader, NLM_F_CREATE, NLM_F_EXCL } from '../../../sys/netlink/message.ts'
-import { errnoOf } from '../../../sys/netlink/netlink-errors.ts'
+} from '../../../sys/netlink/rtnetlink.ts'
 import { NetlinkSocket, type Wait } from '../../../sys/netlink/socket.ts'
 import { type Subscription, subscribe } from '../../../sys/netlink/subscribe.ts'
 import type { RefusedEntry } from '../../backend.ts'

@@ -4,13 +4,13 @@
 // wait for, so its destinations never get here.
 
 import type { Clock } from '../../../lib/time.ts'
-import { command, type Destination, type ServiceKey } from '../../../sys/netlink/ipvs.ts'
+import { type Destination, ipvsCommand, type VirtualServerKey } from '../../../sys/netlink/ipvs.ts'
 import type { Wait } from '../../../sys/netlink/socket.ts'
 import { destinationKey, serverKey } from '../entries.ts'
 import type { IpvsNetlink } from './ipvs-netlink.ts'
 
 interface DrainingServer {
-  readonly server: ServiceKey
+  readonly server: VirtualServerKey
   /** By destination key: the monotonic time at which the drain began. */
   readonly since: Map<string, { readonly destination: Destination; readonly ms: number }>
 }
@@ -40,7 +40,7 @@ export class DrainingDestinations {
   }
 
   /** `beganMs`: for a drain that was already known; now if absent. */
-  add(server: ServiceKey, destination: Destination, beganMs?: number): void {
+  add(server: VirtualServerKey, destination: Destination, beganMs?: number): void {
     const key = serverKey(server)
     const draining: DrainingServer = this.#servers.get(key) ?? { server, since: new Map() }
     const ms = beganMs ?? this.#options.clock.monotonic()
@@ -88,7 +88,7 @@ export class DrainingDestinations {
       since.delete(name)
       if (inKernel === undefined) continue
       deleted++
-      requests.destination(command.deleteDestination, name, server, destination)
+      requests.destination(ipvsCommand.deleteDestination, name, server, destination)
     }
     // The kernel refuses to delete what is gone already, which is fine.
     await requests.send()

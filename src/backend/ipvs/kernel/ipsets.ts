@@ -8,7 +8,7 @@ import {
   ipsetCommand,
   ipsetErrors,
   ipsetMessage,
-  type SetSeen,
+  type ListedSet,
   type SetSpec,
   writeCreate,
   writeList,
@@ -27,7 +27,7 @@ import { NetlinkBatch } from './netlink-batch.ts'
 const purpose = 'ipset'
 
 interface SetVisitor {
-  readonly onSet?: (set: SetSeen) => void
+  readonly onSet?: (set: ListedSet) => void
   readonly onMember?: (member: string) => void
 }
 
@@ -119,8 +119,8 @@ export class Ipsets {
     this.#sizes.set(set, (this.#sizes.get(set) ?? 0) + growth)
   }
 
-  async #readHeaders(wait: Wait): Promise<readonly SetSeen[]> {
-    const found: SetSeen[] = []
+  async #readHeaders(wait: Wait): Promise<readonly ListedSet[]> {
+    const found: ListedSet[] = []
     await this.#dump(undefined, wait, { onSet: (set) => found.push(set) })
     return found.filter(({ name }) => this.#names.has(name))
   }

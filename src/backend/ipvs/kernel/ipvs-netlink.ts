@@ -4,20 +4,20 @@ import { ProxyError } from '../../../lib/errors.ts'
 import { AddressCache } from '../../../sys/netlink/address-codec.ts'
 import { findFamily } from '../../../sys/netlink/generic-netlink.ts'
 import {
-  command,
   type Destination,
-  type DestinationSeen,
   decodeDestination,
-  decodeService,
+  decodeServer,
+  type IpvsTimeouts,
+  ipvsCommand,
   ipvsFamilyName,
-  type Service,
-  type ServiceKey,
-  type ServiceSeen,
-  type Timeouts,
-  writeAll,
+  type ListedDestination,
+  type ListedServer,
+  type VirtualServer,
+  type VirtualServerKey,
+  writeAllServers,
   writeDestination,
-  writeService,
-  writeServiceKey,
+  writeServer,
+  writeServerKey,
   writeTimeouts,
 } from '../../../sys/netlink/ipvs.ts'
 import { AttributeReader } from '../../../sys/netlink/message.ts'
@@ -30,9 +30,9 @@ const purpose = 'ipvs'
 
 /** Requests that are sent together. `subject` comes back with each request that the kernel refuses. */
 export interface IpvsRequests<T> {
-  service(what: number, subject: T, service: Service): void
-  serviceKey(what: number, subject: T, key: ServiceKey): void
-  destination(what: number, subject: T, key: ServiceKey, destination: Destination): void
+  service(what: number, subject: T, service: VirtualServer): void
+  serviceKey(what: number, subject: T, key: VirtualServerKey): void
+  destination(what: number, subject: T, key: VirtualServerKey, destination: Destination): void
   send(): Promise<readonly RefusedRequest<T>[]>
 }
 
@@ -64,14 +64,14 @@ export class IpvsNetlink {
   }
 
   /** All virtual servers except those of firewall marks. */
-  async services(wait: Wait): Promise<readonly ServiceSeen[]> {
-    const found: ServiceSeen[] = []
+  async services(wait: Wait): Promise<readonly ListedServer[]> {
+    const found: ListedServer[] = []
     const op = 'list virtual servers'
-    const body = (writer: MessageWriter) => writeAll(writer, command.getService)
+    const body = (writer: MessageWriter) => writeAllServers(writer, ipvsCommand.getService)
     await this.#socket.dump(
       { op, type: this.#type, body },
       (message) => {
-        const service = decodeService(message, this.#reader, this.#cache)
+        const service = decodeServer(message, this.#reader, this.#cache)
         this.#assertValid(op)
         if (service !== undefined) found.push(service)
       },
@@ -81,15 +81,15 @@ export class IpvsNetlink {
   }
 
   /** Undefined if the server does not exist. */
-  async service(key: ServiceKey, wait: Wait): Promise<ServiceSeen | undefined> {
+  async service(key: VirtualServerKey, wait: Wait): Promise<ListedServer | undefined> {
     const op = 'read a virtual server'
-    const body = (writer: MessageWriter) => writeServiceKey(writer, command.getService, key)
-    let found: ServiceSeen | undefined
+    const body = (writer: MessageWriter) => writeServerKey(writer, ipvsCommand.getService, key)
+    let found: ListedServer | undefined
     try {
       await this.#socket.request(
         { op, type: this.#type, body },
         (message) => {
-          found = decodeService(message, this.#reader, this.#cache)
+          found = decodeServer(message, this.#reader, this.#cache)
           this.#assertValid(op)
         },
         wait,
@@ -101,10 +101,10 @@ export class IpvsNetlink {
   }
 
   /** Empty if the server does not exist. */
-  async destinations(key: ServiceKey, wait: Wait): Promise<readonly DestinationSeen[]> {
-    const found: DestinationSeen[] = []
+  async destinations(key: VirtualServerKey, wait: Wait): Promise<readonly ListedDestination[]> {
+    const found: ListedDestination[] = []
     const op = 'list destinations'
-    const body = (writer: MessageWriter) => writeServiceKey(writer, command.getDestination, key)
+    const body = (writer: MessageWriter) => writeServerKey(writer, ipvsCommand.getDestination, key)
     await this.#socket.dump(
       { op, type: this.#type, body },
       (message) => {
@@ -125,14 +125,14 @@ export class IpvsNetlink {
       batch.add(type, 0, subject, body)
     }
     return {
-      service: (what, subject, service) => add(subject, (writer) => writeService(writer, what, service)),
-      serviceKey: (what, subject, key) => add(subject, (writer) => writeServiceKey(writer, what, key)),
+      service: (what, subject, service) => add(subject, (writer) => writeServer(writer, what, service)),
+      serviceKey: (what, subject, key) => add(subject, (writer) => writeServerKey(writer, what, key)),
       destination: (what, subject, key, one) => add(subject, (writer) => writeDestination(writer, what, key, one)),
       send: () => batch.send(),
     }
   }
 
-  async setTimeouts(timeouts: Timeouts, wait: Wait = {}): Promise<void> {
+  async setTimeouts(timeouts: IpvsTimeouts, wait: Wait = {}): Promise<void> {
     const body = (writer: MessageWriter) => writeTimeouts(writer, timeouts)
     await this.#socket.request({ op: 'set timeouts', type: this.#type, body }, undefined, wait)
   }

@@ -1,7 +1,7 @@
 // Finds the virtual servers that we, an earlier process or kube-proxy left on the node, for cleanup.ts and retire.ts.
 
 import type { Family } from '../../../lib/ip.ts'
-import type { ServiceSeen } from '../../../sys/netlink/ipvs.ts'
+import type { ListedServer } from '../../../sys/netlink/ipvs.ts'
 import { decideOwnership } from '../ownership.ts'
 import { DeviceAddresses } from './device-addresses.ts'
 import { Ipsets } from './ipsets.ts'
@@ -9,7 +9,7 @@ import { IpvsNetlink } from './ipvs-netlink.ts'
 
 export interface OwnServers {
   readonly kernel: IpvsNetlink
-  readonly servers: readonly ServiceSeen[]
+  readonly servers: readonly ListedServer[]
   readonly addresses: DeviceAddresses
 }
 

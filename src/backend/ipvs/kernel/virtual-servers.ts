@@ -10,7 +10,7 @@ import { ProxyError } from '../../../lib/errors.ts'
 import type { Family } from '../../../lib/ip.ts'
 import type { Clock } from '../../../lib/time.ts'
 import { EEXIST, ENOENT } from '../../../sys/errno.ts'
-import { command, type Destination, type Service } from '../../../sys/netlink/ipvs.ts'
+import { type Destination, ipvsCommand, type VirtualServer } from '../../../sys/netlink/ipvs.ts'
 import type { Wait } from '../../../sys/netlink/socket.ts'
 import type { RefusedEntry } from '../../backend.ts'
 import { isServerUnchanged } from '../drift.ts'
@@ -22,7 +22,7 @@ const ESRCH = 3
 
 /** A server as the kernel holds it. */
 export interface KnownServer {
-  readonly server: Service
+  readonly server: VirtualServer
   /** By destination key, without those that drain. */
   readonly destinations: Map<string, Destination>
 }
@@ -126,7 +126,7 @@ export class VirtualServers {
   }
 
   /** `began`: when the drains that were known before began. */
-  async #readServer(server: Service, began: ReadonlyMap<string, number> | undefined, wait: Wait): Promise<void> {
+  async #readServer(server: VirtualServer, began: ReadonlyMap<string, number> | undefined, wait: Wait): Promise<void> {
     const known: KnownServer = { server, destinations: new Map() }
     for (const { ip, port, weight } of await this.#options.kernel.destinations(server, wait)) {
       const destination = { ip, port, weight }
@@ -179,7 +179,7 @@ export class VirtualServers {
     }
     const { server } = entry
     if (known === undefined || !hasSameSettings(known.server, server)) {
-      const what = known === undefined ? command.newService : command.setService
+      const what = known === undefined ? ipvsCommand.newService : ipvsCommand.setService
       requests.service(what, { key, what }, server)
     }
     const destinations = known?.destinations ?? new Map<string, Destination>()
@@ -191,7 +191,7 @@ export class VirtualServers {
   #deleteServer(key: string, { server }: KnownServer, requests: IpvsRequests<RequestSubject>): void {
     this.#known.delete(key)
     this.#draining.forgetServer(key)
-    requests.serviceKey(command.deleteService, { key, what: command.deleteService }, server)
+    requests.serviceKey(ipvsCommand.deleteService, { key, what: ipvsCommand.deleteService }, server)
   }
 
   #addDestinations(
@@ -204,7 +204,7 @@ export class VirtualServers {
       const name = destinationKey(destination)
       if (destinations.get(name)?.weight === destination.weight) continue
       const isPresent = this.#draining.cancel(key, name) || destinations.has(name)
-      const what = isPresent ? command.setDestination : command.newDestination
+      const what = isPresent ? ipvsCommand.setDestination : ipvsCommand.newDestination
       destinations.set(name, destination)
       requests.destination(what, { key, what }, server, destination)
     }
@@ -221,8 +221,8 @@ export class VirtualServers {
       if (kept.has(name)) continue
       destinations.delete(name)
       const drained = { ...destination, weight: 0 }
-      const what = server.protocol === 'udp' ? command.deleteDestination : command.setDestination
-      if (what === command.setDestination) this.#draining.add(server, drained)
+      const what = server.protocol === 'udp' ? ipvsCommand.deleteDestination : ipvsCommand.setDestination
+      if (what === ipvsCommand.setDestination) this.#draining.add(server, drained)
       requests.destination(what, { key, what }, server, drained)
     }
   }
@@ -232,8 +232,8 @@ type RefusalKind = 'gone-already' | 'no-scheduler' | 'stale' | 'refused'
 
 function classifyRefusal(what: number, errno: number): RefusalKind {
   const isGone = errno === ENOENT || errno === ESRCH
-  if (isGone && (what === command.deleteDestination || what === command.deleteService)) return 'gone-already'
-  if (errno === ENOENT && (what === command.newService || what === command.setService)) return 'no-scheduler'
+  if (isGone && (what === ipvsCommand.deleteDestination || what === ipvsCommand.deleteService)) return 'gone-already'
+  if (errno === ENOENT && (what === ipvsCommand.newService || what === ipvsCommand.setService)) return 'no-scheduler'
   return isGone || errno === EEXIST ? 'stale' : 'refused'
 }
 

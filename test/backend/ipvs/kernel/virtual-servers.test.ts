@@ -5,26 +5,39 @@ import { type ServerEntry, serverDigest, serverKey } from '../../../../src/backe
 import type { IpvsRequests } from '../../../../src/backend/ipvs/kernel/ipvs-netlink.ts'
 import { VirtualServers } from '../../../../src/backend/ipvs/kernel/virtual-servers.ts'
 import { ProxyError } from '../../../../src/lib/errors.ts'
-import { command, type DestinationSeen, type Service, type ServiceKey } from '../../../../src/sys/netlink/ipvs.ts'
+import {
+  ipvsCommand,
+  type ListedDestination,
+  type VirtualServer,
+  type VirtualServerKey,
+} from '../../../../src/sys/netlink/ipvs.ts'
 import { FakeClock } from '../../../support/fake-clock.ts'
 
-const names: ReadonlyMap<number, string> = new Map(Object.entries(command).map(([name, number]) => [number, name]))
-const web: Service = { family: 4, protocol: 'tcp', ip: '172.30.0.41', port: 80, scheduler: 'rr', flags: 0, timeout: 0 }
+const names: ReadonlyMap<number, string> = new Map(Object.entries(ipvsCommand).map(([name, number]) => [number, name]))
+const web: VirtualServer = {
+  family: 4,
+  protocol: 'tcp',
+  ip: '172.30.0.41',
+  port: 80,
+  scheduler: 'rr',
+  flags: 0,
+  timeout: 0,
+}
 const key = serverKey(web)
 const statistics = { connections: 0, packetsIn: 0, packetsOut: 0, bytesIn: 0, bytesOut: 0 }
 
 /** Imitates IPVS: servers, destinations with connections, and its errors. */
 class FakeKernel {
-  readonly table = new Map<string, { service: Service; destinations: Map<string, DestinationSeen> }>()
+  readonly table = new Map<string, { service: VirtualServer; destinations: Map<string, ListedDestination> }>()
   log: string[] = []
   missing = new Set<string>()
 
   services = async () => [...this.table.values()].map(({ service }) => ({ ...service, statistics }))
-  service = async (asked: ServiceKey) => {
+  service = async (asked: VirtualServerKey) => {
     const found = this.table.get(serverKey(asked))
     return found && { ...found.service, statistics }
   }
-  destinations = async (asked: ServiceKey) => [...(this.table.get(serverKey(asked))?.destinations.values() ?? [])]
+  destinations = async (asked: VirtualServerKey) => [...(this.table.get(serverKey(asked))?.destinations.values() ?? [])]
 
   requests<T>(): IpvsRequests<T> {
     const refused: { subject: T; errno: number; error: ProxyError }[] = []
@@ -36,8 +49,8 @@ class FakeKernel {
         this.log.push(`${names.get(what)} ${service.scheduler}`)
         const known = this.table.get(serverKey(service))
         if (this.missing.has(service.scheduler)) return answer(subject, 2)
-        if (what === command.newService && known) return answer(subject, 17)
-        if (what === command.setService && !known) return answer(subject, 3)
+        if (what === ipvsCommand.newService && known) return answer(subject, 17)
+        if (what === ipvsCommand.setService && !known) return answer(subject, 3)
         this.table.set(serverKey(service), { service, destinations: known?.destinations ?? new Map() })
       },
       serviceKey: (what, subject, asked) => {
@@ -49,8 +62,8 @@ class FakeKernel {
         const list = this.table.get(serverKey(asked))?.destinations
         if (list === undefined) return answer(subject, 3)
         const had = list.get(one.ip)
-        if ((what === command.newDestination) === (had !== undefined)) return answer(subject, had ? 17 : 2)
-        if (what === command.deleteDestination) list.delete(one.ip)
+        if ((what === ipvsCommand.newDestination) === (had !== undefined)) return answer(subject, had ? 17 : 2)
+        if (what === ipvsCommand.deleteDestination) list.delete(one.ip)
         else list.set(one.ip, { method: 0, active: had?.active ?? 0, inactive: had?.inactive ?? 0, ...one })
       },
       send: async () => refused,
@@ -58,7 +71,7 @@ class FakeKernel {
   }
 
   connect(ip: string, active: number): void {
-    const one = this.table.get(key)?.destinations.get(ip) as DestinationSeen
+    const one = this.table.get(key)?.destinations.get(ip) as ListedDestination
     this.table.get(key)?.destinations.set(ip, { ...one, active })
   }
 }
@@ -72,7 +85,7 @@ beforeEach(() => {
   servers = new VirtualServers({ kernel, family: 4, clock, drainLimitMs: 10_000 })
 })
 
-const entry = (server: Service, ...ips: string[]): ServerEntry => {
+const entry = (server: VirtualServer, ...ips: string[]): ServerEntry => {
   const destinations = ips.map((ip) => ({ ip, port: 8080, weight: 1 }))
   return {
     id: `server ${key}`,
@@ -109,7 +122,7 @@ describe('reconcile', () => {
   })
 
   it('deletes UDP destinations at once', async () => {
-    const dns: Service = { ...web, protocol: 'udp' }
+    const dns: VirtualServer = { ...web, protocol: 'udp' }
     const udpKey = serverKey(dns)
     const wanted = (...ips: string[]) => [{ key: udpKey, id: 'x', entry: { ...entry(dns, ...ips), server: dns } }]
     await servers.reconcile(wanted('10.0.0.1', '10.0.0.2'), {})
@@ -181,8 +194,8 @@ describe('isUnchanged', () => {
   it('notices other weights, other destinations and a missing server', async () => {
     await want(entry(web, '10.0.0.1'))
     expect(await servers.isUnchanged(key, {})).toBe(true)
-    const list = kernel.table.get(key)?.destinations as Map<string, DestinationSeen>
-    const one = list.get('10.0.0.1') as DestinationSeen
+    const list = kernel.table.get(key)?.destinations as Map<string, ListedDestination>
+    const one = list.get('10.0.0.1') as ListedDestination
     list.set('10.0.0.1', { ...one, weight: 9 })
     expect(await servers.isUnchanged(key, {})).toBe(false)
     list.set('10.0.0.1', one)
