@@ -1,5 +1,5 @@
 // The four tiers of tests: `unit` needs only Node; `kernel` needs root and network namespaces; `ipvs` also needs a kernel with IPVS
-// (test/vm/tier.ts starts one in a VM); `e2e` needs a real API server. See test/README.md.
+// (test/vm/run-tier.ts starts one in a VM); `e2e` needs a real API server. See test/README.md.
 
 import { defineConfig } from 'vitest/config'
 import './test/support/tolerant-source-maps.ts'

@@ -6,7 +6,7 @@
 // The CPU time of the relay is shown as well: it says more than speed where others use the machine.
 //
 // `idle` as an argument: the idle connections alone. Where the limit of open files is too low for all of them and cannot be raised,
-// `npx tsx test/vm/tier.ts bench/userspace.ts idle` has them in a VM.
+// `npx tsx test/vm/run-tier.ts bench/userspace.ts idle` has them in a VM.
 
 import { type ChildProcess, execFileSync, fork, spawn } from 'node:child_process'
 import { once } from 'node:events'

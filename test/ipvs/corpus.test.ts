@@ -1,4 +1,4 @@
-// Every scenario of the corpus through IPVS, with real packets.
+// Plays every scenario of the corpus through IPVS with real packets.
 
 import { afterAll } from 'vitest'
 import { runCorpus } from '../lab/corpus.ts'

@@ -1,4 +1,4 @@
-// What the kernel holds for services, in the words of the usual tools: ipvsadm, ipset and ip.
+// Lists what the kernel holds for services, as ipvsadm, ipset and ip print it.
 
 import type { Start } from '../lab/driver.ts'
 import type { Namespace } from '../lab/namespace.ts'
@@ -9,11 +9,11 @@ export async function ask(node: Namespace, program: string, ...args: string[]): 
   return stdout
 }
 
-/** Virtual servers and destinations, members of sets, service addresses. */
+/** Lists virtual servers and destinations, members of sets, and service addresses. */
 export async function holdings({ node }: Pick<Start, 'node'>): Promise<readonly string[]> {
   const servers = await ask(node, 'ipvsadm', '-Sn')
   const sets = await ask(node, 'ipset', 'save')
-  // It fails if there is no such device.
+  // The command fails if the device does not exist.
   const { stdout: addresses } = await node.exec('ip', ['-br', 'addr', 'show', 'kube-ipvs0'])
   return `${servers}\n${sets}\n${addresses}`.split('\n').flatMap((line) => {
     if (line.startsWith('-')) return [line]

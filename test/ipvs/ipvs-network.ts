@@ -1,4 +1,4 @@
-// A small network for what the corpus does not ask: one client, one node with the proxy, and pods that keep talking.
+// A small network for what the corpus does not cover: one client, one node with the proxy, and pods that keep connections open.
 
 import { createSocket } from 'node:dgram'
 import { once } from 'node:events'
@@ -11,8 +11,8 @@ import type { Manifest, NodeSettings } from '../scenarios/format.ts'
 import type { Json } from '../scenarios/twins.ts'
 import { holdings } from './ipvs-holdings.ts'
 
-/** For programs that a test starts beside the proxy. */
-export const interpreted = vmNodeArgs
+/** Options of Node for programs that a test starts beside the proxy. */
+export const nodeOptions = vmNodeArgs
 
 const clientIp = '203.0.113.2'
 const nodeIp = '192.168.0.2'
@@ -38,7 +38,7 @@ export class IpvsNetwork {
   readonly #pods: Namespace
   readonly #servers = new Map<string, { server: Server; sockets: Set<Socket> }>()
   readonly #datagrams: ReturnType<typeof createSocket>[] = []
-  /** Connections that each pod has got so far. */
+  /** The number of connections that each pod has accepted so far. */
   readonly accepted = new Map<string, number>()
   driver = new EngineDriver({ holdings, keepBase: true })
   #serial = 0
@@ -83,14 +83,14 @@ export class IpvsNetwork {
     await this.driver.settle()
   }
 
-  /** A new proxy process after the old one was killed. */
+  /** Kills the proxy process and starts another. */
   async restart(...objects: Json[]): Promise<void> {
     this.driver.close()
     this.driver = new EngineDriver({ holdings, keepBase: true })
     await this.start(...objects)
   }
 
-  /** Objects in the shorthand of the scenarios; returns when the kernel has them. */
+  /** Applies objects in the shorthand of the scenarios; resolves when the kernel has them. */
   async put(...objects: Json[]): Promise<void> {
     await this.driver.apply({ drop: [], put: this.manifests(objects) })
     await this.driver.settle()
@@ -105,7 +105,7 @@ export class IpvsNetwork {
     })
   }
 
-  /** Servers that answer every line with their address, until the client hangs up. */
+  /** Starts servers that answer every line with their address until the client closes the connection. */
   async serve(...ips: string[]): Promise<void> {
     for (const ip of ips) {
       const sockets = new Set<Socket>()
@@ -122,7 +122,7 @@ export class IpvsNetwork {
     }
   }
 
-  /** Pods that answer every datagram with their address. */
+  /** Starts pods that answer every datagram with their address. */
   serveUdp(...ips: string[]): void {
     for (const ip of ips) {
       const socket = createSocket('udp4')
@@ -132,7 +132,7 @@ export class IpvsNetwork {
     }
   }
 
-  /** A client that always sends from one port: `ask` resolves with who answers, or with nothing after a second. */
+  /** A client that always sends from one port: `ask` resolves with the address that answers, or with '' after a second. */
   datagrams(sourcePort: number, to = vip): { ask(): Promise<string> } {
     const socket = createSocket('udp4')
     socket.bind({ fd: this.#client.openSocket('udp', clientIp, sourcePort) })
@@ -147,7 +147,7 @@ export class IpvsNetwork {
     }
   }
 
-  /** A pod that ends: hangs up and refuses. */
+  /** Stops a pod: closes its connections and refuses new ones. */
   unserve(...ips: string[]): void {
     for (const ip of ips) {
       const { server, sockets } = this.#servers.get(ip) ?? {}
@@ -157,21 +157,21 @@ export class IpvsNetwork {
     }
   }
 
-  /** Connects to the service and asks who answers. Rejects if that fails. */
+  /** Connects to the service and asks which server answers. Rejects if that fails. */
   async connect(options: { to?: string; port?: number; sourcePort?: number } = {}): Promise<HeldConnection> {
     const { to = vip, port = 80, sourcePort = this.#nextPort() } = options
     const socket = new Socket({ fd: this.#client.openSocket('tcp', clientIp, sourcePort) })
     socket.on('error', () => undefined)
-    const talk = new HeldConnection(socket, sourcePort)
+    const connection = new HeldConnection(socket, sourcePort)
     socket.connect({ host: to, port })
-    await talk.ask()
-    return talk
+    await connection.ask()
+    return connection
   }
 
   async once(to = vip): Promise<string> {
-    const talk = await this.connect({ to })
-    talk.close()
-    return talk.server
+    const connection = await this.connect({ to })
+    connection.close()
+    return connection.server
   }
 
   tool(program: string, ...args: string[]): Promise<string> {
@@ -214,7 +214,7 @@ export class IpvsNetwork {
 
 let networks = 0
 
-/** One connection, and who is at its other end. */
+/** One connection, and the server at its other end. */
 export class HeldConnection {
   server = ''
   readonly sourcePort: number
@@ -225,7 +225,7 @@ export class HeldConnection {
     this.sourcePort = sourcePort
   }
 
-  /** Asks once more; always the same server answers, or nobody. */
+  /** Asks again. The same server answers, or none does. */
   async ask(): Promise<string> {
     const over = new AbortController()
     const { signal } = over
@@ -253,17 +253,17 @@ export class HeldConnection {
   }
 }
 
-/** Asks all of them now and then, until told to stop; every answer but that of the same server is a failure. */
-export function keepAsking(talks: readonly Pick<HeldConnection, 'server' | 'ask'>[]): {
+/** Asks all of them every 50 ms until `failures` is called. An answer of another server, or none, is a failure. */
+export function keepAsking(connections: readonly Pick<HeldConnection, 'server' | 'ask'>[]): {
   failures(): Promise<readonly string[]>
 } {
   const failures: string[] = []
   let over = false
   const asked = Promise.all(
-    talks.map(async (talk) => {
+    connections.map(async (connection) => {
       while (!over && failures.length < 10) {
-        const expected = talk.server
-        const who = await talk.ask().catch((error: Error) => error.message)
+        const expected = connection.server
+        const who = await connection.ask().catch((error: Error) => error.message)
         if (who !== expected) failures.push(`${who} instead of ${expected}`)
         await new Promise((resolve) => setTimeout(resolve, 50))
       }

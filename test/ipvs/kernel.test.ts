@@ -1,4 +1,4 @@
-// The messages against the kernel itself: what is written is what ipvsadm and ipset print, and what is read back.
+// Sends netlink messages to the kernel itself, and compares them with what ipvsadm and ipset print and with what is read back.
 
 import { release } from 'node:os'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
@@ -40,7 +40,7 @@ async function send(write: (requests: ReturnType<typeof kernel.requests<string>>
 }
 
 describe('IPVS', () => {
-  it('holds the servers and destinations that we write, and shows them to ipvsadm', async () => {
+  it('has the servers and destinations that we write, and ipvsadm prints them', async () => {
     const refused = await send((requests) => {
       for (const server of servers) {
         requests.service(ipvsCommand.newService, server.ip, server)
@@ -76,7 +76,7 @@ describe('IPVS', () => {
     }
   })
 
-  it('changes and deletes them, and says what is wrong', async () => {
+  it('changes and deletes them, and reports errors', async () => {
     const [web] = servers as [VirtualServer]
     const destination = { ip: '10.180.0.1', port: 8080, weight: 0 }
     expect(await send((one) => one.destination(ipvsCommand.setDestination, '', web, destination))).toEqual([])
@@ -104,7 +104,7 @@ describe('IPVS', () => {
     },
   )
 
-  it('is prepared by its settings, and says which module a scheduler needs', async () => {
+  it('is prepared with its settings, and the error names the module of a missing scheduler', async () => {
     const settings = {
       syncPeriodMs: 30_000,
       ipvs: {
@@ -120,7 +120,7 @@ describe('IPVS', () => {
     await ipvs(settings).prepare(view, silentLogger)
     const value = (name: string) => Number(readSysctl(name))
     expect(space.exec('ipvsadm', ['-l', '--timeout'])).toContain('902 120 302')
-    // Before 5.9 the kernel would make a client that uses its port again wait for a second.
+    // Before 5.9 the kernel would delay a client that uses its port again by a second.
     const [major = 0, minor = 0] = release().split('.').map(Number)
     expect(value('net/ipv4/vs/conn_reuse_mode')).toBe(major > 5 || (major === 5 && minor >= 9) ? 1 : 0)
     for (const name of ['conntrack', 'expire_nodest_conn', 'expire_quiescent_template']) {
@@ -140,7 +140,7 @@ describe('IPVS', () => {
   })
 })
 
-/** As kube-proxy creates them: tools look for these names and types. */
+/** The sets as kube-proxy creates them: other tools look for these names and types. */
 function kubeSets(family: 4 | 6): string[] {
   const hash = (name: string, type: string) =>
     `${name} hash:${type} family ${family === 4 ? 'inet' : 'inet6'} hashsize 1024 maxelem 65536`
@@ -186,7 +186,7 @@ describe('ipset', () => {
       .replace('10.0.0.9/32', 'fd00::9/128')
       .replaceAll(/10\.0\.0\.(\d)/g, 'fd00::$1')
 
-  it.each([4, 6] as const)('holds every set of family %s with its members, as ipset prints them', async (family) => {
+  it.each([4, 6] as const)('has every set of family %s with its members, as ipset prints them', async (family) => {
     const sets = new Ipsets(family)
     try {
       expect(await sets.create(listSets(family), {})).toEqual([])
@@ -221,7 +221,7 @@ describe('ipset', () => {
 })
 
 describe('kube-ipvs0', () => {
-  it('gets addresses of both families, once each, and loses them', async () => {
+  it('gets addresses of both families once each, and loses them again', async () => {
     for (const [family, ip] of [
       [4, '172.30.0.41'],
       [6, 'fd00:172:30::41'],

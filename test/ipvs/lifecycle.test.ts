@@ -1,4 +1,4 @@
-// What a node goes through: endpoints that come and go under load, other people's hands, crashes, bad objects, a predecessor.
+// What happens on a node: endpoints come and go under load, someone else changes the kernel's state, the proxy crashes.
 
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { inVm as emulated, full } from '../lab/vm.ts'
@@ -6,7 +6,7 @@ import { until } from '../support/until.ts'
 import { holdings } from './ipvs-holdings.ts'
 import { IpvsNetwork, vip } from './ipvs-network.ts'
 
-/** How many, and whether they run here: half an hour at full strength in an emulated CPU. */
+/** The number of repetitions, and whether that variant runs here: the full one takes half an hour in an emulated CPU. */
 const strengths = (few: number, all: number) =>
   emulated
     ? ([
@@ -15,7 +15,7 @@ const strengths = (few: number, all: number) =>
       ] as const)
     : ([[all, true]] as const)
 const timeout = emulated && full ? 1_800_000 : 300_000
-/** Drift is repaired within two seconds; an emulated, busy machine is given more before it fails. */
+/** Drift is repaired within two seconds; an emulated, busy machine gets more time before the test fails. */
 const repairLimitMs = emulated ? 30_000 : 2000
 
 const service = { service: 'ns1/svc1', clusterIP: vip, ports: ['p80 80/tcp'] }
@@ -34,13 +34,13 @@ beforeAll(async () => {
 })
 afterAll(() => network?.close())
 
-describe('endpoints that go', () => {
-  it('keeps their connections, gives them no new ones, and removes them when the last has ended', async () => {
+describe('removed endpoints', () => {
+  it('keep their connections, get no new ones, and are deleted when the last connection has ended', async () => {
     await network.put(service, slice(1, 2))
-    const talks = await Promise.all(Array.from({ length: 8 }, () => network.connect()))
-    expect(new Set(talks.map((talk) => talk.server))).toEqual(new Set([pod(1), pod(2)]))
-    const kept = talks.filter((talk) => talk.server === pod(1))
-    // One that has ended, whose port the client uses again.
+    const connections = await Promise.all(Array.from({ length: 8 }, () => network.connect()))
+    expect(new Set(connections.map((connection) => connection.server))).toEqual(new Set([pod(1), pod(2)]))
+    const kept = connections.filter((connection) => connection.server === pod(1))
+    // The client uses the port of this ended connection again.
     const [reused] = kept.splice(0, 1)
     reused?.close()
     await network.put(slice(2))
@@ -48,33 +48,33 @@ describe('endpoints that go', () => {
       '10.180.0.1:80 0',
       '10.180.0.2:80 1',
     ])
-    for (const talk of kept) expect(await talk.ask()).toBe(pod(1))
+    for (const connection of kept) expect(await connection.ask()).toBe(pod(1))
     const fresh = await Promise.all(Array.from({ length: 20 }, () => network.once()))
     expect(new Set(fresh)).toEqual(new Set([pod(2)]))
     const again = await network.connect({ sourcePort: reused?.sourcePort as number })
     expect(again.server).toBe(pod(2))
-    for (const talk of [...talks, again]) talk.reset()
-    // IPVS forgets an ended connection after 10 s to 2 minutes, by the way it ended.
+    for (const connection of [...connections, again]) connection.reset()
+    // IPVS forgets an ended connection after 10 s to 2 minutes, depending on how it ended.
     await network.tool('conntrack', '-F')
     await until('the drained endpoint is removed', async () => (await network.destinations()).length === 1, {
       limitMs: 200_000,
     })
   })
 
-  it('takes an endpoint back that returns while it drains', async () => {
+  it('are used again when they return while they drain', async () => {
     await network.put(service, slice(1, 2))
-    const talks = await Promise.all(Array.from({ length: 4 }, () => network.connect()))
+    const connections = await Promise.all(Array.from({ length: 4 }, () => network.connect()))
     await network.put(slice(2))
     await network.put(slice(1, 2))
-    for (const talk of talks) expect([pod(1), pod(2)]).toContain(await talk.ask())
+    for (const connection of connections) expect([pod(1), pod(2)]).toContain(await connection.ask())
     const answers = await Promise.all(Array.from({ length: 8 }, () => network.once()))
     expect(new Set(answers)).toEqual(new Set([pod(1), pod(2)]))
-    for (const talk of talks) talk.reset()
+    for (const connection of connections) connection.reset()
   })
 
   for (const [shortConnections, here] of strengths(400, 10_000))
     it.skipIf(!here)(
-      `loses none of ${shortConnections} short connections while all endpoints are replaced`,
+      `lose none of ${shortConnections} short connections while all endpoints are replaced`,
       { timeout },
       async () => {
         await network.put(service, slice(1, 2, 3, 4))
@@ -93,7 +93,7 @@ describe('endpoints that go', () => {
             const gone = pod(now.shift() as number)
             now.push(n)
             await network.put(slice(...now))
-            // What was on its way when the sync ended may still arrive: before this one, which does not pass the service.
+            // A connection that was under way when the sync ended may still arrive, but before this one, which does not go through the service.
             await network.once(gone)
             const accepted = network.accepted.get(gone)
             await new Promise((resolve) => setTimeout(resolve, emulated ? 500 : 50))
@@ -108,8 +108,8 @@ describe('endpoints that go', () => {
     )
 })
 
-describe('schedulers', () => {
-  it('follows annotations at run time, and refuses only the service whose scheduler the kernel lacks', async () => {
+describe('a scheduler', () => {
+  it('follows the annotation at run time, and only the service whose scheduler the kernel lacks is refused', async () => {
     const with_ = (scheduler: string) => ({ ...service, annotations: { 'sluice/scheduler': scheduler } })
     await network.put(with_('wlc'), { ...slice(1, 2), annotations: { 'sluice/weight': '5' } })
     expect(await network.tool('ipvsadm', '-Ln')).toMatch(/TCP +172\.30\.0\.41:80 wlc/)
@@ -129,7 +129,7 @@ describe('schedulers', () => {
   })
 })
 
-describe('other people’s hands', () => {
+describe('changes by someone else', () => {
   const works = () =>
     network.once().then(
       () => true,
@@ -149,20 +149,20 @@ describe('other people’s hands', () => {
     ['a jump removed', ['iptables', '-t', 'nat', '-F', 'PREROUTING']],
   ])('%s is repaired', async (_, [program, ...args]) => {
     await network.put(service, slice(1, 2))
-    const before = await picture()
+    const before = await printState()
     const repaired = network.driver.repaired(repairLimitMs + 30_000)
     repaired.catch(() => undefined)
     await network.tool(program as string, ...args)
     const begun = performance.now()
-    // The proxy tells: looking for it all the time would slow it down where there is one CPU.
+    // The proxy reports the repair: polling for it would slow the proxy down where there is one CPU.
     await repaired
     const ms = Math.round(performance.now() - begun)
     console.log(`repaired after ${ms} ms: ${[program, ...args].join(' ')}`)
-    await until('as it was', async () => (await picture()) === before && (await works()), { limitMs: repairLimitMs })
+    await until('as it was', async () => (await printState()) === before && (await works()), { limitMs: repairLimitMs })
     expect(ms).toBeLessThan(repairLimitMs)
   })
 
-  it('leaves virtual servers of others alone', async () => {
+  it('do not include virtual servers of others, which stay', async () => {
     await network.tool('ipvsadm', '-A', '-t', '198.51.100.7:443', '-s', 'rr')
     await network.restart(service, slice(1))
     expect(await network.tool('ipvsadm', '-Ln')).toContain('198.51.100.7:443')
@@ -171,25 +171,25 @@ describe('other people’s hands', () => {
 
 describe('crashes', () => {
   for (const [kills, here] of strengths(4, 50))
-    it.skipIf(!here)(`finds its way after ${kills} kills at random moments`, { timeout }, async () => {
+    it.skipIf(!here)(`recovers after ${kills} kills at random moments`, { timeout }, async () => {
       await network.put(service, slice(1, 2))
-      const talks = await Promise.all([network.connect(), network.connect()])
+      const connections = await Promise.all([network.connect(), network.connect()])
       for (let i = 0; i < kills; i++) {
         await network.driver.apply({ drop: [], put: network.manifests([service, slice(1 + (i % 4), 2 + (i % 4))]) })
         await new Promise((resolve) => setTimeout(resolve, Math.random() * (emulated ? 400 : 40)))
         await network.restart(service, slice(1 + (i % 3), 2 + (i % 3)))
-        for (const talk of talks) expect(await talk.ask()).toBe(talk.server)
+        for (const connection of connections) expect(await connection.ask()).toBe(connection.server)
       }
       await network.put(service, slice(3, 4))
-      for (const talk of talks) talk.reset()
+      for (const connection of connections) connection.reset()
       const live = (await network.destinations()).filter((line) => line.split(' ')[1] === '1')
       expect(live.map((line) => line.split(' ')[0])).toEqual(['10.180.0.3:80', '10.180.0.4:80'])
       expect([pod(3), pod(4)]).toContain(await network.once())
     })
 })
 
-describe('the end', () => {
-  it('leaves nothing behind but what is others’', async () => {
+describe('cleanup', () => {
+  it('leaves nothing behind except what belongs to others', async () => {
     const { EngineDriver } = await import('../lab/engine-driver.ts')
     network.driver.close()
     network.driver = new EngineDriver({ holdings })
@@ -205,11 +205,11 @@ describe('the end', () => {
   })
 })
 
-/** Everything that matters of the node's state, without counters, and without what drains, which is on its way out. */
-async function picture(): Promise<string> {
+/** The state of the node without counters, and without draining destinations, which are about to be deleted. */
+async function printState(): Promise<string> {
   const programs = ['ipvsadm -Sn', 'ipset save', 'iptables-save', 'ip -br addr show kube-ipvs0']
-  const said = await network.tool('sh', '-c', programs.map((program) => `${program} 2>&1; echo ----`).join(';'))
-  const [servers = '', sets = '', rules = '', addresses = ''] = said.split('----\n')
+  const printed = await network.tool('sh', '-c', programs.map((program) => `${program} 2>&1; echo ----`).join(';'))
+  const [servers = '', sets = '', rules = '', addresses = ''] = printed.split('----\n')
   return [
     ...servers
       .replace(/^.* -w 0\n/gm, '')

@@ -1,4 +1,4 @@
-// The whole program in ipvs mode: what it tells about itself, and what happens to connections when the mode of a node is switched.
+// The whole program in ipvs mode: what it reports about itself, and what happens to connections when the mode of a node is switched.
 
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -24,7 +24,7 @@ const slice = {
 }
 const pods = ['10.180.0.1', '10.180.0.2']
 const exclude = '--ipvs-exclude-cidrs=198.51.100.0/24'
-/** As iptables mode would have left it. */
+/** A chain that iptables mode could have left. */
 const leftover = 'KUBE-SVC-ABCDEFGHIJKLMNOP'
 
 let network: IpvsNetwork
@@ -38,7 +38,7 @@ beforeAll(async () => {
   network.serveUdp(...pods)
   proxies = await Proxies.open(network, service, slice)
   await network.tool('iptables', '-t', 'nat', '-N', leftover)
-  // Somebody else's, although it has the number of a node port: only the excluded range tells.
+  // A server of someone else with the number of a node port: only the excluded range shows that it is not ours.
   await network.tool('ipvsadm', '-A', '-t', '198.51.100.9:30001', '-s', 'rr')
   proxy = proxies.ours('ipvs', exclude, '--ipvs-min-sync-period=0s')
   await serves()
@@ -49,11 +49,11 @@ afterAll(() => {
   rmSync(folder, { recursive: true, force: true })
 })
 
-/** A proxy that begins anew where nothing is. */
+/** Resolves when the proxy has bound the service address. */
 async function serves(): Promise<void> {
   const bound = async () => (await network.tool('ip', '-br', 'addr').catch(() => '')).includes(vip)
   await until('ipvs mode serves', bound, { limitMs: 120_000 }).catch((error) => {
-    throw new Error(`${error.message}; it said:\n${proxy.said()}`)
+    throw new Error(`${error.message}; its output:\n${proxy.output()}`)
   })
 }
 
@@ -68,15 +68,15 @@ const tables = () => network.tool('nft', 'list', 'tables')
 const metrics = () => network.tool('curl', '-s', '--max-time', '30', `http://127.0.0.1:${metricsPort}/metrics`)
 
 describe('a proxy in ipvs mode', () => {
-  it('tells the traffic of service ports on /metrics', async () => {
-    const talks = await both()
+  it('reports the traffic of service ports on /metrics', async () => {
+    const connections = await both()
     const labels = '{namespace="ns1",service="svc1",port="p80",ip_family="IPv4"'
     let text = ''
     const bytes = (direction: string) =>
       Number(
         text.match(new RegExp(`^sluice_service_bytes_total\\{.*"p80".*direction="${direction}"\\} (\\d+)$`, 'm'))?.[1],
       )
-    // Of the cluster IP and of the node port together. The kernel adds its processors' counts up every two seconds.
+    // The sum of the cluster IP and the node port. The kernel adds up the counters of its processors every two seconds.
     const counted = async () => {
       text = await metrics()
       const all = text.includes(`sluice_service_connections_total${labels}} 3\n`)
@@ -86,10 +86,10 @@ describe('a proxy in ipvs mode', () => {
       throw new Error(`${error.message}:\n${text.match(/^sluice_service_.*$/gm)?.join('\n')}`)
     })
     expect(text).toContain('service="svc1",port="dns"')
-    for (const talk of talks) talk.reset()
+    for (const connection of connections) connection.reset()
   })
 
-  it('answers status and explain, the kernel included', async () => {
+  it('answers status and explain, with what the kernel holds', async () => {
     const client = new AdminClient(socketPath(nodeName, process.env))
     expect((await client.summary()).families.map(({ lastSync }) => lastSync?.ok)).toContain(true)
     const [one] = await client.services('ns1/svc1', true)
@@ -110,7 +110,7 @@ describe('a proxy in ipvs mode', () => {
     await until('repaired', async () => (await ipvs()).includes('192.168.0.2:30001'), { limitMs: 60_000 })
   })
 
-  it.skipIf(!full)('plans a change, and has it tried by the kernel', async () => {
+  it.skipIf(!full)('plans a change, and lets the kernel try it', async () => {
     const file = join(folder, 'change.json')
     const [manifest] = network.manifests([{ ...service, annotations: { 'sluice/scheduler': 'sh' } }])
     writeFileSync(file, JSON.stringify(manifest))
@@ -128,7 +128,7 @@ describe('a proxy in ipvs mode', () => {
     expect(await ipvs()).not.toContain(' sh')
   })
 
-  it('takes annotations at run time, and keeps a service as it was whose scheduler the kernel lacks', async () => {
+  it('follows annotations at run time, and leaves a service unchanged whose scheduler the kernel lacks', async () => {
     proxies.put({ ...service, annotations: { 'sluice/scheduler': 'wlc' } })
     await until('wlc', async () => (await ipvs()).includes(`${vip}:80 wlc`), { limitMs: 60_000 })
     proxies.put({ ...slice, annotations: { 'sluice/weight': '7' } })
@@ -136,17 +136,21 @@ describe('a proxy in ipvs mode', () => {
       limitMs: 60_000,
     })
     proxies.put({ ...service, annotations: { 'sluice/scheduler': 'nosuch' } })
-    await until('told', async () => /no IPVS scheduler .{1,2}nosuch.{1,2} \(module ip_vs_nosuch\)/.test(proxy.said()), {
-      limitMs: 60_000,
-    })
+    await until(
+      'the missing scheduler is reported',
+      async () => /no IPVS scheduler .{1,2}nosuch.{1,2} \(module ip_vs_nosuch\)/.test(proxy.output()),
+      {
+        limitMs: 60_000,
+      },
+    )
     expect(await ipvs()).toContain(`${vip}:80 wlc`)
     proxies.put(service, slice)
     await until('rr', async () => (await ipvs()).includes(`${vip}:80 rr`), { limitMs: 60_000 })
   })
 })
 
-describe('objects that are wrong', () => {
-  it('cost themselves and nothing else', async () => {
+describe('invalid objects', () => {
+  it('are not programmed, and all other objects are', async () => {
     const [good] = network.manifests([service]) as readonly unknown[] as readonly { metadata: object; spec: object }[]
     const bad = (name: string, spec: object, annotations: object = {}) => ({
       ...good,
@@ -172,30 +176,30 @@ describe.skipIf(!full)('switching the mode of a node', () => {
   it('B23: ipvs to nftables: connections go on until they end, then nothing of ipvs is left', async () => {
     // B23: iptables leftovers stay in ipvs mode.
     expect(await chains()).toContain(leftover)
-    const talks = await both()
+    const connections = await both()
     const flow = network.datagrams(40_053)
     expect(pods).toContain(await flow.ask())
-    const asking = keepAsking(talks)
+    const asking = keepAsking(connections)
     await proxy.kill('SIGTERM')
     proxy = proxies.ours('nftables', exclude)
     const gone = async () => !/KUBE-(SVC|SERVICES|IPVS)/.test(await chains())
     await until('nftables mode serves, and rules of other modes are gone', gone, { limitMs: 120_000 }).catch(
       (error) => {
-        throw new Error(`${error.message}; it said:\n${proxy.said()}`)
+        throw new Error(`${error.message}; its output:\n${proxy.output()}`)
       },
     )
     expect(await tables()).toContain('table ip kube-proxy')
-    // IPVS has nothing but connections that were there: its counts do not grow by new ones, nor has it UDP any more.
+    // IPVS has only connections that were there before: its counters do not grow with new ones, and it has no UDP any more.
     const left = await ipvs()
     expect(left).not.toContain('UDP')
     expect(left.match(/-> .* Masq +0 /g)?.length).toBe(4)
-    const before = await network.destinations().then(countOf)
+    const before = await network.destinations().then(countConnections)
     for (let i = 0; i < 4; i++) expect(pods).toContain(await network.once())
-    expect(await network.destinations().then(countOf)).toBeLessThanOrEqual(before)
-    // A client that keeps its port is served by the new mode, too; one datagram may get lost.
+    expect(await network.destinations().then(countConnections)).toBeLessThanOrEqual(before)
+    // The new mode also serves a client that keeps its port; one datagram may be lost.
     await until('UDP goes on', async () => (await flow.ask()) !== '', { limitMs: 10_000 })
     expect(await asking.failures()).toEqual([])
-    for (const talk of talks) talk.reset()
+    for (const connection of connections) connection.reset()
     await until('the device is gone', async () => !(await network.tool('ip', '-br', 'link')).includes('kube-ipvs0'), {
       limitMs: 120_000,
     })
@@ -206,63 +210,65 @@ describe.skipIf(!full)('switching the mode of a node', () => {
     expect(pods).toContain(await network.once())
   })
 
-  it('B23: nftables to ipvs: connections go on, as conntrack has them; nothing of nftables is left', async () => {
-    const talks = await both()
+  it('B23: nftables to ipvs: connections go on because conntrack has them; nothing of nftables is left', async () => {
+    const connections = await both()
     const flow = network.datagrams(40_054)
     const who = await flow.ask()
     expect(pods).toContain(who)
-    // A datagram may get lost; that is how UDP is.
-    const asking = keepAsking([...talks, { server: who, ask: async () => (await flow.ask()) || who }])
+    // With UDP a datagram may be lost.
+    const asking = keepAsking([...connections, { server: who, ask: async () => (await flow.ask()) || who }])
     await proxy.kill('SIGTERM')
     proxy = proxies.ours('ipvs', exclude)
     await serves()
     await until('the table is gone', async () => !(await tables()).includes('table ip kube-proxy'), { limitMs: 60_000 })
     expect(pods).toContain(await network.once())
-    expect(await network.destinations().then(countOf)).toBeGreaterThan(0)
+    expect(await network.destinations().then(countConnections)).toBeGreaterThan(0)
     expect(await asking.failures()).toEqual([])
     await until('UDP goes on', async () => (await flow.ask()) === who, { limitMs: 10_000 })
-    for (const talk of talks) expect(pods).toContain(await talk.ask())
-    for (const talk of talks) talk.close()
+    for (const connection of connections) expect(pods).toContain(await connection.ask())
+    for (const connection of connections) connection.close()
   })
 
-  it('ipvs to iptables: connections go on, as what ipvs left stays; new ones are translated and never meet it', async () => {
-    const { talks, asking, flow } = await talking(40_055)
-    await change('iptables', async () => /-A KUBE-SERVICES -d 172\.30\.0\.41\/32 .*-j KUBE-SVC-/.test(await chains()))
+  it('ipvs to iptables: connections go on because what ipvs left stays; new ones are translated before IPVS sees them', async () => {
+    const { connections, asking, flow } = await startClients(40_055)
+    await switchMode('iptables', async () =>
+      /-A KUBE-SERVICES -d 172\.30\.0\.41\/32 .*-j KUBE-SVC-/.test(await chains()),
+    )
     expect(await chains()).not.toMatch(/-A KUBE-SERVICES .*--match-set/)
-    const before = await network.destinations().then(countOf)
+    const before = await network.destinations().then(countConnections)
     for (let i = 0; i < 4; i++) expect(pods).toContain(await network.once())
     const again = await network.connect({ to: '192.168.0.2', port: 30_001 })
-    expect(await network.destinations().then(countOf)).toBeLessThanOrEqual(before)
+    expect(await network.destinations().then(countConnections)).toBeLessThanOrEqual(before)
     await until('UDP goes on', async () => pods.includes(await flow.ask()), { limitMs: 10_000 })
     expect(await asking.failures()).toEqual([])
     expect(await ipvs()).toContain(`${vip}:80`)
-    for (const talk of [...talks, again]) talk.reset()
+    for (const connection of [...connections, again]) connection.reset()
   })
 
-  it('iptables to ipvs: connections go on, as conntrack has them; new ones go to IPVS', async () => {
-    const { talks, asking, flow } = await talking(40_056)
-    await change('ipvs', async () => /-A KUBE-SERVICES .*--match-set KUBE-CLUSTER-IP/.test(await chains()))
+  it('iptables to ipvs: connections go on because conntrack has them; new ones go to IPVS', async () => {
+    const { connections, asking, flow } = await startClients(40_056)
+    await switchMode('ipvs', async () => /-A KUBE-SERVICES .*--match-set KUBE-CLUSTER-IP/.test(await chains()))
     expect(await chains()).not.toMatch(/-A KUBE-SERVICES .*-j KUBE-SVC-/)
-    const before = await network.destinations().then(countOf)
+    const before = await network.destinations().then(countConnections)
     const fresh = await Promise.all([network.connect(), network.connect()])
-    expect(await network.destinations().then(countOf)).toBeGreaterThan(before)
+    expect(await network.destinations().then(countConnections)).toBeGreaterThan(before)
     await until('UDP goes on', async () => pods.includes(await flow.ask()), { limitMs: 10_000 })
     expect(await asking.failures()).toEqual([])
-    for (const talk of [...talks, ...fresh]) talk.close()
+    for (const connection of [...connections, ...fresh]) connection.close()
   })
 
   it('ipvs to userspace: connections go on until they end, then nothing of ipvs and iptables is left', async () => {
-    const { talks, asking, flow } = await talking(40_057)
-    await change('userspace', async () => !/KUBE-(SVC|SERVICES|IPVS)/.test(await chains()))
+    const { connections, asking, flow } = await startClients(40_057)
+    await switchMode('userspace', async () => !/KUBE-(SVC|SERVICES|IPVS)/.test(await chains()))
     expect(await chains()).toContain('KUBE-PORTALS-CONTAINER')
     const left = await ipvs()
     expect(left).not.toContain('UDP')
-    const before = await network.destinations().then(countOf)
+    const before = await network.destinations().then(countConnections)
     for (let i = 0; i < 4; i++) expect(pods).toContain(await network.once())
-    expect(await network.destinations().then(countOf)).toBeLessThanOrEqual(before)
+    expect(await network.destinations().then(countConnections)).toBeLessThanOrEqual(before)
     await until('UDP goes on', async () => pods.includes(await flow.ask()), { limitMs: 10_000 })
     expect(await asking.failures()).toEqual([])
-    for (const talk of talks) talk.reset()
+    for (const connection of connections) connection.reset()
     const device = async () => (await network.tool('ip', '-br', 'link')).includes('kube-ipvs0')
     await until('the device is gone', async () => !(await device()), { limitMs: 120_000 })
     expect((await ipvs()).match(/^(TCP|UDP) .*/gm)).toEqual(['TCP  198.51.100.9:30001 rr'])
@@ -270,25 +276,25 @@ describe.skipIf(!full)('switching the mode of a node', () => {
   })
 })
 
-/** Connections that are asked all the time, to both kinds of addresses, and a client of UDP that keeps its port. */
-async function talking(sourcePort: number) {
-  const talks = await both()
+/** Opens connections to both kinds of addresses and asks them all the time, and a UDP client that keeps its port. */
+async function startClients(sourcePort: number) {
+  const connections = await both()
   const flow = network.datagrams(sourcePort)
   expect(pods).toContain(await flow.ask())
-  return { talks, flow, asking: keepAsking(talks) }
+  return { connections, flow, asking: keepAsking(connections) }
 }
 
-/** Another mode in place of the present one, until it shows. */
-async function change(mode: string, shows: () => Promise<boolean>): Promise<void> {
+/** Starts another mode in place of the current one, and waits until it serves. */
+async function switchMode(mode: string, serves: () => Promise<boolean>): Promise<void> {
   await proxy.kill('SIGTERM')
   proxy = proxies.ours(mode, exclude)
-  await until(`${mode} mode serves`, shows, { limitMs: 120_000 }).catch((error) => {
-    throw new Error(`${error.message}; it said:\n${proxy.said()}`)
+  await until(`${mode} mode serves`, serves, { limitMs: 120_000 }).catch((error) => {
+    throw new Error(`${error.message}; its output:\n${proxy.output()}`)
   })
 }
 
-/** Connections of all destinations, active or not. */
-const countOf = (lines: readonly string[]): number =>
+/** The number of connections of all destinations, active or not. */
+const countConnections = (lines: readonly string[]): number =>
   lines.reduce((sum, line) => {
     const [, , active, inactive] = line.split(' ')
     return sum + Number(active) + Number(inactive)

@@ -1,4 +1,4 @@
-// The whole program, here so that it is bundled for the VM with the other programs of this tier.
+// Runs the whole program. It is in this folder so that it is bundled for the VM with the other programs of this tier.
 
 import { main } from '../../src/main.ts'
 

@@ -1,4 +1,4 @@
-// From kube-proxy in mode ipvs to us on a running node, and back: connections go on, and each adopts what the other made.
+// Switches a running node from kube-proxy in ipvs mode to us, and back: connections go on, and each adopts what the other created.
 
 import { afterAll, describe, expect, it } from 'vitest'
 import { full } from '../lab/vm.ts'
@@ -21,13 +21,13 @@ const close = () => {
 }
 afterAll(close)
 
-describe('take-over of servers that somebody made without any rule', () => {
-  it('keeps their connections as they are, not masqueraded, where connections are tracked', async () => {
+describe('take-over of servers that someone created without any rule', () => {
+  it('keeps their connections unchanged, without masquerading, where connections are tracked', async () => {
     const own = new IpvsNetwork()
     network = own
     await own.serve('10.180.0.1', '10.180.0.2')
     const script = [
-      // The kernel tracks connections in a namespace from the first rule that asks about them, of whomever; a rule in the nat table is not enough.
+      // The kernel tracks connections in a namespace from the first rule that matches their state, of any program; a rule in the nat table is not enough.
       'iptables -A FORWARD -m conntrack --ctstate INVALID -j DROP',
       'sysctl -qw net.ipv4.vs.conntrack=1 net.ipv4.ip_forward=1',
       `ip link add kube-ipvs0 type dummy && ip addr add ${vip}/32 dev kube-ipvs0`,
@@ -35,16 +35,16 @@ describe('take-over of servers that somebody made without any rule', () => {
       `ipvsadm -a -t ${vip}:80 -r 10.180.0.1:80 -m && ipvsadm -a -t ${vip}:80 -r 10.180.0.2:80 -m`,
     ]
     await own.tool('sh', '-ec', script.join('\n'))
-    const talks = [await own.connect(), await own.connect()]
+    const connections = [await own.connect(), await own.connect()]
     const asBegun = /ESTABLISHED src=203\.0\.113\.2 .* dst=203\.0\.113\.2 /g
-    await flows(own, asBegun, talks.length)
-    const asking = keepAsking(talks)
+    await waitForFlows(own, asBegun, connections.length)
+    const asking = keepAsking(connections)
     await own.start(...objects)
     expect(['10.180.0.1', '10.180.0.2']).toContain(await own.once())
     expect(await asking.failures()).toEqual([])
-    // Those stay; the new one is masqueraded.
-    await flows(own, asBegun, talks.length)
-    await flows(own, / src=203\.0\.113\.2 .* dst=10\.255\.0\.1 /g, 1)
+    // The old connections stay; the new one is masqueraded.
+    await waitForFlows(own, asBegun, connections.length)
+    await waitForFlows(own, / src=203\.0\.113\.2 .* dst=10\.255\.0\.1 /g, 1)
     close()
   })
 })
@@ -61,17 +61,21 @@ describe.skipIf(reason !== '')(`take-over from kube-proxy 1.36.4${reason}`, () =
     proxies = await Proxies.open(own, ...objects)
     const rules = () => own.tool('iptables-save')
     const theirs = proxies.theirs('ipvs')
-    // Its servers come before its rules, and in a namespace where nothing else needs it, connection tracking begins with those. What
-    // connects in between is taken for a new connection then, masqueraded in the middle, and reset by the pod, whoever is the proxy.
+    // kube-proxy creates its servers before its rules, and in a namespace where nothing else needs connection tracking, tracking begins with the
+    // rules. A connection that is made in between counts as a new one then, is masqueraded in the middle, and the pod resets it, with any proxy.
     const whole = async () =>
       (await own.destinations().catch(() => [])).length === 2 && /-A KUBE-MARK-MASQ /.test(await rules())
     await until('kube-proxy serves', whole, { limitMs: 180_000 }).catch((error) => {
-      throw new Error(`${error.message}; kube-proxy said:\n${theirs.said()}`)
+      throw new Error(`${error.message}; the output of kube-proxy:\n${theirs.output()}`)
     })
-    const talks = [await own.connect(), await own.connect(), await own.connect({ to: '192.168.0.2', port: 30_001 })]
-    await flows(own, /ESTABLISHED src=203\.0\.113\.2 .* dst=10\.255\.0\.1 /g, talks.length)
+    const connections = [
+      await own.connect(),
+      await own.connect(),
+      await own.connect({ to: '192.168.0.2', port: 30_001 }),
+    ]
+    await waitForFlows(own, /ESTABLISHED src=203\.0\.113\.2 .* dst=10\.255\.0\.1 /g, connections.length)
     const before = (await own.destinations()).map((line) => line.split(' ')[0])
-    const asking = keepAsking(talks)
+    const asking = keepAsking(connections)
 
     await theirs.kill('SIGKILL')
     await own.start(...objects)
@@ -87,10 +91,10 @@ describe.skipIf(reason !== '')(`take-over from kube-proxy 1.36.4${reason}`, () =
     }
     own.driver.close()
     const again = proxies.theirs('ipvs')
-    // This rule of ours is none of theirs, so it goes when they write.
+    // kube-proxy does not have this rule, so the rule is gone when kube-proxy has written its own.
     const theirRules = async () => !/-A KUBE-PROXY-FIREWALL .*SLUICE-DROP/.test(await rules())
     await until('kube-proxy serves again', theirRules, { limitMs: 180_000 }).catch((error) => {
-      throw new Error(`${error.message}; kube-proxy said:\n${again.said()}`)
+      throw new Error(`${error.message}; the output of kube-proxy:\n${again.output()}`)
     })
     expect(['10.180.0.1', '10.180.0.2']).toContain(await own.once())
     expect((await own.destinations()).map((line) => line.split(' ')[0])).toEqual(before)
@@ -99,8 +103,8 @@ describe.skipIf(reason !== '')(`take-over from kube-proxy 1.36.4${reason}`, () =
   }
 })
 
-/** Lists the tracked connections until so many are as expected: a list of what changes meanwhile may lack one. */
-async function flows(own: IpvsNetwork, pattern: RegExp, count: number): Promise<void> {
+/** Lists the tracked connections until so many match: a list may lack one that changes meanwhile. */
+async function waitForFlows(own: IpvsNetwork, pattern: RegExp, count: number): Promise<void> {
   let tracked = ''
   const listed = async () => {
     tracked = await own.tool('conntrack', '-L', '-p', 'tcp')

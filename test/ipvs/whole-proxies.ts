@@ -1,4 +1,4 @@
-// Whole proxies on the network's node: ours as users start it, or the real kube-proxy, both against a small API.
+// Starts whole proxies on the network's node, ours as users start it or the real kube-proxy, both with a small API server.
 
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
@@ -9,10 +9,10 @@ import { type Item, WatchedApi } from '../lab/watched-api.ts'
 import { nodeName } from '../scenarios/expand.ts'
 import type { Json } from '../scenarios/twins.ts'
 import { bundledAlready } from '../support/bundle-program.ts'
-import { type IpvsNetwork, interpreted } from './ipvs-network.ts'
+import { type IpvsNetwork, nodeOptions } from './ipvs-network.ts'
 
 const cache = process.env.SLUICE_CACHE ?? join(process.env.XDG_CACHE_HOME ?? join(homedir(), '.cache'), 'sluice')
-/** Built from Go modules by `test/e2e/build-cluster kube-proxy`. */
+/** The real kube-proxy, which `test/e2e/build-cluster kube-proxy` builds from Go modules. */
 export const kubeProxy = join(cache, 'k8s-v1.36.4', 'kube-proxy')
 export const haveKubeProxy = existsSync(kubeProxy)
 
@@ -21,11 +21,11 @@ export const metricsPort = 10249
 const source = join(import.meta.dirname, 'sluice.worker.ts')
 const bundled = bundledAlready(source)
 const program = bundled === undefined ? ['--import', 'tsx', source] : [bundled]
-const sluice = [process.execPath, ...interpreted, ...program]
+const sluice = [process.execPath, ...nodeOptions, ...program]
 
 export interface RunningProxy {
-  /** The last that it said. */
-  readonly said: () => string
+  /** The last 6000 characters of its output. */
+  readonly output: () => string
   kill(signal: 'SIGKILL' | 'SIGTERM'): Promise<void>
 }
 
@@ -53,12 +53,12 @@ export class Proxies {
     return proxies
   }
 
-  /** Objects in the shorthand of the scenarios. */
+  /** Puts objects that are given in the shorthand of the scenarios. */
   put(...objects: Json[]): void {
     this.#api.put(...(this.#network.manifests(objects) as readonly unknown[] as readonly Item[]))
   }
 
-  /** As they are, however wrong. */
+  /** Puts objects as they are, even if they are invalid. */
   putRaw(...objects: readonly object[]): void {
     this.#api.put(...(objects as readonly Item[]))
   }
@@ -71,7 +71,7 @@ export class Proxies {
     return this.#start([kubeProxy, ...this.#flags(mode), '--feature-gates=WatchListClient=false'])
   }
 
-  /** `sluice` with a command, on the node. Resolves with what it printed and its exit status. */
+  /** Runs `sluice` with a command on the node. Resolves with its output and its exit code. */
   async command(...args: string[]): Promise<{ readonly code: number; readonly text: string }> {
     const [program = '', ...rest] = [...sluice, ...args]
     const { code, stdout, stderr } = await this.#network.node.exec(program, rest)
@@ -97,14 +97,14 @@ export class Proxies {
     const args = ['netns', 'exec', this.#network.node.name, ...command]
     const child = spawn('ip', args, { stdio: ['ignore', 'pipe', 'pipe'] })
     this.#children.add(child)
-    let said = ''
-    const hear = (data: Buffer) => {
-      said = (said + data).slice(-6000)
+    let output = ''
+    const append = (data: Buffer) => {
+      output = (output + data).slice(-6000)
     }
-    child.stdout.on('data', hear)
-    child.stderr.on('data', hear)
+    child.stdout.on('data', append)
+    child.stderr.on('data', append)
     return {
-      said: () => said,
+      output: () => output,
       kill: async (signal) => {
         const exited = once(child, 'exit')
         child.kill(signal)

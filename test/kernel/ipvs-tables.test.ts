@@ -1,4 +1,4 @@
-// The rules of the ipvs mode in the kernel's tables: written once, recognised, and every kind of change by others told. Without sets, which this kernel may lack.
+// The iptables rules of ipvs mode in the kernel: written once, recognised, and every kind of change by others noticed. Without sets, which this kernel may lack.
 
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest'
 import { listPrograms } from '../../src/backend/iptables-kit/flavour.ts'
@@ -49,7 +49,7 @@ describe.each(flavours.map((programs) => [programs.flavour, programs] as const))
     return () => tables.close()
   })
 
-  /** As a sync does it after a drift. */
+  /** Repairs as a sync does after a drift. */
   async function repair(): Promise<void> {
     const [held] = await tables.read(signal)
     expect(held?.digest).not.toBe('ours')
@@ -65,7 +65,7 @@ describe.each(flavours.map((programs) => [programs.flavour, programs] as const))
     ['a jump removed', ['-t', 'mangle', '-F', 'OUTPUT']],
   ] as const
 
-  it.each(changes)('tells %s, before the first look as well as later', async (_name, change) => {
+  it.each(changes)('notices %s, before the first check as well as later', async (_name, change) => {
     iptables(...change)
     expect(await tables.describeDrift(signal)).toContain('were changed')
     await repair()
@@ -74,7 +74,7 @@ describe.each(flavours.map((programs) => [programs.flavour, programs] as const))
     await repair()
   })
 
-  it('tells a rule that was replaced, and not what others do with their own', async () => {
+  it('notices a replaced rule, and ignores what others do with their own rules', async () => {
     expect(await tables.describeDrift(signal)).toBe('')
     iptables('-t', 'nat', '-N', 'OTHERS')
     iptables('-t', 'nat', '-A', 'OTHERS', '-j', 'ACCEPT')

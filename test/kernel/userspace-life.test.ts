@@ -1,4 +1,4 @@
-// Birth, death and bad days of userspace mode: killed and restarted, dead endpoints, services that go under live connections.
+// Userspace mode over time: killed and restarted, with dead endpoints, with services that are deleted under open connections.
 
 import { createSocket } from 'node:dgram'
 import { once } from 'node:events'
@@ -17,7 +17,7 @@ privateLock()
 
 const start = (network: NodeNetwork) => ProxyProcess.start(network, web().put, {}, 'userspace')
 
-describe.each<Flavour>(['nft', 'legacy'])('life of userspace mode, %s', (flavour) => {
+describe.each<Flavour>(['nft', 'legacy'])('userspace mode over time, %s', (flavour) => {
   let network: NodeNetwork
   const ipt = `iptables-${flavour}`
 
@@ -36,7 +36,7 @@ describe.each<Flavour>(['nft', 'legacy'])('life of userspace mode, %s', (flavour
   })
 
   let running: ProxyProcess | undefined
-  /** One process for all tests that need not begin or end it, with the services that there were at first. */
+  /** One process for all tests that need not start or stop it, with the first services. */
   const shared = async (): Promise<ProxyProcess> => {
     running ??= await start(network)
     await running.apply(web())
@@ -44,13 +44,13 @@ describe.each<Flavour>(['nft', 'legacy'])('life of userspace mode, %s', (flavour
     return running
   }
 
-  /** Ports that rules lead to. */
+  /** The ports that rules redirect to. */
   const ports = async (): Promise<readonly number[]> => {
     const saved = await network.run(`${ipt}-save -t nat`)
     return [...new Set([...saved.matchAll(/--to-destination \S+:(\d+)/g)].map((match) => Number(match[1])))]
   }
 
-  it('leads nowhere while it is dead, and to the new process as soon as that listens', async () => {
+  it('refuses clients while no process runs, and serves as soon as a new process listens', async () => {
     let before: readonly number[] = []
     for (let round = 0; round < 4; round++) {
       const proxy = await start(network)
@@ -66,7 +66,7 @@ describe.each<Flavour>(['nft', 'legacy'])('life of userspace mode, %s', (flavour
     }
   })
 
-  it('listens only when rules of a dead process lead nowhere: its ports may be those of other services now', async () => {
+  it('listens only after the rules of an ended process refuse: its ports may belong to other services now', async () => {
     const first = await start(network)
     await first.settle()
     await first.kill()
@@ -80,7 +80,7 @@ describe.each<Flavour>(['nft', 'legacy'])('life of userspace mode, %s', (flavour
     end()
   })
 
-  it('survives kill -9 in the middle of syncs', async () => {
+  it('recovers from kill -9 in the middle of syncs', async () => {
     for (let round = 0; round < 25; round++) {
       const proxy = await start(network)
       await delay(Math.random() * 200)
@@ -96,7 +96,7 @@ describe.each<Flavour>(['nft', 'legacy'])('life of userspace mode, %s', (flavour
     expect(await ports()).toHaveLength(1)
   })
 
-  it('names and isolates a service whose rules are refused; all others go in', async () => {
+  it('names and isolates a service whose rules are refused, and writes all others', async () => {
     const { path, end } = await refuseRestores(network, flavour, 'bad/one')
     const begin = (...more: readonly Manifest[]) =>
       ProxyProcess.start(network, [...web().put, ...more], { PATH: path }, 'userspace')
@@ -111,7 +111,7 @@ describe.each<Flavour>(['nft', 'legacy'])('life of userspace mode, %s', (flavour
     expect(proxy.log).not.toMatch(/cannot be programmed.*(?:good\/one|ns1\/web)/)
     expect(await network.ask('172.30.9.9', 80, 300)).toBe('timeout')
     await proxy.kill()
-    // Everything anew, with the culprit among it.
+    // A new process writes everything, with the refused service among it.
     const next = await begin(...bad)
     await next.settle()
     expect(podIps).toContain(await network.ask())
@@ -120,12 +120,12 @@ describe.each<Flavour>(['nft', 'legacy'])('life of userspace mode, %s', (flavour
     await until('the service is tried again', async () => (await network.ask('172.30.9.9', 80, 600)) === podIps[0])
   })
 
-  it('answers UDP though other services change meanwhile', async () => {
+  it('answers UDP while other services change', async () => {
     const udp = (service: string, ip: string, endpoint: string) => [
       expand({ service, clusterIP: ip, ports: ['dns 53/udp'] }, 700),
       expand({ slice: service, ports: ['dns 5353/udp'], endpoints: [`${endpoint} local`] }, 701),
     ]
-    // A busy machine must not take the flow for idle before the answer comes.
+    // On a busy machine the flow must not count as idle before the answer comes.
     const env = { SLUICE_TEST_UDP_IDLE_MS: '60000' }
     const proxy = await ProxyProcess.start(network, udp('ns1/dns', '172.30.0.53', podIps[0]), env, 'userspace')
     await proxy.settle()
@@ -146,7 +146,7 @@ describe.each<Flavour>(['nft', 'legacy'])('life of userspace mode, %s', (flavour
 
   it('hides dead endpoints from clients', async () => {
     const proxy = await shared()
-    // Nobody has the first two addresses; nothing comes back from there, not even an error.
+    // No host has the first two addresses; nothing comes back from there, not even an error.
     await network.run(`ip route add blackhole 10.180.0.8; ${ipt} -I OUTPUT -d 10.180.0.9 -j DROP`)
     await proxy.apply(web(['10.180.0.8', '10.180.0.9', podIps[0]]))
     await proxy.settle()
@@ -155,7 +155,7 @@ describe.each<Flavour>(['nft', 'legacy'])('life of userspace mode, %s', (flavour
     expect(new Set(answers)).toEqual(new Set([podIps[0]]))
   })
 
-  it('cuts no connection when endpoints change, nor when the service goes', async () => {
+  it('cuts no connection when endpoints change, nor when the service is deleted', async () => {
     const proxy = await shared()
     const { answer, socket } = await network.dial(clusterIp, 80)
     const again = async () => {
@@ -172,14 +172,14 @@ describe.each<Flavour>(['nft', 'legacy'])('life of userspace mode, %s', (flavour
     socket.destroy()
   })
 
-  it('lets nobody in by the port of a listener', async () => {
+  it('refuses clients that connect to the port of a listener directly', async () => {
     await shared()
     const [port] = (await ports()) as [number]
     expect(await network.ask(nodeIp, port)).toBe('ECONNREFUSED')
     expect(podIps).toContain(await network.ask())
   })
 
-  it('leaves alone who has the port of a listener on loopback', async () => {
+  it('does not affect a program that has the port of a listener on loopback', async () => {
     await shared()
     const [port] = await ports()
     const server = createServer((socket) => socket.end('mine')).listen({
@@ -194,7 +194,7 @@ describe.each<Flavour>(['nft', 'legacy'])('life of userspace mode, %s', (flavour
     server.close()
   })
 
-  it('comes through a firewall that lets nothing in by default', async () => {
+  it('works behind a firewall that denies by default', async () => {
     await shared()
     await network.run(`${ipt} -A INPUT -m conntrack --ctstate ESTABLISHED -j ACCEPT; ${ipt} -A INPUT -j DROP`)
     const answer = await network.ask(nodeIp, 30_080)
@@ -208,9 +208,9 @@ describe.each<Flavour>(['nft', 'legacy'])('life of userspace mode, %s', (flavour
     expect(podIps).toContain(line.trim())
   })
 
-  it('leaves a writer of other rules alone, and is not alarmed by it', async () => {
+  it('does not change rules of others, and does not take them for drift', async () => {
     const proxy = await shared()
-    const saw = proxy.log.match(/somebody else/g)?.length
+    const reported = proxy.log.match(/changed our rules/g)?.length
     for (let i = 1; i <= 6; i++) {
       await network.run(
         `${ipt} -w 5 -t nat -A PREROUTING -d 10.7.0.${i} -j ACCEPT && ${ipt} -w 5 -I INPUT -s 10.7.0.${i} -j DROP`,
@@ -219,7 +219,7 @@ describe.each<Flavour>(['nft', 'legacy'])('life of userspace mode, %s', (flavour
       await delay(100)
     }
     await proxy.settle()
-    // A look.
+    // Long enough for a check.
     await delay(600)
     const saved = await network.run(`${ipt}-save`)
     for (let i = 1; i <= 6; i++) {
@@ -227,7 +227,7 @@ describe.each<Flavour>(['nft', 'legacy'])('life of userspace mode, %s', (flavour
       expect(saved).toContain(`-A INPUT -s 10.7.0.${i}/32 -j DROP`)
       expect(await network.ask(`172.30.8.${i}`)).toBe(podIps[0])
     }
-    expect(proxy.log.match(/somebody else/g)?.length).toBe(saw)
+    expect(proxy.log.match(/changed our rules/g)?.length).toBe(reported)
   })
 
   it.each([
@@ -236,15 +236,15 @@ describe.each<Flavour>(['nft', 'legacy'])('life of userspace mode, %s', (flavour
     ['all gone', `${ipt} -t nat -F && ${ipt} -t nat -X`],
   ])('repairs its chains: %s', async (_, command) => {
     const proxy = await shared()
-    const told = () => proxy.log.match(/Another program changed our rules/g)?.length ?? 0
-    const before = told()
+    const countReports = () => proxy.log.match(/Another program changed our rules/g)?.length ?? 0
+    const before = countReports()
     await network.run(command)
     expect(podIps).not.toContain(await network.ask(clusterIp, 80, 200))
     await until('repaired', async () => (podIps as readonly string[]).includes(await network.ask(clusterIp, 80, 500)))
-    expect(told()).toBe(before + 1)
+    expect(countReports()).toBe(before + 1)
   })
 
-  it('leaves nothing behind when it is cleaned up, and everything that is not its own', async () => {
+  it('leaves nothing behind after cleanup, and keeps everything that is not its own', async () => {
     const save = async () => (await network.run(`${ipt}-save`)).replace(/^#.*\n/gm, '').replace(/\[\d+:\d+\]/g, '')
     await running?.kill()
     running = undefined

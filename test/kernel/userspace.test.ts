@@ -1,4 +1,4 @@
-// Every scenario of the corpus through our relays and the chains that lead to them, with real packets.
+// Plays every scenario of the corpus through our relays and the chains that redirect to them, with real packets.
 
 import { afterAll } from 'vitest'
 import { runCorpus } from '../lab/corpus.ts'
@@ -11,7 +11,7 @@ privateLock()
 
 const deviations: readonly Deviation[] = [
   {
-    reason: 'there is no SCTP socket in Node, so there is nothing to relay with: refused, and said in an Event',
+    reason: 'Node has no SCTP sockets, so nothing can relay: clients are refused, and an Event reports it',
     scenarios: ['S2/F15', 'sctp/J13?'],
     instead: { outcome: 'reject', snat: undefined },
   },
@@ -32,7 +32,7 @@ const makeDriver = (): EngineDriver => {
   drivers.push(driver)
   const start = driver.start.bind(driver)
   driver.start = async (given) => {
-    // The lab sends from ports below these; listeners and relayed connections must not take them.
+    // The lab sends from ports below these; listeners and relayed connections must not use those.
     await given.node.exec('sysctl', ['-w', 'net.ipv4.ip_local_port_range=61000 65535'])
     await start(given)
   }

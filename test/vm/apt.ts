@@ -1,10 +1,10 @@
-// Packages of other suites of Debian, by an apt with sources and state of its own; and where what comes out of them is kept.
+// Downloads packages of other Debian suites, with an apt that has its own sources and state, and names the cache for their content.
 
 import { spawnSync } from 'node:child_process'
 import { mkdirSync, writeFileSync } from 'node:fs'
 import { homedir } from 'node:os'
 import { join } from 'node:path'
-import { capture, lastLine } from './packages.ts'
+import { capture, lastLine } from './host-packages.ts'
 
 export const cache = join(
   process.env.SLUICE_CACHE ?? join(process.env.XDG_CACHE_HOME ?? join(homedir(), '.cache'), 'sluice'),
@@ -12,7 +12,7 @@ export const cache = join(
 )
 const keyring = '/usr/share/keyrings/debian-archive-keyring.gpg'
 
-/** apt with sources and state of its own, from the mirrors that this machine uses. */
+/** Options for an apt that has its own sources and state, and uses the mirrors of this machine. */
 export function privateApt(suite: string, work: string): readonly string[] {
   const state = join(work, 'apt')
   for (const name of ['lists/partial', 'cache/archives/partial']) mkdirSync(join(state, name), { recursive: true })
@@ -20,7 +20,7 @@ export function privateApt(suite: string, work: string): readonly string[] {
   const mirror = (codename: RegExp) => sites.find((site) => codename.test(site.split(' ')[1] ?? ''))?.split(' ')[0]
   const main = mirror(/^[a-z]+$/)
   const security = mirror(/-security$/)
-  if (main === undefined) throw new Error('apt has no Debian mirror here')
+  if (main === undefined) throw new Error('apt has no Debian mirror on this machine')
   const released = suite.replace(/-backports$/, '')
   const lines = [`${main} ${suite}`]
   if (released !== suite) lines.push(`${main} ${released}`)

@@ -1,4 +1,4 @@
-// Boots a kernel in QEMU with this machine's files (changes stay in the VM), runs one command there, and ends with its exit code.
+// Boots a kernel in QEMU with this machine's files (changes stay in the VM), runs one command there, and returns its exit code.
 
 import { spawn } from 'node:child_process'
 import {
@@ -16,19 +16,19 @@ import {
 } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import type { Kernel } from './kernel.ts'
+import type { Kernel } from './provide-kernel.ts'
 
-export interface Boot {
+export interface BootOptions {
   readonly kernel: Kernel
   readonly command: readonly string[]
   readonly timeoutMs: number
   readonly memoryMb?: number
-  /** Where output goes; default: our own. */
+  /** Gets the output; default: the output of this process. */
   readonly out?: (chunk: Buffer) => void
   readonly err?: (chunk: Buffer) => void
-  /** What the command writes to the file that $SLUICE_RESULTS names. */
+  /** Gets what the command writes to the file that $SLUICE_RESULTS names. */
   readonly results?: (chunk: Buffer) => void
-  /** Variables on top of our own. */
+  /** Variables in addition to those of this process. */
   readonly environment?: Readonly<Record<string, string>>
 }
 
@@ -37,13 +37,13 @@ const vmFailed = 125
 
 const settings = [
   ...['console=ttyS0', 'quiet', 'loglevel=4', 'panic=-1'],
-  // What an emulated CPU is slow at and a test does not need.
+  // Turns off what is slow in an emulated CPU and no test needs.
   ...['tsc=reliable', 'no_timer_check', 'mitigations=off', 'nokaslr', 'cryptomgr.notests', 'apparmor=0', 'audit=0'],
   ...['random.trust_cpu=on', 'rcupdate.rcu_expedited=1'],
 ]
 
-/** Resolves with the exit code: the command's, 124 when time was up, 125 when the VM itself failed. */
-export async function boot(options: Boot): Promise<number> {
+/** Resolves with the exit code of the command, 124 when the time was up, or 125 when the VM itself failed. */
+export async function boot(options: BootOptions): Promise<number> {
   const { kernel, memoryMb = 1536 } = options
   const control = mkdtempSync(join(tmpdir(), 'sluice-vm-'))
   try {
@@ -63,7 +63,7 @@ export async function boot(options: Boot): Promise<number> {
         'pc,usb=off,vmport=off,hpet=off',
       ],
       ...['-serial', `file:${join(control, 'console')}`],
-      // More than one emulated CPU was slower and unsteady on a busy machine; SLUICE_VM_CPUS=2 is for a quiet one.
+      // More than one emulated CPU was slower and less steady on a busy machine; SLUICE_VM_CPUS=2 is for a quiet one.
       ...(hasKvm() ? ['-accel', 'kvm', '-cpu', 'host'] : ['-accel', 'tcg,thread=multi,tb-size=512', '-cpu', 'max']),
       ...['-kernel', join(kernel.directory, 'vmlinux'), '-initrd', join(kernel.directory, 'initrd')],
       ...['-append', [...settings, `sluice.modules=${join(kernel.directory, 'modules')}`].join(' ')],
@@ -74,9 +74,9 @@ export async function boot(options: Boot): Promise<number> {
     const status = join(control, 'status')
     if (existsSync(status)) return Number(readFileSync(status, 'utf8'))
     if (ended === 'late') return timeLimit
-    const words = existsSync(join(control, 'console')) ? readFileSync(join(control, 'console'), 'utf8') : ''
+    const console = existsSync(join(control, 'console')) ? readFileSync(join(control, 'console'), 'utf8') : ''
     process.stderr.write(
-      `vm: ended without an exit code (${ended}); its last words:\n${words.split('\n').slice(-25).join('\n')}\n`,
+      `vm: ended without an exit code (${ended}); the last lines of its console:\n${console.split('\n').slice(-25).join('\n')}\n`,
     )
     return vmFailed
   } finally {
@@ -84,7 +84,7 @@ export async function boot(options: Boot): Promise<number> {
   }
 }
 
-/** A real one: the paravirtual kind has /dev/kvm as well, but interprets an ordinary kernel, far slower than emulation. */
+/** True for a real KVM. The paravirtual kind has /dev/kvm as well, but interprets an ordinary kernel, far slower than emulation. */
 function hasKvm(): boolean {
   if (existsSync('/sys/module/kvm_pvm')) return false
   try {
@@ -95,8 +95,8 @@ function hasKvm(): boolean {
   return /^flags\s.*\b(vmx|svm)\b/m.test(readFileSync('/proc/cpuinfo', 'utf8'))
 }
 
-function prepare(control: string, { command, environment = {} }: Boot): void {
-  // Every start of Node parses this bundle: 0.6 s in an emulated CPU, and there is no network anyway.
+function prepare(control: string, { command, environment = {} }: BootOptions): void {
+  // Every start of Node parses these certificates: 0.6 s in an emulated CPU, and the VM has no network anyway.
   const { NODE_EXTRA_CA_CERTS: _, ...inherited } = process.env
   const env = { ...inherited, SLUICE_RESULTS: '/run/vm/results', ...environment }
   const list = (texts: readonly string[]) => texts.map((text) => `${text}\0`).join('')
@@ -107,19 +107,19 @@ function prepare(control: string, { command, environment = {} }: Boot): void {
   for (const name of ['stdout', 'stderr', 'results']) writeFileSync(join(control, name), '')
 }
 
-/** Output comes through files, since what waits in an emulated serial port is lost at power-off. */
-function runQemu(args: readonly string[], control: string, options: Boot): Promise<string> {
+/** Output comes through files, because output that waits in an emulated serial port is lost at power-off. */
+function runQemu(args: readonly string[], control: string, options: BootOptions): Promise<string> {
   const { out = (chunk) => process.stdout.write(chunk), err = (chunk) => process.stderr.write(chunk) } = options
   const { results = () => undefined } = options
   const qemu = spawn('qemu-system-x86_64', args, { stdio: ['ignore', 'inherit', 'inherit'] })
   const outputs = { stdout: out, stderr: err, results }
-  const follow = Object.entries(outputs).map(([name, write]) => new Follower(join(control, name), write))
-  const look = setInterval(() => {
-    for (const one of follow) one.read()
+  const followers = Object.entries(outputs).map(([name, write]) => new FileFollower(join(control, name), write))
+  const polling = setInterval(() => {
+    for (const follower of followers) follower.read()
   }, 100)
-  let late = false
+  let isLate = false
   const timer = setTimeout(() => {
-    late = true
+    isLate = true
     qemu.kill('SIGKILL')
   }, options.timeoutMs)
   const stop = () => qemu.kill('SIGKILL')
@@ -127,18 +127,19 @@ function runQemu(args: readonly string[], control: string, options: Boot): Promi
   for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => process.exit(vmFailed))
   return new Promise((resolve) => {
     const finish = (how: string) => {
-      clearInterval(look)
+      clearInterval(polling)
       clearTimeout(timer)
       process.removeListener('exit', stop)
-      for (const one of follow) one.close()
-      resolve(late ? 'late' : how)
+      for (const follower of followers) follower.close()
+      resolve(isLate ? 'late' : how)
     }
     qemu.on('error', (error) => finish(error.message))
     qemu.on('close', (code, signal) => finish(`qemu: ${signal ?? `exit code ${code}`}`))
   })
 }
 
-class Follower {
+/** Passes on what is appended to a file. */
+class FileFollower {
   readonly #fd: number
   readonly #write: (chunk: Buffer) => void
 

@@ -1,4 +1,4 @@
-// Test files and their programs as plain files, made here: to make them of TypeScript takes long in an emulated CPU.
+// Bundles test files and their programs into plain JavaScript on the host, because compiling TypeScript takes long in an emulated CPU.
 
 import { mkdirSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
 import { dirname, join, relative } from 'node:path'
@@ -12,12 +12,12 @@ export interface Bundles {
   readonly runner: string
   /** The bundle of a source file, by its path from the root of the repo. */
   readonly of: (source: string) => string
-  /** What the programs in the VM must know of it. */
+  /** Environment variables that tell the programs in the VM where the bundles are. */
   readonly environment: Readonly<Record<string, string>>
   remove(): void
 }
 
-/** `sources`: test files, by their paths from the root of the repo. The programs that tests start come along. */
+/** `sources`: test files, by their paths from the root of the repo. The programs that tests start are bundled, too. */
 export async function bundleTests(sources: readonly string[]): Promise<Bundles> {
   const folder = join(root, 'node_modules/.cache', `sluice-vm-${process.pid}`)
   mkdirSync(folder, { recursive: true })
@@ -38,12 +38,12 @@ export async function bundleTests(sources: readonly string[]): Promise<Bundles> 
     logLevel: 'silent',
     plugins: [
       places,
-      { name: 'vitest', resolveId: (id) => (id === 'vitest' ? join(import.meta.dirname, 'vitest.ts') : null) },
+      { name: 'vitest', resolveId: (id) => (id === 'vitest' ? join(import.meta.dirname, 'vitest-in-vm.ts') : null) },
     ],
   })
   await bundle.write({ dir: folder, format: 'esm', entryFileNames: '[name].mjs', chunkFileNames: 'chunk-[hash].mjs' })
   await bundle.close()
-  // Reading them as YAML takes twenty seconds in there.
+  // Parsing the YAML takes twenty seconds in the VM.
   writeFileSync(join(folder, 'scenarios.json'), JSON.stringify(loadScenarios()))
   const of = (source: string) => join(folder, `${bundleName(join(root, source))}.mjs`)
   return {
@@ -58,7 +58,7 @@ export async function bundleTests(sources: readonly string[]): Promise<Bundles> 
   }
 }
 
-/** A bundle lies elsewhere; the sources still mean the places where they were written. */
+/** A bundle is in another folder, but the sources mean the folder that they were written in. */
 const places = {
   name: 'places',
   transform(code: string, id: string) {

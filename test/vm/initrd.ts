@@ -1,8 +1,8 @@
-// The file system a VM starts with: busybox, the init script, and the modules that reach the shared files. A cpio archive of our own.
+// Writes the first file system of a VM as a cpio archive: busybox, the init script, and the modules that mount the shared files.
 
 import { readFileSync, writeFileSync } from 'node:fs'
 import { basename, join } from 'node:path'
-import type { Kernel } from './kernel.ts'
+import type { Kernel } from './provide-kernel.ts'
 
 const needed = ['virtio_pci', 'overlay', '9pnet_virtio', '9p']
 
@@ -19,7 +19,7 @@ export function writeInitrd(kernel: Kernel, init: string, file: string): void {
   writeFileSync(file, archive.bytes())
 }
 
-/** Paths of the modules in the order to load them; none if it is built into the kernel. */
+/** Paths of the module and its dependencies in the order to load them; empty if it is built into the kernel. */
 function withDependencies(table: string, name: string): readonly string[] {
   const pattern = new RegExp(`^(\\S*/)?${name.replace(/[-_]/g, '[-_]')}\\.ko: ?(.*)$`, 'm')
   const match = pattern.exec(table)

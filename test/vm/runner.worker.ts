@@ -1,11 +1,11 @@
-// Runs one bundled test file in a VM: `node runner.worker.mjs label file.mjs [pattern]`. A line per test as it ends; the same as JSON for the host.
+// Runs one bundled test file in a VM: `node runner.worker.mjs label file.mjs [pattern]`. Prints a line per test, and writes the same as JSON for the host.
 
 import { appendFileSync } from 'node:fs'
 import { type File, startTests, type Task, type TaskResult, type Test, type VitestRunner } from '@vitest/runner'
 import { getFullName, getTests } from '@vitest/runner/utils'
-import { expect } from './vitest.ts'
+import { expect } from './vitest-in-vm.ts'
 
-/** In an emulated CPU everything takes twenty times as long. */
+/** An emulated CPU is about twenty times slower. */
 const timeout = 600_000
 
 export interface Outcome {
@@ -14,31 +14,33 @@ export interface Outcome {
   readonly state: 'passed' | 'failed' | 'skipped'
   readonly seconds: number
   /** Why it failed or was skipped. */
-  readonly words: string
+  readonly reason: string
 }
 
 const [label = '', file = '', pattern] = process.argv.slice(2)
 const reported = new Set<Task>()
 
-function outcomeOf(test: Test): Outcome {
+const states = { pass: 'passed', fail: 'failed' } as const
+
+function toOutcome(test: Test): Outcome {
   const { state, duration = 0, errors = [], note = '' } = (test.result ?? {}) as Partial<TaskResult> & { note?: string }
   return {
     file: label,
     name: getFullName(test, ' > ').replace(/^\S+ > /, ''),
-    state: state === 'pass' ? 'passed' : state === 'fail' ? 'failed' : 'skipped',
+    state: state === 'pass' || state === 'fail' ? states[state] : 'skipped',
     seconds: Math.round(duration / 100) / 10,
-    words: state === 'fail' ? errors.map(({ message, diff = '' }) => `${message}\n${diff}`.trim()).join('\n') : note,
+    reason: state === 'fail' ? errors.map(({ message, diff = '' }) => `${message}\n${diff}`.trim()).join('\n') : note,
   }
 }
 
 function report(test: Test): void {
   if (reported.has(test)) return
   reported.add(test)
-  const outcome = outcomeOf(test)
-  const { name, state, seconds, words } = outcome
+  const outcome = toOutcome(test)
+  const { name, state, seconds, reason } = outcome
   const sign = { passed: '✓', failed: '✗', skipped: '↓' }[state]
   process.stdout.write(
-    `${sign} ${label} ${name} ${seconds} s\n${words === '' ? '' : `    ${words.replaceAll('\n', '\n    ')}\n`}`,
+    `${sign} ${label} ${name} ${seconds} s\n${reason === '' ? '' : `    ${reason.replaceAll('\n', '\n    ')}\n`}`,
   )
   const results = process.env.SLUICE_RESULTS
   if (results !== undefined) appendFileSync(results, `${JSON.stringify(outcome)}\n`)
@@ -54,7 +56,7 @@ const runner: VitestRunner = {
     allowOnly: false,
     sequence: { seed: 0, hooks: 'stack', setupFiles: 'list' },
     chaiConfig: undefined,
-    // As many as the corpus has lanes: then the times of tests are their own.
+    // As many as the corpus has lanes, so that no test's time includes waiting for another.
     maxConcurrency: 2,
     testTimeout: timeout,
     hookTimeout: timeout,
@@ -69,18 +71,18 @@ const runner: VitestRunner = {
   onAfterRunTask: report,
 }
 
-// A test may wait for what does not keep a process alive, such as news of the kernel.
+// A test may wait for something that does not keep a process alive, such as notifications of the kernel.
 setInterval(() => undefined, 60_000)
 const begun = performance.now()
 const files = await startTests([{ filepath: file, fileTags: [], testLocations: undefined }], runner)
 const tests = getTests(files)
 for (const test of tests) report(test)
-/** A file that cannot be loaded, or a hook that fails, is a failure of its own. */
+/** A file that cannot be loaded and a hook that fails are failures of their own. */
 const broken = [...files, ...files.flatMap(suites)].flatMap((task) => task.result?.errors ?? [])
 for (const { message, stack } of broken) process.stdout.write(`✗ ${label}: ${stack ?? message}\n`)
 if (broken.length > 0 && process.env.SLUICE_RESULTS !== undefined) {
-  const words = broken.map(({ message }) => message).join('\n')
-  const outcome: Outcome = { file: label, name: label, state: 'failed', seconds: 0, words }
+  const reason = broken.map(({ message }) => message).join('\n')
+  const outcome: Outcome = { file: label, name: label, state: 'failed', seconds: 0, reason }
   appendFileSync(process.env.SLUICE_RESULTS, `${JSON.stringify(outcome)}\n`)
 }
 const seconds = Math.round((performance.now() - begun) / 1000)

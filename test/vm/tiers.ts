@@ -1,16 +1,16 @@
-// Which test files run under other kernels, by tier, and how one VM runs several of them.
+// Lists the test files that run under other kernels, by tier, and runs several of them in one VM.
 
 import { readdirSync } from 'node:fs'
 import { join } from 'node:path'
 import { boot } from './boot.ts'
 import { bundleTests } from './bundle-tests.ts'
-import type { Kernel } from './kernel.ts'
+import type { KernelFeatures } from './kernel-features.worker.ts'
+import type { Kernel } from './provide-kernel.ts'
 import type { Outcome } from './runner.worker.ts'
-import type { Traits } from './traits.worker.ts'
 
 const inKernel = (...names: string[]) => names.map((name) => `test/kernel/${name}.test.ts`)
 
-/** The corpus comes last: it takes longest. */
+/** The corpus is the last file, because it takes longest. */
 export const tiers: Readonly<Record<string, readonly string[]>> = {
   nftables: inKernel(
     ...[
@@ -31,11 +31,11 @@ export const tiers: Readonly<Record<string, readonly string[]>> = {
     .map((name) => `test/ipvs/${name}`),
 }
 
-/** Enough to know what works under a kernel; loops of kills and large tables say more of the proxy than of the kernel. */
+/** Files that show what works under a kernel. Loops of kills and large tables test the proxy rather than the kernel. */
 export const quickFiles = (tier: string): readonly string[] =>
   (tiers[tier] ?? []).filter((file) => !/(crash|limits|drift|life|lifecycle|takeover|legacy)\.test\.ts$/.test(file))
 
-/** The versions people speak of; otherwise a suite, or suite:package. */
+/** The suite of each kernel version. Other names are a suite, or suite:package. */
 const versions: Readonly<Record<string, string>> = {
   '5.10': 'bullseye',
   '6.1': 'bookworm',
@@ -45,33 +45,35 @@ const versions: Readonly<Record<string, string>> = {
 export const kernelNames = Object.keys(versions)
 export const suiteOf = (name: string): string => versions[name] ?? name
 
-/** Loads what tests need; a machine that lacks it fails the tests, not this. */
+/** Loads the modules that tests need. If one is missing, tests fail, not this command. */
 export const loadModules = 'modprobe -aq ip_vs nf_conntrack nf_conntrack_netlink ip_set xt_set dummy nf_tables'
-/** For Node: its compiler pays even in an emulated CPU, where what it makes is translated once more. */
+/** Options for Node. Its compiler pays off even in an emulated CPU, where the compiled code is translated once more. */
 const nodeArgs = process.env.SLUICE_VM_NODE ?? ''
 
-export interface Run {
+export interface TierRun {
   readonly kernel: Kernel
   /** Test files, from the root of the repo. */
   readonly files: readonly string[]
   readonly pattern?: string | undefined
   readonly timeoutMs: number
-  /** How much of it: see test/lab/routine.ts. */
+  /** Which scenarios are played: see test/lab/routine.ts. */
   readonly corpus: 'quick' | 'routine' | 'whole'
-  readonly outcome?: (outcome: Outcome) => void
-  /** To be told, before the tests, what the kernel has. */
-  readonly traits?: (traits: Traits) => void
+  readonly onOutcome?: (outcome: Outcome) => void
+  /** Called before the tests with the features of the kernel. */
+  readonly onFeatures?: (features: KernelFeatures) => void
 }
 
-/** 1 means that tests failed, which they have told themselves; otherwise the process had no chance to. */
+/** Exit code 1 means that tests failed and reported it. With a higher code the process could not report, so the shell does. */
 const ended = `code=0
 ended() {
   code=1
-  [ "$2" -le 1 ] || printf '{"file":"%s","name":"%s","state":"failed","seconds":0,"words":"ended with code %s"}\\n' "$1" "$1" "$2" >>"$SLUICE_RESULTS"
+  [ "$2" -le 1 ] || printf '{"file":"%s","name":"%s","state":"failed","seconds":0,"reason":"ended with code %s"}\\n' "$1" "$1" "$2" >>"$SLUICE_RESULTS"
 }`
 
-/** One boot, one process per file. Resolves with the exit code and all outcomes. */
-export async function runFiles(run: Run): Promise<{ readonly code: number; readonly outcomes: readonly Outcome[] }> {
+/** Boots once and runs one process per file. Resolves with the exit code and all outcomes. */
+export async function runFiles(
+  run: TierRun,
+): Promise<{ readonly code: number; readonly outcomes: readonly Outcome[] }> {
   const bundles = await bundleTests(run.files)
   const outcomes: Outcome[] = []
   let rest = ''
@@ -79,11 +81,11 @@ export async function runFiles(run: Run): Promise<{ readonly code: number; reado
     const lines = (rest + chunk.toString()).split('\n')
     rest = lines.pop() ?? ''
     for (const line of lines) {
-      const outcome = JSON.parse(line) as Outcome | { readonly traits: Traits }
-      if ('traits' in outcome) run.traits?.(outcome.traits)
+      const outcome = JSON.parse(line) as Outcome | { readonly features: KernelFeatures }
+      if ('features' in outcome) run.onFeatures?.(outcome.features)
       else {
         outcomes.push(outcome)
-        run.outcome?.(outcome)
+        run.onOutcome?.(outcome)
       }
     }
   }
@@ -93,7 +95,7 @@ export async function runFiles(run: Run): Promise<{ readonly code: number; reado
     (file) =>
       `node ${nodeArgs} ${quoted([bundles.runner, file, bundles.of(file), ...pattern])} || ended ${quoted([file])} $?`,
   )
-  if (run.traits !== undefined) each.unshift(`node ${bundles.of('test/vm/traits.worker.ts')}`)
+  if (run.onFeatures !== undefined) each.unshift(`node ${bundles.of('test/vm/kernel-features.worker.ts')}`)
   try {
     const code = await boot({
       kernel: run.kernel,
@@ -109,8 +111,8 @@ export async function runFiles(run: Run): Promise<{ readonly code: number; reado
   }
 }
 
-/** The same words as vitest's at its end. */
-export function summary(outcomes: readonly Outcome[]): string {
+/** Composes the line that vitest prints at its end. */
+export function summarise(outcomes: readonly Outcome[]): string {
   const count = (state: Outcome['state']) => outcomes.filter((one) => one.state === state).length
   const words = (['failed', 'passed', 'skipped'] as const).filter((state) => count(state) > 0)
   return `Tests  ${words.map((state) => `${count(state)} ${state}`).join(' | ')} (${outcomes.length})`

@@ -1,27 +1,29 @@
-// `npm run test:kernels [-- --kernels 5.10,6.12 --tiers ipvs --whole]`: runs kernel tiers on Debian's kernels, one boot each, and writes
-// docs/kernels.md after every test file. `--whole`: all files of the tiers and every scenario. Rows and cells of what is not run this time stay as they are.
+// Runs kernel tiers on Debian's kernels, one boot each, and writes the table in docs/kernels.md after every test file.
+//
+// `npm run test:kernels [-- --kernels 5.10,6.12 --tiers ipvs --whole]`. `--whole` runs all files of the tiers and every scenario. Rows and
+// cells of kernels and tiers that are not run stay unchanged.
 
 import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { parseArgs } from 'node:util'
-import { provideKernel } from './kernel.ts'
-import { providePackages } from './packages.ts'
+import { providePackages } from './host-packages.ts'
+import type { KernelFeatures } from './kernel-features.worker.ts'
+import { provideKernel } from './provide-kernel.ts'
 import type { Outcome } from './runner.worker.ts'
 import { kernelNames, quickFiles, runFiles, suiteOf, tiers } from './tiers.ts'
-import type { Traits } from './traits.worker.ts'
 
 const file = join(import.meta.dirname, '../../docs/kernels.md')
 const mark = '<!-- results -->'
 const columns = ['suite', 'kernel', 'lacks', ...Object.keys(tiers)]
 const hourMs = 3_600_000
 
-/** A row of the table by column, and below the table what failed and what was skipped, by tier. */
+/** The cells of a row by column, and by tier the note below the table: what failed and what was skipped. */
 interface Row {
   readonly cells: Record<string, string>
   readonly notes: Record<string, string>
 }
 
-/** What the file says already, by suite. */
+/** Reads the rows of the file, by suite. */
 function readRows(): Map<string, Row> {
   const text = readFileSync(file, 'utf8').split(mark)[1] ?? ''
   const rows = new Map<string, Row>()
@@ -57,27 +59,27 @@ function writeRows(rows: ReadonlyMap<string, Row>): void {
   writeFileSync(file, `${head}${mark}\n\n${table}\n${notes.join('')}`)
 }
 
-function cellOf(outcomes: readonly Outcome[], whole: boolean, ended: boolean): string {
+function composeCell(outcomes: readonly Outcome[], whole: boolean, ended: boolean): string {
   const count = (state: Outcome['state']) => outcomes.filter((one) => one.state === state).length
   const failed = count('failed')
-  const words = [`${count('passed')} passed`]
-  if (failed > 0) words.push(`**${failed} failed**`)
-  if (count('skipped') > 0) words.push(`${count('skipped')} skipped`)
+  const parts = [`${count('passed')} passed`]
+  if (failed > 0) parts.push(`**${failed} failed**`)
+  if (count('skipped') > 0) parts.push(`${count('skipped')} skipped`)
   const how = [...(whole ? ['whole'] : []), ...(ended ? [] : ['did not end'])]
-  return words.join(', ') + (how.length > 0 ? ` (${how.join(', ')})` : '')
+  return parts.join(', ') + (how.length > 0 ? ` (${how.join(', ')})` : '')
 }
 
-/** The same skips everywhere say nothing about a kernel; those with a reason do. */
-function noteOf(outcomes: readonly Outcome[]): string {
+/** Skips without a reason are the same for all kernels, so only those with a reason are listed. */
+function composeNote(outcomes: readonly Outcome[]): string {
   const first = (text: string) => text.split('\n')[0]?.slice(0, 200)
   return outcomes
-    .filter(({ state, words }) => state === 'failed' || (state === 'skipped' && words !== ''))
-    .map(({ name, state, words }) => `* ${state}: ${name}: ${first(words)}`)
+    .filter(({ state, reason }) => state === 'failed' || (state === 'skipped' && reason !== ''))
+    .map(({ name, state, reason }) => `* ${state}: ${name}: ${first(reason)}`)
     .join('\n')
 }
 
-function lacksOf({ has }: Traits): string {
-  const lacks = Object.entries(has).filter(([, there]) => !there)
+function listMissing({ has }: KernelFeatures): string {
+  const lacks = Object.entries(has).filter(([, isPresent]) => !isPresent)
   return lacks.length === 0 ? 'nothing' : lacks.map(([name]) => name).join(', ')
 }
 
@@ -90,14 +92,14 @@ async function runKernel(name: string, wanted: readonly string[], whole: boolean
   Object.assign(row.cells, { suite, kernel: kernel.release })
   const filesOf = (tier: string) => (whole ? (tiers[tier] ?? []) : quickFiles(tier))
   const outcomes: Outcome[] = []
-  /** Files that have been run to their end. */
+  /** Files whose tests have all ended. */
   const complete = new Set<string | undefined>()
   const write = () => {
     for (const tier of wanted) {
       const own = outcomes.filter((one) => tiers[tier]?.includes(one.file))
       if (own.length === 0) continue
-      row.cells[tier] = cellOf(own, whole, complete.has(filesOf(tier).at(-1)))
-      row.notes[tier] = noteOf(own)
+      row.cells[tier] = composeCell(own, whole, complete.has(filesOf(tier).at(-1)))
+      row.notes[tier] = composeNote(own)
     }
     writeRows(rows)
   }
@@ -106,8 +108,8 @@ async function runKernel(name: string, wanted: readonly string[], whole: boolean
     files: wanted.flatMap(filesOf),
     corpus: whole ? 'whole' : 'quick',
     timeoutMs: 4 * hourMs,
-    traits: (traits) => Object.assign(row.cells, { lacks: lacksOf(traits) }),
-    outcome(outcome) {
+    onFeatures: (features) => Object.assign(row.cells, { lacks: listMissing(features) }),
+    onOutcome(outcome) {
       const next = outcomes.at(-1)?.file !== outcome.file
       if (next && outcomes.length > 0) {
         complete.add(outcomes.at(-1)?.file)

@@ -1,11 +1,13 @@
-// `PATH=$(tsx test/vm/nft.ts trixie):$PATH …`: another suite's nft with its own libraries, unpacked into the cache; prints the folder to find it in.
+// Unpacks the nft of another Debian suite with its libraries into the cache, and prints its folder.
+//
+// `PATH=$(tsx test/vm/provide-nft.ts trixie):$PATH …` uses it.
 
 import { chmodSync, existsSync, mkdirSync, readdirSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { cache, privateApt, run } from './apt.ts'
-import { capture } from './packages.ts'
+import { capture } from './host-packages.ts'
 
-/** Of all that it depends on, what it loads. */
+/** The dependencies that nft loads. */
 const loaded = /^(nftables|lib[a-z0-9.+-]+)$/
 
 function provideNft(suite: string): string {

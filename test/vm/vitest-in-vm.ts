@@ -1,4 +1,4 @@
-// What test files import as `vitest` in a VM: the same runner and the same matchers, without Vite, whose start alone takes half a minute there.
+// Stands in for the module `vitest` in a VM: the same runner and matchers, without Vite, whose start alone takes half a minute there.
 
 import {
   ASYMMETRIC_MATCHERS_OBJECT,

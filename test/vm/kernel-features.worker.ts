@@ -1,4 +1,4 @@
-// What this kernel has of what the modes can use, as one line of JSON: run in a VM for the table of kernels.
+// Finds the kernel features that the modes can use, and prints them as one line of JSON. Runs in a VM, for the table of kernels.
 
 import { execFileSync } from 'node:child_process'
 import { appendFileSync } from 'node:fs'
@@ -8,13 +8,13 @@ import { describeError } from '../../src/lib/errors.ts'
 import { ConntrackTable } from '../../src/sys/netlink/conntrack.ts'
 import { Nftables } from '../../src/sys/netlink/nft/nftables.ts'
 
-export interface Traits {
+export interface KernelFeatures {
   readonly release: string
-  /** By name: whether it is there. */
+  /** Whether the kernel has the feature, by its name. */
   readonly has: Readonly<Record<string, boolean>>
 }
 
-const works = (program: string, ...args: string[]): boolean => {
+const succeeds = (program: string, ...args: string[]): boolean => {
   try {
     execFileSync(program, args, { stdio: 'ignore' })
     return true
@@ -23,7 +23,7 @@ const works = (program: string, ...args: string[]): boolean => {
   }
 }
 
-async function nftablesTraits(): Promise<Record<string, boolean>> {
+async function findNftablesFeatures(): Promise<Record<string, boolean>> {
   const nft = new Nftables()
   try {
     const { owner, persist, destroy } = await findFeatures(nft, 4)
@@ -36,7 +36,7 @@ async function nftablesTraits(): Promise<Record<string, boolean>> {
   }
 }
 
-async function conntrackTraits(): Promise<Record<string, boolean>> {
+async function findConntrackFeatures(): Promise<Record<string, boolean>> {
   const { filteredList, filteredDelete } = await new ConntrackTable().features()
   return { 'filtered conntrack list': filteredList, 'filtered conntrack delete': filteredDelete }
 }
@@ -50,11 +50,11 @@ const modules = {
   dummy: 'dummy',
   'iptables-legacy': 'iptable_nat',
 }
-const has: Record<string, boolean> = { ...(await nftablesTraits()), ...(await conntrackTraits()) }
-for (const [name, module] of Object.entries(modules)) has[name] = works('modprobe', '-q', module)
-for (const name of schedulers) has[`scheduler ${name}`] = works('modprobe', '-q', `ip_vs_${name}`)
-const traits: Traits = { release: release(), has }
-const line = `${JSON.stringify({ traits })}\n`
+const has: Record<string, boolean> = { ...(await findNftablesFeatures()), ...(await findConntrackFeatures()) }
+for (const [name, module] of Object.entries(modules)) has[name] = succeeds('modprobe', '-q', module)
+for (const name of schedulers) has[`scheduler ${name}`] = succeeds('modprobe', '-q', `ip_vs_${name}`)
+const features: KernelFeatures = { release: release(), has }
+const line = `${JSON.stringify({ features })}\n`
 if (process.env.SLUICE_RESULTS !== undefined) appendFileSync(process.env.SLUICE_RESULTS, line)
 else process.stdout.write(line)
 process.exit()

@@ -1,21 +1,21 @@
-// What the VM needs from the machine it runs on: Debian packages by name, installed where they are missing.
+// Installs the Debian packages that the VM needs on the host.
 
 import { spawnSync } from 'node:child_process'
 
-/** The emulator and what unpacks kernels; then the tools that tests use as witnesses inside. */
+/** The emulator and the programs that unpack kernels; then the tools with which tests check the kernel's state in the VM. */
 const packages = [
   ...['qemu-system-x86', 'busybox-static', 'lz4', 'zstd', 'xz-utils'],
   ...['ipvsadm', 'ipset', 'iptables', 'nftables', 'iproute2', 'conntrack', 'kmod'],
 ]
 
-/** Installs what is missing; returns why that is impossible, or undefined when all is there. */
+/** Installs missing packages. Returns the reason if that is impossible, else undefined. */
 export function providePackages(): string | undefined {
   if (process.platform !== 'linux' || process.arch !== 'x64') {
     return `the VM runs amd64 kernels on Linux, this is ${process.platform} on ${process.arch}`
   }
   if (process.getuid?.() !== 0) return 'it needs root, to install packages and to share files with the VM'
   if (capture('dpkg-query', ['--version']) === undefined)
-    return 'this is no Debian: qemu and kernels come from its packages'
+    return 'this system is not Debian: qemu and kernels come from its packages'
   const missing = missingPackages()
   if (missing.length === 0) return undefined
   process.stderr.write(`vm: installing ${missing.join(' ')}\n`)
@@ -36,7 +36,7 @@ function missingPackages(): readonly string[] {
 
 const quiet = { encoding: 'utf8', env: { ...process.env, DEBIAN_FRONTEND: 'noninteractive' } } as const
 
-/** Standard output of a program that succeeds. */
+/** Returns the standard output of a program; undefined if the program fails. */
 export function capture(program: string, args: readonly string[]): string | undefined {
   const { status, stdout } = spawnSync(program, args, { encoding: 'utf8', maxBuffer: 1 << 26 })
   return status === 0 ? stdout : undefined

@@ -1,9 +1,9 @@
-// The command line: `tsx test/vm/run.ts [--kernel bookworm] [--minutes 10] -- command…`, for any command under another kernel.
+// Runs any command under another kernel: `tsx test/vm/run-command.ts [--kernel bookworm] [--minutes 10] -- command…`.
 
 import { parseArgs } from 'node:util'
 import { boot } from './boot.ts'
-import { provideKernel } from './kernel.ts'
-import { providePackages } from './packages.ts'
+import { providePackages } from './host-packages.ts'
+import { provideKernel } from './provide-kernel.ts'
 
 const { values, positionals } = parseArgs({
   allowPositionals: true,
@@ -11,7 +11,7 @@ const { values, positionals } = parseArgs({
 })
 const why = providePackages()
 if (why !== undefined || positionals.length === 0) {
-  process.stderr.write(`vm: ${why ?? 'usage: run.ts [--kernel SUITE[:PACKAGE]] [--minutes N] -- command…'}\n`)
+  process.stderr.write(`vm: ${why ?? 'usage: run-command.ts [--kernel SUITE[:PACKAGE]] [--minutes N] -- command…'}\n`)
   process.exit(125)
 }
 const kernel = provideKernel(values.kernel)

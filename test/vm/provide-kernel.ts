@@ -1,4 +1,4 @@
-// Another kernel from Debian's packages, unpacked into a cache and never installed: vmlinux, modules, and an initrd.
+// Provides another kernel from Debian's packages, unpacked into a cache and never installed: vmlinux, modules, and an initrd.
 
 import { spawnSync } from 'node:child_process'
 import {
@@ -14,18 +14,18 @@ import {
 } from 'node:fs'
 import { basename, join } from 'node:path'
 import { cache, privateApt, run } from './apt.ts'
+import { capture } from './host-packages.ts'
 import { writeInitrd } from './initrd.ts'
-import { capture } from './packages.ts'
 
 export interface Kernel {
-  /** `bookworm`, or `bookworm:linux-image-6.12-amd64`: a suite of Debian, and a package if not its default kernel. */
+  /** `bookworm`, or `bookworm:linux-image-6.12-amd64`: a suite of Debian, and a package if it is not the default kernel. */
   readonly spec: string
   /** `6.1.0-40-amd64`. */
   readonly release: string
   readonly directory: string
 }
 
-/** From the cache, or downloaded now, which takes half a minute. Throws with the reason if there is none. */
+/** Returns it from the cache, or downloads it, which takes half a minute. Throws with the reason if that fails. */
 export function provideKernel(spec: string): Kernel {
   const directory = join(cache, spec.replace(/[^\w.-]/g, '_'))
   if (!existsSync(join(directory, 'release'))) {
@@ -50,12 +50,12 @@ function fetchKernel(spec: string, directory: string): void {
   const find = (...args: string[]) => (capture('find', [join(work, 'tree'), ...args]) ?? '').split('\n')[0] as string
   const image = find('-name', 'vmlinuz*', '-type', 'f')
   const modules = find('-type', 'd', '-path', '*lib/modules/*/kernel')
-  if (image === '' || modules === '') throw new Error(`the packages of ${spec} hold no kernel and modules`)
-  // Before the modules move: newer suites keep the kernel among them.
-  writeFileSync(join(work, 'vmlinux'), elfOf(readFileSync(image)))
+  if (image === '' || modules === '') throw new Error(`the packages of ${spec} have no kernel and modules`)
+  // Before the modules are moved, because newer suites have the kernel among them.
+  writeFileSync(join(work, 'vmlinux'), extractElf(readFileSync(image)))
   const release = basename(join(modules, '..'))
   unpackModules(modules)
-  // The packages come without modules.dep; depmod wants the usual place above the modules.
+  // The packages have no modules.dep, and depmod needs the usual folders above the modules.
   const root = join(work, 'root/lib')
   mkdirSync(root, { recursive: true })
   renameSync(join(modules, '../..'), join(root, 'modules'))
@@ -69,7 +69,7 @@ function fetchKernel(spec: string, directory: string): void {
   renameSync(work, directory)
 }
 
-/** The default package leads to the versioned one, and since Debian 14 that to several. */
+/** The default package depends on the versioned one, which since Debian 14 depends on several. */
 function downloadAll(apt: readonly string[], suite: string, meta: string, work: string): readonly string[] {
   const target = suite.endsWith('-backports') ? ['-t', suite] : []
   const wanted = new Set([meta])
@@ -88,7 +88,7 @@ function downloadAll(apt: readonly string[], suite: string, meta: string, work: 
     .map((name) => join(work, name))
 }
 
-/** Drivers of hardware go, most of the size; newer suites compress what is left. */
+/** Deletes drivers of hardware, which are most of the size, and decompresses the rest, which newer suites compress. */
 function unpackModules(modules: string): void {
   const kept = new Set(['net', 'virtio', 'block', 'char'])
   for (const name of readdirSync(join(modules, 'drivers'))) {
@@ -111,15 +111,15 @@ const packers: readonly (readonly [string, readonly string[]])[] = [
 ]
 
 /**
- * The ELF image inside a bzImage (its header says where), which QEMU starts directly: no BIOS and no unpacking in an emulated CPU,
- * 3 seconds of 7.
+ * Extracts the ELF image from a bzImage, whose header says where it is. QEMU starts it directly, without a BIOS and without unpacking in an
+ * emulated CPU, which saves 3 of 7 seconds.
  */
-function elfOf(image: Buffer): Buffer {
+function extractElf(image: Buffer): Buffer {
   const start = ((image[0x1f1] || 4) + 1) * 512 + image.readUInt32LE(0x248)
   const packed = image.subarray(start, start + image.readUInt32LE(0x24c) - 4)
   const [program, ...args] = packers.find(([magic]) => packed.subarray(0, 4).toString('hex') === magic)?.[1] ?? []
   if (program === undefined) throw new Error('the kernel is compressed in an unknown way')
   const { stdout } = spawnSync(program, args, { input: packed, maxBuffer: 1 << 30 })
-  if (stdout.subarray(1, 4).toString() !== 'ELF') throw new Error('the kernel holds no ELF image')
+  if (stdout.subarray(1, 4).toString() !== 'ELF') throw new Error('the kernel image has no ELF image')
   return stdout
 }

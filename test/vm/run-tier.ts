@@ -1,15 +1,17 @@
-// `tsx test/vm/tier.ts TIER|FILE… [--kernel 6.1] [--test pattern] [--whole] [--minutes 45]`, or `tier.ts PROGRAM.ts [arguments]`: tests, or a program,
-// under another kernel. The ipvs tier runs here if this kernel has IPVS. Where nothing can be run, one line says why.
+// Runs tests, or a program, under another kernel. The ipvs tier runs without a VM if this kernel has IPVS.
+//
+// `tsx test/vm/run-tier.ts TIER|FILE… [--kernel 6.1] [--test pattern] [--whole] [--minutes 45]`, or `run-tier.ts PROGRAM.ts [arguments]`.
+// Where the tier cannot run, one line says why.
 
 import { spawnSync } from 'node:child_process'
 import { existsSync } from 'node:fs'
 import { parseArgs } from 'node:util'
 import { boot } from './boot.ts'
-import { provideKernel } from './kernel.ts'
-import { capture, providePackages } from './packages.ts'
-import { loadModules, runFiles, suiteOf, summary, tiers } from './tiers.ts'
+import { capture, providePackages } from './host-packages.ts'
+import { provideKernel } from './provide-kernel.ts'
+import { loadModules, runFiles, suiteOf, summarise, tiers } from './tiers.ts'
 
-const usualKernel = process.env.SLUICE_VM_KERNEL ?? '6.1'
+const defaultKernel = process.env.SLUICE_VM_KERNEL ?? '6.1'
 
 function hasIpvs(): boolean {
   if (process.getuid?.() !== 0) return false
@@ -17,9 +19,9 @@ function hasIpvs(): boolean {
   return loaded('ip_vs') && loaded('dummy')
 }
 
-const here = (...args: string[]): number => spawnSync(process.execPath, args, { stdio: 'inherit' }).status ?? 1
+const runHere = (...args: string[]): number => spawnSync(process.execPath, args, { stdio: 'inherit' }).status ?? 1
 
-/** Says why it cannot be run, or gives what `work` gives. */
+/** Prints the reason if the VM cannot run, else returns what `work` returns. */
 async function unlessImpossible(name: string, work: () => Promise<number>): Promise<number> {
   let why = providePackages()
   try {
@@ -32,11 +34,11 @@ async function unlessImpossible(name: string, work: () => Promise<number>): Prom
 }
 
 function runProgram(file: string, args: readonly string[]): Promise<number> | number {
-  if (hasIpvs()) return here('--import', 'tsx', file, ...args)
-  // It runs for long: better compiled after all.
+  if (hasIpvs()) return runHere('--import', 'tsx', file, ...args)
+  // A program runs for long, so it is worth compiling in the VM.
   const command = ['bash', '-c', `${loadModules}; exec node --import tsx "$@"`, 'program', file, ...args]
   return unlessImpossible(file, () =>
-    boot({ kernel: provideKernel(suiteOf(usualKernel)), command, timeoutMs: 20 * 60_000 }),
+    boot({ kernel: provideKernel(suiteOf(defaultKernel)), command, timeoutMs: 20 * 60_000 }),
   )
 }
 
@@ -56,10 +58,10 @@ function runTier(args: readonly string[]): Promise<number> | number {
   const files = names.flatMap((name) => tiers[name] ?? [name])
   if (kernel === undefined && names.every((name) => name.includes('ipvs')) && hasIpvs()) {
     const only = pattern === undefined ? [] : ['-t', pattern]
-    return here('node_modules/vitest/vitest.mjs', 'run', '--project', 'ipvs', ...files, ...only)
+    return runHere('node_modules/vitest/vitest.mjs', 'run', '--project', 'ipvs', ...files, ...only)
   }
   return unlessImpossible(names.join(' '), async () => {
-    const chosen = provideKernel(suiteOf(kernel ?? usualKernel))
+    const chosen = provideKernel(suiteOf(kernel ?? defaultKernel))
     process.stdout.write(`${files.length} test files under Linux ${chosen.release}\n`)
     const timeoutMs = Number(minutes) * 60_000
     const { code, outcomes } = await runFiles({
@@ -69,10 +71,10 @@ function runTier(args: readonly string[]): Promise<number> | number {
       corpus: whole ? 'whole' : 'routine',
       timeoutMs,
     })
-    for (const { file, name, words } of outcomes.filter(({ state }) => state === 'failed')) {
-      process.stdout.write(`FAILED ${file} ${name}: ${words}\n`)
+    for (const { file, name, reason } of outcomes.filter(({ state }) => state === 'failed')) {
+      process.stdout.write(`FAILED ${file} ${name}: ${reason}\n`)
     }
-    process.stdout.write(`${summary(outcomes)}\n`)
+    process.stdout.write(`${summarise(outcomes)}\n`)
     return code
   })
 }
