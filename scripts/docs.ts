@@ -2,11 +2,11 @@
 
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { commandDocs } from '../src/commands/command-list.ts'
-import { flagDocs } from '../src/config/flags/flag-help.ts'
-import { metricDocs } from '../src/http/metric-table.ts'
+import { formatCommandDocs } from '../src/commands/command-list.ts'
+import { formatFlagDocs } from '../src/config/flags/flag-help.ts'
+import { formatMetricDocs } from '../src/http/metric-table.ts'
 
 const folder = join(import.meta.dirname, '../docs')
-writeFileSync(join(folder, 'commands.md'), commandDocs())
-writeFileSync(join(folder, 'flags.md'), flagDocs())
-writeFileSync(join(folder, 'metrics.md'), metricDocs())
+writeFileSync(join(folder, 'commands.md'), formatCommandDocs())
+writeFileSync(join(folder, 'flags.md'), formatFlagDocs())
+writeFileSync(join(folder, 'metrics.md'), formatMetricDocs())

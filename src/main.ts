@@ -10,9 +10,9 @@ export async function main(program: 'kube-proxy' | 'sluice', argv: readonly stri
     return
   }
   // Loaded only here, so that the proxy, which runs on every node, does not load the commands for people.
-  const { help, runCommand } = await import('./commands/command-list.ts')
+  const { formatOverview, runCommand } = await import('./commands/command-list.ts')
   if (['help', '--help', '-h'].includes(name)) {
-    process.stdout.write(help())
+    process.stdout.write(formatOverview())
     return
   }
   // A reader that closes the pipe early (`| head`) does not count as an error.

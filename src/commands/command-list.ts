@@ -10,7 +10,7 @@ import { explainCommand } from './explain.ts'
 import { trialCommand } from './plan/kernel-trial.ts'
 import { planCommand } from './plan/plan.ts'
 import { statusCommand } from './status.ts'
-import { processTerminal, type Terminal } from './terminal.ts'
+import { openTerminal, type Terminal } from './terminal.ts'
 import { upCommand } from './up/up.ts'
 
 const commands: readonly Command[] = [
@@ -26,7 +26,7 @@ const commands: readonly Command[] = [
 
 const visibleCommands = (): readonly Command[] => commands.filter(({ hidden }) => hidden !== true)
 
-export function help(): string {
+export function formatOverview(): string {
   return [
     'sluice: a Kubernetes service proxy, and commands to inspect it',
     '',
@@ -45,7 +45,7 @@ export function help(): string {
 }
 
 /** Returns docs/commands.md; a test keeps that file equal to this text. */
-export function commandDocs(): string {
+export function formatCommandDocs(): string {
   const exits = [
     '| status | meaning |',
     '| --- | --- |',
@@ -81,7 +81,7 @@ export function commandDocs(): string {
 export async function runCommand(
   name: string,
   argv: readonly string[],
-  terminal: Terminal = processTerminal(),
+  terminal: Terminal = openTerminal(),
 ): Promise<number | undefined> {
   if (name === 'version' || name === '--version') {
     terminal.write(`sluice ${sluiceVersion}\n`)
@@ -90,8 +90,8 @@ export async function runCommand(
   const command = commands.find((each) => each.name === name)
   if (command === undefined) return undefined
   try {
-    const { flags, args, help: asksHelp } = parseArguments(command, argv)
-    if (asksHelp) {
+    const { flags, args, help } = parseArguments(command, argv)
+    if (help) {
       terminal.write(formatHelp(command))
       return 0
     }

@@ -18,7 +18,7 @@ export interface Terminal {
 const codes: Readonly<Record<Colour, number>> = { red: 31, green: 32, yellow: 33, cyan: 36, bold: 1, dim: 2 }
 
 /** Uses colours only on a terminal, and never with NO_COLOR (no-color.org). */
-export function processTerminal(env: NodeJS.ProcessEnv = process.env): Terminal {
+export function openTerminal(env: NodeJS.ProcessEnv = process.env): Terminal {
   const interactive = process.stdout.isTTY === true && env.TERM !== 'dumb'
   const coloured = interactive && (env.NO_COLOR ?? '') === ''
   return {

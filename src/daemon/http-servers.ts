@@ -12,7 +12,7 @@ import type { Engine } from '../engine/engine.ts'
 import type { SyncJournal } from '../engine/journal.ts'
 import { ProxyHealth } from '../http/health.ts'
 import { createMetrics, type Metrics } from '../http/metrics.ts'
-import { metricsPages } from '../http/pages.ts'
+import { makeMetricsPages } from '../http/pages.ts'
 import { type Routes, routeRequests } from '../http/routing.ts'
 import { serveWithRetry } from '../http/server.ts'
 import type { EventRecorder } from '../kube/events.ts'
@@ -123,7 +123,7 @@ export class HttpServers {
   #metricsRoutes(): Routes {
     const { options, log, clock } = this.#options
     const { config } = options
-    return metricsPages({
+    return makeMetricsPages({
       mode: config.mode,
       metrics: this.metrics,
       configz: () => toV1alpha1(config),

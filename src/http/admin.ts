@@ -192,7 +192,7 @@ export interface AdminSocket {
 const json = (response: ServerResponse, status: number, value: unknown): void =>
   reply(response, { status, type: 'application/json', body: `${JSON.stringify(value)}\n` })
 
-export function adminRoutes(answers: AdminAnswers) {
+export function makeAdminRoutes(answers: AdminAnswers) {
   const answer = (compute: (exchange: Exchange) => unknown) => async (exchange: Exchange) => {
     if (exchange.method !== 'GET') return replyText(exchange.response, 405, 'only GET is allowed here\n')
     try {
@@ -233,7 +233,7 @@ export async function listenAdmin(path: string, answers: AdminAnswers, log: Logg
   mkdirSync(dirname(path), { recursive: true, mode: 0o755 })
   if (await isListening(path)) throw new ProxyError('admin', `another proxy listens on ${path}`)
   removeFile(path)
-  const handle = routeRequests(adminRoutes(answers), log)
+  const handle = routeRequests(makeAdminRoutes(answers), log)
   const server = createServer({ requestTimeout: 10_000 }, (request, response) => {
     response.on('error', () => {})
     Promise.resolve(handle(request, response)).catch((error: unknown) => {

@@ -164,7 +164,7 @@ const groups: readonly { readonly title: string; readonly metrics: readonly Metr
 ]
 
 /** Returns docs/metrics.md. */
-export function metricDocs(): string {
+export function formatMetricDocs(): string {
   const lines = [
     '# Metrics',
     '',

@@ -4,9 +4,9 @@
 import type { Mode } from '../backend/backend.ts'
 import type { Clock } from '../lib/time.ts'
 import type { BuildVersion, Metrics } from './metrics.ts'
-import { profilePages } from './profile.ts'
+import { makeProfilePages } from './profile.ts'
 import { type Exchange, type Route, type Routes, readBody, reply, replyText } from './routing.ts'
-import { flagsPage, statusPage } from './zpages.ts'
+import { makeFlagsPage, makeStatusPage } from './zpages.ts'
 
 export interface PagesOptions {
   readonly mode: Mode
@@ -24,7 +24,7 @@ export interface PagesOptions {
   readonly clock: Clock
 }
 
-export function metricsPages(options: PagesOptions): Routes {
+export function makeMetricsPages(options: PagesOptions): Routes {
   const { metrics } = options
   const routes: Record<string, Route> = {
     '/healthz': (exchange) => answerHealth(exchange, metrics),
@@ -48,10 +48,10 @@ export function metricsPages(options: PagesOptions): Routes {
   }
   if (options.profiling) {
     routes['/debug/flags/v'] = (exchange) => changeVerbosity(exchange, options.setVerbosity)
-    Object.assign(routes, profilePages(options.clock))
+    Object.assign(routes, makeProfilePages(options.clock))
   }
-  if (options.gates.flagz) routes['/flagz'] = flagsPage(options.flags)
-  if (options.gates.statusz) routes['/statusz'] = statusPage({ ...options, paths: () => Object.keys(routes) })
+  if (options.gates.flagz) routes['/flagz'] = makeFlagsPage(options.flags)
+  if (options.gates.statusz) routes['/statusz'] = makeStatusPage({ ...options, paths: () => Object.keys(routes) })
   return routes
 }
 

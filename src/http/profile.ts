@@ -13,7 +13,7 @@ const pages: Readonly<Record<string, string>> = {
   profile: 'where CPU time goes, for ?seconds=30 (.cpuprofile)',
 }
 
-export function profilePages(clock: Clock): Routes {
+export function makeProfilePages(clock: Clock): Routes {
   const profile = recordProfile(clock, {
     file: 'proxy.cpuprofile',
     start: ['Profiler.enable', 'Profiler.start'],

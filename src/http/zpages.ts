@@ -10,7 +10,7 @@ const component = 'kube-proxy'
 const group = 'config.k8s.io'
 const versions: readonly string[] = ['v1alpha1', 'v1beta1']
 
-export function flagsPage(flags: ReadonlyMap<string, string>): Route {
+export function makeFlagsPage(flags: ReadonlyMap<string, string>): Route {
   const sorted = [...flags].sort(([a], [b]) => (a < b ? -1 : 1))
   return (exchange) =>
     negotiate(exchange, 'Flagz', {
@@ -27,7 +27,7 @@ export interface StatusFacts {
   readonly paths: () => readonly string[]
 }
 
-export function statusPage({ version, startedAt, clock, paths }: StatusFacts): Route {
+export function makeStatusPage({ version, startedAt, clock, paths }: StatusFacts): Route {
   const upSeconds = () => Math.max(0, Math.floor((clock.now() - startedAt) / 1000))
   const binary = version.kubernetes.replace(/^v/, '')
   const runtime = `Node.js ${process.version}`

@@ -10,7 +10,7 @@ import { type Outcome, type Packet, trace } from '../model/trace.ts'
 import type { Frontend, NodeView } from '../model/types.ts'
 import type { Desired } from './dry-run.ts'
 import { explainEndpoints } from './endpoint-reasons.ts'
-import { type KernelState, presence } from './kernel-state.ts'
+import { comparePresence, type KernelState } from './kernel-state.ts'
 import { findTargets, originOf, type PacketTarget } from './question.ts'
 
 export interface ExplainContext {
@@ -96,7 +96,7 @@ function explainTraced(context: ExplainContext, traced: TracedPacket, kernel: Ke
       id,
       kind,
       digest,
-      kernel: presence({ id, kind, digest }, kernel),
+      kernel: comparePresence({ id, kind, digest }, kernel),
     })),
     remarks: [...(status === undefined ? [] : serviceRemarks(status)), ...modeRemarks],
   }

@@ -39,7 +39,7 @@ export async function readKernelState(
 }
 
 /** An observed entry without a digest proves that the entry exists, but not what it contains. */
-export function presence(entry: Held, kernel: KernelState | undefined): Presence {
+export function comparePresence(entry: Held, kernel: KernelState | undefined): Presence {
   if (kernel === undefined || !kernel.isVisible(entry.kind)) return 'not checked'
   const held = kernel.find(entry.id)
   if (held === undefined) return 'missing'

@@ -6,7 +6,7 @@ import { type Family, hostPort } from '../lib/ip.ts'
 import { nextTurn } from '../lib/time.ts'
 import type { ServicePort } from '../model/types.ts'
 import type { ExplainContext } from './explanation.ts'
-import { type KernelState, presence } from './kernel-state.ts'
+import { comparePresence, type KernelState } from './kernel-state.ts'
 
 /** Undefined if the kernel was not asked; a family is missing or undefined if its state could not be read. */
 type KernelStates = ReadonlyMap<Family, KernelState | undefined> | undefined
@@ -37,7 +37,7 @@ const isWorthShowing = ({ ports, entries, lost, quarantine }: FamilyStatus): boo
 
 function summarise(service: string, status: FamilyStatus, states: KernelStates): ServiceSummary {
   const { family, pending, ports, lost, quarantine, entries } = status
-  const found = entries.map((entry) => ({ entry, presence: presence(entry, states?.get(family)) }))
+  const found = entries.map((entry) => ({ entry, presence: comparePresence(entry, states?.get(family)) }))
   const counts: Record<Presence, number> = { held: 0, present: 0, missing: 0, differs: 0, 'not checked': 0 }
   for (const one of found) counts[one.presence]++
   return {

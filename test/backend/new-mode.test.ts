@@ -59,9 +59,9 @@ const { findMode } = await import('../../src/backend/modes.ts')
 const { findLeftovers } = await import('../../src/backend/leftovers.ts')
 const { resolveOptions } = await import('../../src/config/flags/options.ts')
 const { createMetrics } = await import('../../src/http/metrics.ts')
-const { metricDocs } = await import('../../src/http/metric-table.ts')
+const { formatMetricDocs } = await import('../../src/http/metric-table.ts')
 const { examineMachine } = await import('../../src/commands/doctor/machine.ts')
-const { commandDocs } = await import('../../src/commands/command-list.ts')
+const { formatCommandDocs } = await import('../../src/commands/command-list.ts')
 const { checkTraces } = await import('../model/corpus-trace.ts')
 const { checkExplanations } = await import('../inspect/corpus-explain.ts')
 
@@ -105,7 +105,7 @@ describe('a mode that was only registered', () => {
     const metrics = createMetrics({ mode: memoryMode, version, log: silentLogger, processMetrics: false })
     metrics.journal.report({ ...failedSync, backend: 'memory' })
     expect(await metrics.text()).toContain('kubeproxy_sync_proxy_rules_memory_failures_total{ip_family="IPv4"} 1')
-    expect(metricDocs()).toContain(
+    expect(formatMetricDocs()).toContain(
       '| `kubeproxy_sync_proxy_rules_memory_failures_total` | counter | ip_family | – | memory |',
     )
   })
@@ -117,8 +117,8 @@ describe('a mode that was only registered', () => {
   })
 
   it('is offered by the commands', () => {
-    expect(commandDocs()).toContain('userspace, memory')
-    expect(commandDocs()).toContain('what would change: nftables or memory')
+    expect(formatCommandDocs()).toContain('userspace, memory')
+    expect(formatCommandDocs()).toContain('what would change: nftables or memory')
   })
 
   it('is found on the node and cleaned up', async () => {

@@ -1,8 +1,8 @@
 import { spawnSync } from 'node:child_process'
 import { describe, expect, it } from 'vitest'
-import { commandDocs, help } from '../../src/commands/command-list.ts'
+import { formatCommandDocs, formatOverview } from '../../src/commands/command-list.ts'
 import { sourceAddress } from '../../src/commands/sources/own-addresses.ts'
-import { formatAnswer, formatTable, processTerminal } from '../../src/commands/terminal.ts'
+import { formatAnswer, formatTable, openTerminal } from '../../src/commands/terminal.ts'
 import { directory, sluice } from './run-command.ts'
 
 const names = ['up', 'explain', 'plan', 'status', 'doctor', 'cleanup', 'completion']
@@ -13,7 +13,7 @@ describe('the command table', () => {
     expect(status).toBe(0)
     expect(stdout).toContain(`sluice ${name}`)
     expect(stdout.split('Examples:')[1]).toMatch(/\S/)
-    expect(help()).toContain(`  ${name.padEnd(12)} `)
+    expect(formatOverview()).toContain(`  ${name.padEnd(12)} `)
   })
 
   it('prints an error in one line, and exits with 1', async () => {
@@ -24,7 +24,7 @@ describe('the command table', () => {
       [['status', '-o', 'xml'], '--output: given "xml", allowed: table, json, yaml'],
       [['status', '--output'], '--output needs a value'],
       [['cleanup', '--dry-run=1'], '--dry-run takes no value'],
-      [['plan'], 'there is no file to plan: add -f FILE'],
+      [['plan'], 'no file is given: add -f FILE'],
       [['up', '--once'], '--once needs --demo'],
       [['completion', 'tcsh'], 'no completion for "tcsh"'],
       [['status', '--socket', '/nowhere/x.sock'], 'the socket does not exist'],
@@ -51,7 +51,7 @@ describe('the command table', () => {
   })
 
   it('equals docs/commands.md', async () => {
-    await expect(commandDocs()).toMatchFileSnapshot('../../docs/commands.md')
+    await expect(formatCommandDocs()).toMatchFileSnapshot('../../docs/commands.md')
   })
 
   it('has no status for an unknown command', async () => {
@@ -117,6 +117,6 @@ describe('tables', () => {
   })
 
   it('have no colours with NO_COLOR', () => {
-    expect(processTerminal({ NO_COLOR: '1', TERM: 'xterm' }).paint('red', 'x')).toBe('x')
+    expect(openTerminal({ NO_COLOR: '1', TERM: 'xterm' }).paint('red', 'x')).toBe('x')
   })
 })

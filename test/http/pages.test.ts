@@ -4,7 +4,7 @@ import { afterEach, describe, expect, it } from 'vitest'
 import { parse } from 'yaml'
 import { findMode } from '../../src/backend/modes.ts'
 import { createMetrics, type Metrics } from '../../src/http/metrics.ts'
-import { metricsPages, type PagesOptions } from '../../src/http/pages.ts'
+import { makeMetricsPages, type PagesOptions } from '../../src/http/pages.ts'
 import { routeRequests } from '../../src/http/routing.ts'
 import { type HttpListener, listen } from '../../src/http/server.ts'
 import { silentLogger as log } from '../../src/lib/log.ts'
@@ -25,7 +25,7 @@ async function start(more: Partial<PagesOptions> = {}): Promise<{ probe: Probe; 
   verbosity = []
   const clock = new FakeClock(Date.UTC(2026, 0, 2, 3, 4, 5))
   const metrics = createMetrics({ mode: findMode('nftables'), version, log, processMetrics: false })
-  const routes = metricsPages({
+  const routes = makeMetricsPages({
     mode: 'nftables',
     metrics,
     configz: () => ({

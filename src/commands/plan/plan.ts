@@ -60,7 +60,7 @@ interface Plan {
 
 async function run({ flags, terminal }: Invocation): Promise<number> {
   const file = flags.get('filename')
-  if (file === undefined) throw new ProxyError('usage', 'there is no file to plan: add -f FILE')
+  if (file === undefined) throw new ProxyError('usage', 'no file is given: add -f FILE')
   const { inputs, ...change } = await readChange(flags, readObjects(file))
   const mode = (flags.get('mode') as Mode | undefined) ?? inputs.identity.mode
   const present = { ...inputs, identity: { ...inputs.identity, mode } }

@@ -27,7 +27,7 @@ export function usage(): string {
 }
 
 /** Returns docs/flags.md; a test checks that the file is up to date. */
-export function flagDocs(): string {
+export function formatFlagDocs(): string {
   return [
     '# Flags and configuration fields',
     '',

@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import fc from 'fast-check'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
-import { flagDocs, usage } from '../../../src/config/flags/flag-help.ts'
+import { formatFlagDocs, usage } from '../../../src/config/flags/flag-help.ts'
 import { flagSettings } from '../../../src/config/flags/flag-table.ts'
 import { type Options, resolveOptions } from '../../../src/config/flags/options.ts'
 import { parseFlags } from '../../../src/config/flags/parse-flags.ts'
@@ -409,6 +409,6 @@ describe('help', () => {
   })
 
   it('keeps docs/flags.md up to date', async () => {
-    await expect(flagDocs()).toMatchFileSnapshot('../../../docs/flags.md')
+    await expect(formatFlagDocs()).toMatchFileSnapshot('../../../docs/flags.md')
   })
 })

@@ -55,5 +55,5 @@ const isAlive = (pid: number): boolean => pid > 0 && existsSync(`/proc/${pid}`)
 
 const readNumber = (path: string): number => Number(readTextOrEmpty(path)) || 0
 
-/** Returns the last three lines of a log file in one line; '' if there is no such file. */
+/** Returns the last three lines of a log file in one line; '' if the file does not exist. */
 export const readLastLines = (path: string): string => readTextOrEmpty(path).trim().split('\n').slice(-3).join(' | ')
