@@ -1,4 +1,4 @@
-// Decodes YAML or JSON text to values of v1alpha1 fields, and records the line of each field. Pure.
+// Decodes YAML or JSON text to values of the fields of one kind of document, and records the line of each field. Pure.
 
 import {
   isAlias,
@@ -14,9 +14,14 @@ import {
 } from 'yaml'
 import { describeError, ProxyError } from '../lib/errors.ts'
 import { codecs, type Value } from './codecs.ts'
-import { apiVersion, documentKind } from './configuration.ts'
 import { type FieldSetting, readValue, type Setting } from './setting.ts'
-import { settingByPath } from './settings-table.ts'
+
+/** A kind of document, and the rows of its fields. */
+export interface DocumentSchema {
+  readonly apiVersion: string
+  readonly kind: string
+  readonly settings: ReadonlyMap<string, FieldSetting>
+}
 
 export interface DecodedConfig {
   /** Values that the file gives, by path, zeros included. */
@@ -27,8 +32,8 @@ export interface DecodedConfig {
 }
 
 /** Throws one error that lists every problem. As in kube-proxy's v1alpha1, unknown and repeated fields only cause warnings. */
-export function decode(file: string, text: string): DecodedConfig {
-  return new Decoder(file, text).decode()
+export function decode(file: string, text: string, schema: DocumentSchema): DecodedConfig {
+  return new Decoder(file, text, schema).decode()
 }
 
 type Root = ReturnType<typeof parse>
@@ -41,6 +46,7 @@ interface Entry {
 
 class Decoder {
   readonly #file: string
+  readonly #schema: DocumentSchema
   readonly #counter = new LineCounter()
   readonly #root: Root
   readonly #values = new Map<string, Value>()
@@ -48,8 +54,9 @@ class Decoder {
   readonly #warnings: string[] = []
   readonly #problems: string[] = []
 
-  constructor(file: string, text: string) {
+  constructor(file: string, text: string, schema: DocumentSchema) {
     this.#file = file
+    this.#schema = schema
     this.#root = parse(text, this.#counter)
   }
 
@@ -57,8 +64,8 @@ class Decoder {
     this.#checkSyntax()
     const { contents } = this.#root
     if (!isMap(contents)) throw new ProxyError('config', `${this.#file}:1: must be a YAML or JSON object`)
-    this.#checkHeader(contents, 'apiVersion', apiVersion)
-    this.#checkHeader(contents, 'kind', documentKind)
+    this.#checkHeader(contents, 'apiVersion', this.#schema.apiVersion)
+    this.#checkHeader(contents, 'kind', this.#schema.kind)
     this.#readMap(contents, '')
     if (this.#problems.length > 0) throw new ProxyError('config', this.#problems.join('; '))
     return { values: this.#values, lines: this.#lines, warnings: this.#warnings }
@@ -118,9 +125,9 @@ class Decoder {
   }
 
   #readEntry(path: string, line: number, node: unknown): void {
-    const row = settingByPath.get(path)
+    const row = this.#schema.settings.get(path)
     if (row !== undefined) this.#readField(row, node, line)
-    else if (!isBlock(path)) this.#warn(line, path, 'unknown field, ignored')
+    else if (!this.#isBlock(path)) this.#warn(line, path, 'unknown field, ignored')
     else if (isMap(node)) this.#readMap(node, `${path}.`)
     else if (!isNull(node)) this.#refuse(line, path, this.#plain(node), 'an object')
   }
@@ -149,6 +156,10 @@ class Decoder {
         if (known === path || known.startsWith(`${path}.`) || known.startsWith(`${path}[`)) map.delete(known)
       }
     }
+  }
+
+  #isBlock(path: string): boolean {
+    return [...this.#schema.settings.keys()].some((known) => known.startsWith(`${path}.`))
   }
 
   #warn(line: number, path: string, warning: string): void {
@@ -211,8 +222,6 @@ function allowedInFile(row: Setting): string {
   if (row.kind === 'vmodule') return 'a list of objects with filePattern and verbosity'
   return ['ip', 'ipPort', 'portRange'].includes(row.kind) ? 'a string' : codecs[row.kind].allowed
 }
-
-const isBlock = (path: string): boolean => [...settingByPath.keys()].some((known) => known.startsWith(`${path}.`))
 
 const isNull = (node: unknown): boolean =>
   node === null || node === undefined || (isScalar(node) && (node.value === null || node.value === undefined))

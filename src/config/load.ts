@@ -2,7 +2,7 @@
 
 import { hostPort, parseIp } from '../lib/ip.ts'
 import type { Value } from './codecs.ts'
-import { fromV1alpha1, makeDocument, type Unchecked } from './configuration.ts'
+import { apiVersion, documentKind, fromV1alpha1, makeDocument, type Unchecked } from './configuration.ts'
 import { decode } from './decode.ts'
 import { isZero } from './setting.ts'
 import { settingByPath } from './settings-table.ts'
@@ -21,7 +21,7 @@ export const metricsPort = 10249
 
 /** Throws a ProxyError whose message names file, line and field. */
 export function loadConfigFile(path: string, text: string): Loaded {
-  const { values, lines, warnings } = decode(path, text)
+  const { values, lines, warnings } = decode(path, text, { apiVersion, kind: documentKind, settings: settingByPath })
   const document = makeDocument(withFileDefaults(values))
   return { config: fromV1alpha1(document), warnings, lines }
 }

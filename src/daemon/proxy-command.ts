@@ -20,7 +20,7 @@ import { isHandedOver, retireOtherModes } from './retire-modes.ts'
 export async function runProxyCommand(argv: readonly string[]): Promise<number> {
   let options: Options
   try {
-    options = resolveOptions(argv, (path) => readFileSync(path, 'utf8'))
+    options = resolveOptions(argv, (path) => readFileSync(path, 'utf8'), process.env)
   } catch (error) {
     if (!(error instanceof ProxyError)) throw error
     if (error.code === 'usage') process.stderr.write(usage())

@@ -173,9 +173,8 @@ export class Standalone {
   async #startProxy(): Promise<void> {
     const config = join(this.#directory, 'proxy.yaml')
     writeFileSync(config, JSON.stringify(this.#proxyConfig(), undefined, 2))
-    const options = resolveOptions([`--config=${config}`, `--hostname-override=${this.#node}`], (path) =>
-      readFileSync(path, 'utf8'),
-    )
+    const argv = [`--config=${config}`, `--hostname-override=${this.#node}`]
+    const options = resolveOptions(argv, (path) => readFileSync(path, 'utf8'), process.env)
     const settings = settingsOf(options.config)
     const backend = (this.#unprivileged ?? findMode(this.#options.mode)).makeBackend(settings)
     process.env.SLUICE_ADMIN_SOCKET = this.#socket

@@ -12,6 +12,12 @@ const commands = [
     help: 'Configuration file, YAML or JSON. It replaces every flag that has a field in it.',
   }),
   flagOnly('string', {
+    flag: 'sluice-config',
+    default: '',
+    beatsFile: true,
+    help: 'File with the settings that kube-proxy does not have (docs/sluice-config.md). SLUICE_CONFIG may name it as well.',
+  }),
+  flagOnly('string', {
     flag: 'write-config-to',
     default: '',
     beatsFile: true,

@@ -7,12 +7,15 @@ import { gateWarnings } from '../gates.ts'
 import { type Loaded, loadConfigFile } from '../load.ts'
 import { showValue } from '../setting.ts'
 import { settingByPath } from '../settings-table.ts'
+import { defaultSluiceConfig, loadSluiceConfig, type SluiceConfig } from '../sluice-config.ts'
 import { type FieldError, isValid, validate } from '../validate.ts'
 import { flagSettings } from './flag-table.ts'
 import { parseFlags } from './parse-flags.ts'
 
 export interface Options {
   readonly config: Config
+  /** Settings of SluiceConfiguration, which kube-proxy does not have. */
+  readonly sluice: SluiceConfig
   /** '' if there is none. */
   readonly configFile: string
   readonly writeConfigTo: string
@@ -32,11 +35,14 @@ export interface Options {
   readonly given: ReadonlySet<string>
 }
 
+type ReadFile = (path: string) => string
+type Environment = Readonly<Record<string, string | undefined>>
+
 /**
  * Throws a ProxyError: 'usage' if the command line cannot be parsed, 'config' if the configuration is not valid. With `help`,
  * or `version` 'true' or 'raw', no file is read and `config` holds the defaults.
  */
-export function resolveOptions(argv: readonly string[], readFile: (path: string) => string): Options {
+export function resolveOptions(argv: readonly string[], readFile: ReadFile, env: Environment = {}): Options {
   const commandLine = parseFlags(flagSettings, argv)
   const { values, rest, warnings } = commandLine
   const stray = rest.find((argument) => argument !== '')
@@ -48,8 +54,10 @@ export function resolveOptions(argv: readonly string[], readFile: (path: string)
   const { config, configWarnings } = onlyPrints
     ? { config: defaultConfig(), configWarnings: [] }
     : resolveConfig(commandLine, readFile)
+  const sluiceFile = values['sluice-config'] || env.SLUICE_CONFIG || ''
   return {
     config,
+    sluice: onlyPrints || sluiceFile === '' ? defaultSluiceConfig() : loadSluice(sluiceFile, readFile),
     configFile: values.config,
     writeConfigTo: values['write-config-to'],
     cleanup: values.cleanup || values['cleanup-iptables'],
@@ -69,7 +77,7 @@ type Flags = ReturnType<typeof parseFlags<(typeof flagSettings)[number]>>
 /** The defaults are valid, which the tests check for every mode. */
 const defaultConfig = (): Config => checked(withPlatformDefaults(fromFlags(parseFlags(flagSettings, []))), () => '')
 
-function resolveConfig(flags: Flags, readFile: (path: string) => string): { config: Config; configWarnings: string[] } {
+function resolveConfig(flags: Flags, readFile: ReadFile): { config: Config; configWarnings: string[] } {
   const configFile = flags.values.config
   const loaded = configFile === '' ? undefined : load(configFile, readFile)
   const built = loaded === undefined ? configOfFlags(flags) : withLoggingFlags(loaded.config, flags)
@@ -91,14 +99,17 @@ function configOfFlags(flags: Flags): Unchecked {
   return withDeprecatedPorts(config, { healthz: values['healthz-port'], metrics: values['metrics-port'] })
 }
 
-function load(path: string, readFile: (path: string) => string): Loaded {
-  let text: string
+const load = (path: string, readFile: ReadFile): Loaded => loadConfigFile(path, readText('config', path, readFile))
+
+const loadSluice = (path: string, readFile: ReadFile): SluiceConfig =>
+  loadSluiceConfig(path, readText('sluice-config', path, readFile))
+
+function readText(flag: string, path: string, readFile: ReadFile): string {
   try {
-    text = readFile(path)
+    return readFile(path)
   } catch (error) {
-    throw new ProxyError('config', `--config: cannot read ${path}: ${describeError(error)}`, { cause: error })
+    throw new ProxyError('config', `--${flag}: cannot read ${path}: ${describeError(error)}`, { cause: error })
   }
-  return loadConfigFile(path, text)
 }
 
 interface Origin {

@@ -1,0 +1,67 @@
+// SluiceConfiguration v1alpha1: our own settings, in a file beside KubeProxyConfiguration, so that kube-proxy's own file stays portable. Pure.
+
+import { ProxyError } from '../lib/errors.ts'
+import type { Value } from './codecs.ts'
+import { setPath } from './configuration.ts'
+import { type DecodedConfig, decode } from './decode.ts'
+import { type FieldTree, fileDefault, showValue, type ValidLeaf } from './setting.ts'
+import { type SluiceRow, sluiceSettingByPath, sluiceSettings } from './sluice-table.ts'
+
+const apiVersion = 'sluice/v1alpha1'
+const kind = 'SluiceConfiguration'
+
+/** Every setting, valid, with defaults filled in. Durations are in ms. */
+export type SluiceConfig = FieldTree<ValidLeaf<SluiceRow>>
+
+export const defaultSluiceConfig = (): SluiceConfig => makeConfig(new Map())
+
+/** Throws a ProxyError that names file, line and field of every problem. An unknown field is a problem: nobody else reads this file. */
+export function loadSluiceConfig(file: string, text: string): SluiceConfig {
+  const decoded = decode(file, text, { apiVersion, kind, settings: sluiceSettingByPath })
+  const problems = [...decoded.warnings, ...sluiceSettings.flatMap((row) => problemsOf(row, file, decoded))]
+  if (problems.length > 0) throw new ProxyError('config', problems.join('; '))
+  return makeConfig(decoded.values)
+}
+
+function problemsOf(row: SluiceRow, file: string, { values, lines }: DecodedConfig): readonly string[] {
+  const value = values.get(row.path)
+  if (value === undefined) return []
+  const refuse = (allowed: string) => [
+    `${file}:${lines.get(row.path)}: ${row.path}: given ${JSON.stringify(value)}, allowed: ${allowed}`,
+  ]
+  if (row.words !== undefined && !row.words.some((word) => word === value)) return refuse(row.words.join(', '))
+  if (typeof value === 'number' && value <= 0) return refuse('a value greater than 0')
+  return []
+}
+
+/** The cast holds because the loop sets exactly the paths of the rows that the type is derived from, to values that were checked. */
+function makeConfig(values: ReadonlyMap<string, Value>): SluiceConfig {
+  const tree = {}
+  for (const row of sluiceSettings) setPath(tree, row.path, values.get(row.path) ?? fileDefault(row))
+  return tree as SluiceConfig
+}
+
+/** The table of docs/sluice-config.md; a test keeps the file equal to it. */
+export function sluiceConfigDocs(): string {
+  return [
+    '# SluiceConfiguration',
+    '',
+    'Settings that kube-proxy does not have are in a file of their own, so that the KubeProxyConfiguration stays one that kube-proxy reads, too.',
+    '`--sluice-config FILE` names it, or the environment variable `SLUICE_CONFIG` where the command line should stay as it is. Without the',
+    'file every setting has its default. An unknown field, a wrong type or a value that is not allowed is an error that names file, line and field.',
+    '',
+    '```yaml',
+    `apiVersion: ${apiVersion}`,
+    `kind: ${kind}`,
+    'limits:',
+    '  endpointsPerService: 50000',
+    '```',
+    '',
+    '| field | default | meaning |',
+    '| --- | --- | --- |',
+    ...sluiceSettings.map((row) => `| \`${row.path}\` | ${showValue(row, row.default)} | ${row.help} |`),
+    '',
+    `Generated from \`src/config/sluice-table.ts\`: run \`npx vitest run test/config/sluice-config.test.ts -u\` after a change.`,
+    '',
+  ].join('\n')
+}
