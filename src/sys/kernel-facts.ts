@@ -1,11 +1,11 @@
-// What this kernel is: which IP families it has, and its version.
+// Finds out facts about this kernel: its version, and whether it has IPv6.
 
 import { readFileSync } from 'node:fs'
 import { release } from 'node:os'
 import { join } from 'node:path'
 import { type KernelFiles, kernelFiles } from './tuning.ts'
 
-/** False without the module, with `ipv6.disable=1`, and when disable_ipv6 is set for all interfaces. */
+/** Returns false without the IPv6 module, with `ipv6.disable=1`, and if disable_ipv6 is set for all interfaces. */
 export function ipv6Available(files: KernelFiles = kernelFiles): boolean {
   try {
     readFileSync(join(files.proc, 'net/if_inet6'))
@@ -21,18 +21,19 @@ export interface KernelVersion {
   readonly patch: number
 }
 
-/** `6.18.44-fc` is 6.18.44; undefined if the text does not start with a version. */
+/** Parses `6.18.44-fc` as 6.18.44; undefined if the text does not start with a version. */
 export function parseKernelVersion(text: string): KernelVersion | undefined {
   const match = /^(\d+)\.(\d+)(?:\.(\d+))?/.exec(text)
   if (match === null) return undefined
   return { major: Number(match[1]), minor: Number(match[2]), patch: Number(match[3] ?? 0) }
 }
 
-/** This machine's; 0.0.0 if it cannot be told, so that nothing is taken for supported. */
+/** Returns the version of this machine's kernel; 0.0.0 if it is unknown, so that no feature counts as supported. */
 export function kernelVersion(): KernelVersion {
   return parseKernelVersion(release()) ?? { major: 0, minor: 0, patch: 0 }
 }
 
+/** Returns true if the version is `major.minor` or later. */
 export function atLeast(version: KernelVersion, major: number, minor: number): boolean {
   return version.major > major || (version.major === major && version.minor >= minor)
 }

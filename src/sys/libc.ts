@@ -1,13 +1,14 @@
-// The only door to native code: the few system calls Node has no API for. Loaded at the first call, so commands that never touch the kernel do not pay for it.
+// The only file that calls native code: the few system calls that Node has no API for.
 //
-// Every call returns a result, or minus the error number; nothing throws for what the kernel says.
-// A wrong length here is memory corruption, so buffers are checked against it at this door and nowhere else.
+// 1. The library is loaded at the first call, so that commands which never touch the kernel do not pay for it.
+// 2. Every function returns a result, or minus the error number. No error of the kernel throws.
+// 3. A wrong length would corrupt memory. Lengths are checked against the buffers here and nowhere else.
 
 import { createRequire } from 'node:module'
 
 interface Native {
   (...args: unknown[]): number
-  /** On a thread of Node's pool; `done` is called on ours. */
+  /** Runs on a thread of Node's pool and calls `done` on the main thread. */
   async(...args: [...unknown[], done: (error: Error | null, returned: number) => void]): void
 }
 
@@ -52,7 +53,7 @@ export const AF_NETLINK = 16
 export const SOCK_RAW = 3
 export const SOCK_CLOEXEC = 0o2000000
 export const MSG_DONTWAIT = 0x40
-/** With it `recv` returns the length of the whole datagram, even if the buffer was too short for it. */
+/** Makes `recv` return the length of the whole datagram, even if the buffer is too short for it. */
 export const MSG_TRUNC = 0x20
 export const SOL_SOCKET = 1
 export const SO_SNDBUF = 7
@@ -117,7 +118,7 @@ export function bind(fd: number, address: Uint8Array): number {
   return result(native, native.bind(fd, address, address.length))
 }
 
-/** Fills `address`; returns the length of the address. */
+/** Fills `address` and returns its length. */
 export function getsockname(fd: number, address: Uint8Array): number {
   const native = library()
   const length = Uint32Array.of(address.length)
@@ -125,16 +126,16 @@ export function getsockname(fd: number, address: Uint8Array): number {
   return returned < 0 ? returned : Math.min(length[0] as number, address.length)
 }
 
-/** Sends the first `length` bytes to the kernel (a netlink socket without address is connected to it). */
+/** Sends the first `length` bytes to the kernel, to which a netlink socket without an address is connected. */
 export function send(fd: number, bytes: Uint8Array, length: number): number {
-  if (length > bytes.length) throw new RangeError(`send of ${length} bytes from a buffer of ${bytes.length}`)
+  if (length > bytes.length) throw sendTooLong(length, bytes)
   const native = library()
   return result(native, native.sendto(fd, bytes, length, 0, null, 0))
 }
 
-/** The same on another thread, for what takes the kernel long; neither the bytes nor the fd may be given up before it has ended. */
+/** Sends on another thread, for datagrams that take the kernel long. The bytes and the fd must stay valid until it resolves. */
 export function sendInBackground(fd: number, bytes: Uint8Array, length: number): Promise<number> {
-  if (length > bytes.length) throw new RangeError(`send of ${length} bytes from a buffer of ${bytes.length}`)
+  if (length > bytes.length) throw sendTooLong(length, bytes)
   const native = library()
   return new Promise((resolve, reject) => {
     native.sendto.async(fd, bytes, length, 0, null, 0, (error, returned) => {
@@ -144,7 +145,10 @@ export function sendInBackground(fd: number, bytes: Uint8Array, length: number):
   })
 }
 
-/** Bytes received; with MSG_TRUNC possibly more than the buffer holds. */
+const sendTooLong = (length: number, bytes: Uint8Array): RangeError =>
+  new RangeError(`cannot send ${length} bytes from a buffer of ${bytes.length}`)
+
+/** Returns the number of received bytes; with MSG_TRUNC it may exceed the length of the buffer. */
 export function recv(fd: number, buffer: Uint8Array, flags: number): number {
   const native = library()
   return result(native, native.recv(fd, buffer, buffer.length, flags))
@@ -155,7 +159,7 @@ export function setsockopt(fd: number, level: number, option: number, value: num
   return result(native, native.setsockopt(fd, level, option, Int32Array.of(value), 4))
 }
 
-/** Options that are structures: `value` is what the kernel is asked with, and is filled. Returns the length of the answer. */
+/** Reads an option that is a structure. The kernel reads `value` and then fills it. Returns the length of the answer. */
 export function getsockoptBytes(fd: number, level: number, option: number, value: Uint8Array): number {
   const native = library()
   const length = Uint32Array.of(value.length)
@@ -173,26 +177,26 @@ export function close(fd: number): number {
   return result(native, native.close(fd))
 }
 
-/** Moves the calling thread, and no other, to the namespace behind `fd`. */
+/** Moves the calling thread, and no other, to the namespace that `fd` refers to. */
 export function setns(fd: number, type: number): number {
   const native = library()
   return result(native, native.setns(fd, type))
 }
 
-/** A file that is nowhere but in memory, and gone when it is closed; not passed on to programs by itself. */
+/** Makes a file that exists only in memory until it is closed. Child processes do not inherit it. */
 export function memoryFile(name: string): number {
   const native = library()
   return result(native, native.memfd(name, MFD_CLOEXEC))
 }
 
-/** Larger than these structures are in any C library. */
+/** At least as large as these structures in every C library. */
 const actionsBytes = 256
 const attributesBytes = 1024
 const sigsetBytes = 128
 
 /**
- * Starts a program with these descriptors for its own 0, 1 and 2; the first argument is its name. Returns its process id. Unlike Node,
- * which forks, it does not copy the map of this process' memory: a tenth of the price.
+ * Starts a program with the given descriptors as its stdin, stdout and stderr. The first argument is its name. Returns its process id.
+ * Node forks, which copies the memory map of this process; posix_spawn does not, and costs a tenth.
  */
 export function spawn(
   path: string,
@@ -203,7 +207,7 @@ export function spawn(
   const { spawn: start, actions, attributes } = library()
   const [fileActions, settings] = [Buffer.alloc(actionsBytes), Buffer.alloc(attributesBytes)]
   const [signals, pid] = [Buffer.alloc(sigsetBytes), Int32Array.of(0)]
-  // Node ignores SIGPIPE, and programs would inherit that.
+  // Node ignores SIGPIPE, and the program would inherit that.
   signals[1] = 1 << 4
   actions.init(fileActions)
   attributes.init(settings)
@@ -220,13 +224,13 @@ export function spawn(
   }
 }
 
-/** A descriptor that can be read when the process has ended: Linux 5.3. */
+/** Returns a descriptor that becomes readable when the process has ended (Linux 5.3). */
 export function pidfdOpen(pid: number): number {
   const native = library()
   return result(native, Number(native.syscall(SYS_pidfd_open, pid, 0)))
 }
 
-/** The wait status of a child that has ended, which is gone then; undefined if it has not. */
+/** Returns the wait status of a child that has ended, and releases the child; undefined if it still runs. */
 export function reap(pid: number): number | undefined {
   const native = library()
   const status = Int32Array.of(0)
@@ -239,10 +243,10 @@ export interface Readiness {
   close(): void
 }
 
-/** Handles are kept here: once garbage collected, they stop telling without a word (koffi 3.3). */
+/** Keeps the handles reachable: a handle that is garbage collected stops reporting, without an error (koffi 3.3). */
 const watched = new Set<PollHandle>()
 
-/** Calls `run` whenever the fd can be read, until closed. Close it before the fd. Does not keep the process alive, unless asked to. */
+/** Calls `run` whenever the fd is readable, until closed. Must be closed before the fd. Keeps the process alive only if `keepsAlive`. */
 export function watchReadable(fd: number, run: () => void, keepsAlive = false): Readiness {
   const handle = library().poll(fd, { readable: true }, run)
   if (!keepsAlive) handle.unref()

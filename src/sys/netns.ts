@@ -1,35 +1,34 @@
-// Network namespaces with names: made and removed by iproute2, entered for the moment in which a socket is opened.
+// Lists, changes and enters named network namespaces. iproute2 makes and removes them; a thread enters one only to open a socket.
 
 import { constants, existsSync, readdirSync } from 'node:fs'
 import { join } from 'node:path'
 import { ProxyError } from '../lib/errors.ts'
 import { familyOf, parseIp } from '../lib/ip.ts'
+import { AF_INET, AF_INET6 } from './ip-numbers.ts'
 import * as libc from './libc.ts'
 import { callError } from './netlink/netlink-errors.ts'
 import { runProgram } from './process/exec.ts'
 
 const folder = '/run/netns'
-const AF_INET = 2
-const AF_INET6 = 10
 const SOCK_STREAM = 1
 const SOCK_NONBLOCK = 0o4000
 const SO_REUSEADDR = 2
 
-/** Names of those there are. */
+/** Returns the names of all named namespaces. */
 export const listNamespaces = (): readonly string[] => (existsSync(folder) ? readdirSync(folder) : [])
 
-/** Commands of `ip`, one a line, all in one process; stops at the first that fails. `namespace` '' is where we are. */
-export async function ip(namespace: string, commands: readonly string[]): Promise<void> {
+/** Runs commands of `ip` in one process, and stops at the first that fails. `namespace` '' is our own. */
+export async function runIp(namespace: string, commands: readonly string[]): Promise<void> {
   if (commands.length === 0) return
-  const where = namespace === '' ? [] : ['-n', namespace]
-  await runProgram('ip', [...where, '-batch', '-'], { stdin: `${commands.join('\n')}\n` })
+  const option = namespace === '' ? [] : ['-n', namespace]
+  await runProgram('ip', [...option, '-batch', '-'], { stdin: `${commands.join('\n')}\n` })
 }
 
-/** Runs `work` with this thread inside. It must not wait: everything else on the thread would be inside, too. */
-export function inside<T>(namespace: string, work: () => T): T {
-  const home = opened('/proc/thread-self/ns/net')
+/** Runs `work` while this thread is in the namespace. `work` must be synchronous: everything else on the thread would be there too. */
+export function runInside<T>(namespace: string, work: () => T): T {
+  const home = openNamespace('/proc/thread-self/ns/net')
   try {
-    const there = opened(join(folder, namespace))
+    const there = openNamespace(join(folder, namespace))
     try {
       enter(there)
       return work()
@@ -42,12 +41,12 @@ export function inside<T>(namespace: string, work: () => T): T {
   }
 }
 
-/** A TCP socket bound inside the namespace, for `net` to listen on or to connect with. Port 0: any. */
+/** Opens a TCP socket that is bound in the namespace, for `net` to listen on or to connect with. Port 0 means any port. */
 export function openTcp(namespace: string, address: string, port: number): number {
-  const six = familyOf(address) === 6
+  const isIpv6 = familyOf(address) === 6
   const type = SOCK_STREAM | SOCK_NONBLOCK | libc.SOCK_CLOEXEC
-  const fd = inside(namespace, () => libc.socket(six ? AF_INET6 : AF_INET, type, 0))
-  if (fd < 0) throw callError('socket', `open one in ${namespace}`, -fd)
+  const fd = runInside(namespace, () => libc.socket(isIpv6 ? AF_INET6 : AF_INET, type, 0))
+  if (fd < 0) throw callError('socket', `open a socket in ${namespace}`, -fd)
   libc.setsockopt(fd, libc.SOL_SOCKET, SO_REUSEADDR, 1)
   const bound = libc.bind(fd, socketAddress(address, port))
   if (bound >= 0) return fd
@@ -55,19 +54,19 @@ export function openTcp(namespace: string, address: string, port: number): numbe
   throw callError('socket', `bind ${address} port ${port} in ${namespace}`, -bound)
 }
 
-/** struct sockaddr_in or sockaddr_in6. */
+/** Makes a struct sockaddr_in or sockaddr_in6. */
 function socketAddress(address: string, port: number): Buffer {
   const bytes = parseIp(address)
-  if (bytes === undefined) throw new ProxyError('address', `${address} is no IP address`)
-  const six = bytes.length === 16
-  const buffer = Buffer.alloc(six ? 28 : 16)
-  new Uint16Array(buffer.buffer, buffer.byteOffset, 1)[0] = six ? AF_INET6 : AF_INET
+  if (bytes === undefined) throw new ProxyError('address', `${address} is not a valid IP address`)
+  const isIpv6 = bytes.length === 16
+  const buffer = Buffer.alloc(isIpv6 ? 28 : 16)
+  new Uint16Array(buffer.buffer, buffer.byteOffset, 1)[0] = isIpv6 ? AF_INET6 : AF_INET
   buffer.writeUInt16BE(port, 2)
-  buffer.set(bytes, six ? 8 : 4)
+  buffer.set(bytes, isIpv6 ? 8 : 4)
   return buffer
 }
 
-function opened(path: string): number {
+function openNamespace(path: string): number {
   const fd = libc.open(path, constants.O_RDONLY)
   if (fd < 0) throw callError('network namespace', `open ${path}`, -fd)
   return fd

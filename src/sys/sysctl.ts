@@ -1,4 +1,4 @@
-// Kernel settings under /proc/sys: read one, or make sure of its value. Writes only what differs, since many places mount it read-only.
+// Reads and ensures kernel settings under /proc/sys. Writes only values that differ, because containers often mount it read-only.
 
 import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -6,7 +6,7 @@ import { ProxyError } from '../lib/errors.ts'
 
 const procSys = '/proc/sys'
 
-/** The value without its newline; undefined if it cannot be read. `name` is `net/ipv4/ip_forward`. */
+/** Returns the value without its newline; undefined if it cannot be read. A name is `net/ipv4/ip_forward`. */
 export function readSysctl(name: string, root = procSys): string | undefined {
   try {
     return readFileSync(join(root, name), 'utf8').trim()
@@ -15,31 +15,29 @@ export function readSysctl(name: string, root = procSys): string | undefined {
   }
 }
 
-/** Returns whether it had to write. */
+/** Returns true if the value was written. */
 export function ensureSysctl(name: string, value: string | number, root = procSys): boolean {
   return ensureFile(join(root, name), String(value), readSysctl(name, root))
 }
 
-/** Writes a kernel file unless it holds the value; the error says all one needs to set it by hand. */
+/** Writes a kernel file unless it already holds the value. The error says how to set the value by hand. */
 export function ensureFile(path: string, wanted: string, current: string | undefined): boolean {
   if (current === wanted) return false
   try {
     writeFileSync(path, wanted)
     return true
   } catch (cause) {
-    const is = current === undefined ? 'cannot be read' : `is ${current}`
-    throw new ProxyError('sysctl', `cannot set ${path} to ${wanted}, it ${is}: ${advice(cause, wanted, path)}`, {
-      cause,
-      fields: { file: path, wanted, current },
-    })
+    const state = current === undefined ? 'cannot be read' : `is ${current}`
+    const message = `cannot set ${path} to ${wanted}, it ${state}: ${advise(cause, wanted, path)}`
+    throw new ProxyError('sysctl', message, { cause, fields: { file: path, wanted, current } })
   }
 }
 
-function advice(cause: unknown, wanted: string, path: string): string {
+function advise(cause: unknown, wanted: string, path: string): string {
   const byHand = `set it on the host (echo ${wanted} > ${path})`
   switch ((cause as NodeJS.ErrnoException).code) {
     case 'ENOENT':
-      return 'this kernel has no such setting, is its module loaded?'
+      return 'this kernel has no such setting: is its module loaded?'
     case 'EROFS':
       return `the file system is read-only here; mount it writable or ${byHand}`
     case 'EACCES':

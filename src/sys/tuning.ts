@@ -1,4 +1,4 @@
-// Settings of the machine that kube-proxy makes once at its start: conntrack's size and timeouts, and our own chance to survive low memory.
+// Changes the machine settings that kube-proxy changes once at its start: size and timeouts of conntrack, and the OOM score of the process.
 
 import { readFileSync } from 'node:fs'
 import { availableParallelism } from 'node:os'
@@ -6,7 +6,7 @@ import { join } from 'node:path'
 import { ProxyError } from '../lib/errors.ts'
 import { ensureFile, ensureSysctl, readSysctl } from './sysctl.ts'
 
-/** Where the kernel's files are; tests have their own. */
+/** The folders of the kernel's files. Tests use others. */
 export interface KernelFiles {
   readonly proc: string
   readonly sys: string
@@ -14,9 +14,9 @@ export interface KernelFiles {
 
 export const kernelFiles: KernelFiles = { proc: '/proc', sys: '/sys' }
 
-/** What is 0, undefined or false is left as it is. Times in ms; part seconds count as whole ones, for 0 would mean "at once". */
+/** A setting of 0, undefined or false is left as it is. Times are in ms and rounded up to seconds, because 0 would mean "at once". */
 export interface ConntrackSettings {
-  /** Already computed from the number of CPUs. */
+  /** The size of the table, computed from the number of CPUs. */
   readonly max?: number | undefined
   readonly tcpEstablishedMs?: number | undefined
   readonly tcpCloseWaitMs?: number | undefined
@@ -25,7 +25,7 @@ export interface ConntrackSettings {
   readonly udpStreamMs?: number | undefined
 }
 
-/** Returns what it changed, as `name=value`. Throws at the first that cannot be set: the settings were asked for. */
+/** Returns the changes as `name=value`. Throws at the first setting that cannot be changed, because the user asked for it. */
 export function tuneConntrack(settings: ConntrackSettings, files = kernelFiles): readonly string[] {
   const changed: string[] = []
   const set = (name: string, value: number | undefined) => {
@@ -44,19 +44,19 @@ export function tuneConntrack(settings: ConntrackSettings, files = kernelFiles):
   return changed
 }
 
-/** Whether the kernel lets out-of-window TCP packets pass as valid. */
+/** Returns true if conntrack accepts TCP packets outside of the window as valid. */
 export function tcpIsLiberal(files = kernelFiles): boolean {
   const value = readSysctl('net/netfilter/nf_conntrack_tcp_be_liberal', join(files.proc, 'sys'))
   return value !== undefined && value !== '0'
 }
 
-/** -1000 (never killed when memory is short) to 1000. */
+/** Scores are from -1000 (never killed when memory is short) to 1000. */
 export function setOomScore(score: number, files = kernelFiles): void {
   const path = join(files.proc, 'self/oom_score_adj')
   ensureFile(path, String(score), readOptional(path))
 }
 
-/** CPUs of the host that are on, whatever this process may use of them. */
+/** Counts the CPUs of the host that are online, also those that this process may not use. */
 export function countCpus(files = kernelFiles): number {
   const list = readOptional(join(files.sys, 'devices/system/cpu/online')) ?? ''
   const count = list.split(',').reduce((sum, range) => {
@@ -71,24 +71,24 @@ function ensure(name: string, value: number, files: KernelFiles): boolean {
   try {
     return ensureSysctl(`net/netfilter/${name}`, value, join(files.proc, 'sys'))
   } catch (cause) {
-    throw explain(cause, name)
+    throw addFlag(cause, name)
   }
 }
 
-/** The table of hash buckets belongs to the whole machine and is not shrunk. */
+/** Returns the new number of hash buckets if it was raised. The hash table belongs to the whole machine, so it is never shrunk. */
 function raiseBuckets(wanted: number, files: KernelFiles): number | undefined {
   const path = join(files.sys, 'module/nf_conntrack/parameters/hashsize')
   const current = readOptional(path)
   if (current === undefined || !/^\d+$/.test(current)) {
-    const message = `cannot read ${path}, is the nf_conntrack module loaded? It must be at least ${wanted}`
-    throw explain(new ProxyError('sysctl', message, { fields: { file: path, wanted, current } }), 'hashsize')
+    const message = `cannot read ${path}: is the nf_conntrack module loaded? The value must be at least ${wanted}`
+    throw addFlag(new ProxyError('sysctl', message, { fields: { file: path, wanted, current } }), 'hashsize')
   }
   if (Number(current) >= wanted) return undefined
   try {
     ensureFile(path, String(wanted), current)
     return wanted
   } catch (cause) {
-    throw explain(cause, 'hashsize')
+    throw addFlag(cause, 'hashsize')
   }
 }
 
@@ -102,10 +102,11 @@ const flagOf: Readonly<Record<string, string>> = {
   nf_conntrack_udp_timeout_stream: '--conntrack-udp-timeout-stream=0',
 }
 
-function explain(cause: unknown, name: string): ProxyError {
+/** Adds the flag that leaves the setting alone. */
+function addFlag(cause: unknown, name: string): ProxyError {
   const fields = cause instanceof ProxyError ? cause.fields : {}
-  const words = cause instanceof Error ? cause.message : String(cause)
-  return new ProxyError('sysctl', `${words}; or leave it alone with ${flagOf[name]}`, { cause, fields })
+  const message = cause instanceof Error ? cause.message : String(cause)
+  return new ProxyError('sysctl', `${message}; or leave the setting alone with ${flagOf[name]}`, { cause, fields })
 }
 
 const seconds = (ms: number | undefined): number => Math.ceil((ms ?? 0) / 1000)

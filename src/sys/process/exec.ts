@@ -1,4 +1,6 @@
-// Runs a program: text in, text out, a deadline, and an error that says what the program said.
+// Runs a program through Node's child_process: text in, text out, a deadline, and an error that contains what the program printed.
+//
+// For programs that run rarely. spawn.ts does the same for programs that run at every sync, at a tenth of the cost.
 
 import { type ChildProcessByStdio, spawn } from 'node:child_process'
 import type { Readable, Writable } from 'node:stream'
@@ -12,10 +14,12 @@ export interface RunOptions {
   /** Exit codes that are answers, not failures; only 0 if absent. */
   readonly accept?: readonly number[]
   readonly env?: NodeJS.ProcessEnv
-  /** A descriptor that gets what the program prints; `stdout` is '' then. */
+  /** A descriptor that the program prints to; the output's `stdout` is then ''. */
   readonly stdout?: number
   readonly clock?: Clock
 }
+
+export const defaultDeadlineMs = 60_000
 
 export interface Output {
   readonly code: number
@@ -23,53 +27,91 @@ export interface Output {
   readonly stderr: string
 }
 
-/** An error shows the end of what the program said: its last lines tell why. */
-const shownChars = 2000
-
 /** Throws an ExecError. */
 export function runProgram(program: string, args: readonly string[], options: RunOptions = {}): Promise<Output> {
-  const { deadlineMs = 60_000, signal, accept = [0], clock = systemClock } = options
+  const { deadlineMs = defaultDeadlineMs, signal, clock = systemClock } = options
   return new Promise((resolve, reject) => {
     if (signal?.aborted) return reject(signal.reason)
+    // Node's types do not connect the descriptors in `stdio` with the streams of the child.
     const child = spawn(program, args, {
       stdio: ['pipe', options.stdout ?? 'pipe', 'pipe'],
       env: options.env ?? process.env,
     }) as ChildProcessByStdio<Writable, Readable | null, Readable>
     const stdout: Buffer[] = []
     const stderr: Buffer[] = []
-    let late = false
-    const fail = (what: string, ending: Pick<ExecFailure, 'exitCode' | 'signal' | 'cause'> = {}) => {
-      reject(new ExecError({ program, args, what, ...ending, stderr: Buffer.concat(stderr).toString() }))
-    }
+    let isLate = false
+    const kill = () => child.kill('SIGKILL')
     const timer = clock.after(deadlineMs, () => {
-      late = true
-      child.kill('SIGKILL')
+      isLate = true
+      kill()
     })
-    const onAbort = () => child.kill('SIGKILL')
-    signal?.addEventListener('abort', onAbort, { once: true })
-    const finish = () => {
+    signal?.addEventListener('abort', kill, { once: true })
+    const stopWaiting = () => {
       timer.cancel()
-      signal?.removeEventListener('abort', onAbort)
+      signal?.removeEventListener('abort', kill)
     }
     child.stdout?.on('data', (chunk: Buffer) => stdout.push(chunk))
     child.stderr.on('data', (chunk: Buffer) => stderr.push(chunk))
-    // A program that ends without reading its input breaks the pipe; its exit code tells more than that.
+    // A program that ends without reading its input breaks the pipe. Its exit code says more than that.
     child.stdin.on('error', () => {})
-    feed(child.stdin, options.stdin)
+    writeInput(child.stdin, options.stdin)
     child.on('error', (cause) => {
-      finish()
-      const missing = (cause as NodeJS.ErrnoException).code === 'ENOENT'
-      fail(missing ? 'is not installed (not found in PATH)' : 'cannot be started', { cause })
+      stopWaiting()
+      reject(new ExecError({ program, args, what: describeStartFailure(cause), stderr: '', cause }))
     })
     child.on('close', (code, killer) => {
-      finish()
+      stopWaiting()
       if (signal?.aborted) return reject(signal.reason)
-      if (late) return fail(`did not end in ${deadlineMs} ms and was killed`, { signal: 'SIGKILL' })
-      if (code === null) return fail(`was killed by ${killer}`, { signal: String(killer) })
-      if (!accept.includes(code)) return fail(`ended with exit code ${code}`, { exitCode: code })
-      resolve({ code, stdout: Buffer.concat(stdout).toString(), stderr: Buffer.concat(stderr).toString() })
+      const printed = { stdout: Buffer.concat(stdout).toString(), stderr: Buffer.concat(stderr).toString() }
+      try {
+        resolve(judgeEnding(program, args, options, { code, killer, isLate, ...printed }))
+      } catch (error) {
+        reject(error)
+      }
     })
   })
+}
+
+export const notInstalled = 'is not installed (not found in PATH)'
+
+const describeStartFailure = (cause: NodeJS.ErrnoException): string =>
+  cause.code === 'ENOENT' ? notInstalled : 'cannot be started'
+
+function writeInput(stdin: Writable, input: RunOptions['stdin']): void {
+  const pieces = typeof input === 'string' || input instanceof Uint8Array ? [input] : (input ?? [])
+  stdin.cork()
+  for (const piece of pieces) stdin.write(piece)
+  stdin.end()
+}
+
+/** How a program ended. */
+export interface ProgramEnding {
+  /** Null if a signal killed the program. */
+  readonly code: number | null
+  /** The name of that signal. */
+  readonly killer: string | null
+  /** True if the program exceeded its deadline. */
+  readonly isLate: boolean
+  readonly stdout: string
+  readonly stderr: string
+}
+
+/** Returns the output of a program that ended with an accepted exit code; throws an ExecError otherwise. */
+export function judgeEnding(
+  program: string,
+  args: readonly string[],
+  { deadlineMs = defaultDeadlineMs, accept = [0] }: Pick<RunOptions, 'deadlineMs' | 'accept'>,
+  { code, killer, isLate, stdout, stderr }: ProgramEnding,
+): Output {
+  const failure = { program, args, stderr }
+  if (isLate) {
+    throw new ExecError({ ...failure, what: `did not end within ${deadlineMs} ms and was killed`, signal: 'SIGKILL' })
+  }
+  if (code === null) throw new ExecError({ ...failure, what: `was killed by ${killer}`, signal: String(killer) })
+  if (!accept.includes(code)) {
+    throw new ExecError({ ...failure, what: `ended with exit code ${code}`, exitCode: code })
+  }
+  return { code, stdout, stderr }
 }
 
 export interface ExecFailure {
@@ -83,26 +125,22 @@ export interface ExecFailure {
   readonly cause?: unknown
 }
 
-/** A program that could not be started, was killed, or ended with an exit code that is not an answer. */
+/** The error contains the end of what the program printed, because the last lines state the reason. */
+const maxStderrChars = 2000
+
+/** A program could not be started, was killed, or ended with an exit code that is not an answer. */
 export class ExecError extends ProxyError {
   /** Undefined if the program did not end by itself. */
   readonly exitCode: number | undefined
-  /** The end of what the program wrote to stderr. */
+  /** The end of what the program printed to stderr. */
   readonly stderr: string
 
   constructor({ program, args, what, stderr, exitCode, signal, cause }: ExecFailure) {
-    const said = stderr.trim().slice(-shownChars)
+    const printed = stderr.trim().slice(-maxStderrChars)
     const ending = { ...(exitCode === undefined ? {} : { exitCode }), ...(signal === undefined ? {} : { signal }) }
-    const fields = { program, args, ...ending, stderr: said }
-    super('exec', `${program} ${what}${said === '' ? '' : `: ${said}`}`, { cause, fields })
+    const fields = { program, args, ...ending, stderr: printed }
+    super('exec', `${program} ${what}${printed === '' ? '' : `: ${printed}`}`, { cause, fields })
     this.exitCode = exitCode
-    this.stderr = said
+    this.stderr = printed
   }
-}
-
-function feed(stdin: Writable, input: RunOptions['stdin']): void {
-  const pieces = typeof input === 'string' || input instanceof Uint8Array ? [input] : (input ?? [])
-  stdin.cork()
-  for (const piece of pieces) stdin.write(piece)
-  stdin.end()
 }

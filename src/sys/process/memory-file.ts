@@ -1,48 +1,48 @@
-// Text for and from programs in a file that is nowhere but in memory: programs read and print it whole, and wake nobody meanwhile.
+// A file that exists only in memory, as stdin or stdout of a program: the program reads or writes all of it without waking this process.
 
 import { closeSync, constants, fstatSync, openSync, readSync, writeSync } from 'node:fs'
 import { memoryFile } from '../libc.ts'
 
 export class MemoryFile {
-  /** Below 0 where there are no such files, or no descriptors left: then it only keeps what is appended. */
+  /** Negative if the kernel has no such files or no free descriptors. Then the object only stores what is appended. */
   readonly fd: number
-  readonly #kept: Uint8Array[] = []
+  readonly #stored: Uint8Array[] = []
   #size = 0
 
   constructor(name: string) {
     this.fd = memoryFile(name)
   }
 
-  /** Must not be mixed with what a program prints. The bytes may be used for something else afterwards. */
+  /** Must not be mixed with the output of a program. The caller may reuse the bytes afterwards. */
   append(bytes: Uint8Array): void {
     if (this.fd < 0) {
-      this.#kept.push(Uint8Array.from(bytes))
+      this.#stored.push(Uint8Array.from(bytes))
       return
     }
     for (let done = 0; done < bytes.length; ) {
-      const wrote = writeSync(this.fd, bytes, done, bytes.length - done, this.#size)
-      this.#size += wrote
-      done += wrote
+      const written = writeSync(this.fd, bytes, done, bytes.length - done, this.#size)
+      this.#size += written
+      done += written
     }
   }
 
   bytes(): Buffer {
-    if (this.fd < 0) return Buffer.concat(this.#kept)
+    if (this.fd < 0) return Buffer.concat(this.#stored)
     const all = Buffer.allocUnsafe(fstatSync(this.fd).size)
-    let got = 0
-    while (got < all.length) {
-      const more = readSync(this.fd, all, got, all.length - got, got)
+    let length = 0
+    while (length < all.length) {
+      const more = readSync(this.fd, all, length, all.length - length, length)
       if (more === 0) break
-      got += more
+      length += more
     }
-    return all.subarray(0, got)
+    return all.subarray(0, length)
   }
 
   toString(): string {
     return this.bytes().toString()
   }
 
-  /** Another descriptor, which reads from the beginning. */
+  /** Opens another descriptor, which reads from the beginning. */
   reopen(): number {
     return openSync(`/proc/self/fd/${this.fd}`, constants.O_RDONLY)
   }

@@ -1,6 +1,6 @@
-// Runs a program that prints very much, and hands out its lines in large pieces when it has ended.
+// Runs a program that prints many lines, and passes them on in large pieces when the program has ended.
 //
-// It prints into a file in memory. Through a pipe, a program that prints a few lines at a time wakes this process for each of them.
+// The program prints into a file in memory. If it printed a few lines at a time into a pipe, each write would wake this process.
 
 import { readSync } from 'node:fs'
 import { nextTurn } from '../../lib/time.ts'
@@ -9,11 +9,11 @@ import { MemoryFile } from './memory-file.ts'
 import { spawnProgram } from './spawn.ts'
 
 const pieceBytes = 64 * 1024
-/** Pieces after which everybody else gets a turn. */
-const stride = 8
+/** After this many pieces the event loop may do other work. */
+const piecesPerTurn = 8
 const newline = 0x0a
 
-/** As `run`; `visit` gets whole lines, a character for each byte: that is cheap, and what is looked for is ASCII. */
+/** `visit` gets whole lines with one character per byte: that is cheap, and callers look for ASCII. Throws an ExecError. */
 export async function runForLines(
   program: string,
   args: readonly string[],
@@ -21,7 +21,7 @@ export async function runForLines(
   visit: (lines: string) => void,
 ): Promise<void> {
   const file = new MemoryFile(program)
-  // Where there are none, a pipe does as well, only dearer.
+  // Without files in memory, a pipe works too, but costs more.
   if (file.fd < 0) return visit(Buffer.from((await spawnProgram(program, args, options)).stdout).toString('latin1'))
   try {
     await spawnProgram(program, args, { ...options, stdout: file.fd })
@@ -33,22 +33,22 @@ export async function runForLines(
 
 async function readLines(file: number, visit: (lines: string) => void): Promise<void> {
   let piece = Buffer.allocUnsafe(pieceBytes)
-  /** At its beginning: a line whose end is yet to come. */
-  let kept = 0
+  /** The length of the incomplete line at the beginning of the piece. */
+  let rest = 0
   let position = 0
   for (let pieces = 1; ; pieces++) {
-    const got = readSync(file, piece, kept, piece.length - kept, position)
-    if (got === 0) break
-    position += got
-    const end = kept + got
+    const length = readSync(file, piece, rest, piece.length - rest, position)
+    if (length === 0) break
+    position += length
+    const end = rest + length
     const whole = piece.lastIndexOf(newline, end - 1) + 1
     if (whole > 0) visit(piece.toString('latin1', 0, whole))
-    // A line that is longer than the piece needs a larger one.
+    // A line that is longer than the piece needs a larger piece.
     const next = whole === 0 && end === piece.length ? Buffer.allocUnsafe(2 * piece.length) : piece
     piece.copy(next, 0, whole, end)
     piece = next
-    kept = end - whole
-    if (pieces % stride === 0) await nextTurn()
+    rest = end - whole
+    if (pieces % piecesPerTurn === 0) await nextTurn()
   }
-  if (kept > 0) visit(piece.toString('latin1', 0, kept))
+  if (rest > 0) visit(piece.toString('latin1', 0, rest))
 }

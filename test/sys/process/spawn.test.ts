@@ -5,8 +5,8 @@ import { spawnProgram } from '../../../src/sys/process/spawn.ts'
 
 const files = () => readdirSync('/proc/self/fd').length
 
-describe('runLean', () => {
-  it('feeds stdin and returns what the program says', async () => {
+describe('spawnProgram', () => {
+  it('writes stdin and returns what the program prints', async () => {
     expect(await spawnProgram('sh', ['-c', 'cat; echo warned >&2'], { stdin: 'hällo' })).toEqual({
       code: 0,
       stdout: 'hällo',
@@ -15,7 +15,7 @@ describe('runLean', () => {
     expect(await spawnProgram('cat', [])).toMatchObject({ code: 0, stdout: '' })
   })
 
-  it('gives the same file to one program after the other, each from the beginning', async () => {
+  it('passes the same file to several programs, each from the beginning', async () => {
     const file = new MemoryFile('input')
     const text = 'one line\n'.repeat(100_000)
     file.append(Buffer.from(text.slice(0, 70_000)))
@@ -25,7 +25,7 @@ describe('runLean', () => {
     file.close()
   })
 
-  it('fails with the exit code and the words of the program', async () => {
+  it('fails with the exit code and what the program printed', async () => {
     await expect(spawnProgram('sh', ['-c', 'echo no such chain >&2; exit 4'])).rejects.toMatchObject({
       code: 'exec',
       message: 'sh ended with exit code 4: no such chain',
@@ -37,11 +37,11 @@ describe('runLean', () => {
     })
   })
 
-  it('takes accepted exit codes for answers', async () => {
+  it('returns accepted exit codes', async () => {
     expect((await spawnProgram('sh', ['-c', 'exit 1'], { accept: [0, 1] })).code).toBe(1)
   })
 
-  it('says that a program is not there, or cannot be started', async () => {
+  it('reports that a program is not installed or cannot be started', async () => {
     await expect(spawnProgram('sluice-no-such-program', [])).rejects.toMatchObject({
       message: 'sluice-no-such-program is not installed (not found in PATH)',
     })
@@ -49,7 +49,7 @@ describe('runLean', () => {
     await expect(spawnProgram('/proc/self/status', [])).rejects.toThrow('cannot be started')
   })
 
-  it('looks for programs where the environment that they get says', async () => {
+  it('finds programs in the PATH of the environment that they get', async () => {
     const env = { PATH: '/usr/bin:/bin', GREETING: 'hello' }
     expect((await spawnProgram('sh', ['-c', 'echo $GREETING'], { env })).stdout).toBe('hello\n')
     await expect(spawnProgram('sh', [], { env: { PATH: '/proc' } })).rejects.toThrow('not installed')
@@ -62,11 +62,11 @@ describe('runLean', () => {
 
   it('kills a program that takes too long', async () => {
     await expect(spawnProgram('sleep', ['60'], { deadlineMs: 50 })).rejects.toMatchObject({
-      message: 'sleep did not end in 50 ms and was killed',
+      message: 'sleep did not end within 50 ms and was killed',
     })
   })
 
-  it('ends with the signal, before and during', async () => {
+  it('ends when the abort signal fires, before or during the run', async () => {
     const stop = new AbortController()
     const running = spawnProgram('sleep', ['60'], { signal: stop.signal })
     stop.abort(new Error('shutdown'))
@@ -74,7 +74,7 @@ describe('runLean', () => {
     await expect(spawnProgram('sleep', ['60'], { signal: stop.signal })).rejects.toThrow('shutdown')
   })
 
-  it('runs many at a time, and leaves no descriptor and no process behind', async () => {
+  it('runs many programs at a time, and leaves no descriptor and no process behind', async () => {
     await spawnProgram('true', [])
     const before = files()
     const codes = await Promise.all(

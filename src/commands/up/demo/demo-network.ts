@@ -5,7 +5,7 @@
 //        shell, saythx-redis-1, hello-1   saythx-redis-2, hello-2
 
 import { createServer, type Server, Socket } from 'node:net'
-import { inside, ip, listNamespaces, openTcp } from '../../../sys/netns.ts'
+import { listNamespaces, openTcp, runInside, runIp } from '../../../sys/netns.ts'
 import { ensureSysctl } from '../../../sys/sysctl.ts'
 
 export interface Pod {
@@ -55,25 +55,25 @@ export class DemoNetwork {
   }
 
   async build(): Promise<void> {
-    await ip(
+    await runIp(
       '',
       namespaceNames.map((name) => `netns add ${this.namespace(name)}`),
     )
     // On a real node, the kubelet or the distribution switches forwarding on.
-    for (const node of ['node1', 'node2']) inside(this.namespace(node), () => ensureSysctl('net/ipv4/ip_forward', 1))
-    await ip(this.namespace('node1'), this.#node1Commands())
-    await ip(this.namespace('node2'), [
+    for (const node of ['node1', 'node2']) runInside(this.namespace(node), () => ensureSysctl('net/ipv4/ip_forward', 1))
+    await runIp(this.namespace('node1'), this.#node1Commands())
+    await runIp(this.namespace('node2'), [
       ...bringUp('eth0'),
       `addr add ${nodes.node2.ip}/24 dev eth0`,
       `route add default via ${node1LinkIp}`,
       ...this.#podLinkCommands('node2'),
     ])
-    await ip(this.namespace('client'), [
+    await runIp(this.namespace('client'), [
       ...bringUp('eth0'),
       `addr add ${clientIp}/24 dev eth0`,
       `route add default via ${nodes.node1.ip}`,
     ])
-    for (const pod of pods) await ip(this.namespace(pod.name), podCommands(pod))
+    for (const pod of pods) await runIp(this.namespace(pod.name), podCommands(pod))
   }
 
   /** Starts an echo server in each pod that has a port. */
@@ -172,7 +172,7 @@ export class DemoNetwork {
 export async function removeNamespaces(prefix: string): Promise<void> {
   const own = namespaceNames.map((name) => prefix + name)
   const present = listNamespaces().filter((name) => own.includes(name))
-  await ip(
+  await runIp(
     '',
     present.map((name) => `netns del ${name}`),
   )
