@@ -33,8 +33,8 @@ const servers: readonly VirtualServer[] = [
   { family: 6, protocol: 'tcp', ip: 'fd00:172:30::41', port: 443, ...plain, scheduler: 'mh', flags: 0x10 },
 ]
 
-async function send(write: (requests: ReturnType<typeof kernel.requests<string>>) => void) {
-  const requests = kernel.requests<string>('test', {})
+async function send(write: (requests: ReturnType<typeof kernel.openRequests<string>>) => void) {
+  const requests = kernel.openRequests<string>('test', {})
   write(requests)
   return requests.send()
 }
@@ -43,18 +43,18 @@ describe('IPVS', () => {
   it('has the servers and destinations that we write, and ipvsadm prints them', async () => {
     const refused = await send((requests) => {
       for (const server of servers) {
-        requests.service(ipvsCommand.newService, server.ip, server)
+        requests.queueServer(ipvsCommand.newService, server.ip, server)
         const ip = server.family === 4 ? '10.180.0.1' : 'fd00:10::1'
-        requests.destination(ipvsCommand.newDestination, ip, server, { ip, port: 8080, weight: 3 })
+        requests.queueDestination(ipvsCommand.newDestination, ip, server, { ip, port: 8080, weight: 3 })
       }
     })
     expect(refused).toEqual([])
-    const seen = (await kernel.services({})).map(({ statistics: _, ...server }) => server)
+    const seen = (await kernel.listServers({})).map(({ statistics: _, ...server }) => server)
     expect([...seen].sort((a, b) => (a.ip < b.ip ? -1 : 1))).toEqual(
       [...servers].sort((a, b) => (a.ip < b.ip ? -1 : 1)),
     )
     for (const server of servers) {
-      const [one] = await kernel.destinations(server, {})
+      const [one] = await kernel.listDestinations(server, {})
       expect(one).toEqual({
         ip: server.family === 4 ? '10.180.0.1' : 'fd00:10::1',
         port: 8080,
@@ -63,7 +63,7 @@ describe('IPVS', () => {
         active: 0,
         inactive: 0,
       })
-      expect((await kernel.service(server, {}))?.scheduler).toBe(server.scheduler)
+      expect((await kernel.readServer(server, {}))?.scheduler).toBe(server.scheduler)
     }
     const listed = space.exec('ipvsadm', ['-Ln']).replace(/ +/g, ' ')
     for (const line of [
@@ -79,28 +79,30 @@ describe('IPVS', () => {
   it('changes and deletes them, and reports errors', async () => {
     const [web] = servers as [VirtualServer]
     const destination = { ip: '10.180.0.1', port: 8080, weight: 0 }
-    expect(await send((one) => one.destination(ipvsCommand.setDestination, '', web, destination))).toEqual([])
-    expect((await kernel.destinations(web, {}))[0]?.weight).toBe(0)
-    expect(await send((one) => one.service(ipvsCommand.setService, '', { ...web, scheduler: 'lc' }))).toEqual([])
-    expect((await kernel.service(web, {}))?.scheduler).toBe('lc')
+    expect(await send((one) => one.queueDestination(ipvsCommand.setDestination, '', web, destination))).toEqual([])
+    expect((await kernel.listDestinations(web, {}))[0]?.weight).toBe(0)
+    expect(await send((one) => one.queueServer(ipvsCommand.setService, '', { ...web, scheduler: 'lc' }))).toEqual([])
+    expect((await kernel.readServer(web, {}))?.scheduler).toBe('lc')
     const errno = async (write: Parameters<typeof send>[0]) => (await send(write)).map((one) => one.errno)
-    expect(await errno((one) => one.service(ipvsCommand.newService, '', web))).toEqual([17])
-    expect(await errno((one) => one.service(ipvsCommand.setService, '', { ...web, scheduler: 'nosuch' }))).toEqual([2])
-    expect(await errno((one) => one.serviceKey(ipvsCommand.deleteService, '', { ...web, port: 9 }))).toEqual([3])
+    expect(await errno((one) => one.queueServer(ipvsCommand.newService, '', web))).toEqual([17])
+    expect(await errno((one) => one.queueServer(ipvsCommand.setService, '', { ...web, scheduler: 'nosuch' }))).toEqual([
+      2,
+    ])
+    expect(await errno((one) => one.queueServerKey(ipvsCommand.deleteService, '', { ...web, port: 9 }))).toEqual([3])
     expect(
-      await errno((one) => one.destination(ipvsCommand.deleteDestination, '', web, { ...destination, port: 9 })),
+      await errno((one) => one.queueDestination(ipvsCommand.deleteDestination, '', web, { ...destination, port: 9 })),
     ).toEqual([2])
-    expect(await errno((one) => one.destination(ipvsCommand.newDestination, '', web, destination))).toEqual([17])
-    expect(await send((one) => one.serviceKey(ipvsCommand.deleteService, '', web))).toEqual([])
-    expect(await kernel.service(web, {})).toBeUndefined()
+    expect(await errno((one) => one.queueDestination(ipvsCommand.newDestination, '', web, destination))).toEqual([17])
+    expect(await send((one) => one.queueServerKey(ipvsCommand.deleteService, '', web))).toEqual([])
+    expect(await kernel.readServer(web, {})).toBeUndefined()
   })
 
   it.each(['rr', 'wrr', 'lc', 'wlc', 'lblc', 'lblcr', 'dh', 'sh', 'sed', 'nq', 'fo', 'ovf', 'mh'])(
     'has the scheduler %s',
     async (scheduler) => {
       const server: VirtualServer = { family: 4, protocol: 'tcp', ip: '198.51.100.1', port: 1, ...plain, scheduler }
-      expect(await send((one) => one.service(ipvsCommand.newService, '', server))).toEqual([])
-      expect(await send((one) => one.serviceKey(ipvsCommand.deleteService, '', server))).toEqual([])
+      expect(await send((one) => one.queueServer(ipvsCommand.newService, '', server))).toEqual([])
+      expect(await send((one) => one.queueServerKey(ipvsCommand.deleteService, '', server))).toEqual([])
     },
   )
 

@@ -74,8 +74,8 @@ class OpenTargets {
     const kernel = await IpvsNetlink.open()
     if (kernel === undefined) return []
     try {
-      const services = await kernel.services({})
-      const readings = [...this.#open].flatMap((target) => target.readCounters(services))
+      const listed = await kernel.listServers({})
+      const readings = [...this.#open].flatMap((target) => target.readCounters(listed))
       return this.#totals.report(readings, limit)
     } finally {
       kernel.close()

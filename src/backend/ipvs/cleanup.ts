@@ -44,8 +44,8 @@ export async function removeAllRules(log: Logger): Promise<void> {
 
 async function removeServers(family: Family, log: Logger, sparedCidrs: readonly string[]): Promise<void> {
   await withOwnServers(family, sparedCidrs, async ({ kernel, servers }) => {
-    const requests = kernel.requests<string>('delete virtual servers', {})
-    for (const server of servers) requests.serviceKey(ipvsCommand.deleteService, server.ip, server)
+    const requests = kernel.openRequests<string>('delete virtual servers', {})
+    for (const server of servers) requests.queueServerKey(ipvsCommand.deleteService, server.ip, server)
     await requests.send()
     if (servers.length > 0) log.info('Removed virtual servers', { family, count: servers.length })
   })
@@ -74,7 +74,7 @@ async function removeRules(set: ProgramSet, family: Family, log: Logger): Promis
 
 /**
  * Composes the input of iptables-restore that removes our chains; '' if there are none. Declaring a chain empties it; then it is deleted,
- * except if rules of others use it, such as those of the iptables mode.
+ * except if rules of others use it, for example rules of the iptables mode.
  */
 export function composeRemoval(table: RuleTableName, saved: string): string {
   const lines = ownLines(table, saved)

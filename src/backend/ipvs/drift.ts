@@ -2,7 +2,7 @@
 //
 // Each part of the data plane shows changes in its own way:
 // 1. The kernel reports changes of addresses (`describeAddressDrift`).
-// 2. The kernel tells the size of a set without listing the set (`describeSetDrift`).
+// 2. The kernel reports the size of a set without listing the set (`describeSetDrift`).
 // 3. iptables-save prints the rules; they are read only if the version of the tables changed (`RuleDrift`).
 // 4. IPVS reports no change and counts none, so virtual servers are compared in turn (`isServerUnchanged`), some in each check.
 // `DriftChecks` runs the checks. Everything is read again at every sync period, because these checks do not see every change.
@@ -48,7 +48,7 @@ export function describeAddressDrift(
 
 export interface SetHeader {
   readonly name: string
-  /** Undefined before Linux 4.9, which does not tell. */
+  /** Undefined before Linux 4.9, which does not report it. */
   readonly elements?: number | undefined
 }
 
@@ -213,7 +213,7 @@ export class DriftChecks {
 
   async #check(): Promise<void> {
     const { mutex, sweep, checks } = this.#options
-    // A sync that is running changes the kernel itself, and those changes are not drift.
+    // A sync that is running changes the kernel's state, which is not drift.
     if (mutex.open > 0 || this.#hasDrifted) return
     await mutex.run(async () => {
       const wait: CheckWait = { signal: this.#abort.signal, deadlineMs: 10_000 }

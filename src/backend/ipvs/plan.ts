@@ -14,7 +14,7 @@ import {
   serverDigest,
   serverKey,
 } from './entries.ts'
-import { type SetName, setName } from './set-definitions.ts'
+import { type IpsetName, setName } from './set-definitions.ts'
 
 export interface IpvsPlanOptions {
   /** The scheduler of services that name none. */
@@ -93,7 +93,7 @@ class PortPlan {
     }
   }
 
-  addMember(set: SetName, member: string): void {
+  addMember(set: IpsetName, member: string): void {
     this.entries.push(memberEntry(setName(set, this.#port.family), member))
   }
 

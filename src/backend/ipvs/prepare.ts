@@ -63,7 +63,7 @@ function listSysctls(strictArp: boolean): readonly (readonly [name: string, valu
 
 /** Creates and deletes a server at an address that is reserved for documentation: there is no other way to know that the kernel has the scheduler. */
 async function tryScheduler(kernel: IpvsNetlink, scheduler: string): Promise<void> {
-  const services = await kernel.services({})
+  const services = await kernel.listServers({})
   if (services.some((one) => one.scheduler === scheduler)) return
   const server: VirtualServer = {
     family: 4,
@@ -74,14 +74,14 @@ async function tryScheduler(kernel: IpvsNetlink, scheduler: string): Promise<voi
     flags: 0,
     timeout: 0,
   }
-  const create = kernel.requests<string>(`create a virtual server with scheduler ${scheduler}`, {})
-  create.service(ipvsCommand.newService, scheduler, server)
+  const create = kernel.openRequests<string>(`create a virtual server with scheduler ${scheduler}`, {})
+  create.queueServer(ipvsCommand.newService, scheduler, server)
   const [refused] = await create.send()
   if (refused !== undefined) {
     const words = `IPVS does not work with scheduler "${scheduler}": is the module ip_vs_${scheduler} there?`
     throw new ProxyError('ipvs-scheduler', words, { cause: refused.error, fields: { scheduler } })
   }
-  const remove = kernel.requests<string>('delete the trial server', {})
-  remove.serviceKey(ipvsCommand.deleteService, scheduler, server)
+  const remove = kernel.openRequests<string>('delete the trial server', {})
+  remove.queueServerKey(ipvsCommand.deleteService, scheduler, server)
   await remove.send()
 }

@@ -1,4 +1,4 @@
-// Makes room for another mode that already serves: removes unused servers at once, and servers with connections when those have ended.
+// Makes room for another mode that already serves: removes unused servers at once, and other servers when their connections have ended.
 //
 // New connections do not reach IPVS: other modes translate their destination before that. Connections that IPVS made live in its own table
 // and need their server, and its address on the device, until they end. Their masquerading is in conntrack and needs no rule.
@@ -42,17 +42,17 @@ async function retireFamily(family: Family, sparedCidrs: readonly string[]): Pro
 
 /** Deletes servers without connections. All others get weight 0, and are returned. */
 async function drainServers(kernel: IpvsNetlink, servers: readonly VirtualServer[]): Promise<readonly VirtualServer[]> {
-  const requests = kernel.requests<string>('retire virtual servers', {})
+  const requests = kernel.openRequests<string>('retire virtual servers', {})
   const busy: VirtualServer[] = []
   for (const server of servers) {
-    const destinations = server.protocol === 'udp' ? [] : await kernel.destinations(server, {})
+    const destinations = server.protocol === 'udp' ? [] : await kernel.listDestinations(server, {})
     if (destinations.every(({ active, inactive }) => active + inactive === 0)) {
-      requests.serviceKey(ipvsCommand.deleteService, server.ip, server)
+      requests.queueServerKey(ipvsCommand.deleteService, server.ip, server)
       continue
     }
     busy.push(server)
     for (const { ip, port, weight } of destinations) {
-      if (weight > 0) requests.destination(ipvsCommand.setDestination, server.ip, server, { ip, port, weight: 0 })
+      if (weight > 0) requests.queueDestination(ipvsCommand.setDestination, server.ip, server, { ip, port, weight: 0 })
     }
   }
   // The kernel refuses to delete what is gone already, which is fine.

@@ -5,7 +5,7 @@
 
 import type { Family } from '../../lib/ip.ts'
 import type { LocalDetector, NodeView } from '../../model/types.ts'
-import { type SetName, setComment, setName } from './set-definitions.ts'
+import { type IpsetName, setComment, setName } from './set-definitions.ts'
 
 export const ruleTables = ['nat', 'filter', 'mangle'] as const
 
@@ -65,12 +65,12 @@ function composeNat(node: NodeView): readonly string[] {
   const { inSet, inSetWithoutComment } = setMatchers(family)
   const mark = formatMark(node.masqueradeMark)
   const fromNode = '-m addrtype --src-type LOCAL'
-  const returnLocalNodePort = (protocol: string, set: SetName, fields: string) => [
+  const returnLocalNodePort = (protocol: string, set: IpsetName, fields: string) => [
     // The node's own packets may have a service address as their source, and no other node could answer to that.
     `-A KUBE-NODE-PORT -p ${protocol} ${inSet(set, fields)} ${fromNode} -j KUBE-MARK-MASQ`,
     `-A KUBE-NODE-PORT -p ${protocol} ${inSet(set, fields)} -j RETURN`,
   ]
-  const acceptOnNode = (set: SetName) => [
+  const acceptOnNode = (set: IpsetName) => [
     `-A KUBE-SERVICES ${inSet(set, 'dst,dst')} -m physdev ! --physdev-is-in -m addrtype ! --src-type LOCAL -j ACCEPT`,
     `-A KUBE-SERVICES ${inSet(set, 'dst,dst')} -m addrtype --dst-type LOCAL -j ACCEPT`,
   ]
@@ -116,7 +116,7 @@ function composeFilter(node: NodeView): readonly string[] {
   const mark = formatMark(node.masqueradeMark)
   const fresh = '-m conntrack --ctstate NEW'
   const pods = node.local === undefined ? '' : ` ${matchNonPods(node.local)}`
-  const known: readonly (readonly [SetName, string])[] = [
+  const known: readonly (readonly [IpsetName, string])[] = [
     ['KUBE-LOAD-BALANCER', 'dst,dst'],
     ['KUBE-CLUSTER-IP', 'dst,dst'],
     ['KUBE-EXTERNAL-IP', 'dst,dst'],
@@ -152,10 +152,10 @@ function composeMangle(family: Family): readonly string[] {
 
 /** The matches against one of the sets. kube-proxy gives some of its rules the comment of the set, and others none. */
 function setMatchers(family: Family) {
-  const inSetWithoutComment = (set: SetName, fields: string) => `-m set --match-set ${setName(set, family)} ${fields}`
+  const inSetWithoutComment = (set: IpsetName, fields: string) => `-m set --match-set ${setName(set, family)} ${fields}`
   return {
     inSetWithoutComment,
-    inSet: (set: SetName, fields: string) =>
+    inSet: (set: IpsetName, fields: string) =>
       `-m comment --comment "${setComment(set)}" ${inSetWithoutComment(set, fields)}`,
   }
 }

@@ -74,26 +74,26 @@ const definitions = {
   },
 } as const satisfies Readonly<Record<string, SetDefinition>>
 
-export type SetName = keyof typeof definitions
+export type IpsetName = keyof typeof definitions
 
 /** The kernel's limit, without the NUL. */
 const maxNameLength = 31
 
 /** The name of the set in a family: IPv6 has sets of its own. */
-export const setName = (name: SetName, family: Family): string =>
+export const setName = (name: IpsetName, family: Family): string =>
   family === 4 ? name : name.replace(/^(KUBE|SLUICE)-/, '$1-6-').slice(0, maxNameLength)
 
-export const setComment = (name: SetName): string => definitions[name].comment
+export const setComment = (name: IpsetName): string => definitions[name].comment
 
 export const listSets = (family: Family): readonly SetSpec[] =>
-  (Object.keys(definitions) as SetName[]).map((name) => ({
+  (Object.keys(definitions) as IpsetName[]).map((name) => ({
     name: setName(name, family),
     type: definitions[name].type,
     family,
   }))
 
 /** The sets whose members name virtual servers by address and port. */
-export const serverSets: readonly SetName[] = [
+export const serverSets: readonly IpsetName[] = [
   'KUBE-CLUSTER-IP',
   'KUBE-EXTERNAL-IP',
   'KUBE-EXTERNAL-IP-LOCAL',

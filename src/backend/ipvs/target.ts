@@ -110,13 +110,13 @@ export class IpvsTarget implements Target<IpvsEntry> {
     this.#tables.close()
   }
 
-  /** `services` are all servers in the kernel; those that are not ours are left out. */
-  readCounters(services: readonly ListedServer[]): readonly CounterReading[] {
+  /** `listed` are all servers in the kernel; servers that are not ours are left out. */
+  readCounters(listed: readonly ListedServer[]): readonly CounterReading[] {
     const { family } = this.#options.context
-    return services.flatMap((service) => {
-      const server = serverKey(service)
-      const port = service.family === family ? this.#portNames.get(server) : undefined
-      return port === undefined ? [] : [{ family, server, port, statistics: service.statistics }]
+    return listed.flatMap((one) => {
+      const server = serverKey(one)
+      const port = one.family === family ? this.#portNames.get(server) : undefined
+      return port === undefined ? [] : [{ family, server, port, statistics: one.statistics }]
     })
   }
 

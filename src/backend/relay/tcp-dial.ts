@@ -1,4 +1,4 @@
-// Connects a client to an endpoint: tries endpoints in turn with growing timeouts, and tells faults of this machine from faults of endpoints.
+// Connects a client to an endpoint: tries endpoints in turn with growing timeouts, and separates faults of this machine from faults of endpoints.
 
 import { createConnection, type Socket } from 'node:net'
 import { ProxyError } from '../../lib/errors.ts'

@@ -56,7 +56,7 @@ class TcpRelay implements Relay {
   async close(cut = false): Promise<void> {
     const closed = new Promise<void>((resolve) => this.#server.close(() => resolve()))
     if (cut) for (const client of this.#clients) client.destroy()
-    // Node calls back only after the last connection has ended, and the connections go on.
+    // Node calls back only after the last connection has ended, and connections may stay open for long.
     if (this.#clients.size === 0) await closed
   }
 

@@ -147,7 +147,7 @@ function refuseUnusedPorts(port: ServicePort, ip: string): PortalRulesEntry {
   return rulesEntry(`${lastOrders.unused}${ip}`, lines)
 }
 
-/** Undefined if the node cannot tell its pods from other clients. */
+/** Undefined if the node cannot distinguish its pods from other clients. */
 function matchLocalPods(detector: LocalDetector | undefined): string | undefined {
   if (detector === undefined) return undefined
   if (detector.kind === 'cidr') return `-s ${detector.cidr}`

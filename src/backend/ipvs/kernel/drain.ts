@@ -16,7 +16,7 @@ interface DrainingServer {
 }
 
 export interface DrainOptions {
-  readonly kernel: Pick<IpvsNetlink, 'destinations' | 'requests'>
+  readonly kernel: Pick<IpvsNetlink, 'listDestinations' | 'openRequests'>
   readonly clock: Clock
   /** A destination that still has connections is deleted after this time, and its connections end. */
   readonly drainLimitMs: number
@@ -78,8 +78,8 @@ export class DrainingDestinations {
 
   async #sweepServer({ server, since }: DrainingServer, wait: Wait): Promise<number> {
     const { kernel, clock, drainLimitMs } = this.#options
-    const seen = new Map((await kernel.destinations(server, wait)).map((one) => [destinationKey(one), one]))
-    const requests = kernel.requests<string>('remove drained destinations', wait)
+    const seen = new Map((await kernel.listDestinations(server, wait)).map((one) => [destinationKey(one), one]))
+    const requests = kernel.openRequests<string>('remove drained destinations', wait)
     let deleted = 0
     for (const [name, { destination, ms }] of [...since]) {
       const inKernel = seen.get(name)
@@ -88,7 +88,7 @@ export class DrainingDestinations {
       since.delete(name)
       if (inKernel === undefined) continue
       deleted++
-      requests.destination(ipvsCommand.deleteDestination, name, server, destination)
+      requests.queueDestination(ipvsCommand.deleteDestination, name, server, destination)
     }
     // The kernel refuses to delete what is gone already, which is fine.
     await requests.send()

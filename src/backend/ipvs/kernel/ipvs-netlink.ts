@@ -30,9 +30,9 @@ const purpose = 'ipvs'
 
 /** Requests that are sent together. `subject` comes back with each request that the kernel refuses. */
 export interface IpvsRequests<T> {
-  service(what: number, subject: T, service: VirtualServer): void
-  serviceKey(what: number, subject: T, key: VirtualServerKey): void
-  destination(what: number, subject: T, key: VirtualServerKey, destination: Destination): void
+  queueServer(what: number, subject: T, server: VirtualServer): void
+  queueServerKey(what: number, subject: T, key: VirtualServerKey): void
+  queueDestination(what: number, subject: T, key: VirtualServerKey, destination: Destination): void
   send(): Promise<readonly RefusedRequest<T>[]>
 }
 
@@ -64,16 +64,16 @@ export class IpvsNetlink {
   }
 
   /** All virtual servers except those of firewall marks. */
-  async services(wait: Wait): Promise<readonly ListedServer[]> {
+  async listServers(wait: Wait): Promise<readonly ListedServer[]> {
     const found: ListedServer[] = []
     const op = 'list virtual servers'
     const body = (writer: MessageWriter) => writeAllServers(writer, ipvsCommand.getService)
     await this.#socket.dump(
       { op, type: this.#type, body },
       (message) => {
-        const service = decodeServer(message, this.#reader, this.#cache)
+        const server = decodeServer(message, this.#reader, this.#cache)
         this.#assertValid(op)
-        if (service !== undefined) found.push(service)
+        if (server !== undefined) found.push(server)
       },
       wait,
     )
@@ -81,7 +81,7 @@ export class IpvsNetlink {
   }
 
   /** Undefined if the server does not exist. */
-  async service(key: VirtualServerKey, wait: Wait): Promise<ListedServer | undefined> {
+  async readServer(key: VirtualServerKey, wait: Wait): Promise<ListedServer | undefined> {
     const op = 'read a virtual server'
     const body = (writer: MessageWriter) => writeServerKey(writer, ipvsCommand.getService, key)
     let found: ListedServer | undefined
@@ -101,7 +101,7 @@ export class IpvsNetlink {
   }
 
   /** Empty if the server does not exist. */
-  async destinations(key: VirtualServerKey, wait: Wait): Promise<readonly ListedDestination[]> {
+  async listDestinations(key: VirtualServerKey, wait: Wait): Promise<readonly ListedDestination[]> {
     const found: ListedDestination[] = []
     const op = 'list destinations'
     const body = (writer: MessageWriter) => writeServerKey(writer, ipvsCommand.getDestination, key)
@@ -117,7 +117,7 @@ export class IpvsNetlink {
     return found
   }
 
-  requests<T>(op: string, wait: Wait): IpvsRequests<T> {
+  openRequests<T>(op: string, wait: Wait): IpvsRequests<T> {
     const batch = new NetlinkBatch<T>(this.#socket, op, wait)
     const type = this.#type
     const add = (subject: T, body: (writer: MessageWriter) => void) => {
@@ -125,9 +125,9 @@ export class IpvsNetlink {
       batch.add(type, 0, subject, body)
     }
     return {
-      service: (what, subject, service) => add(subject, (writer) => writeServer(writer, what, service)),
-      serviceKey: (what, subject, key) => add(subject, (writer) => writeServerKey(writer, what, key)),
-      destination: (what, subject, key, one) => add(subject, (writer) => writeDestination(writer, what, key, one)),
+      queueServer: (what, subject, server) => add(subject, (writer) => writeServer(writer, what, server)),
+      queueServerKey: (what, subject, key) => add(subject, (writer) => writeServerKey(writer, what, key)),
+      queueDestination: (what, subject, key, one) => add(subject, (writer) => writeDestination(writer, what, key, one)),
       send: () => batch.send(),
     }
   }

@@ -31,7 +31,7 @@ export async function withOwnServers<T>(
     try {
       const members = new Set(held.map(({ id }) => id))
       const isOurs = decideOwnership({ bound: addresses.bound, members, excludedCidrs })
-      const servers = (await kernel.services({})).filter((server) => server.family === family && isOurs(server))
+      const servers = (await kernel.listServers({})).filter((server) => server.family === family && isOurs(server))
       return await work({ kernel, servers, addresses })
     } finally {
       kernel.close()

@@ -49,7 +49,7 @@ interface FailedServer {
 }
 
 export interface VirtualServersOptions {
-  readonly kernel: Pick<IpvsNetlink, 'services' | 'service' | 'destinations' | 'requests'>
+  readonly kernel: Pick<IpvsNetlink, 'listServers' | 'readServer' | 'listDestinations' | 'openRequests'>
   readonly family: Family
   readonly clock: Clock
   /** See DrainOptions. */
@@ -81,7 +81,7 @@ export class VirtualServers {
     const { kernel, family } = this.#options
     const began = new Map([...this.#known.keys()].map((key) => [key, this.#draining.forgetServer(key)]))
     this.#known.clear()
-    for (const { statistics: _, ...server } of await kernel.services(wait)) {
+    for (const { statistics: _, ...server } of await kernel.listServers(wait)) {
       if (server.family === family) await this.#readServer(server, began.get(serverKey(server)), wait)
     }
   }
@@ -117,8 +117,8 @@ export class VirtualServers {
     const known = this.#known.get(key)
     if (known === undefined) return true
     const { kernel } = this.#options
-    const server = await kernel.service(known.server, wait)
-    const seen = server === undefined ? [] : await kernel.destinations(known.server, wait)
+    const server = await kernel.readServer(known.server, wait)
+    const seen = server === undefined ? [] : await kernel.listDestinations(known.server, wait)
     // We ourselves changed the server meanwhile.
     if (this.#known.get(key) !== known) return true
     const destinations = seen.filter((one) => !this.#draining.has(key, destinationKey(one)))
@@ -128,7 +128,7 @@ export class VirtualServers {
   /** `began`: when the drains that were known before began. */
   async #readServer(server: VirtualServer, began: ReadonlyMap<string, number> | undefined, wait: Wait): Promise<void> {
     const known: KnownServer = { server, destinations: new Map() }
-    for (const { ip, port, weight } of await this.#options.kernel.destinations(server, wait)) {
+    for (const { ip, port, weight } of await this.#options.kernel.listDestinations(server, wait)) {
       const destination = { ip, port, weight }
       const name = destinationKey(destination)
       if (weight > 0) known.destinations.set(name, destination)
@@ -142,7 +142,7 @@ export class VirtualServers {
     const began = this.#draining.forgetServer(key)
     this.#known.delete(key)
     if (before === undefined) return
-    const seen = await this.#options.kernel.service(before, wait)
+    const seen = await this.#options.kernel.readServer(before, wait)
     if (seen === undefined) return
     const { statistics: _, ...server } = seen
     await this.#readServer(server, began, wait)
@@ -151,7 +151,7 @@ export class VirtualServers {
   /** Returns one failure per server: the first refused request says why. */
   async #program(wanted: readonly WantedServer[], wait: Wait): Promise<readonly FailedServer[]> {
     if (wanted.length === 0) return []
-    const requests = this.#options.kernel.requests<RequestSubject>('program virtual servers', wait)
+    const requests = this.#options.kernel.openRequests<RequestSubject>('program virtual servers', wait)
     const byKey = new Map<string, WantedServer>()
     for (const one of wanted) {
       byKey.set(one.key, one)
@@ -180,7 +180,7 @@ export class VirtualServers {
     const { server } = entry
     if (known === undefined || !hasSameSettings(known.server, server)) {
       const what = known === undefined ? ipvsCommand.newService : ipvsCommand.setService
-      requests.service(what, { key, what }, server)
+      requests.queueServer(what, { key, what }, server)
     }
     const destinations = known?.destinations ?? new Map<string, Destination>()
     this.#known.set(key, { server, destinations })
@@ -191,7 +191,7 @@ export class VirtualServers {
   #deleteServer(key: string, { server }: KnownServer, requests: IpvsRequests<RequestSubject>): void {
     this.#known.delete(key)
     this.#draining.forgetServer(key)
-    requests.serviceKey(ipvsCommand.deleteService, { key, what: ipvsCommand.deleteService }, server)
+    requests.queueServerKey(ipvsCommand.deleteService, { key, what: ipvsCommand.deleteService }, server)
   }
 
   #addDestinations(
@@ -206,7 +206,7 @@ export class VirtualServers {
       const isPresent = this.#draining.cancel(key, name) || destinations.has(name)
       const what = isPresent ? ipvsCommand.setDestination : ipvsCommand.newDestination
       destinations.set(name, destination)
-      requests.destination(what, { key, what }, server, destination)
+      requests.queueDestination(what, { key, what }, server, destination)
     }
   }
 
@@ -223,7 +223,7 @@ export class VirtualServers {
       const drained = { ...destination, weight: 0 }
       const what = server.protocol === 'udp' ? ipvsCommand.deleteDestination : ipvsCommand.setDestination
       if (what === ipvsCommand.setDestination) this.#draining.add(server, drained)
-      requests.destination(what, { key, what }, server, drained)
+      requests.queueDestination(what, { key, what }, server, drained)
     }
   }
 }

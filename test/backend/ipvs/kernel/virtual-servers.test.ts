@@ -32,20 +32,22 @@ class FakeKernel {
   log: string[] = []
   missing = new Set<string>()
 
-  services = async () => [...this.table.values()].map(({ service }) => ({ ...service, statistics }))
-  service = async (asked: VirtualServerKey) => {
+  listServers = async () => [...this.table.values()].map(({ service }) => ({ ...service, statistics }))
+  readServer = async (asked: VirtualServerKey) => {
     const found = this.table.get(serverKey(asked))
     return found && { ...found.service, statistics }
   }
-  destinations = async (asked: VirtualServerKey) => [...(this.table.get(serverKey(asked))?.destinations.values() ?? [])]
+  listDestinations = async (asked: VirtualServerKey) => [
+    ...(this.table.get(serverKey(asked))?.destinations.values() ?? []),
+  ]
 
-  requests<T>(): IpvsRequests<T> {
+  openRequests<T>(): IpvsRequests<T> {
     const refused: { subject: T; errno: number; error: ProxyError }[] = []
     const answer = (subject: T, errno: number) => {
       if (errno !== 0) refused.push({ subject, errno, error: new ProxyError('netlink', `errno ${errno}`) })
     }
     return {
-      service: (what, subject, service) => {
+      queueServer: (what, subject, service) => {
         this.log.push(`${names.get(what)} ${service.scheduler}`)
         const known = this.table.get(serverKey(service))
         if (this.missing.has(service.scheduler)) return answer(subject, 2)
@@ -53,11 +55,11 @@ class FakeKernel {
         if (what === ipvsCommand.setService && !known) return answer(subject, 3)
         this.table.set(serverKey(service), { service, destinations: known?.destinations ?? new Map() })
       },
-      serviceKey: (what, subject, asked) => {
+      queueServerKey: (what, subject, asked) => {
         this.log.push(`${names.get(what)}`)
         answer(subject, this.table.delete(serverKey(asked)) ? 0 : 3)
       },
-      destination: (what, subject, asked, one) => {
+      queueDestination: (what, subject, asked, one) => {
         this.log.push(`${names.get(what)} ${one.ip} ${one.weight}`)
         const list = this.table.get(serverKey(asked))?.destinations
         if (list === undefined) return answer(subject, 3)
