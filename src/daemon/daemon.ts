@@ -21,6 +21,7 @@ import {
   services,
   type WatchedResource,
 } from '../kube/reflect/watched-resources.ts'
+import { Closers } from '../lib/closers.ts'
 import { describeError, ProxyError } from '../lib/errors.ts'
 import type { Family } from '../lib/ip.ts'
 import type { Logger, RootLogger } from '../lib/log.ts'
@@ -30,7 +31,6 @@ import { listOwnIps, watchAddresses } from '../sys/netlink/interface-addresses.t
 import { startAdmin } from './admin-answers.ts'
 import { startAfterSync } from './after-sync.ts'
 import { settingsOf } from './backend-settings.ts'
-import { Closers } from './closers.ts'
 import { HttpServers } from './http-servers.ts'
 import { nodeFacts } from './node-facts.ts'
 import { protectFromOom, tuneConnectionTracking, usableFamilies } from './node-setup.ts'

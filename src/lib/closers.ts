@@ -1,4 +1,4 @@
-// A stack of closers: each part of the daemon pushes how it is closed when it opens, and closing goes in reverse order.
+// A stack of closers: each part of a program pushes its closer when it opens, and closing goes in reverse order.
 
 export type Close = () => unknown
 

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { Closers } from '../../src/daemon/closers.ts'
+import { Closers } from '../../src/lib/closers.ts'
 
 describe('a stack of closers', () => {
   it('closes in reverse order, each after the one before has ended', async () => {
