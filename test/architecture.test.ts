@@ -80,6 +80,29 @@ describe('the doors between rooms', () => {
     expect(imported.map(({ path }) => path)).toEqual([])
   })
 
+  it('keeps the layers of the embedded API server in order', () => {
+    const layers: Readonly<Record<string, readonly string[]>> = {
+      schema: [],
+      store: ['schema'],
+      requests: ['schema', 'store'],
+      controllers: ['schema', 'store', 'requests'],
+      manifests: ['schema', 'store', 'requests'],
+      http: ['schema', 'store', 'requests'],
+    }
+    const layerOf = (path: string) => (path.startsWith('apiserver/') ? path.split('/')[1] : undefined) ?? ''
+    const wrong = sources
+      .filter(({ path }) => layerOf(path) in layers)
+      .flatMap((source) => {
+        const layer = layerOf(source.path)
+        const allowed = [layer, ...(layers[layer] ?? [])]
+        const targets = localImports(source).filter((target) => roomOf(target) === 'apiserver')
+        return targets
+          .filter((target) => !allowed.includes(layerOf(target)))
+          .map((target) => `${source.path} imports ${target}`)
+      })
+    expect(wrong).toEqual([])
+  })
+
   it('lets only sys/libc.ts call native code', () => {
     const users = sources.filter((source) => source.imports.includes('koffi')).map((source) => source.path)
     expect(users.filter((path) => path !== 'sys/libc.ts')).toEqual([])

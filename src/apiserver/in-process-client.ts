@@ -1,11 +1,12 @@
-// The API without a socket, for callers in the same process; it has the form of the API client of `kube`.
+// The API for callers in the same process, without a socket. It has the form of the API client in kube/client.ts.
 
 import { ApiError, type ErrorCode } from '../lib/errors.ts'
-import type { Api, ApiAnswer } from './http/router.ts'
-import type { WatchSink } from './requests/watch.ts'
-import { child, isObject, text } from './schema/json.ts'
+import type { RestResponse } from './http/rest-messages.ts'
+import type { ApiRouter } from './http/router.ts'
+import { WatchQueue } from './requests/watch-queue.ts'
+import { getList, getObject, getString, isObject, type Json } from './schema/json.ts'
 
-export interface LocalRequest {
+export interface InProcessRequest {
   readonly method?: string
   readonly path: string
   readonly query?: Readonly<Record<string, string | undefined>>
@@ -14,14 +15,65 @@ export interface LocalRequest {
   readonly signal?: AbortSignal
 }
 
-export interface LocalClient {
-  /** Throws an ApiError with the code and status of the refusal. */
-  request(request: LocalRequest): Promise<{ readonly status: number; readonly json: unknown }>
-  /** Batches of complete lines. */
-  stream(request: LocalRequest): Promise<AsyncGenerator<readonly string[]>>
+export interface InProcessClient {
+  /** Rejects with an ApiError that has the code and status of the failure. */
+  request(request: InProcessRequest): Promise<{ readonly status: number; readonly json: unknown }>
+  /** Yields batches of complete lines. */
+  stream(request: InProcessRequest): Promise<AsyncGenerator<readonly string[]>>
 }
 
-const codes: Readonly<Record<number, ErrorCode>> = {
+export function createInProcessClient(router: ApiRouter): InProcessClient {
+  const send = async (request: InProcessRequest): Promise<RestResponse> => {
+    const query = new URLSearchParams()
+    for (const [name, value] of Object.entries(request.query ?? {})) if (value !== undefined) query.set(name, value)
+    const response = await router.respond({
+      method: request.method ?? 'GET',
+      path: request.path,
+      query,
+      accept: 'application/json',
+      contentType: request.contentType ?? 'application/json',
+      body: Buffer.from(request.body === undefined ? '' : JSON.stringify(request.body)),
+    })
+    if (response.status >= 400) throw toApiError(request, response)
+    return response
+  }
+  return {
+    async request(request) {
+      const { status, body } = await send(request)
+      return { status, json: body === '' ? undefined : JSON.parse(body) }
+    },
+    async stream(request) {
+      return readLines(await send(request), request.signal)
+    },
+  }
+}
+
+/** Throws the signal's reason when it aborts. */
+async function* readLines(response: RestResponse, signal: AbortSignal | undefined): AsyncGenerator<readonly string[]> {
+  const queue = new WatchQueue()
+  const stopped = new AbortController()
+  const stop = () => stopped.abort(signal?.reason)
+  signal?.addEventListener('abort', stop, { once: true })
+  if (signal?.aborted) stop()
+  const running = Promise.resolve(response.stream?.(queue, stopped.signal)).finally(() => queue.end())
+  // The await below reports the error.
+  running.catch(() => {})
+  try {
+    for (let text = await queue.read(); text !== undefined; text = await queue.read()) {
+      const lines = text.split('\n').filter((line) => line !== '')
+      if (lines.length > 0) yield lines
+      signal?.throwIfAborted()
+    }
+    signal?.throwIfAborted()
+    await running
+  } finally {
+    signal?.removeEventListener('abort', stop)
+    stopped.abort()
+    queue.end()
+  }
+}
+
+const errorCodes: Readonly<Record<number, ErrorCode>> = {
   400: 'bad-request',
   404: 'not-found',
   405: 'method-not-allowed',
@@ -30,103 +82,25 @@ const codes: Readonly<Record<number, ErrorCode>> = {
   422: 'invalid',
 }
 
-export function localClient(api: Api): LocalClient {
-  const ask = async (request: LocalRequest): Promise<ApiAnswer> => {
-    const query = new URLSearchParams()
-    for (const [name, value] of Object.entries(request.query ?? {})) if (value !== undefined) query.set(name, value)
-    const answer = await api.answer({
-      method: request.method ?? 'GET',
-      path: request.path,
-      query,
-      accept: 'application/json',
-      contentType: request.contentType ?? 'application/json',
-      body: Buffer.from(request.body === undefined ? '' : JSON.stringify(request.body)),
-    })
-    if (answer.status >= 400) throw refusal(request, answer)
-    return answer
-  }
-  return {
-    async request(request) {
-      const { status, body } = await ask(request)
-      return { status, json: body === '' ? undefined : JSON.parse(body) }
-    },
-    async stream(request) {
-      const answer = await ask(request)
-      return lines(answer, request.signal)
-    },
-  }
+function toApiError(request: InProcessRequest, { status, body }: RestResponse): ApiError {
+  const failure = parseFailure(body)
+  const reason = getString(failure, 'reason')
+  const message = `${request.method ?? 'GET'} ${request.path}: ${status} ${getString(failure, 'message')}`
+  const causes = getList(getObject(failure, 'details'), 'causes')
+  return new ApiError(codeOf(status, reason), message, { status, reason, causes })
 }
 
-async function* lines(answer: ApiAnswer, signal: AbortSignal | undefined): AsyncGenerator<readonly string[]> {
-  let waiting: string[] = []
-  let size = 0
-  let wake = () => {}
-  let drained = () => {}
-  const over = new AbortController()
-  const stop = () => over.abort(signal?.reason)
-  signal?.addEventListener('abort', stop, { once: true })
-  if (signal?.aborted) stop()
-  const sink: WatchSink = {
-    write(chunk) {
-      waiting.push(chunk)
-      size += chunk.length
-      wake()
-      return size < 1 << 20
-    },
-    drained: () =>
-      new Promise((resolve) => {
-        if (size === 0) resolve()
-        else drained = resolve
-      }),
-    get waiting() {
-      return size
-    },
-  }
-  let ended = false
-  const running = Promise.resolve(answer.stream?.(sink, over.signal)).finally(() => {
-    ended = true
-    wake()
-  })
-  running.catch(() => {}) // told by the await below
+/** Most failures are Status objects; unknown paths have a plain text. */
+function parseFailure(body: string): Json {
   try {
-    while (true) {
-      if (waiting.length === 0 && !ended) {
-        await new Promise<void>((resolve) => {
-          wake = resolve
-        })
-      }
-      const batch = waiting
-      waiting = []
-      size = 0
-      drained()
-      const complete = batch
-        .join('')
-        .split('\n')
-        .filter((line) => line !== '')
-      if (complete.length > 0) yield complete
-      if (signal?.aborted) throw signal.reason
-      if (ended && waiting.length === 0) break
-    }
-    await running
-  } finally {
-    signal?.removeEventListener('abort', stop)
-    over.abort()
-    drained()
-  }
-}
-
-function refusal(request: LocalRequest, { status, body }: ApiAnswer): ApiError {
-  let said: unknown
-  try {
-    said = JSON.parse(body)
+    const failure: unknown = JSON.parse(body)
+    return isObject(failure) ? failure : {}
   } catch {
-    said = { message: body.trim() }
+    return { message: body.trim() }
   }
-  const told = isObject(said) ? said : {}
-  const reason = text(told, 'reason')
-  const code =
-    reason === 'AlreadyExists' ? 'already-exists' : (codes[status] ?? (status >= 500 ? 'server-error' : 'bad-response'))
-  const causes = child(told, 'details').causes
-  const message = `${request.method ?? 'GET'} ${request.path}: ${status} ${text(told, 'message')}`
-  return new ApiError(code, message, { status, reason, causes: Array.isArray(causes) ? causes : [] })
+}
+
+function codeOf(status: number, reason: string): ErrorCode {
+  if (reason === 'AlreadyExists') return 'already-exists'
+  return errorCodes[status] ?? (status >= 500 ? 'server-error' : 'bad-response')
 }

@@ -4,7 +4,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { selfSigned } from '../../src/apiserver/http/certificate.ts'
+import { createSelfSigned } from '../../src/apiserver/http/certificate.ts'
 import type { ApiServer } from '../../src/apiserver/start.ts'
 import { Client, defaultUserAgent } from '../../src/kube/client.ts'
 import { EventRecorder } from '../../src/kube/events.ts'
@@ -134,12 +134,12 @@ describe('the reflector on the embedded server', () => {
 
   it('tells the difference after its version was forgotten (410)', async () => {
     await reflect()
-    await changeBehindTheGate(async () => server.registry.forget())
+    await changeBehindTheGate(async () => server.registry.compactHistory())
     expect(await news('put default/come 10.0.0.4')).toEqual(difference)
   })
 
   it('tells the difference when the server comes back without any memory', async () => {
-    const tls = selfSigned(['127.0.0.1'], Date.now())
+    const tls = createSelfSigned(['127.0.0.1'], Date.now())
     const first = await start({ tls, token: 'a-token-that-stays-the-same' })
     const { port, token } = first
     await post(first, slices, slice('old', 'web', ['10.0.0.1']))
@@ -161,7 +161,7 @@ describe('the reflector on the embedded server', () => {
 
   it('reads pages where lists are not streamed, and again when the pages expire between two of them', async () => {
     for (let i = 0; i < 600; i++)
-      server.local
+      server.client
         .request({ method: 'POST', path: slices, body: slice(`many-${i}`, 'web', [`10.1.${i >> 8}.${i & 255 || 1}`]) })
         .catch(() => {})
     await server.registry.settled()
@@ -176,7 +176,7 @@ describe('the reflector on the embedded server', () => {
         const answer = await client.request(call)
         if (++pages === 1) {
           await put(server, `${slices}/many-0`, slice('many-0', 'web', ['10.1.9.9']))
-          server.registry.forget()
+          server.registry.compactHistory()
         }
         return answer
       },
@@ -247,7 +247,7 @@ describe('the reflector on the embedded server', () => {
   })
 
   it('works in the same process without a socket', async () => {
-    await reflect(server.local)
+    await reflect(server.client)
     await post(server, slices, slice('a', 'web', ['10.0.0.1']))
     expect(await news('put default/a 10.0.0.1')).toEqual(['put default/a 10.0.0.1', 'synced'])
   })

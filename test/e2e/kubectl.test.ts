@@ -194,7 +194,7 @@ describe.each(kubectls)('kubectl ($name)', ({ path, missing }) => {
 
     it('describes a service with its endpoints and events', async () => {
       await kubectl(['apply', '-f', '-'], web)
-      await server.local.request({
+      await server.client.request({
         method: 'POST',
         path: '/apis/events.k8s.io/v1/namespaces/default/events',
         body: {

@@ -1,9 +1,11 @@
-// Which endpoints a service has, given the pods it selects, and how existing slices change to hold them. Pure.
+// Decides which endpoints a service has, given the pods that it selects, and how existing slices change to hold them. Pure.
 
+import { deepEqual } from '../../lib/equal.ts'
 import { canonicalIp, type Family, familyName, familyOf } from '../../lib/ip.ts'
-import { podReady } from '../http/columns.ts'
-import { child, equal, type Json, objects, text, texts, whole } from '../schema/json.ts'
-import { metaOf, nameOf, namespaceOf } from '../schema/served-resources.ts'
+import { getNumber, getObject, getObjects, getString, getStrings, type Json } from '../schema/json.ts'
+import { isTerminating, labelsOf, nameOf, namespaceOf, uidOf } from '../schema/object-metadata.ts'
+import { isPodFinished, isPodReady } from '../schema/pod-status.ts'
+import { hasClusterIp, hasSelector, isHeadless } from '../schema/service-defaults.ts'
 
 export const managedBy = 'endpointslice.kubernetes.io/managed-by'
 export const managerName = 'endpointslice-controller.k8s.io'
@@ -25,31 +27,30 @@ export interface SlicePlan {
   readonly endpoints: readonly Json[]
 }
 
-export const selectsPods = (service: Json): boolean =>
-  child(service, 'spec').type !== 'ExternalName' && Object.keys(child(child(service, 'spec'), 'selector')).length > 0
+const specOf = (object: Json): Json => getObject(object, 'spec')
 
-/** The zone of a node by its name; '' if not known. */
+export const selectsPods = (service: Json): boolean => hasClusterIp(specOf(service)) && hasSelector(specOf(service))
+
+/** Returns the zone of a node by its name; '' if it is not known. */
 export type ZoneOf = (nodeName: string) => string
 
-export function endpointsOf(service: Json, pods: readonly Json[], zoneOf: ZoneOf): readonly ApiEndpoint[] {
-  const families = texts(child(service, 'spec'), 'ipFamilies')
-  const found: ApiEndpoint[] = []
-  for (const pod of pods) {
-    if (['Succeeded', 'Failed'].includes(text(child(pod, 'status'), 'phase'))) continue
-    const ports = portsFor(service, pod)
-    for (const ip of addressesOf(pod)) {
-      const family = familyOf(ip)
-      if (families.includes(familyName(family)))
-        found.push({ endpoint: endpointOf(service, pod, ip, zoneOf), family, ports })
-    }
-  }
-  return withHints(text(child(service, 'spec'), 'trafficDistribution'), found)
+export function findEndpoints(service: Json, pods: readonly Json[], zoneOf: ZoneOf): readonly ApiEndpoint[] {
+  const families = getStrings(specOf(service), 'ipFamilies')
+  const endpoints = pods
+    .filter((pod) => !isPodFinished(pod))
+    .flatMap((pod) => {
+      const ports = findPorts(service, pod)
+      return addressesOf(pod)
+        .filter((ip) => families.includes(familyName(familyOf(ip))))
+        .map((ip) => ({ endpoint: createEndpoint(service, pod, ip, zoneOf), family: familyOf(ip), ports }))
+    })
+  return addHints(getString(specOf(service), 'trafficDistribution'), endpoints)
 }
 
 /** One address of each family. */
 function addressesOf(pod: Json): readonly string[] {
-  const status = child(pod, 'status')
-  const listed = [...objects(status, 'podIPs').map((entry) => text(entry, 'ip')), text(status, 'podIP')]
+  const status = getObject(pod, 'status')
+  const listed = [...getObjects(status, 'podIPs').map((entry) => getString(entry, 'ip')), getString(status, 'podIP')]
   const byFamily = new Map<Family, string>()
   for (const ip of listed.flatMap((each) => canonicalIp(each) ?? [])) {
     if (!byFamily.has(familyOf(ip))) byFamily.set(familyOf(ip), ip)
@@ -57,81 +58,90 @@ function addressesOf(pod: Json): readonly string[] {
   return [...byFamily.values()]
 }
 
-function endpointOf(service: Json, pod: Json, ip: string, zoneOf: ZoneOf): Json {
-  const spec = child(pod, 'spec')
-  const serving = podReady(pod)
-  const terminating = metaOf(pod).deletionTimestamp !== undefined
-  const ready = child(service, 'spec').publishNotReadyAddresses === true || (serving && !terminating)
-  const nodeName = text(spec, 'nodeName')
+function createEndpoint(service: Json, pod: Json, ip: string, zoneOf: ZoneOf): Json {
+  const serving = isPodReady(pod)
+  const terminating = isTerminating(pod)
+  const ready = specOf(service).publishNotReadyAddresses === true || (serving && !terminating)
+  const nodeName = getString(specOf(pod), 'nodeName')
   const zone = nodeName === '' ? '' : zoneOf(nodeName)
-  const named = text(spec, 'hostname') !== '' && text(spec, 'subdomain') === nameOf(service)
+  const hostname = getString(specOf(pod), 'hostname')
+  const hasDnsName = hostname !== '' && getString(specOf(pod), 'subdomain') === nameOf(service)
   return {
     addresses: [ip],
     conditions: { ready, serving, terminating },
-    ...(named ? { hostname: text(spec, 'hostname') } : {}),
-    targetRef: { kind: 'Pod', namespace: namespaceOf(pod), name: nameOf(pod), uid: text(metaOf(pod), 'uid') },
+    ...(hasDnsName ? { hostname } : {}),
+    targetRef: { kind: 'Pod', namespace: namespaceOf(pod), name: nameOf(pod), uid: uidOf(pod) },
     ...(nodeName === '' ? {} : { nodeName }),
     ...(zone === '' ? {} : { zone }),
   }
 }
 
-/** A port by name is looked up in the pod; a pod without it has no such port. */
-function portsFor(service: Json, pod: Json): readonly Json[] {
-  return objects(child(service, 'spec'), 'ports').flatMap((port) => {
-    const protocol = text(port, 'protocol') || 'TCP'
+/** A target port that is a name is looked up in the pod; a pod without a port of that name lacks the service's port. */
+function findPorts(service: Json, pod: Json): readonly Json[] {
+  return getObjects(specOf(service), 'ports').flatMap((port) => {
+    const protocol = getString(port, 'protocol') || 'TCP'
     const target = port.targetPort ?? port.port
-    const number = typeof target === 'string' ? namedPort(pod, target, protocol) : (target as number)
-    if (number === undefined) return []
+    const number = typeof target === 'string' ? findContainerPort(pod, target, protocol) : target
+    if (typeof number !== 'number') return []
     const appProtocol = port.appProtocol === undefined ? {} : { appProtocol: port.appProtocol }
-    return [{ name: text(port, 'name'), protocol, port: number, ...appProtocol }]
+    return [{ name: getString(port, 'name'), protocol, port: number, ...appProtocol }]
   })
 }
 
-function namedPort(pod: Json, name: string, protocol: string): number | undefined {
-  for (const container of objects(child(pod, 'spec'), 'containers')) {
-    for (const port of objects(container, 'ports')) {
-      if (port.name === name && (text(port, 'protocol') || 'TCP') === protocol) return whole(port, 'containerPort')
-    }
-  }
-  return undefined
+function findContainerPort(pod: Json, name: string, protocol: string): number | undefined {
+  const ports = getObjects(specOf(pod), 'containers').flatMap((container) => getObjects(container, 'ports'))
+  const found = ports.find((port) => port.name === name && (getString(port, 'protocol') || 'TCP') === protocol)
+  return found === undefined ? undefined : getNumber(found, 'containerPort')
 }
 
-/** Only where every ready endpoint has a place; otherwise those without one would get no traffic. */
-function withHints(distribution: string, endpoints: readonly ApiEndpoint[]): readonly ApiEndpoint[] {
+/** Adds hints only if every ready endpoint has a zone or node; otherwise those without one would get no traffic. */
+function addHints(distribution: string, endpoints: readonly ApiEndpoint[]): readonly ApiEndpoint[] {
   const byNode = distribution === 'PreferSameNode'
   if (!byNode && distribution !== 'PreferClose' && distribution !== 'PreferSameZone') return endpoints
-  const ready = endpoints.filter(({ endpoint }) => child(endpoint, 'conditions').ready === true)
-  const placed = (endpoint: Json) => text(endpoint, 'zone') !== '' && (!byNode || text(endpoint, 'nodeName') !== '')
-  if (!ready.every(({ endpoint }) => placed(endpoint))) return endpoints
+  const isReady = ({ endpoint }: ApiEndpoint) => getObject(endpoint, 'conditions').ready === true
+  const hasPlace = ({ endpoint }: ApiEndpoint) =>
+    getString(endpoint, 'zone') !== '' && (!byNode || getString(endpoint, 'nodeName') !== '')
+  if (!endpoints.filter(isReady).every(hasPlace)) return endpoints
   return endpoints.map((each) => {
-    if (!ready.includes(each)) return each
+    if (!isReady(each)) return each
     const { zone, nodeName } = each.endpoint
     const hints = { ...(byNode ? { forNodes: [{ name: nodeName }] } : {}), forZones: [{ name: zone }] }
     return { ...each, endpoint: { ...each.endpoint, hints } }
   })
 }
 
-/** Endpoints stay in the slice they are in; new ones fill gaps; what is empty goes, but one slice per family remains. */
+/**
+ * Endpoints stay in the slice that they are in, and new ones fill slices with room. Empty slices go, but one slice per family remains.
+ */
 export function planSlices(
   service: Json,
   endpoints: readonly ApiEndpoint[],
   existing: readonly Json[],
 ): readonly SlicePlan[] {
-  const plans: SlicePlan[] = []
-  for (const addressType of texts(child(service, 'spec'), 'ipFamilies')) {
-    const own = existing.filter((slice) => text(slice, 'addressType') === addressType)
-    const groups = new Map<string, ApiEndpoint[]>()
-    for (const each of endpoints.filter(({ family }) => familyName(family) === addressType)) {
-      const key = JSON.stringify(each.ports)
-      const group = groups.get(key)
-      if (group === undefined) groups.set(key, [each])
-      else group.push(each)
-    }
-    const made = [...groups.values()].flatMap((group) => planGroup(addressType, group, own))
-    if (made.length > 0) plans.push(...made)
-    else plans.push({ name: nameOf(own[0] ?? {}) || undefined, addressType, ports: [], endpoints: [] })
+  return getStrings(specOf(service), 'ipFamilies').flatMap((addressType) => {
+    const slices = existing.filter((slice) => getString(slice, 'addressType') === addressType)
+    const groups = groupByPorts(endpoints.filter(({ family }) => familyName(family) === addressType))
+    const plans = groups.flatMap((group) => planGroup(addressType, group, slices))
+    if (plans.length > 0) return plans
+    return [{ name: nameOf(slices[0] ?? {}) || undefined, addressType, ports: [], endpoints: [] }]
+  })
+}
+
+/** All endpoints of a slice have the same ports. */
+function groupByPorts(endpoints: readonly ApiEndpoint[]): readonly (readonly ApiEndpoint[])[] {
+  const groups = new Map<string, ApiEndpoint[]>()
+  for (const each of endpoints) {
+    const key = JSON.stringify(each.ports)
+    const group = groups.get(key)
+    if (group === undefined) groups.set(key, [each])
+    else group.push(each)
   }
-  return plans
+  return [...groups.values()]
+}
+
+interface SliceContent {
+  readonly name: string | undefined
+  readonly endpoints: Json[]
 }
 
 function planGroup(
@@ -140,74 +150,80 @@ function planGroup(
   existing: readonly Json[],
 ): readonly SlicePlan[] {
   const ports = group[0]?.ports ?? []
-  const wanted = new Map(group.map(({ endpoint }) => [identity(endpoint), endpoint]))
+  const unplaced = new Map(group.map(({ endpoint }) => [identityOf(endpoint), endpoint]))
   const slices = existing
-    .filter((slice) => samePorts(objects(slice, 'ports'), ports) || objects(slice, 'endpoints').length === 0)
-    .map((slice) => ({
-      name: nameOf(slice) as string | undefined,
-      endpoints: objects(slice, 'endpoints').flatMap((held): Json[] => {
-        const endpoint = wanted.get(identity(held))
-        wanted.delete(identity(held))
-        return endpoint === undefined ? [] : [endpoint]
-      }),
-    }))
-  for (const endpoint of wanted.values()) {
-    let room = slices.find((slice) => slice.endpoints.length < maxPerSlice)
-    if (room === undefined) {
-      room = { name: undefined, endpoints: [] }
-      slices.push(room)
+    .filter((slice) => deepEqual(getObjects(slice, 'ports'), ports) || getObjects(slice, 'endpoints').length === 0)
+    .map((slice): SliceContent => ({ name: nameOf(slice), endpoints: removePlaced(slice, unplaced) }))
+  for (const endpoint of unplaced.values()) {
+    let slice = slices.find((each) => each.endpoints.length < maxPerSlice)
+    if (slice === undefined) {
+      slice = { name: undefined, endpoints: [] }
+      slices.push(slice)
     }
-    room.endpoints.push(endpoint)
+    slice.endpoints.push(endpoint)
   }
   return slices
     .filter((slice) => slice.endpoints.length > 0)
     .map(({ name, endpoints }) => ({ name, addressType, ports, endpoints }))
 }
 
-const identity = (endpoint: Json): string =>
-  `${text(child(endpoint, 'targetRef'), 'uid')} ${texts(endpoint, 'addresses').join()}`
-const samePorts = (a: readonly Json[], b: readonly Json[]): boolean => equal(a, b)
+/** Returns the endpoints that the slice holds and keeps, and removes them from `unplaced`. */
+function removePlaced(slice: Json, unplaced: Map<string, Json>): Json[] {
+  const identities = getObjects(slice, 'endpoints').map(identityOf)
+  const kept = identities.map((identity) => {
+    const endpoint = unplaced.get(identity)
+    unplaced.delete(identity)
+    return endpoint
+  })
+  return kept.filter((endpoint) => endpoint !== undefined)
+}
 
+const identityOf = (endpoint: Json): string =>
+  `${getString(getObject(endpoint, 'targetRef'), 'uid')} ${getStrings(endpoint, 'addresses').join()}`
+
+/** The service's labels, and those that say whose slice it is. */
 export function sliceLabels(service: Json): Json {
-  const own = Object.fromEntries(
-    Object.entries(child(metaOf(service), 'labels')).filter(([key]) => !key.includes('kubernetes.io/service-name')),
-  )
-  const headless = child(service, 'spec').clusterIP === 'None'
+  const inherited = Object.entries(labelsOf(service)).filter(([key]) => !key.includes(serviceNameLabel))
   return {
-    ...own,
+    ...Object.fromEntries(inherited),
     [managedBy]: managerName,
     [serviceNameLabel]: nameOf(service),
-    ...(headless ? { [headlessLabel]: '' } : {}),
+    ...(isHeadless(specOf(service)) ? { [headlessLabel]: '' } : {}),
   }
 }
 
-/** The old form, in the first family only. */
+/** The subsets of the older kind Endpoints, which holds only the first family. */
 export function endpointSubsets(service: Json, endpoints: readonly ApiEndpoint[]): readonly Json[] {
-  const first = texts(child(service, 'spec'), 'ipFamilies')[0]
-  const groups = new Map<string, { addresses: Json[]; notReadyAddresses: Json[]; ports: readonly Json[] }>()
-  for (const { endpoint, family, ports } of endpoints) {
-    const conditions = child(endpoint, 'conditions')
-    if (familyName(family) !== first || (conditions.terminating === true && conditions.ready !== true)) continue
-    const key = JSON.stringify(ports)
-    const group = groups.get(key) ?? { addresses: [], notReadyAddresses: [], ports }
-    groups.set(key, group)
-    const address = {
-      ip: texts(endpoint, 'addresses')[0],
-      ...(endpoint.hostname === undefined ? {} : { hostname: endpoint.hostname }),
-      ...(endpoint.nodeName === undefined ? {} : { nodeName: endpoint.nodeName }),
-      targetRef: endpoint.targetRef,
+  const [first] = getStrings(specOf(service), 'ipFamilies')
+  const shown = endpoints.filter(({ endpoint, family }) => {
+    const { terminating, ready } = getObject(endpoint, 'conditions')
+    return familyName(family) === first && (terminating !== true || ready === true)
+  })
+  return groupByPorts(shown).map((group) => {
+    const isReady = ({ endpoint }: ApiEndpoint) => getObject(endpoint, 'conditions').ready === true
+    const addresses = group.filter(isReady).map(toEndpointAddress)
+    const notReadyAddresses = group.filter((each) => !isReady(each)).map(toEndpointAddress)
+    return {
+      ...(addresses.length > 0 ? { addresses } : {}),
+      ...(notReadyAddresses.length > 0 ? { notReadyAddresses } : {}),
+      ports: (group[0]?.ports ?? []).map(toEndpointPort),
     }
-    if (conditions.ready === true) group.addresses.push(address)
-    else group.notReadyAddresses.push(address)
-  }
-  return [...groups.values()].map(({ addresses, notReadyAddresses, ports }) => ({
-    ...(addresses.length > 0 ? { addresses } : {}),
-    ...(notReadyAddresses.length > 0 ? { notReadyAddresses } : {}),
-    ports: ports.map(({ name, port, protocol, appProtocol }) => ({
-      ...(name === '' ? {} : { name }),
-      port,
-      protocol,
-      ...(appProtocol === undefined ? {} : { appProtocol }),
-    })),
-  }))
+  })
 }
+
+function toEndpointAddress({ endpoint }: ApiEndpoint): Json {
+  const { hostname, nodeName, targetRef } = endpoint
+  return {
+    ip: getStrings(endpoint, 'addresses')[0],
+    ...(hostname === undefined ? {} : { hostname }),
+    ...(nodeName === undefined ? {} : { nodeName }),
+    targetRef,
+  }
+}
+
+const toEndpointPort = ({ name, port, protocol, appProtocol }: Json): Json => ({
+  ...(name === '' ? {} : { name }),
+  port,
+  protocol,
+  ...(appProtocol === undefined ? {} : { appProtocol }),
+})

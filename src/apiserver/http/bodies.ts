@@ -1,34 +1,26 @@
-// What a request carries: the body in its three forms, and the options of writes and deletes. Pure.
+// Reads the body of a request in its three forms (JSON, YAML, protobuf), and the options of writes and deletes. Pure.
 
 import { describeError } from '../../lib/errors.ts'
 import type { FieldValidation } from '../requests/admission.ts'
-import { whole } from '../requests/reads.ts'
-import { type DeleteOptions, patchTypes } from '../requests/writes.ts'
+import { parseInteger } from '../requests/list-options.ts'
+import { type DeleteOptions, type Patch, patchTypes } from '../requests/writes.ts'
 import { badRequest, unsupportedMedia } from '../schema/api-status.ts'
-import { child, isObject, parseJson } from '../schema/json.ts'
-import { decodeProtobuf, isProtobufKnown, protobufType } from '../schema/protobuf.ts'
+import { getList, getObject, isObject, parseJson } from '../schema/json.ts'
+import { decodeProtobuf, hasProtobufForm, protobufType } from '../schema/protobuf.ts'
 import { parseYaml } from '../schema/safe-yaml.ts'
-import { listOf, type Shape, shape } from '../schema/schema.ts'
+import { listOf, type ObjectSchema, objectOf } from '../schema/schema.ts'
 import type { ServedResource } from '../schema/served-resources.ts'
+import { jsonType, type RequestBody } from './rest-messages.ts'
 
-const json = 'application/json'
+const mediaType = (contentType: string): string => (contentType.split(';')[0] ?? '').trim().toLowerCase()
 
-/** The part of a call that is read here. */
-export interface RequestBody {
-  readonly query: URLSearchParams
-  readonly contentType: string
-  readonly body: Buffer
-}
-
-export const mediaType = (contentType: string): string => (contentType.split(';')[0] ?? '').trim().toLowerCase()
-
-export function readBody(call: RequestBody, { kind, shape }: Pick<ServedResource, 'kind' | 'shape'>): unknown {
-  const type = mediaType(call.contentType)
-  const accepted = [json, 'application/yaml', ...(isProtobufKnown(shape) ? [protobufType] : [])]
+export function readBody(request: RequestBody, { kind, schema }: Pick<ServedResource, 'kind' | 'schema'>): unknown {
+  const type = mediaType(request.contentType)
+  const accepted = [jsonType, 'application/yaml', ...(hasProtobufForm(schema) ? [protobufType] : [])]
   if (type !== '' && !accepted.includes(type)) throw unsupportedMedia(accepted)
   try {
-    if (type === protobufType) return decodeProtobuf(call.body, shape)
-    const source = call.body.toString('utf8')
+    if (type === protobufType) return decodeProtobuf(request.body, schema)
+    const source = request.body.toString('utf8')
     return type === 'application/yaml' ? parseYaml(source) : parseJson(source)
   } catch (error) {
     throw badRequest(
@@ -37,18 +29,18 @@ export function readBody(call: RequestBody, { kind, shape }: Pick<ServedResource
   }
 }
 
-export function readPatch(call: RequestBody): unknown {
-  const type = mediaType(call.contentType)
+export function readPatch(request: RequestBody): Patch {
+  const type = mediaType(request.contentType)
   if (!patchTypes.includes(type)) throw unsupportedMedia(patchTypes)
   try {
-    const source = call.body.toString('utf8')
-    return type.endsWith('+yaml') ? parseYaml(source) : parseJson(source)
+    const source = request.body.toString('utf8')
+    return { type, body: type.endsWith('+yaml') ? parseYaml(source) : parseJson(source) }
   } catch (error) {
     throw badRequest(`error decoding patch: ${describeError(error)}`)
   }
 }
 
-export function dryRun(query: URLSearchParams): boolean {
+export function parseDryRun(query: URLSearchParams): boolean {
   const value = query.get('dryRun')
   if (value === null || value === '') return false
   if (value !== 'All')
@@ -56,7 +48,7 @@ export function dryRun(query: URLSearchParams): boolean {
   return true
 }
 
-export function fieldValidation(query: URLSearchParams): FieldValidation {
+export function parseFieldValidation(query: URLSearchParams): FieldValidation {
   const value = query.get('fieldValidation') ?? ''
   if (value === '') return 'Warn'
   if (value === 'Ignore' || value === 'Warn' || value === 'Strict') return value
@@ -65,30 +57,36 @@ export function fieldValidation(query: URLSearchParams): FieldValidation {
   )
 }
 
-const deleteOptionsShape: Shape = shape('io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions', {
+const deleteOptionsSchema: ObjectSchema = objectOf('io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions', {
   gracePeriodSeconds: { type: 'integer' },
   propagationPolicy: { type: 'string' },
   dryRun: listOf({ type: 'string' }),
-  preconditions: shape('io.k8s.apimachinery.pkg.apis.meta.v1.Preconditions', {
+  preconditions: objectOf('io.k8s.apimachinery.pkg.apis.meta.v1.Preconditions', {
     uid: { type: 'string' },
     resourceVersion: { type: 'string' },
   }),
 })
 
-/** From the body, or from the query as kubectl's older versions do. */
-export function deleteOptions(call: RequestBody): DeleteOptions {
-  const body = call.body.length === 0 ? {} : readBody(call, { kind: 'DeleteOptions', shape: deleteOptionsShape })
+/** The options are in the body, or in the query of older versions of kubectl. */
+export function parseDeleteOptions(request: RequestBody): DeleteOptions {
+  const body =
+    request.body.length === 0 ? {} : readBody(request, { kind: 'DeleteOptions', schema: deleteOptionsSchema })
   if (!isObject(body)) throw badRequest('the object provided is unrecognized (must be of type DeleteOptions)')
-  const preconditions = child(body, 'preconditions')
-  const grace = body.gracePeriodSeconds ?? whole(call.query, 'gracePeriodSeconds')
-  if (grace !== undefined && grace !== null && (!Number.isSafeInteger(grace) || (grace as number) < 0)) {
+  const preconditions = getObject(body, 'preconditions')
+  return {
+    graceSeconds: parseGrace(body.gracePeriodSeconds ?? parseInteger(request.query, 'gracePeriodSeconds')),
+    dryRun: getList(body, 'dryRun').includes('All') || parseDryRun(request.query),
+    uid: optionalString(preconditions.uid),
+    resourceVersion: optionalString(preconditions.resourceVersion),
+  }
+}
+
+const optionalString = (value: unknown): string | undefined => (typeof value === 'string' ? value : undefined)
+
+function parseGrace(seconds: unknown): number | undefined {
+  if (seconds === undefined || seconds === null) return undefined
+  if (typeof seconds !== 'number' || !Number.isSafeInteger(seconds) || seconds < 0) {
     throw badRequest('gracePeriodSeconds must be a whole number, and not negative')
   }
-  const asked = Array.isArray(body.dryRun) ? body.dryRun.includes('All') : false
-  return {
-    dryRun: asked || dryRun(call.query),
-    graceSeconds: (grace ?? undefined) as number | undefined,
-    uid: typeof preconditions.uid === 'string' ? preconditions.uid : undefined,
-    resourceVersion: typeof preconditions.resourceVersion === 'string' ? preconditions.resourceVersion : undefined,
-  }
+  return seconds
 }

@@ -1,4 +1,4 @@
-// A self-signed certificate for the server's own addresses, made here so that no other tool is needed.
+// Creates a self-signed certificate for the server's own addresses, so that no other tool is needed.
 
 import { createHash, generateKeyPairSync, randomBytes, sign, X509Certificate } from 'node:crypto'
 import { parseIp } from '../../lib/ip.ts'
@@ -12,19 +12,20 @@ export interface KeyPair {
 const ecdsaSha256 = sequence(identifier('1.2.840.10045.4.3.2'))
 const dayMs = 86_400_000
 
-/** `names` are addresses or host names. It is its own authority, so clients must be given exactly this one. */
-export function selfSigned(names: readonly string[], now: number): KeyPair {
+/** `names` are addresses or host names. The certificate is its own authority, so clients need exactly this one. */
+export function createSelfSigned(names: readonly string[], now: number): KeyPair {
   const { publicKey, privateKey } = generateKeyPairSync('ec', { namedCurve: 'P-256' })
   const spki = publicKey.export({ type: 'spki', format: 'der' })
   const subject = sequence(set(sequence(identifier('2.5.4.3'), utf8('sluice'))))
   const serial = randomBytes(16)
-  serial[0] = ((serial[0] as number) & 0x7f) | 0x40
+  // A positive number of full length.
+  serial.writeUInt8((serial.readUInt8(0) & 0x7f) | 0x40, 0)
   const body = sequence(
     explicit(0, integer(Buffer.from([2]))),
     integer(serial),
     ecdsaSha256,
     subject,
-    // An hour back: the clocks of two machines seldom agree.
+    // Valid from an hour ago, because the clocks of two machines seldom agree.
     sequence(time(now - 3_600_000), time(now + 3650 * dayMs)),
     subject,
     spki,
@@ -33,7 +34,7 @@ export function selfSigned(names: readonly string[], now: number): KeyPair {
   const signature = sign('sha256', body, privateKey)
   return {
     cert: pem('CERTIFICATE', sequence(body, ecdsaSha256, bits(signature))),
-    key: privateKey.export({ type: 'pkcs8', format: 'pem' }) as string,
+    key: privateKey.export({ type: 'pkcs8', format: 'pem' }).toString(),
   }
 }
 
@@ -61,8 +62,8 @@ function pem(label: string, der: Buffer): string {
   return `-----BEGIN ${label}-----\n${lines.join('\n')}\n-----END ${label}-----\n`
 }
 
-/** Whether the certificate will do for these names for another month. */
-export function covers({ cert }: KeyPair, names: readonly string[], now: number): boolean {
+/** True if the certificate is valid for all names and for at least another month. */
+export function isCertificateUsable({ cert }: KeyPair, names: readonly string[], now: number): boolean {
   try {
     const certificate = new X509Certificate(cert)
     if (Date.parse(certificate.validTo) < now + 30 * dayMs) return false

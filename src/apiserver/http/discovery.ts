@@ -1,9 +1,10 @@
-// The documents by which clients find out what is served: groups, resources, version. Pure.
+// The documents that list what is served: API groups, resources, version.
 
 import type { Json } from '../schema/json.ts'
 import { apiVersionOf, resources, type ServedResource } from '../schema/served-resources.ts'
+import { jsonType } from './rest-messages.ts'
 
-/** The release whose behaviour is followed. */
+/** The Kubernetes release whose behaviour this server follows. */
 const release = { major: '1', minor: '36', gitVersion: 'v1.36.4+sluice' }
 
 export const versionDocument: Json = {
@@ -52,9 +53,8 @@ const groupDocument = (name: string): Json => {
   return { name, versions, preferredVersion: versions[0] }
 }
 
-/** One document instead of many, which newer clients ask for. */
-function aggregated(core: boolean): Json {
-  const names = core ? [''] : groups
+/** One document for all groups at once, which newer clients ask for. */
+function aggregatedDiscovery(names: readonly string[]): Json {
   return {
     kind: 'APIGroupDiscoveryList',
     apiVersion: 'apidiscovery.k8s.io/v2',
@@ -72,15 +72,15 @@ function aggregated(core: boolean): Json {
   }
 }
 
-function aggregatedResource(each: ServedResource): Json {
-  const { plural, singular, namespaced, kind, shortNames, categories, group, version, status } = each
+function aggregatedResource(resource: ServedResource): Json {
+  const { plural, singular, namespaced, kind, shortNames, categories, group, version, status } = resource
   const responseKind = { group, version, kind }
   return {
     resource: plural,
     responseKind,
     scope: namespaced ? 'Namespaced' : 'Cluster',
     singularResource: singular,
-    verbs: verbsOf(each),
+    verbs: verbsOf(resource),
     ...(shortNames.length > 0 ? { shortNames } : {}),
     ...(categories.length > 0 ? { categories } : {}),
     ...(status === 'none'
@@ -94,34 +94,42 @@ export interface Discovered {
   readonly type: string
 }
 
-const plain = 'application/json'
 const aggregatedType = 'application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList'
 
-/** undefined if the path is no discovery document. */
-export function discover(path: string, accept: string, address: string): Discovered | undefined {
-  const wantsAll = accept
+const acceptsAggregated = (accept: string): boolean =>
+  accept
     .split(',')
+    .map((clause) => clause.replace(/\s/g, ''))
     .some(
-      (clause) =>
-        /as=APIGroupDiscoveryList/.test(clause) &&
-        /v=v2(;|$)/.test(clause.replace(/\s/g, '')) &&
-        clause.trim().startsWith(plain),
+      (clause) => clause.startsWith(jsonType) && /as=APIGroupDiscoveryList/.test(clause) && /v=v2(;|$)/.test(clause),
     )
+
+/** undefined if the path has no discovery document. */
+export function discover(path: string, accept: string, address: string): Discovered | undefined {
   const parts = path.split('/').filter((part) => part !== '')
-  const [root, group, version] = parts
-  if (path !== '/' && path.endsWith('/')) return discover(path.slice(0, -1), accept, address)
-  if (parts.length === 1 && (root === 'api' || root === 'apis')) {
-    if (wantsAll) return { document: aggregated(root === 'api'), type: aggregatedType }
-    return { type: plain, document: root === 'api' ? coreVersions(address) : groupList() }
+  const isRoot = parts.length === 1 && (parts[0] === 'api' || parts[0] === 'apis')
+  if (isRoot && acceptsAggregated(accept)) {
+    return { document: aggregatedDiscovery(parts[0] === 'api' ? [''] : groups), type: aggregatedType }
   }
-  if (parts.length === 2 && root === 'api' && group === 'v1') return { document: resourceList('v1'), type: plain }
-  if (root !== 'apis' || group === undefined || !groups.includes(group)) return undefined
-  if (parts.length === 2)
-    return { document: { kind: 'APIGroup', apiVersion: 'v1', ...groupDocument(group) }, type: plain }
+  const document = findDiscoveryDocument(parts, address)
+  return document === undefined ? undefined : { document, type: jsonType }
+}
+
+function findDiscoveryDocument(parts: readonly string[], address: string): Json | undefined {
+  const [root, group = '', version, ...extra] = parts
+  if (extra.length > 0) return undefined
+  if (root === 'api') return findCoreDocument(parts, address)
+  if (root !== 'apis') return undefined
+  if (parts.length === 1) return groupList()
+  if (!groups.includes(group)) return undefined
+  if (version === undefined) return { kind: 'APIGroup', apiVersion: 'v1', ...groupDocument(group) }
   const groupVersion = `${group}/${version}`
-  if (parts.length === 3 && groupVersions.includes(groupVersion))
-    return { document: resourceList(groupVersion), type: plain }
-  return undefined
+  return groupVersions.includes(groupVersion) ? resourceList(groupVersion) : undefined
+}
+
+function findCoreDocument(parts: readonly string[], address: string): Json | undefined {
+  if (parts.length === 1) return coreVersions(address)
+  return parts.length === 2 && parts[1] === 'v1' ? resourceList('v1') : undefined
 }
 
 const coreVersions = (address: string): Json => ({

@@ -1,75 +1,76 @@
-// OpenAPI documents out of the shapes: kubectl learns from them how to merge, what to explain, and what the server checks.
+// Builds OpenAPI documents from the schemas. kubectl reads in them how to merge lists, what to explain, and what the server validates.
 
 import { createHash } from 'node:crypto'
-import type { Json, MutableJson } from '../schema/json.ts'
-import type { Schema, Shape } from '../schema/schema.ts'
+import { getObject, type Json, type MutableJson } from '../schema/json.ts'
+import type { ListSchema, ObjectSchema, Schema } from '../schema/schema.ts'
 import { apiVersionOf, resources, type ServedResource } from '../schema/served-resources.ts'
 
 const info = { title: 'Sluice', version: 'v1.36.4' }
 
-interface Dialect {
-  readonly prefix: string
-  readonly wrap: (reference: Json) => Json
+/** What differs between the versions of OpenAPI. */
+interface OpenApiVersion {
+  readonly refer: (schemaName: string) => Json
+  readonly describeParameter: (name: string, type: string) => Json
 }
-const v2: Dialect = { prefix: '#/definitions/', wrap: (reference) => reference }
-// A reference may have no siblings in version 3.
-const v3: Dialect = { prefix: '#/components/schemas/', wrap: (reference) => ({ allOf: [reference] }) }
+const v2: OpenApiVersion = {
+  refer: (name) => ({ $ref: `#/definitions/${name}` }),
+  describeParameter: (name, type) => ({ name, in: 'query', type, uniqueItems: true }),
+}
+const v3: OpenApiVersion = {
+  // In version 3 a reference may not have other fields beside it.
+  refer: (name) => ({ allOf: [{ $ref: `#/components/schemas/${name}` }] }),
+  describeParameter: (name, type) => ({ name, in: 'query', schema: { type, uniqueItems: true } }),
+}
 
 const groupVersionKind = ({ group, version, kind }: ServedResource): Json => ({ group, kind, version })
 
-function schemasOf(served: readonly ServedResource[], dialect: Dialect): Json {
-  const made: MutableJson = {}
-  const add = (shape: Shape): void => {
-    if (Object.hasOwn(made, shape.name)) return
-    const properties: MutableJson = {}
-    made[shape.name] = {
-      type: 'object',
-      properties,
-      ...(shape.open === true ? { 'x-kubernetes-preserve-unknown-fields': true } : {}),
-    }
-    for (const [field, schema] of Object.entries(shape.fields)) properties[field] = describe(schema, dialect, add)
-  }
+function schemasOf(served: readonly ServedResource[], version: OpenApiVersion): Json {
+  const definitions: MutableJson = {}
   for (const resource of served) {
-    add(resource.shape)
-    const own = made[resource.shape.name] as MutableJson
-    own['x-kubernetes-group-version-kind'] = [groupVersionKind(resource)]
-    const listName = `${resource.shape.name}List`
-    made[listName] = {
-      type: 'object',
-      required: ['items'],
-      properties: {
-        apiVersion: { type: 'string' },
-        kind: { type: 'string' },
-        metadata: { type: 'object' },
-        items: { type: 'array', items: dialect.wrap({ $ref: `${dialect.prefix}${resource.shape.name}` }) },
-      },
-      'x-kubernetes-group-version-kind': [{ ...groupVersionKind(resource), kind: `${resource.kind}List` }],
-    }
+    const { name } = resource.schema
+    addDefinition(resource.schema, version, definitions)
+    const kinds = [groupVersionKind(resource)]
+    definitions[name] = { ...getObject(definitions, name), 'x-kubernetes-group-version-kind': kinds }
+    definitions[`${name}List`] = listDefinition(resource, version)
   }
-  return made
+  return definitions
 }
 
-function describe(schema: Schema, dialect: Dialect, add: (shape: Shape) => void): Json {
+/** Adds the schema, and the schemas of all objects in it, by their names. */
+function addDefinition(schema: ObjectSchema, version: OpenApiVersion, definitions: MutableJson): void {
+  if (Object.hasOwn(definitions, schema.name)) return
+  const properties: MutableJson = {}
+  definitions[schema.name] = {
+    type: 'object',
+    properties,
+    ...(schema.open === true ? { 'x-kubernetes-preserve-unknown-fields': true } : {}),
+  }
+  for (const [name, field] of Object.entries(schema.fields)) {
+    properties[name] = describeSchema(field, version, (inner) => addDefinition(inner, version, definitions))
+  }
+}
+
+const listDefinition = (resource: ServedResource, version: OpenApiVersion): Json => ({
+  type: 'object',
+  required: ['items'],
+  properties: {
+    apiVersion: { type: 'string' },
+    kind: { type: 'string' },
+    metadata: { type: 'object' },
+    items: { type: 'array', items: version.refer(resource.schema.name) },
+  },
+  'x-kubernetes-group-version-kind': [{ ...groupVersionKind(resource), kind: `${resource.kind}List` }],
+})
+
+function describeSchema(schema: Schema, version: OpenApiVersion, add: (schema: ObjectSchema) => void): Json {
   switch (schema.type) {
     case 'object':
       add(schema)
-      return dialect.wrap({ $ref: `${dialect.prefix}${schema.name}` })
+      return version.refer(schema.name)
     case 'map':
-      return { type: 'object', additionalProperties: describe(schema.of, dialect, add) }
-    case 'list': {
-      const items = describe(schema.of, dialect, add)
-      if (schema.mergeKey === undefined) return { type: 'array', items, 'x-kubernetes-list-type': 'atomic' }
-      const strategy = { 'x-kubernetes-patch-strategy': 'merge' }
-      if (schema.mergeKey === '') return { type: 'array', items, 'x-kubernetes-list-type': 'set', ...strategy }
-      return {
-        type: 'array',
-        items,
-        'x-kubernetes-list-type': 'map',
-        'x-kubernetes-list-map-keys': schema.keys,
-        'x-kubernetes-patch-merge-key': schema.mergeKey,
-        ...strategy,
-      }
-    }
+      return { type: 'object', additionalProperties: describeSchema(schema.of, version, add) }
+    case 'list':
+      return { type: 'array', items: describeSchema(schema.of, version, add), ...describeMerge(schema) }
     case 'any':
       return { 'x-kubernetes-preserve-unknown-fields': true }
     case 'int-or-string':
@@ -81,9 +82,22 @@ function describe(schema: Schema, dialect: Dialect, add: (shape: Shape) => void)
   }
 }
 
+/** How patches merge a list. */
+function describeMerge({ mergeKey, keys }: ListSchema): Json {
+  if (mergeKey === undefined) return { 'x-kubernetes-list-type': 'atomic' }
+  const strategy = { 'x-kubernetes-patch-strategy': 'merge' }
+  if (mergeKey === '') return { 'x-kubernetes-list-type': 'set', ...strategy }
+  return {
+    'x-kubernetes-list-type': 'map',
+    'x-kubernetes-list-map-keys': keys,
+    'x-kubernetes-patch-merge-key': mergeKey,
+    ...strategy,
+  }
+}
+
 type Method = 'get' | 'post' | 'put' | 'patch' | 'delete'
 
-/** By these parameters kubectl finds out whether the server checks fields and can try without doing. */
+/** kubectl looks for these parameters to find out whether the server validates fields and has dry runs. */
 const parameters: Readonly<Record<Method, readonly string[]>> = {
   get: [],
   post: ['dryRun', 'fieldManager', 'fieldValidation'],
@@ -91,76 +105,70 @@ const parameters: Readonly<Record<Method, readonly string[]>> = {
   patch: ['dryRun', 'fieldManager', 'fieldValidation', 'force'],
   delete: ['dryRun', 'gracePeriodSeconds', 'propagationPolicy'],
 }
+/** The types of the parameters that are not strings. */
+const parameterTypes: ReadonlyMap<string, string> = new Map([
+  ['force', 'boolean'],
+  ['gracePeriodSeconds', 'integer'],
+])
 
-function pathsOf(served: readonly ServedResource[], version: 2 | 3): Json {
-  const made: MutableJson = {}
+function pathsOf(served: readonly ServedResource[], version: OpenApiVersion): Json {
+  const paths: MutableJson = {}
   for (const resource of served) {
+    const { namespaced, plural, readOnly, status } = resource
     const root = resource.group === '' ? '/api/v1' : `/apis/${apiVersionOf(resource)}`
-    const collection = `${root}${resource.namespaced ? '/namespaces/{namespace}' : ''}/${resource.plural}`
-    const writes = resource.readOnly ? [] : (['put', 'patch', 'delete'] as const)
-    if (resource.namespaced) made[`${root}/${resource.plural}`] = operations(resource, ['get'], version, true)
-    made[collection] = operations(resource, resource.readOnly ? ['get'] : ['get', 'post'], version, true)
-    made[`${collection}/{name}`] = operations(resource, ['get', ...writes], version, false)
-    if (resource.status !== 'none') {
-      made[`${collection}/{name}/status`] = operations(resource, ['get', 'put', 'patch'], version, false)
-    }
+    const collection = `${root}${namespaced ? '/namespaces/{namespace}' : ''}/${plural}`
+    const describe = (methods: readonly Method[], scope: 'object' | 'collection') =>
+      operations(resource, methods, scope, version)
+    if (namespaced) paths[`${root}/${plural}`] = describe(['get'], 'collection')
+    paths[collection] = describe(readOnly ? ['get'] : ['get', 'post'], 'collection')
+    paths[`${collection}/{name}`] = describe(readOnly ? ['get'] : ['get', 'put', 'patch', 'delete'], 'object')
+    if (status !== 'none') paths[`${collection}/{name}/status`] = describe(['get', 'put', 'patch'], 'object')
   }
-  return made
+  return paths
 }
 
-const actions: Readonly<Record<Method, string>> = {
-  get: 'get',
-  post: 'post',
-  put: 'put',
-  patch: 'patch',
-  delete: 'delete',
+function operations(
+  resource: ServedResource,
+  methods: readonly Method[],
+  scope: 'object' | 'collection',
+  version: OpenApiVersion,
+): Json {
+  const isCollection = scope === 'collection'
+  const describe = (method: Method): Json => ({
+    operationId: `${method}${resource.group}${resource.kind}${isCollection ? 'List' : ''}`,
+    parameters: parameters[method].map((name) => version.describeParameter(name, parameterTypes.get(name) ?? 'string')),
+    responses: { '200': { description: 'OK' } },
+    'x-kubernetes-action': isCollection && method === 'get' ? 'list' : method,
+    'x-kubernetes-group-version-kind': groupVersionKind(resource),
+  })
+  return Object.fromEntries(methods.map((method) => [method, describe(method)]))
 }
 
-function operations(resource: ServedResource, methods: readonly Method[], version: 2 | 3, collection: boolean): Json {
-  const made: MutableJson = {}
-  for (const method of methods) {
-    made[method] = {
-      operationId: `${method}${resource.group}${resource.kind}${collection ? 'List' : ''}`,
-      parameters: parameters[method].map((name) => parameter(name, version)),
-      responses: { '200': { description: 'OK' } },
-      'x-kubernetes-action': collection && method === 'get' ? 'list' : actions[method],
-      'x-kubernetes-group-version-kind': groupVersionKind(resource),
-    }
-  }
-  return made
-}
+/** Documents that were built already, by path; they never change. */
+const documents = new Map<string, string>()
 
-function parameter(name: string, version: 2 | 3): Json {
-  const type = name === 'force' ? 'boolean' : name === 'gracePeriodSeconds' ? 'integer' : 'string'
-  return version === 2
-    ? { name, in: 'query', type, uniqueItems: true }
-    : { name, in: 'query', schema: { type, uniqueItems: true } }
-}
-
-const memo = new Map<string, string>()
-function remember(key: string, make: () => Json): string {
-  let text = memo.get(key)
+function buildOnce(path: string, build: () => Json): string {
+  let text = documents.get(path)
   if (text === undefined) {
-    text = JSON.stringify(make())
-    memo.set(key, text)
+    text = JSON.stringify(build())
+    documents.set(path, text)
   }
   return text
 }
 
 export const openApiV2 = (): string =>
-  remember('v2', () => ({
+  buildOnce('v2', () => ({
     swagger: '2.0',
     info,
-    // Both events are one kind to most readers; the newer group is served by version 3 only.
-    paths: pathsOf(resources, 2),
+    paths: pathsOf(resources, v2),
     definitions: schemasOf(resources, v2),
   }))
 
 export const openApiBinaryType = 'application/com.github.proto-openapi.spec.v2.v1.0+protobuf'
 
 /**
- * The binary form of version 2, which describes nothing: kubectl asks for it only to learn that version 3 does not leave a kind out by
- * mistake, and only then says that the server has no such kind.
+ * An empty document in the binary form of version 2. kubectl reads it when version 3 lacks a kind, and reports that the server has no such
+ * kind only if version 2 lacks it as well.
  */
 export function openApiV2Binary(): string {
   const field = (number: number, value: string): string => String.fromCharCode((number << 3) | 2, value.length) + value
@@ -170,20 +178,20 @@ export function openApiV2Binary(): string {
 const groupPath = (resource: ServedResource): string =>
   resource.group === '' ? 'api/v1' : `apis/${apiVersionOf(resource)}`
 
-/** By path: `api/v1`. undefined if nothing is served there. */
+/** The document of a group by its path, `api/v1`; undefined if the group is not served. */
 export function openApiV3(path: string): string | undefined {
   const served = resources.filter((resource) => groupPath(resource) === path)
   if (served.length === 0) return undefined
-  return remember(path, () => ({
+  return buildOnce(path, () => ({
     openapi: '3.0.0',
     info,
-    paths: pathsOf(served, 3),
+    paths: pathsOf(served, v3),
     components: { schemas: schemasOf(served, v3) },
   }))
 }
 
 export function openApiIndex(): string {
-  return remember('v3', () => {
+  return buildOnce('v3', () => {
     const paths: MutableJson = {}
     for (const path of new Set(resources.map(groupPath))) {
       const hash = createHash('sha256')

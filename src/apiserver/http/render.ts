@@ -1,139 +1,151 @@
-// How an object leaves the server: as itself, as bare metadata, or as the row of a table. Pure.
+// Renders objects in the form that the Accept header asks for: the object itself, its metadata alone, or a row of a table. Pure.
 
+import type { WatchRenderer } from '../requests/watch.ts'
 import { badRequest, notAcceptable } from '../schema/api-status.ts'
 import type { Json } from '../schema/json.ts'
-import { apiVersionOf, metaOf, type ServedResource } from '../schema/served-resources.ts'
+import { metadataOf } from '../schema/object-metadata.ts'
+import { apiVersionOf, type ServedResource, toServedForm } from '../schema/served-resources.ts'
 import type { Entry } from '../store/collection.ts'
 import { type Column, columnsOf } from './columns.ts'
+import { jsonType } from './rest-messages.ts'
 
-export interface Rendering {
-  /** Equal ids render equally, so that what was rendered once can be kept; '' if it cannot. */
-  readonly id: string
-  one(entry: Entry): string
-  list(entries: readonly Entry[], metadata: Json): string
-  /** In a watch. */
-  event(object: Json, json: string | undefined): string
-  bookmark(metadata: Json): string
+export interface Renderer extends WatchRenderer {
+  renderObject(entry: Entry): string
+  renderList(entries: readonly Entry[], metadata: Json): string
 }
 
-const json = 'application/json'
-
-/** By the Accept header: the first form that is known. Throws a 406 Status. */
-export function chooseRendering(
+/** Takes the first clause of the Accept header that the server knows. Throws a Status 406. */
+export function chooseRenderer(
   resource: ServedResource,
   accept: string,
   query: URLSearchParams,
   now: () => number,
-): Rendering {
-  for (const clause of accept === '' ? [json] : accept.split(',')) {
-    const [type = '', ...rest] = clause.split(';').map((part) => part.trim())
-    if (!['application/json', 'application/*', '*/*'].includes(type)) continue
-    const parameters = new Map(rest.map((part) => [part.split('=')[0] ?? '', part.split('=')[1] ?? '']))
-    const form = parameters.get('as')
-    if (form === undefined) return plainRendering(resource)
-    if (parameters.get('g') !== 'meta.k8s.io') continue
-    if (form === 'Table' && ['v1', 'v1beta1'].includes(parameters.get('v') ?? '')) {
-      return tableRendering(resource, parameters.get('v') as string, query.get('includeObject') ?? 'Metadata', now)
+): Renderer {
+  for (const clause of accept === '' ? [jsonType] : accept.split(',')) {
+    switch (parseClause(clause)) {
+      case 'object':
+        return objectRenderer(resource)
+      case 'metadata':
+        return metadataRenderer()
+      case 'table v1':
+        return tableRenderer(resource, 'v1', query.get('includeObject') ?? 'Metadata', now)
+      case 'table v1beta1':
+        return tableRenderer(resource, 'v1beta1', query.get('includeObject') ?? 'Metadata', now)
     }
-    if (parameters.get('v') !== 'v1') continue
-    if (form === 'PartialObjectMetadata' || form === 'PartialObjectMetadataList') return metadataRendering()
   }
   throw notAcceptable([
-    json,
-    `${json};as=Table;v=v1;g=meta.k8s.io`,
-    `${json};as=PartialObjectMetadata;v=v1;g=meta.k8s.io`,
+    jsonType,
+    `${jsonType};as=Table;v=v1;g=meta.k8s.io`,
+    `${jsonType};as=PartialObjectMetadata;v=v1;g=meta.k8s.io`,
   ])
 }
 
-function plainRendering(resource: ServedResource): Rendering {
+type RenderedForm = 'object' | 'metadata' | 'table v1' | 'table v1beta1'
+
+/** The parameters `as` and `v` of a clause, by form. */
+const forms: ReadonlyMap<string, RenderedForm> = new Map<string, RenderedForm>([
+  ['Table v1', 'table v1'],
+  ['Table v1beta1', 'table v1beta1'],
+  ['PartialObjectMetadata v1', 'metadata'],
+  ['PartialObjectMetadataList v1', 'metadata'],
+])
+
+/** undefined if the server does not know the form. */
+function parseClause(clause: string): RenderedForm | undefined {
+  const [type = '', ...rest] = clause.split(';').map((part) => part.trim())
+  if (!['application/json', 'application/*', '*/*'].includes(type)) return undefined
+  const parameters = new Map(rest.map((part) => [part.split('=')[0] ?? '', part.split('=')[1] ?? '']))
+  const form = parameters.get('as')
+  if (form === undefined) return 'object'
+  return parameters.get('g') === 'meta.k8s.io' ? forms.get(`${form} ${parameters.get('v')}`) : undefined
+}
+
+function objectRenderer(resource: ServedResource): Renderer {
   const apiVersion = apiVersionOf(resource)
-  const convert = resource.fromStored
-  const one = (entry: Entry): string => (convert === undefined ? entry.json : JSON.stringify(convert(entry.object)))
-  // Elements of a list do not repeat what they are.
-  const prefix = `{"kind":${JSON.stringify(resource.kind)},"apiVersion":${JSON.stringify(resource.version)},`
-  const storedPrefix =
-    convert === undefined ? prefix.replace(`"${resource.version}"`, JSON.stringify(apiVersion)) : prefix
-  const element = (entry: Entry): string => {
-    const text = one(entry)
-    return text.startsWith(storedPrefix) ? `{${text.slice(storedPrefix.length)}` : text
-  }
+  const isStoredForm = resource.fromStored === undefined
+  const render = (object: Json, json: string | undefined): string =>
+    isStoredForm ? (json ?? JSON.stringify(object)) : JSON.stringify(toServedForm(resource, object))
+  // The elements of a list do not repeat kind and version. Converted objects do.
+  const prefix = `{"kind":${JSON.stringify(resource.kind)},"apiVersion":${JSON.stringify(apiVersion)},`
+  const renderElement = ({ object, json }: Entry): string =>
+    isStoredForm && json.startsWith(prefix) ? `{${json.slice(prefix.length)}` : render(object, json)
   return {
-    id: `plain ${apiVersion}`,
-    one,
-    list: (entries, metadata) =>
-      `{"kind":"${resource.kind}List","apiVersion":"${apiVersion}","metadata":${JSON.stringify(metadata)},"items":[${entries.map(element).join(',')}]}`,
-    event: (object, text) =>
-      convert === undefined ? (text ?? JSON.stringify(object)) : JSON.stringify(convert(object)),
-    bookmark: (metadata) => JSON.stringify({ kind: resource.kind, apiVersion, metadata }),
+    id: `object ${apiVersion}`,
+    renderObject: ({ object, json }) => render(object, json),
+    renderList: (entries, metadata) =>
+      `{"kind":"${resource.kind}List","apiVersion":"${apiVersion}","metadata":${JSON.stringify(metadata)},"items":[${entries.map(renderElement).join(',')}]}`,
+    renderEvent: render,
+    renderBookmark: (metadata) => JSON.stringify({ kind: resource.kind, apiVersion, metadata }),
   }
 }
 
-const partial = (object: Json): Json => ({
+const toPartialObject = (object: Json): Json => ({
   kind: 'PartialObjectMetadata',
   apiVersion: 'meta.k8s.io/v1',
-  metadata: metaOf(object),
+  metadata: metadataOf(object),
 })
 
-function metadataRendering(): Rendering {
-  return {
-    id: 'metadata',
-    one: (entry) => JSON.stringify(partial(entry.object)),
-    list: (entries, metadata) =>
-      JSON.stringify({
-        kind: 'PartialObjectMetadataList',
-        apiVersion: 'meta.k8s.io/v1',
-        metadata,
-        items: entries.map((entry) => partial(entry.object)),
-      }),
-    event: (object) => JSON.stringify(partial(object)),
-    bookmark: (metadata) => JSON.stringify({ ...partial({}), metadata }),
-  }
-}
+const metadataRenderer = (): Renderer => ({
+  id: 'metadata',
+  renderObject: (entry) => JSON.stringify(toPartialObject(entry.object)),
+  renderList: (entries, metadata) =>
+    JSON.stringify({
+      kind: 'PartialObjectMetadataList',
+      apiVersion: 'meta.k8s.io/v1',
+      metadata,
+      items: entries.map((entry) => toPartialObject(entry.object)),
+    }),
+  renderEvent: (object) => JSON.stringify(toPartialObject(object)),
+  renderBookmark: (metadata) => JSON.stringify({ ...toPartialObject({}), metadata }),
+})
 
-function tableRendering(resource: ServedResource, version: string, include: string, now: () => number): Rendering {
-  if (!['None', 'Metadata', 'Object'].includes(include)) {
+/** The part of an object that a row includes. */
+type IncludePart = (resource: ServedResource, object: Json) => Json
+
+/** The parts by the value of `includeObject`. */
+const includedParts: ReadonlyMap<string, IncludePart> = new Map<string, IncludePart>([
+  ['None', () => ({})],
+  ['Metadata', (_, object) => ({ object: toPartialObject(object) })],
+  ['Object', (resource, object) => ({ object: toServedForm(resource, object) })],
+])
+
+function tableRenderer(resource: ServedResource, version: string, include: string, now: () => number): Renderer {
+  const includePart = includedParts.get(include)
+  if (includePart === undefined) {
     throw badRequest(`invalid includeObject: "${include}": must be None, Metadata or Object`)
   }
   const columns = columnsOf(resource.plural)
-  const convert = resource.fromStored ?? ((object: Json) => object)
-  const shown = { None: () => undefined, Metadata: partial, Object: convert }[include as 'None' | 'Metadata' | 'Object']
-  const row = (object: Json, at: number): Json => {
-    const part = shown(object)
-    return {
-      cells: columns.map((column) => column.cell(object, at)),
-      ...(part === undefined ? {} : { object: part }),
-    }
+  const definitions = columns.map(describeColumn)
+  const renderTable = (metadata: Json, columnDefinitions: readonly Json[] | null, objects: readonly Json[]): string => {
+    const time = now()
+    const rows = objects.map((object) => ({
+      cells: columns.map((column) => column.cell(object, time)),
+      ...includePart(resource, object),
+    }))
+    return JSON.stringify({ kind: 'Table', apiVersion: `meta.k8s.io/${version}`, metadata, columnDefinitions, rows })
   }
-  const table = (metadata: Json, definitions: unknown, rows: readonly Json[]): string =>
-    JSON.stringify({
-      kind: 'Table',
-      apiVersion: `meta.k8s.io/${version}`,
-      metadata,
-      columnDefinitions: definitions,
-      rows,
-    })
-  let told = false
-  const rowsMetadata = (object: Json): Json => ({ resourceVersion: metaOf(object).resourceVersion })
+  const versionOf = (object: Json): Json => ({ resourceVersion: metadataOf(object).resourceVersion })
+  let isFirstEvent = true
   return {
     id: '',
-    one: (entry) => table(rowsMetadata(entry.object), columns.map(definition), [row(entry.object, now())]),
-    list: (entries, metadata) =>
-      table(
+    renderObject: ({ object }) => renderTable(versionOf(object), definitions, [object]),
+    renderList: (entries, metadata) =>
+      renderTable(
         metadata,
-        columns.map(definition),
-        entries.map((entry) => row(entry.object, now())),
+        definitions,
+        entries.map(({ object }) => object),
       ),
-    event(object) {
-      // A watch tells the columns once.
-      const definitions = told ? null : columns.map(definition)
-      told = true
-      return table(rowsMetadata(object), definitions, [row(object, now())])
+    renderEvent(object) {
+      // A watch sends the columns only with its first event.
+      const columnDefinitions = isFirstEvent ? definitions : null
+      isFirstEvent = false
+      return renderTable(versionOf(object), columnDefinitions, [object])
     },
-    bookmark: (metadata) => table(metadata, null, []),
+    renderBookmark: (metadata) => renderTable(metadata, null, []),
   }
 }
 
-const definition = ({ name, format, wide }: Column): Json => ({
+const describeColumn = ({ name, format, wide }: Column): Json => ({
   name,
   type: 'string',
   format: format ?? '',

@@ -1,25 +1,28 @@
-// The API over HTTP and HTTPS: who may ask, how much they may send, and watches that never block the others.
+// Serves the API over HTTP and HTTPS: authentication, limits for bodies, compression, and watches that never block other requests.
 
-import { createServer as createHttp, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
-import { createServer as createHttps } from 'node:https'
+import { createServer as createHttpServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
+import { createServer as createHttpsServer } from 'node:https'
 import type { AddressInfo } from 'node:net'
+import type { Duplex } from 'node:stream'
 import { gzip } from 'node:zlib'
 import { describeError, ProxyError } from '../../lib/errors.ts'
 import { hostPort } from '../../lib/ip.ts'
 import type { Logger } from '../../lib/log.ts'
-import type { WatchSink } from '../requests/watch.ts'
+import type { WatchSink } from '../requests/watch-queue.ts'
 import { badRequest, tooLarge, unauthorized } from '../schema/api-status.ts'
 import type { KeyPair } from './certificate.ts'
-import { type Api, type ApiAnswer, isPublic, refusalAnswer } from './router.ts'
+import { isPublic } from './documents.ts'
+import { failureResponse, type RestResponse } from './rest-messages.ts'
+import type { ApiRouter } from './router.ts'
 
 export interface RestListenOptions {
-  readonly api: Api
+  readonly router: ApiRouter
   readonly address: string
   readonly port: number
   /** undefined: plain HTTP. */
-  readonly pair: KeyPair | undefined
-  /** undefined: everybody may. */
-  readonly authorized: ((authorization: string | undefined) => boolean) | undefined
+  readonly keyPair: KeyPair | undefined
+  /** Checks the Authorization header. undefined: all clients are authorized. */
+  readonly isAuthorized: ((authorization: string | undefined) => boolean) | undefined
   readonly log: Logger
 }
 
@@ -28,56 +31,74 @@ export interface ApiListener {
   close(): Promise<void>
 }
 
-/** As the real server: somewhat more than an object may have. */
+/** The limit of the real server, somewhat above the size of the largest object. */
 const maxBodyBytes = 3 << 20
 const maxConnections = 4096
 const compressAbove = 128 << 10
+/** A watch that ends with more unsent bytes than this closes its connection instead of sending them. */
+const maxUnsentBytes = 1 << 20
+const closeTimeoutMs = 500
+const limits = { headersTimeout: 20_000, requestTimeout: 60_000, keepAliveTimeout: 120_000, maxHeaderSize: 32_768 }
 
 /** Rejects with a ProxyError `listen`. */
 export async function listenApi(options: RestListenOptions): Promise<ApiListener> {
   const stopped = new AbortController()
-  const handle = (request: IncomingMessage, response: ServerResponse) => {
-    // A client that leaves in the middle is no news.
+  const onRequest = (request: IncomingMessage, response: ServerResponse) => {
+    // A client that disconnects during the response is not worth a log line.
     response.on('error', () => {})
     serve(options, request, response, stopped.signal).catch((error: unknown) => {
       options.log.error('A request failed', { url: request.url, error: describeError(error) })
       response.destroy()
     })
   }
-  const limits = { headersTimeout: 20_000, requestTimeout: 60_000, keepAliveTimeout: 120_000, maxHeaderSize: 32_768 }
+  const { keyPair } = options
   const server: Server =
-    options.pair === undefined ? createHttp(limits, handle) : createHttps({ ...limits, ...options.pair }, handle)
+    keyPair === undefined
+      ? createHttpServer(limits, onRequest)
+      : createHttpsServer({ ...limits, ...keyPair }, onRequest)
   server.maxConnections = maxConnections
-  server.on('clientError', (_error, socket) => {
-    if (!socket.writable) {
-      socket.destroy()
-      return
-    }
-    const { body } = refusalAnswer(badRequest('this is no HTTP request').refusal)
-    const head = `Content-Type: application/json\r\nContent-Length: ${Buffer.byteLength(body)}\r\nConnection: close`
-    socket.end(`HTTP/1.1 400 Bad Request\r\n${head}\r\n\r\n${body}`)
-  })
-  await new Promise<void>((resolve, reject) => {
-    server.once('error', (error) =>
-      reject(new ProxyError('listen', `cannot listen on ${hostPort(options.address, options.port)}`, { cause: error })),
-    )
-    server.listen({ host: options.address, port: options.port }, resolve)
-  })
+  server.on('clientError', (_error, socket) => refuseMalformed(socket))
+  await listen(server, options)
   server.on('error', (error) => options.log.error('Cannot accept a connection', { error: describeError(error) }))
   return {
+    // A server that listens on TCP has an AddressInfo.
     port: (server.address() as AddressInfo).port,
     close() {
       stopped.abort()
-      return new Promise((resolve) => {
-        const timer = setTimeout(() => server.closeAllConnections(), 500)
-        server.close(() => {
-          clearTimeout(timer)
-          resolve()
-        })
-        server.closeIdleConnections()
-      })
+      return close(server)
     },
   }
+}
+
+function listen(server: Server, { address, port }: RestListenOptions): Promise<void> {
+  return new Promise((resolve, reject) => {
+    server.once('error', (error) =>
+      reject(new ProxyError('listen', `cannot listen on ${hostPort(address, port)}`, { cause: error })),
+    )
+    server.listen({ host: address, port }, resolve)
+  })
+}
+
+/** Gives responses that are under way some time to end. */
+function close(server: Server): Promise<void> {
+  return new Promise((resolve) => {
+    const timer = setTimeout(() => server.closeAllConnections(), closeTimeoutMs)
+    server.close(() => {
+      clearTimeout(timer)
+      resolve()
+    })
+    server.closeIdleConnections()
+  })
+}
+
+function refuseMalformed(socket: Duplex): void {
+  if (!socket.writable) {
+    socket.destroy()
+    return
+  }
+  const { body } = failureResponse(badRequest('this is not a valid HTTP request').refusal)
+  const head = `Content-Type: application/json\r\nContent-Length: ${Buffer.byteLength(body)}\r\nConnection: close`
+  socket.end(`HTTP/1.1 400 Bad Request\r\n${head}\r\n\r\n${body}`)
 }
 
 async function serve(
@@ -86,35 +107,41 @@ async function serve(
   response: ServerResponse,
   stopped: AbortSignal,
 ): Promise<void> {
-  // Some clients and proxies send the absolute form.
-  const target = (request.url ?? '/').replace(/^https?:\/\/[^/?#]*/i, '')
-  const mark = target.indexOf('?')
-  const path = mark < 0 ? target : target.slice(0, mark)
-  if (options.authorized !== undefined && !isPublic(path) && !options.authorized(request.headers.authorization)) {
-    return send(request, response, refusalAnswer(unauthorized().refusal))
+  const { path, query } = parseTarget(request.url ?? '/')
+  const { isAuthorized } = options
+  if (isAuthorized !== undefined && !isPublic(path) && !isAuthorized(request.headers.authorization)) {
+    return send(request, response, failureResponse(unauthorized().refusal))
   }
-  const body = await readBody(request)
+  const body = await readAll(request)
   if (body === undefined) {
     response.setHeader('Connection', 'close')
-    return send(request, response, refusalAnswer(tooLarge(maxBodyBytes).refusal))
+    return send(request, response, failureResponse(tooLarge(maxBodyBytes).refusal))
   }
-  const answer = await options.api.answer({
+  const answer = await options.router.respond({
     method: request.method ?? 'GET',
     path: path === '' ? '/' : path,
-    query: new URLSearchParams(mark < 0 ? '' : target.slice(mark + 1)),
+    query,
     accept: request.headers.accept ?? '',
     contentType: request.headers['content-type'] ?? '',
     body,
   })
-  if (answer.stream === undefined) return send(request, response, answer)
-  if (request.method === 'HEAD') return send(request, response, answer)
+  if (answer.stream === undefined || request.method === 'HEAD') return send(request, response, answer)
   await stream(answer, response, stopped)
 }
 
-/** undefined if it is too long; then the rest is not read. */
-async function readBody(request: IncomingMessage): Promise<Buffer | undefined> {
+function parseTarget(url: string): { path: string; query: URLSearchParams } {
+  // Some clients and proxies send the absolute form.
+  const target = url.replace(/^https?:\/\/[^/?#]*/i, '')
+  const question = target.indexOf('?')
+  if (question < 0) return { path: target, query: new URLSearchParams() }
+  return { path: target.slice(0, question), query: new URLSearchParams(target.slice(question + 1)) }
+}
+
+/** Resolves to undefined if the body is too long; then the rest of it is not read. */
+async function readAll(request: IncomingMessage): Promise<Buffer | undefined> {
   const chunks: Buffer[] = []
   let size = 0
+  // A request without an encoding yields buffers.
   for await (const chunk of request.iterator({ destroyOnReturn: false }) as AsyncIterable<Buffer>) {
     size += chunk.length
     if (size > maxBodyBytes) return undefined
@@ -123,60 +150,60 @@ async function readBody(request: IncomingMessage): Promise<Buffer | undefined> {
   return Buffer.concat(chunks)
 }
 
-async function send(request: IncomingMessage, response: ServerResponse, answer: ApiAnswer): Promise<void> {
-  let body = Buffer.from(answer.body)
-  const headers: Record<string, string | number | readonly string[]> = {
+async function send(request: IncomingMessage, response: ServerResponse, answer: RestResponse): Promise<void> {
+  const plain = Buffer.from(answer.body)
+  const acceptsGzip = /\bgzip\b/.test(String(request.headers['accept-encoding'] ?? ''))
+  const isCompressed = acceptsGzip && plain.length > compressAbove
+  const body = isCompressed ? await compress(plain) : plain
+  const headers: Readonly<Record<string, string | number | readonly string[]>> = {
     'Content-Type': answer.type,
     'Cache-Control': 'no-cache, private',
     'X-Content-Type-Options': 'nosniff',
     ...answer.headers,
+    ...(isCompressed ? { 'Content-Encoding': 'gzip' } : {}),
+    'Content-Length': body.length,
   }
-  const accepts = /\bgzip\b/.test(String(request.headers['accept-encoding'] ?? ''))
-  if (accepts && body.length > compressAbove) {
-    body = await compress(body)
-    headers['Content-Encoding'] = 'gzip'
-  }
-  response.writeHead(answer.status, { ...headers, 'Content-Length': body.length } as Record<
-    string,
-    string | number | string[]
-  >)
+  for (const [name, value] of Object.entries(headers)) response.setHeader(name, value)
+  response.writeHead(answer.status)
   response.end(request.method === 'HEAD' ? undefined : body)
 }
 
-const compress = (bytes: Buffer): Promise<Buffer<ArrayBuffer>> =>
+const compress = (bytes: Buffer): Promise<Buffer> =>
   new Promise((resolve, reject) =>
-    gzip(bytes, { level: 1 }, (error, zipped) =>
-      error === null ? resolve(zipped as Buffer<ArrayBuffer>) : reject(error),
-    ),
+    gzip(bytes, { level: 1 }, (error, zipped) => (error === null ? resolve(zipped) : reject(error))),
   )
 
-async function stream(answer: ApiAnswer, response: ServerResponse, stopped: AbortSignal): Promise<void> {
-  const gone = new AbortController()
-  const leave = () => gone.abort()
-  response.once('close', leave)
+async function stream(answer: RestResponse, response: ServerResponse, stopped: AbortSignal): Promise<void> {
+  const disconnected = new AbortController()
+  const onClose = () => disconnected.abort()
+  response.once('close', onClose)
   response.writeHead(answer.status, { 'Content-Type': answer.type, 'Cache-Control': 'no-cache, private' })
   response.flushHeaders()
-  const sink: WatchSink = {
-    write: (text) => response.write(text),
-    drained: () =>
-      new Promise((resolve) => {
-        const done = () => {
-          response.removeListener('drain', done)
-          response.removeListener('close', done)
-          resolve()
-        }
-        if (response.destroyed || !response.writableNeedDrain) resolve()
-        else response.once('drain', done).once('close', done)
-      }),
-    get waiting() {
-      return response.writableLength
-    },
-  }
   try {
-    await answer.stream?.(sink, AbortSignal.any([gone.signal, stopped]))
+    await answer.stream?.(createSink(response), AbortSignal.any([disconnected.signal, stopped]))
   } finally {
-    response.removeListener('close', leave)
+    response.removeListener('close', onClose)
   }
-  if (response.writableLength > 1 << 20) response.destroy()
+  if (response.writableLength > maxUnsentBytes) response.destroy()
   else response.end()
 }
+
+const createSink = (response: ServerResponse): WatchSink => ({
+  write: (text) => response.write(text),
+  drained: () =>
+    new Promise((resolve) => {
+      if (response.destroyed || !response.writableNeedDrain) {
+        resolve()
+        return
+      }
+      const onDrained = () => {
+        response.removeListener('drain', onDrained)
+        response.removeListener('close', onDrained)
+        resolve()
+      }
+      response.once('drain', onDrained).once('close', onDrained)
+    }),
+  get buffered() {
+    return response.writableLength
+  },
+})

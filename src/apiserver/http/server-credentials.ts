@@ -1,17 +1,17 @@
-// Who may talk to the server and how they know it: certificate, token, kubeconfig; kept beside the state with mode 0600.
+// The server's certificate and token, and the kubeconfig that gives them to clients. They are stored beside the state with mode 0600.
 
 import { createHash, randomBytes, timingSafeEqual } from 'node:crypto'
 import { mkdir, readFile, rename, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { stringify } from 'yaml'
-import { covers, type KeyPair, selfSigned } from './certificate.ts'
+import { createSelfSigned, isCertificateUsable, type KeyPair } from './certificate.ts'
 
 export interface ServerCredentials {
   readonly token: string
-  readonly pair: KeyPair
+  readonly keyPair: KeyPair
 }
 
-/** Those of the last start, if they still fit: kubeconfigs that are out there go on working. */
+/** Loads the credentials of the last start if they are still usable, so that existing kubeconfigs keep working. */
 export async function loadCredentials(
   directory: string,
   names: readonly string[],
@@ -21,32 +21,32 @@ export async function loadCredentials(
   const read = (name: string) => readFile(join(directory, name), 'utf8').catch(() => '')
   let token = (await read('token')).trim()
   if (token.length < 32) {
-    token = makeToken()
+    token = createToken()
     await writePrivate(join(directory, 'token'), `${token}\n`)
   }
-  let pair: KeyPair = { cert: await read('server.crt'), key: await read('server.key') }
-  if (pair.key === '' || !covers(pair, names, now)) {
-    pair = selfSigned(names, now)
-    await writePrivate(join(directory, 'server.key'), pair.key)
-    await writePrivate(join(directory, 'server.crt'), pair.cert)
+  let keyPair: KeyPair = { cert: await read('server.crt'), key: await read('server.key') }
+  if (keyPair.key === '' || !isCertificateUsable(keyPair, names, now)) {
+    keyPair = createSelfSigned(names, now)
+    await writePrivate(join(directory, 'server.key'), keyPair.key)
+    await writePrivate(join(directory, 'server.crt'), keyPair.cert)
   }
-  return { token, pair }
+  return { token, keyPair }
 }
 
-export const makeToken = (): string => randomBytes(32).toString('base64url')
+export const createToken = (): string => randomBytes(32).toString('base64url')
 
 async function writePrivate(path: string, text: string): Promise<void> {
   await writeFile(`${path}.part`, text, { mode: 0o600 })
   await rename(`${path}.part`, path)
 }
 
-/** In constant time, whatever was sent. */
-export function tokenChecker(token: string): (authorization: string | undefined) => boolean {
+/** Returns a check of the Authorization header that takes constant time. */
+export function createTokenCheck(token: string): (authorization: string | undefined) => boolean {
   const digest = (text: string) => createHash('sha256').update(text).digest()
-  const wanted = digest(token)
+  const expected = digest(token)
   return (authorization) => {
     const given = /^Bearer +(\S+)$/i.exec(authorization ?? '')?.[1]
-    return given !== undefined && timingSafeEqual(digest(given), wanted)
+    return given !== undefined && timingSafeEqual(digest(given), expected)
   }
 }
 

@@ -1,17 +1,18 @@
-// Reads the objects out of a manifest, and knows the line of every field. Pure.
+// Parses the objects of a manifest, and finds the line of every field. Pure.
 
 import { type Document, LineCounter, parseAllDocuments } from 'yaml'
 import { describeError } from '../../lib/errors.ts'
-import { isObject, type Json, type MutableJson, parseJson, text } from '../schema/json.ts'
+import { getString, isObject, type Json, type MutableJson, parseJson } from '../schema/json.ts'
+import { metadataOf, nameOf, namespaceOf } from '../schema/object-metadata.ts'
 import { checkNesting } from '../schema/safe-yaml.ts'
-import { decode } from '../schema/schema.ts'
-import { findKind, metaOf, type ServedResource } from '../schema/served-resources.ts'
+import { decodeObject } from '../schema/schema.ts'
+import { findKind, type ServedResource } from '../schema/served-resources.ts'
 
 export interface ManifestProblem {
   readonly file: string
-  /** From 1. */
+  /** The first line is 1. */
   readonly line: number
-  /** '' if it is about the file as a whole. */
+  /** '' if the problem is not about one field. */
   readonly field: string
   readonly message: string
 }
@@ -21,7 +22,7 @@ export interface Manifest {
   readonly namespace: string
   readonly name: string
   readonly body: Json
-  /** The line of a field such as `spec.ports[0].port`, or of what is next above it. */
+  /** The line of a field such as `spec.ports[0].port`, or of the next field above it that the file has. */
   lineOf(field: string): number
 }
 
@@ -30,98 +31,119 @@ export interface ParsedManifest {
   readonly problems: readonly ManifestProblem[]
 }
 
-export function readManifests(file: string, source: string): ParsedManifest {
-  const counter = new LineCounter()
-  const problems: ManifestProblem[] = []
-  const manifests: Manifest[] = []
+export function parseManifests(file: string, source: string): ParsedManifest {
   try {
     checkNesting(source)
   } catch (error) {
-    return { manifests, problems: [{ file, line: 1, field: '', message: describeError(error) }] }
+    return invalidFile(file, describeError(error))
   }
-  for (const document of parseAllDocuments(source, {
-    lineCounter: counter,
-    prettyErrors: true,
-  }) as readonly Document[]) {
-    const broken = document.errors[0]
-    if (broken !== undefined) {
-      const message = (broken.message.split('\n')[0] ?? '').replace(/ at line \d+, column \d+:?$/, '')
-      problems.push({ file, line: broken.linePos?.[0].line ?? 1, field: '', message })
-      continue
-    }
-    let value: unknown
-    try {
-      value = parseJson(JSON.stringify(document.toJS({ maxAliasCount: 100 })) ?? 'null')
-    } catch (error) {
-      problems.push({ file, line: 1, field: '', message: describeError(error) })
-      continue
-    }
-    if (value === null) continue
-    for (const { object, path } of expand(value)) {
-      const lineOf = (field: string) => findLine(document, counter, joinPath(path, field))
-      const read = readOne(object)
-      if ('field' in read)
-        problems.push({ file, line: lineOf(read.field), field: joinPath(path, read.field), message: read.message })
-      else manifests.push({ ...read, lineOf })
-    }
+  const lines = new LineCounter()
+  const documents: readonly Document[] = parseAllDocuments(source, { lineCounter: lines, prettyErrors: true })
+  const parsed = documents.map((document) => parseDocument(file, document, lines))
+  return {
+    manifests: parsed.flatMap(({ manifests }) => manifests),
+    problems: parsed.flatMap(({ problems }) => problems),
+  }
+}
+
+export const invalidFile = (file: string, message: string, line = 1): ParsedManifest => ({
+  manifests: [],
+  problems: [{ file, line, field: '', message }],
+})
+
+function parseDocument(file: string, document: Document, lines: LineCounter): ParsedManifest {
+  const [error] = document.errors
+  if (error !== undefined) {
+    const message = (error.message.split('\n')[0] ?? '').replace(/ at line \d+, column \d+:?$/, '')
+    return invalidFile(file, message, error.linePos?.[0].line)
+  }
+  let value: unknown
+  try {
+    value = parseJson(JSON.stringify(document.toJS({ maxAliasCount: 100 })) ?? 'null')
+  } catch (failure) {
+    return invalidFile(file, describeError(failure))
+  }
+  const manifests: Manifest[] = []
+  const problems: ManifestProblem[] = []
+  for (const { object, path } of expandList(value)) {
+    const lineOf = (field: string) => findLine(document, lines, joinPath(path, field))
+    const parsed = parseObject(object)
+    if ('message' in parsed) {
+      const { field, message } = parsed
+      problems.push({ file, line: lineOf(field), field: joinPath(path, field), message })
+    } else manifests.push({ ...parsed, lineOf })
   }
   return { manifests, problems }
 }
 
-function expand(value: unknown): readonly { object: unknown; path: string }[] {
-  if (isObject(value) && text(value, 'kind').endsWith('List') && Array.isArray(value.items)) {
+/** The objects of a `List`, or the object itself. An empty document has none. */
+function expandList(value: unknown): readonly { object: unknown; path: string }[] {
+  if (value === null) return []
+  if (isObject(value) && getString(value, 'kind').endsWith('List') && Array.isArray(value.items)) {
     return value.items.map((object, i) => ({ object, path: `items[${i}]` }))
   }
   return [{ object: value, path: '' }]
 }
 
-type ManifestFlaw = { readonly field: string; readonly message: string }
-
-function readOne(object: unknown): Omit<Manifest, 'lineOf'> | ManifestFlaw {
-  if (!isObject(object)) return { field: '', message: 'is no object' }
-  for (const field of ['apiVersion', 'kind'])
-    if (text(object, field) === '') return { field, message: 'Required value' }
-  const resource = findKind(text(object, 'apiVersion'), text(object, 'kind'))
-  if (resource === undefined) {
-    return { field: 'kind', message: `${text(object, 'kind')} of ${text(object, 'apiVersion')} is not served here` }
-  }
-  if (resource.readOnly)
-    return { field: 'kind', message: `${resource.kind} is kept by the server itself; write an EndpointSlice` }
-  const { unknown, mismatch, mismatchAt } = decode(resource.shape, object)
-  if (mismatch !== undefined) return { field: mismatchAt, message: mismatch }
-  if (unknown[0] !== undefined) return { field: unknown[0], message: 'unknown field' }
-  const name = text(metaOf(object), 'name')
-  if (name === '') return { field: 'metadata.name', message: 'Required value' }
-  const namespace = resource.namespaced ? text(metaOf(object), 'namespace') || 'default' : ''
-  return { resource, namespace, name, body: withNamespace(object, namespace) }
+interface FieldProblem {
+  readonly field: string
+  readonly message: string
 }
 
+function parseObject(object: unknown): Omit<Manifest, 'lineOf'> | FieldProblem {
+  if (!isObject(object)) return { field: '', message: 'is not an object' }
+  const [apiVersion, kind] = [getString(object, 'apiVersion'), getString(object, 'kind')]
+  if (apiVersion === '') return { field: 'apiVersion', message: 'Required value' }
+  if (kind === '') return { field: 'kind', message: 'Required value' }
+  const resource = findKind(apiVersion, kind)
+  if (resource === undefined) return { field: 'kind', message: `${kind} of ${apiVersion} is not served here` }
+  if (resource.readOnly)
+    return { field: 'kind', message: `the server itself writes ${resource.kind}; write an EndpointSlice instead` }
+  const problem = findFieldProblem(resource, object)
+  if (problem !== undefined) return problem
+  const namespace = resource.namespaced ? namespaceOf(object) || 'default' : ''
+  return { resource, namespace, name: nameOf(object), body: withNamespace(object, namespace) }
+}
+
+function findFieldProblem(resource: ServedResource, object: Json): FieldProblem | undefined {
+  const { unknown, mismatch } = decodeObject(resource.schema, object)
+  if (mismatch !== undefined) return { field: mismatch.path, message: mismatch.message }
+  if (unknown[0] !== undefined) return { field: unknown[0], message: 'unknown field' }
+  return nameOf(object) === '' ? { field: 'metadata.name', message: 'Required value' } : undefined
+}
+
+/** Metadata of another server, which files from `kubectl get -o yaml` contain. */
+const foreignMetadata = ['uid', 'resourceVersion', 'creationTimestamp', 'generation', 'managedFields', 'selfLink']
+
 function withNamespace(object: Json, namespace: string): Json {
-  const metadata: MutableJson = { ...metaOf(object) }
+  const metadata: MutableJson = { ...metadataOf(object) }
   if (namespace !== '') metadata.namespace = namespace
-  // Files that were written by `kubectl get -o yaml` have these; they belong to the other server.
-  for (const field of ['uid', 'resourceVersion', 'creationTimestamp', 'generation', 'managedFields', 'selfLink'])
-    delete metadata[field]
+  for (const field of foreignMetadata) delete metadata[field]
   return { ...object, metadata }
 }
 
 const joinPath = (path: string, field: string): string =>
   path === '' || field === '' ? path + field : `${path}.${field}`
 
-function findLine(document: Document, counter: LineCounter, field: string): number {
-  // The server speaks of the list; people write the single one.
+function findLine(document: Document, lines: LineCounter, field: string): number {
+  // The server's messages name `clusterIPs`; most files have only `clusterIP`.
   const single = field.replace(/^((?:items\[\d+\]\.)?spec\.clusterIP)s.*$/, '$1')
-  if (single !== field && document.getIn(pathOf(single)) !== undefined) return findLine(document, counter, single)
-  const path = pathOf(field)
+  if (single !== field && document.getIn(parsePath(single)) !== undefined) return findLine(document, lines, single)
+  const path = parsePath(field)
   for (let length = path.length; length >= 0; length--) {
-    const node = length === 0 ? document.contents : document.getIn(path.slice(0, length), true)
-    const range = (node as { range?: readonly number[] | null } | undefined | null)?.range
-    if (range?.[0] !== undefined) return counter.linePos(range[0]).line
+    const start = startOf(length === 0 ? document.contents : document.getIn(path.slice(0, length), true))
+    if (start !== undefined) return lines.linePos(start).line
   }
   return 1
 }
 
-const pathOf = (field: string): readonly (string | number)[] =>
-  [...field.matchAll(/([^.[\]]+)|\[(\d+)\]/g)].map(([, name, index]) =>
-    index === undefined ? (name as string) : Number(index),
+/** The offset of a YAML node in the source. */
+function startOf(node: unknown): number | undefined {
+  const range = (node as { readonly range?: readonly number[] | null } | null | undefined)?.range
+  return range?.[0]
+}
+
+const parsePath = (field: string): readonly (string | number)[] =>
+  [...field.matchAll(/([^.[\]]+)|\[(\d+)\]/g)].map(([, name = '', index]) =>
+    index === undefined ? name : Number(index),
   )

@@ -1,188 +1,194 @@
-// From a request's body to an object that may be stored: decoding, identity, defaults, validation. Pure but for what it is given.
+// Turns the body of a request into an object that may be stored: decoding, identity, defaults, validation, order of fields. Pure.
 
-import type { Allocations } from '../controllers/allocate.ts'
-import { badRequest, invalid, type Subject } from '../schema/api-status.ts'
-import { Problems } from '../schema/field-errors.ts'
-import { child, copy, equal, isObject, type Json, type MutableJson, text, texts, whole } from '../schema/json.ts'
+import { deepEqual } from '../../lib/equal.ts'
+import { badRequest, invalid, type StatusSubject } from '../schema/api-status.ts'
+import { FieldErrors } from '../schema/field-errors.ts'
+import {
+  deepCopy,
+  getNumber,
+  getString,
+  isEmpty,
+  isObject,
+  type Json,
+  type MutableJson,
+  mutableCopy,
+} from '../schema/json.ts'
 import { objectMeta } from '../schema/kinds.ts'
-import { decode, type Schema } from '../schema/schema.ts'
-import {
-  apiVersionOf,
-  metaOf,
-  named,
-  nameOf,
-  namespaceOf,
-  type ServedResource,
-  stored,
-} from '../schema/served-resources.ts'
-import { validateMeta, validateMetaChange } from '../schema/validate-object.ts'
-import {
-  alignClusterIps,
-  allocateService,
-  assignFamilies,
-  dropTypeFields,
-  keepAllocations,
-} from './service-admission.ts'
+import { metadataOf, nameOf } from '../schema/object-metadata.ts'
+import { decodeObject, type Schema } from '../schema/schema.ts'
+import { apiVersionOf, getResource, type ServedResource, toStoredForm } from '../schema/served-resources.ts'
+import { validateMetadata, validateMetadataChange } from '../schema/validate-metadata.ts'
+import type { Allocations } from './allocations.ts'
+import { alignClusterIps, assignFamilies, dropTypeFields, keepAllocations } from './service-admission.ts'
+import { allocateService } from './service-allocation.ts'
 
-export const aboutStorage = ({ group, plural }: ServedResource, name: string): Subject => ({
+/** The subject of failures about storage: they name the resource, `services`. */
+export const resourceSubject = ({ group, plural }: ServedResource, name: string): StatusSubject => ({
   group,
   kind: plural,
   name,
 })
-export const aboutContent = ({ group, kind }: ServedResource, name: string): Subject => ({ group, kind, name })
+/** The subject of failures about content: they name the kind, `Service`. */
+export const kindSubject = ({ group, kind }: ServedResource, name: string): StatusSubject => ({ group, kind, name })
 
 export type FieldValidation = 'Ignore' | 'Warn' | 'Strict'
 
-/** The object in its stored form; unknown fields are refused, or named in `warn`. Throws a Status. */
-export function decodeBody(
-  resource: ServedResource,
-  body: unknown,
-  { fieldValidation, warn }: { fieldValidation: FieldValidation; warn: (text: string) => void },
-): MutableJson {
+export interface DecodeOptions {
+  readonly fieldValidation: FieldValidation
+  readonly warn: (text: string) => void
+}
+
+const maxReportedFields = 20
+
+/** Returns the object in its stored form. Unknown fields are refused, or reported to `warn`. Throws a Status 400. */
+export function decodeBody(resource: ServedResource, body: unknown, options: DecodeOptions): MutableJson {
   const { kind } = resource
   if (!isObject(body))
-    throw badRequest(`the object provided is unrecognized (must be of type ${kind}): it is no object`)
-  const [givenKind, givenVersion] = [text(body, 'kind') || kind, text(body, 'apiVersion') || apiVersionOf(resource)]
-  if (givenKind !== kind || givenVersion !== apiVersionOf(resource)) {
-    throw badRequest(
-      givenKind === kind
-        ? `the API version in the data (${givenVersion}) does not match the expected API version (${apiVersionOf(resource)})`
-        : `${givenKind} in version "${version(givenVersion)}" cannot be handled as a ${kind}: it is another kind`,
-    )
-  }
-  const { object, unknown, mismatch } = decode(resource.shape, body)
+    throw badRequest(`the object provided is unrecognized (must be of type ${kind}): it is not an object`)
+  checkKind(resource, body)
+  const { object, unknown, mismatch } = decodeObject(resource.schema, body)
   const refuse = (why: string) =>
     badRequest(`${kind} in version "${resource.version}" cannot be handled as a ${kind}: ${why}`)
-  if (mismatch !== undefined) throw refuse(mismatch)
-  const told = unknown.slice(0, 20).map((path) => `unknown field "${path}"`)
-  if (told.length > 0 && fieldValidation === 'Strict') throw refuse(`strict decoding error: ${told.join(', ')}`)
-  if (fieldValidation === 'Warn') for (const each of told) warn(each)
-  return stored(resource, object)
+  if (mismatch !== undefined) throw refuse(mismatch.message)
+  const warnings = unknown.slice(0, maxReportedFields).map((path) => `unknown field "${path}"`)
+  if (warnings.length > 0 && options.fieldValidation === 'Strict')
+    throw refuse(`strict decoding error: ${warnings.join(', ')}`)
+  if (options.fieldValidation === 'Warn') for (const warning of warnings) options.warn(warning)
+  return toStoredForm(resource, object)
 }
 
-const version = (apiVersion: string): string => apiVersion.slice(apiVersion.indexOf('/') + 1)
+/** The body may leave out its kind and version, which the path has already. */
+function checkKind(resource: ServedResource, body: Json): void {
+  const apiVersion = apiVersionOf(resource)
+  const givenKind = getString(body, 'kind') || resource.kind
+  const givenVersion = getString(body, 'apiVersion') || apiVersion
+  if (givenKind !== resource.kind) {
+    const version = givenVersion.slice(givenVersion.indexOf('/') + 1)
+    throw badRequest(`${givenKind} in version "${version}" cannot be handled as a ${resource.kind}: it is another kind`)
+  }
+  if (givenVersion !== apiVersion) {
+    throw badRequest(
+      `the API version in the data (${givenVersion}) does not match the expected API version (${apiVersion})`,
+    )
+  }
+}
 
-/** Fields in the order in which people are used to read them, and no empty ones in the metadata. */
-export function arrange(resource: ServedResource, object: Json): MutableJson {
+/** Puts the fields into the order in which the real server prints them, and drops empty metadata. */
+export function orderFields(resource: ServedResource, object: Json): MutableJson {
+  const stored = resource.toStored === undefined ? resource : getResource(resource.plural)
+  const { kind: _, apiVersion: __, metadata: ___, ...rest } = orderBySchema(stored.schema, object)
+  return { kind: resource.kind, apiVersion: apiVersionOf(stored), metadata: orderMetadata(metadataOf(object)), ...rest }
+}
+
+function orderMetadata(given: Json): MutableJson {
   const metadata: MutableJson = {}
-  const given = metaOf(object)
   for (const key of Object.keys(objectMeta.fields)) {
     const value = given[key]
-    const vacant = value === undefined || value === '' || (Array.isArray(value) && value.length === 0)
-    if (!vacant && !(isObject(value) && Object.keys(value).length === 0)) metadata[key] = value
-    // Keeps the place of what the registry fills in.
+    if (value !== undefined && value !== '' && !isEmpty(value)) metadata[key] = value
+    // The registry fills it in; the empty value keeps its place in the order.
     else if (key === 'resourceVersion') metadata[key] = ''
   }
-  const form = resource.toStored === undefined ? resource : named(resource.plural)
-  const { kind: _, apiVersion: __, metadata: ___, ...rest } = inOrder(form.shape, object)
-  return { kind: resource.kind, apiVersion: apiVersionOf(form), metadata, ...rest }
+  return metadata
 }
 
-function inOrder<T>(schema: Schema, value: T): T {
-  if (Array.isArray(value) && schema.type === 'list') return value.map((each) => inOrder(schema.of, each)) as T
+/** Returns a copy with the fields of the schema first, in its order, and all other fields after them. */
+function orderBySchema<T>(schema: Schema, value: T): T {
+  if (Array.isArray(value) && schema.type === 'list') return value.map((each) => orderBySchema(schema.of, each)) as T
   if (!isObject(value) || schema.type !== 'object') return value
-  const made: MutableJson = {}
-  for (const [key, below] of Object.entries(schema.fields)) {
-    if (Object.hasOwn(value, key)) made[key] = inOrder(below, value[key])
+  const ordered: MutableJson = {}
+  for (const [key, field] of Object.entries(schema.fields)) {
+    if (Object.hasOwn(value, key)) ordered[key] = orderBySchema(field, value[key])
   }
-  for (const key of Object.keys(value)) if (!Object.hasOwn(made, key)) made[key] = value[key]
-  return made as T
+  for (const key of Object.keys(value)) if (!Object.hasOwn(ordered, key)) ordered[key] = value[key]
+  return ordered as T
 }
 
-/** Completes and checks a new version of an object. Throws a 422 Status. */
-export function finish(
+/** Sets defaults, allocates and validates a new version of an object. Throws a Status 422. */
+export function admit(
   resource: ServedResource,
   object: MutableJson,
   old: Json | undefined,
   allocations: Allocations,
 ): MutableJson {
-  const problems = new Problems()
+  const errors = new FieldErrors()
   const isService = resource.plural === 'services'
   if (isService && old !== undefined) {
     dropTypeFields(object, old)
     keepAllocations(object, old)
   }
-  resource.complete(object)
+  resource.setDefaults(object)
   if (isService) {
     alignClusterIps(object, old)
-    assignFamilies(object, old, allocations.families(), problems)
+    assignFamilies(object, old, allocations.families(), errors)
   }
-  validateMeta(object, resource.nameRule, problems)
-  if (old !== undefined) validateMetaChange(object, old, problems)
-  resource.validate(object, old, problems)
-  const owner = `${namespaceOf(object)}/${nameOf(object)}`
-  if (isService && problems.causes.length === 0) allocateService(object, owner, allocations, problems)
-  if (problems.causes.length > 0) throw invalid(aboutContent(resource, nameOf(object)), problems.causes)
-  return arrange(resource, object)
+  validateMetadata(object, resource.nameRule, errors)
+  if (old !== undefined) validateMetadataChange(object, old, errors)
+  resource.validate(object, old, errors)
+  if (isService && errors.isEmpty) allocateService(object, allocations, errors)
+  if (!errors.isEmpty) throw invalid(kindSubject(resource, nameOf(object)), errors.causes)
+  return orderFields(resource, object)
 }
 
-/** Carries over what a writer of the whole object may not touch. */
-export function inherit(
+/** Metadata that only the server writes. */
+const serverMetadata = [
+  'uid',
+  'creationTimestamp',
+  'generation',
+  'deletionTimestamp',
+  'deletionGracePeriodSeconds',
+  'generateName',
+]
+/** Metadata that a write of the status may change. */
+const statusMetadata = ['labels', 'annotations', 'managedFields']
+
+/** Copies from the old object what a write of this part may not change. */
+export function keepServerFields(
   resource: ServedResource,
   object: MutableJson,
   old: Json,
   part: 'main' | 'status',
 ): MutableJson {
-  const was = metaOf(old)
-  const metadata: MutableJson = { ...metaOf(object) }
-  for (const field of [
-    'uid',
-    'creationTimestamp',
-    'generation',
-    'deletionTimestamp',
-    'deletionGracePeriodSeconds',
-    'generateName',
-  ]) {
-    if (was[field] === undefined) delete metadata[field]
-    else if (field !== 'uid' || metadata.uid === undefined) metadata[field] = was[field]
-  }
-  metadata.name ??= was.name
-  if (was.namespace !== undefined) metadata.namespace ??= was.namespace
-  if (metadata.managedFields === undefined && was.managedFields !== undefined)
-    metadata.managedFields = was.managedFields
+  const metadata = keepServerMetadata(metadataOf(object), metadataOf(old))
   if (part === 'status') {
-    return { ...(copy(old) as MutableJson), metadata: { ...was, ...statusMeta(metadata) }, status: object.status ?? {} }
+    const changed = statusMetadata.filter((field) => metadata[field] !== undefined)
+    return {
+      ...mutableCopy(old),
+      metadata: { ...metadataOf(old), ...Object.fromEntries(changed.map((field) => [field, metadata[field]])) },
+      status: object.status ?? {},
+    }
   }
-  const status =
-    resource.status === 'none'
-      ? {}
-      : resource.status === 'record' && object.status !== undefined
-        ? { status: object.status }
-        : { status: copy(old.status) }
-  const { status: _, ...rest } = object
-  return { ...rest, metadata, ...(status.status === undefined ? {} : status) }
+  const { status: given, ...rest } = object
+  const status = resource.status === 'record' && given !== undefined ? given : deepCopy(old.status)
+  return { ...rest, metadata, ...(resource.status === 'none' || status === undefined ? {} : { status }) }
 }
 
-/** Of the metadata, a write of the status may change these. */
-const statusMeta = (metadata: Json): MutableJson => {
-  const made: MutableJson = {}
-  for (const field of ['labels', 'annotations', 'managedFields'])
-    if (metadata[field] !== undefined) made[field] = metadata[field]
-  return made
+function keepServerMetadata(given: Json, old: Json): MutableJson {
+  const metadata: MutableJson = { ...given }
+  for (const field of serverMetadata) {
+    if (old[field] === undefined) delete metadata[field]
+    // A uid that the client sends stays, so that validation can compare it.
+    else if (field !== 'uid' || metadata.uid === undefined) metadata[field] = old[field]
+  }
+  metadata.name ??= old.name
+  if (old.namespace !== undefined) metadata.namespace ??= old.namespace
+  if (old.managedFields !== undefined) metadata.managedFields ??= old.managedFields
+  return metadata
 }
 
-/** Whether anything but bookkeeping differs. */
-export function sameContent(a: Json, b: Json): boolean {
-  const strip = (object: Json): Json => {
-    const { resourceVersion: _, managedFields: __, ...metadata } = metaOf(object)
+/** True if the objects differ at most in their version. */
+export function hasSameContent(a: Json, b: Json): boolean {
+  const withoutVersion = (object: Json): Json => {
+    const { resourceVersion: _, ...metadata } = metadataOf(object)
     return { ...object, metadata }
   }
-  return equal(strip(a), strip(b)) && equal(metaOf(a).managedFields, metaOf(b).managedFields)
+  return deepEqual(withoutVersion(a), withoutVersion(b))
 }
 
-/** Counts generations of what is not metadata or status. */
-export function nextGeneration(resource: ServedResource, object: MutableJson, old: Json | undefined): void {
+/** Sets `metadata.generation`, which counts the changes of everything but metadata and status. */
+export function setGeneration(resource: ServedResource, object: MutableJson, old: Json | undefined): void {
   if (!resource.generation) return
-  const metadata = object.metadata as MutableJson
-  if (old === undefined) {
-    metadata.generation = 1
-    return
-  }
-  const bare = ({ metadata: _, status: __, ...rest }: Json): Json => rest
-  const was = whole(metaOf(old), 'generation')
-  metadata.generation = equal(bare(object), bare(old)) ? was : was + 1
+  const withoutCounted = ({ metadata: _, status: __, ...rest }: Json): Json => rest
+  const before = old === undefined ? 0 : getNumber(metadataOf(old), 'generation')
+  const isChanged = old === undefined || !deepEqual(withoutCounted(object), withoutCounted(old))
+  object.metadata = { ...metadataOf(object), generation: isChanged ? before + 1 : before }
 }
-
-export const finalizersOf = (object: Json): readonly string[] => texts(metaOf(object), 'finalizers')
-export const terminating = (object: Json): boolean => metaOf(object).deletionTimestamp !== undefined
-export const statusOf = (object: Json): Json => child(object, 'status')

@@ -1,123 +1,133 @@
-// JSON Patch (RFC 6902) and JSON Merge Patch (RFC 7386). Pure: what is given is never changed.
+// Applies JSON Patch (RFC 6902) and JSON Merge Patch (RFC 7386); strategic merge patches are in strategic.ts. The documents that are given
+// never change. Pure.
 
+import { deepEqual } from '../../lib/equal.ts'
 import { badRequest, unprocessable } from '../schema/api-status.ts'
-import { copy, equal, isObject, type MutableJson } from '../schema/json.ts'
+import { deepCopy, isObject, type Json, type MutableJson } from '../schema/json.ts'
 
-/** As the real server allows, so that a patch cannot keep it busy. */
+/** The real server has the same limit, so that one patch cannot keep it busy. */
 const maxOperations = 10_000
 
 export function mergePatch(target: unknown, patch: unknown): unknown {
-  if (!isObject(patch)) return copy(patch)
-  const made: MutableJson = isObject(target) ? { ...target } : {}
+  if (!isObject(patch)) return deepCopy(patch)
+  const merged: MutableJson = isObject(target) ? { ...target } : {}
   for (const [key, value] of Object.entries(patch)) {
-    if (value === null) delete made[key]
-    else made[key] = mergePatch(made[key], value)
+    if (value === null) delete merged[key]
+    else merged[key] = mergePatch(merged[key], value)
   }
-  return made
+  return merged
 }
 
-/** Throws a Status: 400 if the patch is none, 422 if it does not fit the document. */
+/** Throws a Status: 400 if the body is not a JSON patch, 422 if it does not fit the document. */
 export function jsonPatch(target: unknown, patch: unknown): unknown {
   if (!Array.isArray(patch)) throw badRequest('error decoding patch: a JSON patch is a list of operations')
   if (patch.length > maxOperations) throw badRequest(`error decoding patch: at most ${maxOperations} operations`)
-  const root: MutableJson = { document: copy(target) }
+  const root: PatchRoot = { document: deepCopy(target) }
   for (const [i, operation] of patch.entries()) {
-    if (!isObject(operation)) throw badRequest(`error decoding patch: operation ${i} is no object`)
-    apply(root, operation)
+    if (!isObject(operation)) throw badRequest(`error decoding patch: operation ${i} is not an object`)
+    const apply = operations.get(operation.op)
+    const path = parsePointer(operation.path)
+    if (apply === undefined) throw unprocessable(`Unexpected kind: ${String(operation.op)}`)
+    apply(root, path, operation)
   }
   return root.document
 }
 
-function apply(root: MutableJson, operation: Readonly<Record<string, unknown>>): void {
-  const path = pointer(operation.path)
-  switch (operation.op) {
-    case 'add':
-      add(root, path, copy(required(operation)))
-      return
-    case 'remove':
-      remove(root, path)
-      return
-    case 'replace':
-      find(root, path)
-      if (path.length === 1) root.document = copy(required(operation))
-      else {
-        const { parent, key } = parentOf(root, path)
-        if (Array.isArray(parent)) parent[index(parent, key, false)] = copy(required(operation))
-        else (parent as MutableJson)[key] = copy(required(operation))
-      }
-      return
-    case 'move': {
-      const from = pointer(operation.from)
-      if (path.length > from.length && from.every((part, i) => part === path[i])) {
-        throw unprocessable('a value cannot be moved into itself')
-      }
-      add(root, path, remove(root, from))
-      return
-    }
-    case 'copy':
-      add(root, path, copy(find(root, pointer(operation.from))))
-      return
-    case 'test':
-      if (!equal(find(root, path), operation.value ?? null)) {
-        throw unprocessable(`testing value ${String(operation.path)} failed`)
-      }
-      return
-    default:
-      throw unprocessable(`Unexpected kind: ${String(operation.op)}`)
-  }
+/** An imaginary parent of the document, so that every value has a parent. */
+interface PatchRoot {
+  document: unknown
 }
 
-function required(operation: Readonly<Record<string, unknown>>): unknown {
+type Path = readonly string[]
+type Operation = (root: PatchRoot, path: Path, operation: Json) => void
+
+const operations: ReadonlyMap<unknown, Operation> = new Map<unknown, Operation>([
+  ['add', (root, path, operation) => addValue(root, path, deepCopy(readValue(operation)))],
+  ['remove', (root, path) => removeValue(root, path)],
+  ['replace', (root, path, operation) => replaceValue(root, path, deepCopy(readValue(operation)))],
+  ['move', (root, path, operation) => moveValue(root, parsePointer(operation.from), path)],
+  ['copy', (root, path, operation) => addValue(root, path, deepCopy(findValue(root, parsePointer(operation.from))))],
+  ['test', testValue],
+])
+
+function readValue(operation: Json): unknown {
   if (!Object.hasOwn(operation, 'value')) throw unprocessable(`${String(operation.op)} operation lacks a value`)
   return operation.value
 }
 
-/** The parts below an imaginary root, so that the whole document has a parent too. */
-function pointer(path: unknown): readonly string[] {
-  if (typeof path !== 'string' || (path !== '' && !path.startsWith('/'))) {
-    throw unprocessable(`no JSON pointer: ${JSON.stringify(path)}`)
+/** The parts of a JSON pointer, below the imaginary root. */
+function parsePointer(pointer: unknown): Path {
+  if (typeof pointer !== 'string' || (pointer !== '' && !pointer.startsWith('/'))) {
+    throw unprocessable(`${JSON.stringify(pointer)} is not a valid JSON pointer`)
   }
-  const parts = path.split('/').slice(1)
+  const parts = pointer.split('/').slice(1)
   return ['document', ...parts.map((part) => part.replace(/~1/g, '/').replace(/~0/g, '~'))]
 }
 
-function find(root: MutableJson, path: readonly string[]): unknown {
-  let at: unknown = root
+function findValue(root: PatchRoot, path: Path): unknown {
+  let value: unknown = root
   for (const part of path) {
-    if (Array.isArray(at)) at = at[index(at, part, false)]
-    else if (isObject(at) && Object.hasOwn(at, part)) at = at[part]
-    else throw missing(path)
+    if (Array.isArray(value)) value = value[parseIndex(part, value.length - 1)]
+    else if (isObject(value) && Object.hasOwn(value, part)) value = value[part]
+    else throw missingPath(path)
   }
-  return at
+  return value
 }
 
-function parentOf(root: MutableJson, path: readonly string[]): { parent: unknown[] | MutableJson; key: string } {
-  const parent = find(root, path.slice(0, -1))
-  if (!Array.isArray(parent) && !isObject(parent)) throw missing(path)
-  return { parent: parent as unknown[] | MutableJson, key: path.at(-1) as string }
+interface Slot {
+  readonly parent: unknown[] | MutableJson
+  readonly key: string
 }
 
-function add(root: MutableJson, path: readonly string[], value: unknown): void {
-  const { parent, key } = path.length === 1 ? { parent: root, key: 'document' } : parentOf(root, path)
-  if (Array.isArray(parent)) parent.splice(index(parent, key, true), 0, value)
+function findSlot(root: PatchRoot, path: Path): Slot {
+  const parent = findValue(root, path.slice(0, -1))
+  const key = path.at(-1) ?? ''
+  if (Array.isArray(parent)) return { parent, key }
+  if (!isObject(parent)) throw missingPath(path)
+  // `jsonPatch` made a copy of the whole document.
+  return { parent: parent as MutableJson, key }
+}
+
+function addValue(root: PatchRoot, path: Path, value: unknown): void {
+  const { parent, key } = findSlot(root, path)
+  if (Array.isArray(parent)) parent.splice(key === '-' ? parent.length : parseIndex(key, parent.length), 0, value)
   else if (key !== '__proto__') parent[key] = value
 }
 
-function remove(root: MutableJson, path: readonly string[]): unknown {
+function removeValue(root: PatchRoot, path: Path): unknown {
   if (path.length === 1) throw unprocessable('the whole document cannot be removed')
-  const value = find(root, path)
-  const { parent, key } = parentOf(root, path)
-  if (Array.isArray(parent)) parent.splice(index(parent, key, false), 1)
+  const value = findValue(root, path)
+  const { parent, key } = findSlot(root, path)
+  if (Array.isArray(parent)) parent.splice(parseIndex(key, parent.length - 1), 1)
   else delete parent[key]
   return value
 }
 
-function index(list: readonly unknown[], part: string, adding: boolean): number {
-  if (part === '-' && adding) return list.length
-  if (!/^(0|[1-9]\d*)$/.test(part)) throw unprocessable(`no index of a list: ${part}`)
-  const at = Number(part)
-  if (at > list.length - (adding ? 0 : 1)) throw unprocessable(`Unable to access invalid index: ${at}`)
-  return at
+function replaceValue(root: PatchRoot, path: Path, value: unknown): void {
+  findValue(root, path)
+  const { parent, key } = findSlot(root, path)
+  if (Array.isArray(parent)) parent[parseIndex(key, parent.length - 1)] = value
+  else parent[key] = value
 }
 
-const missing = (path: readonly string[]) => unprocessable(`missing path: /${path.slice(1).join('/')}`)
+function moveValue(root: PatchRoot, from: Path, to: Path): void {
+  if (to.length > from.length && from.every((part, i) => part === to[i])) {
+    throw unprocessable('a value cannot be moved into itself')
+  }
+  addValue(root, to, removeValue(root, from))
+}
+
+function testValue(root: PatchRoot, path: Path, operation: Json): void {
+  if (!deepEqual(findValue(root, path), operation.value ?? null)) {
+    throw unprocessable(`testing value ${String(operation.path)} failed`)
+  }
+}
+
+function parseIndex(part: string, max: number): number {
+  if (!/^(0|[1-9]\d*)$/.test(part)) throw unprocessable(`${JSON.stringify(part)} is not a valid index of a list`)
+  const index = Number(part)
+  if (index > max) throw unprocessable(`Unable to access invalid index: ${index}`)
+  return index
+}
+
+const missingPath = (path: Path) => unprocessable(`missing path: /${path.slice(1).join('/')}`)

@@ -1,4 +1,4 @@
-// Label and field selectors: parsing with the API server's errors, and matching. Pure.
+// Parses and matches label and field selectors, with the errors of the real kube-apiserver. Pure.
 
 import { badRequest } from '../schema/api-status.ts'
 import { isLabelName, isLabelValue } from '../schema/name-rules.ts'
@@ -13,83 +13,83 @@ export interface Requirement {
   readonly values: readonly string[]
 }
 
-/** Throws a 400 Status. An empty selector matches everything. */
+/** Throws a Status 400. An empty selector matches everything. */
 export function parseLabelSelector(text: string): readonly Requirement[] {
-  const tokens = tokenize(text)
+  const tokens = new TokenReader(text)
   const requirements: Requirement[] = []
-  let at = 0
-  const peek = () => tokens[at] ?? end
-  const next = () => tokens[at++] ?? end
-  while (peek() !== end) {
-    requirements.push(requirement(next, peek))
-    const separator = next()
-    if (separator === end) break
-    if (separator.text !== ',' || separator.word)
-      throw unparsable(`found '${separator.text}', expected: ',' or 'end of string'`)
-    if (peek() === end) throw unparsable("found '', expected: identifier after ','")
+  while (!tokens.isAtEnd) {
+    requirements.push(parseRequirement(tokens))
+    if (tokens.isAtEnd) break
+    const separator = tokens.next()
+    if (!isSign(separator, ',')) throw unparsable(`found '${separator.text}', expected: ',' or 'end of string'`)
+    if (tokens.isAtEnd) throw unparsable("found '', expected: identifier after ','")
   }
-  for (const { key, values, operator } of requirements) {
-    if (!isLabelName(key))
-      throw badRequest(`unable to parse requirement: <nil>: Invalid value: "${key}": not a valid label key`)
-    const bad = operator === '>' || operator === '<' ? undefined : values.find((value) => !isLabelValue(value))
-    if (bad !== undefined)
-      throw badRequest(`unable to parse requirement: values: Invalid value: "${bad}": not a valid label value`)
-  }
+  for (const requirement of requirements) checkRequirement(requirement)
   return requirements
 }
 
-function requirement(next: () => Token, peek: () => Token): Requirement {
-  const first = next()
-  if (first.text === '!' && !first.word) {
-    const key = next()
-    if (!key.word) throw unparsable(`found '${key.text}', expected: identifier`)
-    return { key: key.text, operator: '!', values: [] }
-  }
-  if (!first.word) throw unparsable(`found '${first.text}', expected: !, identifier, or 'end of string'`)
-  const key = first.text
-  const sign = peek()
-  if (sign === end || (sign.text === ',' && !sign.word)) return { key, operator: 'exists', values: [] }
-  next()
-  switch (sign.text) {
-    case '=':
-    case '==':
-      return { key, operator: '=', values: [value(next, peek)] }
-    case '!=':
-      return { key, operator: '!=', values: [value(next, peek)] }
-    case '>':
-    case '<': {
-      const bound = value(next, peek)
-      if (!/^-?\d+$/.test(bound))
-        throw badRequest(
-          `unable to parse requirement: values[0]: Invalid value: "${bound}": for 'Gt', 'Lt' operators, the value must be an integer`,
-        )
-      return { key, operator: sign.text, values: [bound] }
-    }
-    case 'in':
-    case 'notin':
-      return { key, operator: sign.text, values: valueList(next, peek) }
-    default:
-      throw unparsable(`found '${sign.text}', expected: in, notin, =, ==, !=, gt, lt`)
-  }
+function checkRequirement({ key, values, operator }: Requirement): void {
+  if (!isLabelName(key))
+    throw badRequest(`unable to parse requirement: <nil>: Invalid value: "${key}": not a valid label key`)
+  if (operator === '>' || operator === '<') return
+  const bad = values.find((value) => !isLabelValue(value))
+  if (bad !== undefined)
+    throw badRequest(`unable to parse requirement: values: Invalid value: "${bad}": not a valid label value`)
 }
 
-function value(next: () => Token, peek: () => Token): string {
-  // `a=` asks for the empty value.
-  if (peek() === end || (peek().text === ',' && !peek().word)) return ''
-  const token = next()
-  if (!token.word) throw unparsable(`found '${token.text}', expected: identifier`)
+function parseRequirement(tokens: TokenReader): Requirement {
+  const first = tokens.next()
+  if (isSign(first, '!')) return { key: parseWord(tokens), operator: '!', values: [] }
+  if (!first.isWord) throw unparsable(`found '${first.text}', expected: !, identifier, or 'end of string'`)
+  const key = first.text
+  if (tokens.isAtEnd || isSign(tokens.peek(), ',')) return { key, operator: 'exists', values: [] }
+  const operator = tokens.next().text
+  const parseValues = operators.get(operator)
+  if (parseValues === undefined) throw unparsable(`found '${operator}', expected: in, notin, =, ==, !=, gt, lt`)
+  return { key, ...parseValues(tokens) }
+}
+
+/** Parses what follows the operator. */
+type ValuesParser = (tokens: TokenReader) => Omit<Requirement, 'key'>
+
+const operators: ReadonlyMap<string, ValuesParser> = new Map<string, ValuesParser>([
+  ['=', (tokens) => ({ operator: '=', values: [parseValue(tokens)] })],
+  ['==', (tokens) => ({ operator: '=', values: [parseValue(tokens)] })],
+  ['!=', (tokens) => ({ operator: '!=', values: [parseValue(tokens)] })],
+  ['>', (tokens) => ({ operator: '>', values: [parseBound(tokens)] })],
+  ['<', (tokens) => ({ operator: '<', values: [parseBound(tokens)] })],
+  ['in', (tokens) => ({ operator: 'in', values: parseValueList(tokens) })],
+  ['notin', (tokens) => ({ operator: 'notin', values: parseValueList(tokens) })],
+])
+
+function parseWord(tokens: TokenReader): string {
+  const token = tokens.next()
+  if (!token.isWord) throw unparsable(`found '${token.text}', expected: identifier`)
   return token.text
 }
 
-function valueList(next: () => Token, peek: () => Token): readonly string[] {
-  if (next().text !== '(') throw unparsable("found '', expected: '('")
+/** `a=` asks for the empty value. */
+const parseValue = (tokens: TokenReader): string =>
+  tokens.isAtEnd || isSign(tokens.peek(), ',') ? '' : parseWord(tokens)
+
+function parseBound(tokens: TokenReader): string {
+  const bound = parseValue(tokens)
+  if (!isInteger(bound))
+    throw badRequest(
+      `unable to parse requirement: values[0]: Invalid value: "${bound}": for 'Gt', 'Lt' operators, the value must be an integer`,
+    )
+  return bound
+}
+
+function parseValueList(tokens: TokenReader): readonly string[] {
+  if (tokens.next().text !== '(') throw unparsable("found '', expected: '('")
   const values: string[] = []
   for (;;) {
-    const token = peek()
-    if (token.word) values.push(next().text)
+    const token = tokens.peek()
+    if (token.isWord) values.push(tokens.next().text)
     else if (token.text === ',' || token.text === ')') values.push('')
     else throw unparsable(`found '${token.text}', expected: ',', ')' or identifier`)
-    const separator = next()
+    const separator = tokens.next()
     if (separator.text === ')') return [...new Set(values)]
     if (separator.text !== ',') throw unparsable(`found '${separator.text}', expected: ',' or ')'`)
   }
@@ -97,19 +97,39 @@ function valueList(next: () => Token, peek: () => Token): readonly string[] {
 
 interface Token {
   readonly text: string
-  readonly word: boolean
+  /** False for signs and for the end. */
+  readonly isWord: boolean
 }
-const end: Token = { text: '', word: false }
+const end: Token = { text: '', isWord: false }
 
-function tokenize(text: string): readonly Token[] {
-  const tokens: Token[] = []
-  for (const [match] of text.matchAll(/==|!=|[=!<>(),]|[^\s=!<>(),]+/g)) {
-    tokens.push({ text: match, word: !/^(==|!=|[=!<>(),])$/.test(match) })
+const isSign = (token: Token, sign: string): boolean => token.text === sign && !token.isWord
+
+class TokenReader {
+  readonly #tokens: readonly Token[]
+  #at = 0
+
+  constructor(text: string) {
+    this.#tokens = [...text.matchAll(/(==|!=|[=!<>(),])|[^\s=!<>(),]+/g)].map(([match, sign]) => ({
+      text: match,
+      isWord: sign === undefined,
+    }))
   }
-  return tokens
+
+  get isAtEnd(): boolean {
+    return this.#at >= this.#tokens.length
+  }
+
+  peek(): Token {
+    return this.#tokens[this.#at] ?? end
+  }
+
+  next(): Token {
+    return this.#tokens[this.#at++] ?? end
+  }
 }
 
 const unparsable = (why: string) => badRequest(`unable to parse requirement: ${why}`)
+const isInteger = (text: string): boolean => /^-?\d+$/.test(text)
 
 export function matchesLabels(requirements: readonly Requirement[], labels: LabelMap): boolean {
   return requirements.every(({ key, operator, values }) => {
@@ -126,25 +146,26 @@ export function matchesLabels(requirements: readonly Requirement[], labels: Labe
       case 'notin':
         return value === undefined || !values.includes(value)
       default: {
-        if (value === undefined || !/^-?\d+$/.test(value)) return false
-        const [left, right] = [BigInt(value), BigInt(values[0] as string)]
+        if (value === undefined || !isInteger(value)) return false
+        const [left, right] = [BigInt(value), BigInt(values[0] ?? '')]
         return operator === '>' ? left > right : left < right
       }
     }
   })
 }
 
-/** A plain map, as services select pods by. */
+/** Matches a plain map of labels, which is how a service selects pods. */
 export const matchesMap = (selector: LabelMap, labels: LabelMap): boolean =>
   Object.keys(selector).every((key) => Object.hasOwn(labels, key) && labels[key] === selector[key])
 
 export interface FieldRequirement {
   readonly field: string
+  /** False for `!=`. */
   readonly equal: boolean
   readonly value: string
 }
 
-/** Throws a 400 Status for a field that `known` does not have. Values may hold `\,` `\=` and `\\`. */
+/** Throws a Status 400 for a field that is not in `known`. Values may contain the escapes `\,` `\=` and `\\`. */
 export function parseFieldSelector(text: string, known: readonly string[]): readonly FieldRequirement[] {
   return splitTerms(text)
     .filter((term) => term !== '')
@@ -159,20 +180,9 @@ export function parseFieldSelector(text: string, known: readonly string[]): read
     })
 }
 
-function splitTerms(text: string): readonly string[] {
-  const terms: string[] = []
-  let term = ''
-  for (let i = 0; i < text.length; i++) {
-    const c = text[i] as string
-    if (c === '\\') {
-      term += c + (text[++i] ?? '')
-    } else if (c === ',') {
-      terms.push(term)
-      term = ''
-    } else term += c
-  }
-  return [...terms, term]
-}
+/** Splits at commas that are not escaped. */
+const splitTerms = (text: string): readonly string[] =>
+  [...text.matchAll(/((?:[^\\,]|\\.?)*)(?:,|$)/gs)].map(([, term = '']) => term)
 
 export const matchesFields = (requirements: readonly FieldRequirement[], read: (field: string) => string): boolean =>
   requirements.every(({ field, equal, value }) => (read(field) === value) === equal)

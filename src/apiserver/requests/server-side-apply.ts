@@ -1,12 +1,13 @@
-// Server-side apply: create or merge, with the applier's fields written down in managedFields. Pure.
+// Server-side apply: creates or merges an object, and records in managedFields which fields the applier owns. Pure.
 
-import { StatusError } from '../schema/api-status.ts'
-import { copy, isObject, type Json, type MutableJson, objects, text } from '../schema/json.ts'
-import { apiVersionOf, metaOf, nameOf, type ServedResource } from '../schema/served-resources.ts'
-import { aboutStorage } from './admission.ts'
-import { conflicts, type FieldSet, overlay, ownedFields, relinquish } from './field-ownership.ts'
+import { type StatusCause, StatusError, subjectDetails } from '../schema/api-status.ts'
+import { deepCopy, getObjects, getString, isObject, type Json, type MutableJson } from '../schema/json.ts'
+import { metadataOf, nameOf } from '../schema/object-metadata.ts'
+import { apiVersionOf, type ServedResource } from '../schema/served-resources.ts'
+import { resourceSubject } from './admission.ts'
+import { type FieldSet, findConflicts, mergeConfiguration, ownedFields, removeGivenUp } from './field-ownership.ts'
 
-interface Application {
+export interface ApplyRequest {
   readonly current: Json | undefined
   readonly config: Json
   readonly manager: string
@@ -15,85 +16,98 @@ interface Application {
   readonly now: string
 }
 
-/** Throws a 409 Status if another applier wants something else, and `force` is not given. */
-export function applyConfiguration(resource: ServedResource, application: Application): MutableJson {
-  const { current, manager, force, subresource } = application
-  const config = writable(resource, application.config, subresource)
-  const entries = objects(metaOf(current ?? {}), 'managedFields')
+/** Throws a Status 409 if another applier owns a field with another value and `force` is not set. */
+export function applyConfiguration(resource: ServedResource, request: ApplyRequest): MutableJson {
+  const { current, manager, force, subresource } = request
+  const config = ownableConfiguration(resource, request.config, subresource)
+  const after = ownedFields(resource.schema, config)
+  const entries = getObjects(metadataOf(current ?? {}), 'managedFields')
   const isOwn = (entry: Json) =>
-    entry.operation === 'Apply' && entry.manager === manager && text(entry, 'subresource') === subresource
+    entry.operation === 'Apply' && entry.manager === manager && getString(entry, 'subresource') === subresource
   const own = entries.find(isOwn)
   const others = entries.filter((entry) => !isOwn(entry))
-  const after = ownedFields(resource.shape, config)
-  const disputed = others.flatMap((entry) =>
-    conflicts(resource.shape, current, config, fieldsOf(entry))
-      .filter((path) => !path.startsWith('.metadata.') || /^\.metadata\.(labels|annotations)/.test(path))
-      .filter((path) => path !== '.kind' && path !== '.apiVersion')
-      .map((path) => ({ path, by: text(entry, 'manager') })),
-  )
-  if (disputed.length > 0 && !force) throw disagreement(resource, nameOf(config), disputed)
-  const keptOthers = disputed.length > 0 ? others.map((entry) => withoutDisputed(entry, after)) : others
-  const before = own === undefined ? {} : fieldsOf(own)
-  const merged = overlay(resource.shape, current === undefined ? {} : copy(current), config)
-  const sets = { before, after, others: keptOthers.map(fieldsOf) }
-  const left = relinquish(resource.shape, merged, sets) as MutableJson
-  const unchanged = own !== undefined && JSON.stringify(own.fieldsV1) === JSON.stringify(after)
+  const conflicts = others.flatMap((entry) => conflictsWith(resource, entry, current, config))
+  if (conflicts.length > 0 && !force) throw conflictError(resource, nameOf(config), conflicts)
+  const remaining = conflicts.length > 0 ? others.map((entry) => withoutFields(entry, after)) : others
+  const merged = mergeConfiguration(resource.schema, current === undefined ? {} : deepCopy(current), config)
+  const ownership = { before: fieldsOf(own), after, others: remaining.map(fieldsOf) }
+  const object = removeGivenUp(resource.schema, merged, ownership) as MutableJson
+  const isUnchanged = own !== undefined && JSON.stringify(own.fieldsV1) === JSON.stringify(after)
   const entry = {
     manager,
     operation: 'Apply',
     apiVersion: apiVersionOf(resource),
-    time: unchanged ? own.time : application.now,
+    time: isUnchanged ? own.time : request.now,
     fieldsType: 'FieldsV1',
     fieldsV1: after,
     ...(subresource === '' ? {} : { subresource }),
   }
-  return { ...left, metadata: { ...(left.metadata as Json), managedFields: [entry, ...keptOthers] } }
+  return { ...object, metadata: { ...metadataOf(object), managedFields: [entry, ...remaining] } }
 }
 
-/** What a request cannot change it cannot own either: else nobody could remove it any more. */
-function writable(resource: ServedResource, config: Json, subresource: string): Json {
+/** An applier cannot own fields that its request cannot change; otherwise no request could ever remove them. */
+function ownableConfiguration(resource: ServedResource, config: Json, subresource: string): Json {
   const { spec, status, ...rest } = config
   if (subresource === 'status') return status === undefined ? rest : { ...rest, status }
   return resource.status === 'subresource' && spec !== undefined ? { ...rest, spec } : config
 }
 
-const fieldsOf = (entry: Json): FieldSet => (isObject(entry.fieldsV1) ? (entry.fieldsV1 as FieldSet) : {})
+const fieldsOf = (entry: Json | undefined): FieldSet =>
+  // Only the server writes managedFields.
+  isObject(entry?.fieldsV1) ? (entry.fieldsV1 as FieldSet) : {}
 
-/** Who loses a forced conflict owns the field no more. */
-function withoutDisputed(entry: Json, taken: FieldSet): Json {
-  return { ...entry, fieldsV1: subtract(fieldsOf(entry), taken) }
+interface Conflict {
+  readonly path: string
+  readonly manager: string
 }
 
-function subtract(from: FieldSet, taken: FieldSet): FieldSet {
-  const made: Record<string, FieldSet> = {}
-  for (const [key, below] of Object.entries(from)) {
-    const other = taken[key]
-    if (other === undefined || key === '.') made[key] = below
-    else if (Object.keys(below).length > 0) {
-      const rest = subtract(below, other)
-      if (Object.keys(rest).some((name) => name !== '.')) made[key] = rest
+/** In the metadata, only labels and annotations can conflict. */
+function conflictsWith(
+  resource: ServedResource,
+  entry: Json,
+  current: Json | undefined,
+  config: Json,
+): readonly Conflict[] {
+  return findConflicts(resource.schema, current, config, fieldsOf(entry))
+    .filter((path) => !path.startsWith('.metadata.') || /^\.metadata\.(labels|annotations)/.test(path))
+    .filter((path) => path !== '.kind' && path !== '.apiVersion')
+    .map((path) => ({ path, manager: getString(entry, 'manager') }))
+}
+
+/** The other applier in a forced conflict no longer owns the fields. */
+const withoutFields = (entry: Json, fields: FieldSet): Json => ({
+  ...entry,
+  fieldsV1: subtractFields(fieldsOf(entry), fields),
+})
+
+function subtractFields(from: FieldSet, fields: FieldSet): FieldSet {
+  const rest: Record<string, FieldSet> = {}
+  for (const [key, inner] of Object.entries(from)) {
+    const other = fields[key]
+    if (other === undefined || key === '.') rest[key] = inner
+    else if (Object.keys(inner).length > 0) {
+      const innerRest = subtractFields(inner, other)
+      if (Object.keys(innerRest).some((name) => name !== '.')) rest[key] = innerRest
     }
   }
-  return made
+  return rest
 }
 
-function disagreement(
-  resource: ServedResource,
-  name: string,
-  disputed: readonly { path: string; by: string }[],
-): StatusError {
-  const causes = disputed.map(({ path, by }) => ({
-    reason: 'FieldManagerConflict',
-    message: `conflict with "${by}"`,
-    field: path,
-  }))
-  const count = disputed.length === 1 ? '1 conflict' : `${disputed.length} conflicts`
-  const by = [...new Set(disputed.map((each) => `"${each.by}"`))].join(', ')
-  const { group, kind } = aboutStorage(resource, name)
+function conflictError(resource: ServedResource, name: string, conflicts: readonly Conflict[]): StatusError {
+  const causes = conflicts.map(
+    ({ path, manager }): StatusCause => ({
+      reason: 'FieldManagerConflict',
+      message: `conflict with "${manager}"`,
+      field: path,
+    }),
+  )
+  const noun = conflicts.length === 1 ? 'conflict' : 'conflicts'
+  const managers = [...new Set(conflicts.map(({ manager }) => `"${manager}"`))].join(', ')
+  const paths = conflicts.map(({ path }) => path).join(', ')
   return new StatusError({
     code: 409,
     reason: 'Conflict',
-    message: `Apply failed with ${count}: ${count === '1 conflict' ? 'conflict' : 'conflicts'} with ${by}: ${disputed.map(({ path }) => path).join(', ')}`,
-    details: { name, ...(group === '' ? {} : { group }), kind, causes },
+    message: `Apply failed with ${conflicts.length} ${noun}: ${noun} with ${managers}: ${paths}`,
+    details: { ...subjectDetails(resourceSubject(resource, name)), causes },
   })
 }

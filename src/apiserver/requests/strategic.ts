@@ -1,114 +1,109 @@
-// Strategic merge patch, which kubectl edit, apply and label send: lists of named things merge by their key. Pure.
+// Applies strategic merge patches, which `kubectl edit`, `apply` and `label` send: lists of named elements merge by their key. Pure.
 
 import { badRequest } from '../schema/api-status.ts'
-import { copy, isObject, items, type Json, type MutableJson } from '../schema/json.ts'
-import type { ListOf, Schema } from '../schema/schema.ts'
+import { deepCopy, getList, isObject, type Json, type MutableJson } from '../schema/json.ts'
+import { fieldSchema, type ListSchema, type Schema } from '../schema/schema.ts'
 
 const directive = '$patch'
 const orderPrefix = '$setElementOrder/'
 const deletePrefix = '$deleteFromPrimitiveList/'
 const retainKeys = '$retainKeys'
 
-/** Throws a 400 Status if a list with a merge key gets an element without it. */
+/** Returns undefined if the patch deletes the target. Throws a Status 400 if an element of a keyed list has no key. */
 export function strategicPatch(schema: Schema, target: unknown, patch: unknown): unknown {
-  if (!isObject(patch)) return copy(patch)
+  if (!isObject(patch)) return deepCopy(patch)
   const command = patch[directive]
   if (command === 'delete') return undefined
   if (command !== undefined && command !== 'replace' && command !== 'merge') {
     throw badRequest(`error decoding patch: unrecognized type: ${JSON.stringify(command)}`)
   }
-  const made: MutableJson = isObject(target) && command !== 'replace' ? { ...target } : {}
-  for (const [key, value] of Object.entries(patch)) {
-    if (key.startsWith('$')) continue
-    const below = fieldOf(schema, key)
-    if (value === null) delete made[key]
-    else if (Array.isArray(value)) made[key] = mergeList(below, made[key], value, key)
-    else {
-      const merged = strategicPatch(below, made[key], value)
-      if (merged === undefined) delete made[key]
-      else made[key] = merged
-    }
+  const merged: MutableJson = isObject(target) && command !== 'replace' ? { ...target } : {}
+  for (const [key, value] of Object.entries(patch).filter(([name]) => !name.startsWith('$'))) {
+    const result = value === null ? undefined : mergeField(fieldSchema(schema, key), merged[key], value, key)
+    if (result === undefined) delete merged[key]
+    else merged[key] = result
   }
-  applyDirectives(schema, made, patch, isObject(target) ? target : {})
-  return made
+  applyListDirectives(schema, merged, patch, isObject(target) ? target : {})
+  const retained = patch[retainKeys]
+  if (Array.isArray(retained)) for (const key of Object.keys(merged)) if (!retained.includes(key)) delete merged[key]
+  return merged
 }
 
-function applyDirectives(schema: Schema, made: MutableJson, patch: Json, target: Json): void {
-  for (const [key, value] of Object.entries(patch)) {
-    if (key.startsWith(deletePrefix) && Array.isArray(value)) {
-      const name = key.slice(deletePrefix.length)
-      const list = made[name]
-      if (Array.isArray(list)) made[name] = list.filter((element) => !value.includes(element))
-    }
-    if (key.startsWith(orderPrefix) && Array.isArray(value)) {
-      const name = key.slice(orderPrefix.length)
-      const below = fieldOf(schema, name)
-      const list = made[name]
-      if (Array.isArray(list) && below.type === 'list') made[name] = reorder(below, list, value, items(target, name))
-    }
-  }
-  const kept = patch[retainKeys]
-  if (Array.isArray(kept)) for (const key of Object.keys(made)) if (!kept.includes(key)) delete made[key]
+function mergeField(schema: Schema, target: unknown, patch: unknown, name: string): unknown {
+  return Array.isArray(patch) ? mergeList(schema, target, patch, name) : strategicPatch(schema, target, patch)
 }
+
+function applyListDirectives(schema: Schema, merged: MutableJson, patch: Json, target: Json): void {
+  for (const [key, value] of Object.entries(patch)) {
+    const name = key.slice(key.indexOf('/') + 1)
+    const list = merged[name]
+    if (!Array.isArray(value) || !Array.isArray(list)) continue
+    if (key.startsWith(deletePrefix)) merged[name] = list.filter((element) => !value.includes(element))
+    const field = fieldSchema(schema, name)
+    if (key.startsWith(orderPrefix) && field.type === 'list')
+      merged[name] = reorder(field, list, value, getList(target, name))
+  }
+}
+
+const isReplaceDirective = (element: unknown): boolean => isObject(element) && element[directive] === 'replace'
 
 function mergeList(schema: Schema, target: unknown, patch: readonly unknown[], name: string): unknown[] {
-  if (patch.some((element) => isObject(element) && element[directive] === 'replace')) {
-    return copy(patch.filter((element) => !(isObject(element) && element[directive] === 'replace')))
+  if (patch.some(isReplaceDirective)) return deepCopy(patch.filter((element) => !isReplaceDirective(element)))
+  if (schema.type !== 'list' || schema.mergeKey === undefined) return deepCopy([...patch])
+  const old: readonly unknown[] = Array.isArray(target) ? target : []
+  const list = [...old]
+  if (schema.mergeKey === '') {
+    for (const element of patch) if (!list.includes(element)) list.push(element)
+    return list
   }
-  const key = schema.type === 'list' ? schema.mergeKey : undefined
-  if (schema.type !== 'list' || key === undefined) return copy([...patch])
-  const list: unknown[] = Array.isArray(target) ? [...target] : []
-  for (const element of patch) {
-    if (key === '') {
-      if (!list.includes(element)) list.push(element)
-      continue
-    }
-    if (!isObject(element)) throw badRequest(`error decoding patch: elements of ${name} must be objects`)
-    if (!Object.hasOwn(element, key)) {
-      throw badRequest(
-        `error decoding patch: map: ${JSON.stringify(element)} does not contain declared merge key: ${key}`,
-      )
-    }
-    const at = list.findIndex((held) => isObject(held) && held[key] === element[key])
-    if (element[directive] === 'delete') {
-      if (at >= 0) list.splice(at, 1)
-    } else if (at >= 0) list[at] = strategicPatch(schema.of, list[at], element)
-    else list.push(strategicPatch(schema.of, {}, element))
+  for (const element of patch) mergeElement({ list, schema, key: schema.mergeKey, name }, element)
+  return reorder(schema, list, patch, old)
+}
+
+interface KeyedList {
+  readonly list: unknown[]
+  readonly schema: ListSchema
+  readonly key: string
+  /** The name of the field, for errors. */
+  readonly name: string
+}
+
+function mergeElement({ list, schema, key, name }: KeyedList, element: unknown): void {
+  if (!isObject(element)) throw badRequest(`error decoding patch: elements of ${name} must be objects`)
+  if (!Object.hasOwn(element, key)) {
+    throw badRequest(
+      `error decoding patch: map: ${JSON.stringify(element)} does not contain declared merge key: ${key}`,
+    )
   }
-  return key === '' ? list : reorder(schema, list, patch, Array.isArray(target) ? target : [])
+  const index = list.findIndex((each) => isObject(each) && each[key] === element[key])
+  if (element[directive] === 'delete') {
+    if (index >= 0) list.splice(index, 1)
+  } else if (index >= 0) list[index] = strategicPatch(schema.of, list[index], element)
+  else list.push(strategicPatch(schema.of, {}, element))
 }
 
 /**
- * The listed ones stand as the patch lists them, the others as they stood before. Where the two meet, what is new goes first,
- * and what was there before goes by its old place.
+ * Merges two sequences: the elements that the patch lists, in its order, and the others, in their old order. Of two old elements the
+ * one that stood first comes first; if one of them is new, the listed one does.
  */
 function reorder(
-  schema: ListOf,
+  schema: ListSchema,
   list: readonly unknown[],
   order: readonly unknown[],
   old: readonly unknown[],
 ): unknown[] {
-  const key = schema.mergeKey
-  const identity = (element: unknown): unknown =>
-    key !== undefined && key !== '' && isObject(element) ? element[key] : element
-  const rank = new Map(order.map((element, i) => [identity(element), i]))
-  const place = new Map(old.map((element, i) => [identity(element), i]))
-  const rankOf = (element: unknown) => rank.get(identity(element)) ?? -1
-  const listed = list.filter((element) => rankOf(element) >= 0).sort((a, b) => rankOf(a) - rankOf(b))
-  const others = list.filter((element) => rankOf(element) < 0)
-  const made: unknown[] = []
-  while (listed.length > 0 || others.length > 0) {
-    const [left, right] = [place.get(identity(listed[0])), place.get(identity(others[0]))]
-    const takeListed =
-      others.length === 0 || (listed.length > 0 && (left === undefined || right === undefined || left < right))
-    made.push(takeListed ? listed.shift() : others.shift())
+  const key = schema.mergeKey ?? ''
+  const identityOf = (element: unknown): unknown => (key !== '' && isObject(element) ? element[key] : element)
+  const indexIn = (elements: readonly unknown[]) => new Map(elements.map((element, i) => [identityOf(element), i]))
+  const [orderIndex, oldIndex] = [indexIn(order), indexIn(old)]
+  const orderOf = (element: unknown) => orderIndex.get(identityOf(element)) ?? -1
+  const listed = list.filter((element) => orderOf(element) >= 0).sort((a, b) => orderOf(a) - orderOf(b))
+  const others = list.filter((element) => orderOf(element) < 0)
+  const merged: unknown[] = []
+  while (listed.length > 0 && others.length > 0) {
+    const [left, right] = [oldIndex.get(identityOf(listed[0])), oldIndex.get(identityOf(others[0]))]
+    const isListedFirst = left === undefined || right === undefined || left < right
+    merged.push(isListedFirst ? listed.shift() : others.shift())
   }
-  return made
-}
-
-const unknownField: Schema = { type: 'any' }
-
-export function fieldOf(schema: Schema, key: string): Schema {
-  if (schema.type === 'object' && Object.hasOwn(schema.fields, key)) return schema.fields[key] as Schema
-  return schema.type === 'map' ? schema.of : unknownField
+  return [...merged, ...listed, ...others]
 }

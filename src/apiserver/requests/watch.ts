@@ -1,21 +1,19 @@
-// One watch: the state or the missed changes first, then every change as it becomes durable, with bookmarks between.
+// Runs one watch: first the current objects or the missed changes, then every change when it is on disk, with bookmarks in between.
 
 import { type Clock, nextTurn, sleep } from '../../lib/time.ts'
-import type { Rendering } from '../http/render.ts'
-import { type StatusError, statusObject } from '../schema/api-status.ts'
+import { type StatusError, statusObject, versionExpired, versionTooLarge } from '../schema/api-status.ts'
 import type { Json } from '../schema/json.ts'
-import { metaOf } from '../schema/served-resources.ts'
+import { metadataOf } from '../schema/object-metadata.ts'
 import type { Change, Entry } from '../store/collection.ts'
 import type { Registry } from '../store/registry.ts'
-import type { Matches } from './reads.ts'
+import type { WatchQuery } from './list-options.ts'
+import type { WatchSink } from './watch-queue.ts'
 
-/** Where a watch writes to. */
-export interface WatchSink {
-  /** False if it had better wait for `drained`. */
-  write(text: string): boolean
-  drained(): Promise<void>
-  /** Characters or bytes that were written and have not left yet. */
-  readonly waiting: number
+export interface WatchRenderer {
+  /** Renderers with equal ids render equally, so that watches can share the text; '' if the text may not be shared. */
+  readonly id: string
+  renderEvent(object: Json, json: string | undefined): string
+  renderBookmark(metadata: Json): string
 }
 
 export interface WatchRequestOptions {
@@ -23,137 +21,194 @@ export interface WatchRequestOptions {
   readonly clock: Clock
   readonly resource: string
   readonly namespace: string | undefined
-  readonly matches: Matches
-  readonly rendering: Rendering
-  readonly bookmarks: boolean
-  /** Mark the end of the state by a bookmark (WatchList). */
-  readonly markEnd: boolean
+  readonly query: WatchQuery
+  readonly renderer: WatchRenderer
   readonly timeoutMs: number
 }
 
-/** A client that reads so slowly is better off with a new watch. */
-const maxWaiting = 64 << 20
+/** A client that leaves more than this unread is too slow: it must start a new watch. */
+const maxBuffered = 64 << 20
 const bookmarkMs = 60_000
-const chunk = 200
+/** The number of lines in one write. */
+const linesPerWrite = 200
 const initialEventsEnd = 'k8s.io/initial-events-end'
 
-export type Start = { readonly state: readonly Entry[] } | { readonly missed: readonly Change[] }
-
 /**
- * Resolves when the time is over, the signal aborts, or the client is too slow. What it starts from is decided by the caller
- * in the same turn in which this is called, so that no change can come between.
+ * Resolves when the time is over, the signal aborts, or the client is too slow. An expired version is reported as an event of the watch,
+ * as the real server does.
  */
-export async function runWatch(
-  options: WatchRequestOptions,
-  start: Start,
-  sink: WatchSink,
-  signal: AbortSignal,
-): Promise<void> {
-  const { registry, clock, resource } = options
-  const from = 'state' in start ? registry.head : registry.version
-  const queue: Change[] = []
-  let live = false
-  let sent = from
-  let slow = (): void => {}
-  const tooSlow = new Promise<void>((resolve) => {
-    slow = resolve
-  })
-  const send = (changes: readonly Change[]) => {
-    const text = changes.map((change) => lineOf(options, change)).join('')
-    if (text !== '') sink.write(text)
-    sent = Math.max(sent, changes.at(-1)?.version ?? 0)
-    if (sink.waiting > maxWaiting) slow()
+export async function runWatch(options: WatchRequestOptions, sink: WatchSink, signal: AbortSignal): Promise<void> {
+  const { registry, resource, namespace, query } = options
+  const { version } = registry
+  if (query.fromState) {
+    const state = [...registry.list(resource, namespace)]
+    return runFrom(new ChangeFeed(options, sink, registry.head), renderState(options, state), signal)
   }
-  const unsubscribe = registry.subscribe(resource, (changes) => {
-    const news = changes.filter((change) => change.version > from)
-    if (live) send(news)
-    else queue.push(...news)
-  })
+  const after = query.version ?? version
+  const missed = registry.changesSince(resource, after)
+  if (after > version) sink.write(errorLine(versionTooLarge(after, version)))
+  else if (missed === undefined) sink.write(errorLine(versionExpired(after, registry.horizon(resource))))
+  else await runFrom(new ChangeFeed(options, sink, version), renderChanges(options, missed), signal)
+}
+
+const errorLine = (error: StatusError): string =>
+  `${JSON.stringify({ type: 'ERROR', object: statusObject(error.refusal) })}\n`
+
+/** The lines and the feed's version belong to the same turn of the event loop, so that no change can come between them. */
+async function runFrom(feed: ChangeFeed, initialLines: Iterable<string>, signal: AbortSignal): Promise<void> {
+  const unsubscribe = feed.subscribe()
   try {
-    await registry.settled()
-    if ('state' in start) await sendState(options, start.state, sink, signal)
-    else
-      for (let i = 0; i < start.missed.length && !signal.aborted; i += chunk) {
-        const text = start.missed
-          .slice(i, i + chunk)
-          .map((change) => lineOf(options, change))
-          .join('')
-        if (text !== '' && !sink.write(text)) await sink.drained()
-      }
+    await feed.sendInitial(initialLines, signal)
     if (signal.aborted) return
-    if (options.markEnd && options.bookmarks) {
-      sink.write(bookmark(options, from, { [initialEventsEnd]: 'true' }))
-    }
-    live = true
-    send(queue.splice(0))
-    const ends = clock.monotonic() + options.timeoutMs
-    while (!signal.aborted && sink.waiting <= maxWaiting) {
-      const left = ends - clock.monotonic()
-      // Timers may run a fraction of a millisecond early.
-      if (left < 1) break
-      const pause = new AbortController()
-      const over = AbortSignal.any([signal, pause.signal])
-      await Promise.race([sleep(clock, Math.min(left, bookmarkMs), over).catch(() => {}), tooSlow])
-      pause.abort()
-      if (options.bookmarks && !signal.aborted && sink.waiting <= maxWaiting) {
-        sink.write(bookmark(options, Math.max(sent, registry.version), undefined))
-      }
-    }
+    feed.goLive()
+    await feed.sendBookmarks(signal)
   } finally {
     unsubscribe()
   }
 }
 
-async function sendState(
-  options: WatchRequestOptions,
-  state: readonly Entry[],
-  sink: WatchSink,
-  signal: AbortSignal,
-): Promise<void> {
-  const chosen = state.filter((entry) => options.matches(entry.object))
-  for (let i = 0; i < chosen.length && !signal.aborted; i += chunk) {
-    const text = chosen
-      .slice(i, i + chunk)
-      .map((entry) => `{"type":"ADDED","object":${options.rendering.event(entry.object, entry.json)}}\n`)
-      .join('')
-    if (!sink.write(text)) await sink.drained()
-    // Others wait too.
-    else await nextTurn()
+/** Sends changes to a sink. It holds them back until the initial lines are sent, and then passes them on when they are published. */
+class ChangeFeed {
+  readonly #options: WatchRequestOptions
+  readonly #sink: WatchSink
+  /** The version of the initial lines; only newer changes are sent. */
+  readonly #from: number
+  readonly #tooSlow: Promise<void>
+  #reportTooSlow: () => void = () => {}
+  #held: Change[] = []
+  #isLive = false
+  #sent: number
+
+  constructor(options: WatchRequestOptions, sink: WatchSink, from: number) {
+    this.#options = options
+    this.#sink = sink
+    this.#from = from
+    this.#sent = from
+    this.#tooSlow = new Promise((resolve) => {
+      this.#reportTooSlow = resolve
+    })
+  }
+
+  subscribe(): () => void {
+    return this.#options.registry.subscribe(this.#options.resource, (changes) => {
+      const newer = changes.filter((change) => change.version > this.#from)
+      if (this.#isLive) this.#send(newer)
+      else this.#held.push(...newer)
+    })
+  }
+
+  async sendInitial(lines: Iterable<string>, signal: AbortSignal): Promise<void> {
+    await this.#options.registry.settled()
+    let chunk: string[] = []
+    for (const line of lines) {
+      if (signal.aborted) return
+      chunk.push(line)
+      if (chunk.length < linesPerWrite) continue
+      const isDrained = this.#sink.write(chunk.join(''))
+      chunk = []
+      await (isDrained ? nextTurn() : this.#sink.drained())
+    }
+    if (chunk.length > 0 && !this.#sink.write(chunk.join(''))) await this.#sink.drained()
+  }
+
+  /** Sends the changes that were held back, and from now on each change at once. */
+  goLive(): void {
+    const { query } = this.#options
+    if (query.marksEnd && query.bookmarks) this.#sendBookmark(this.#from, { [initialEventsEnd]: 'true' })
+    this.#isLive = true
+    this.#send(this.#held.splice(0))
+  }
+
+  /** Resolves when the watch is over. */
+  async sendBookmarks(signal: AbortSignal): Promise<void> {
+    const { clock, timeoutMs, query, registry } = this.#options
+    const ends = clock.monotonic() + timeoutMs
+    while (!signal.aborted && !this.#isTooSlow) {
+      const left = ends - clock.monotonic()
+      // Timers may run a fraction of a millisecond early.
+      if (left < 1) return
+      await this.#wait(Math.min(left, bookmarkMs), signal)
+      if (query.bookmarks && !signal.aborted && !this.#isTooSlow)
+        this.#sendBookmark(Math.max(this.#sent, registry.version))
+    }
+  }
+
+  get #isTooSlow(): boolean {
+    return this.#sink.buffered > maxBuffered
+  }
+
+  #send(changes: readonly Change[]): void {
+    const text = [...renderChanges(this.#options, changes)].join('')
+    if (text !== '') this.#sink.write(text)
+    this.#sent = Math.max(this.#sent, changes.at(-1)?.version ?? 0)
+    if (this.#isTooSlow) this.#reportTooSlow()
+  }
+
+  /** Resolves earlier if the signal aborts or the client becomes too slow. */
+  async #wait(ms: number, signal: AbortSignal): Promise<void> {
+    const done = new AbortController()
+    const timer = sleep(this.#options.clock, ms, AbortSignal.any([signal, done.signal])).catch(() => {})
+    await Promise.race([timer, this.#tooSlow])
+    done.abort()
+  }
+
+  #sendBookmark(version: number, annotations?: Json): void {
+    const metadata = {
+      resourceVersion: String(version),
+      creationTimestamp: null,
+      ...(annotations === undefined ? {} : { annotations }),
+    }
+    this.#sink.write(`{"type":"BOOKMARK","object":${this.#options.renderer.renderBookmark(metadata)}}\n`)
   }
 }
 
-/** What the change means to somebody who sees only what matches; '' if nothing. */
-function lineOf(options: WatchRequestOptions, change: Change): string {
-  if (options.namespace !== undefined && change.namespace !== options.namespace) return ''
-  const { previous, next } = change
-  const was = previous !== undefined && options.matches(previous.object)
-  const is = next !== undefined && options.matches(next.object)
-  if (!was && !is) return ''
-  const type = is ? (was ? 'MODIFIED' : 'ADDED') : 'DELETED'
-  const key = `${options.rendering.id} ${type}`
-  const kept = options.rendering.id === '' ? undefined : change.rendered.get(key)
-  if (kept !== undefined) return kept
-  const text = is
-    ? options.rendering.event((next as Entry).object, (next as Entry).json)
-    : options.rendering.event(lastState(previous as Entry, change.version), undefined)
-  const line = `{"type":"${type}","object":${text}}\n`
-  if (options.rendering.id !== '') change.rendered.set(key, line)
+function* renderState({ query, renderer }: WatchRequestOptions, state: readonly Entry[]): Generator<string> {
+  for (const { object, json } of state) {
+    if (query.matches(object)) yield formatEvent('ADDED', renderer.renderEvent(object, json))
+  }
+}
+
+function* renderChanges(options: WatchRequestOptions, changes: readonly Change[]): Generator<string> {
+  for (const change of changes) {
+    const line = renderChange(options, change)
+    if (line !== undefined) yield line
+  }
+}
+
+type EventType = 'ADDED' | 'MODIFIED' | 'DELETED'
+
+const formatEvent = (type: EventType, object: string): string => `{"type":"${type}","object":${object}}\n`
+
+/** The event that a change is for a client that sees only matching objects; undefined if it sees none. */
+function renderChange({ namespace, query, renderer }: WatchRequestOptions, change: Change): string | undefined {
+  if (namespace !== undefined && change.namespace !== namespace) return undefined
+  const previous = matchingEntry(change.previous, query)
+  const next = matchingEntry(change.next, query)
+  if (next !== undefined) {
+    const type = previous === undefined ? 'ADDED' : 'MODIFIED'
+    return shareLine(renderer, change, type, () => renderer.renderEvent(next.object, next.json))
+  }
+  if (previous === undefined) return undefined
+  return shareLine(renderer, change, 'DELETED', () =>
+    renderer.renderEvent(lastState(previous, change.version), undefined),
+  )
+}
+
+const matchingEntry = (entry: Entry | undefined, query: WatchQuery): Entry | undefined =>
+  entry !== undefined && query.matches(entry.object) ? entry : undefined
+
+/** Renders the line, unless another watch with an equal renderer did so before. */
+function shareLine({ id }: WatchRenderer, change: Change, type: EventType, render: () => string): string {
+  const key = `${id} ${type}`
+  const known = id === '' ? undefined : change.rendered.get(key)
+  if (known !== undefined) return known
+  const line = formatEvent(type, render())
+  if (id !== '') change.rendered.set(key, line)
   return line
 }
 
-/** What is deleted is told as it was, at the version of its end. */
-function lastState(entry: Entry, version: number): Json {
-  return { ...entry.object, metadata: { ...metaOf(entry.object), resourceVersion: String(version) } }
-}
-
-function bookmark({ rendering }: WatchRequestOptions, version: number, annotations: Json | undefined): string {
-  const metadata = {
-    resourceVersion: String(version),
-    creationTimestamp: null,
-    ...(annotations === undefined ? {} : { annotations }),
-  }
-  return `{"type":"BOOKMARK","object":${rendering.bookmark(metadata)}}\n`
-}
-
-export const errorLine = (error: StatusError): string =>
-  `${JSON.stringify({ type: 'ERROR', object: statusObject(error.refusal) })}\n`
+/** A deleted object is reported in its last state, with the version of its deletion. */
+const lastState = ({ object }: Entry, version: number): Json => ({
+  ...object,
+  metadata: { ...metadataOf(object), resourceVersion: String(version) },
+})

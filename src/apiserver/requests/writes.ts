@@ -1,8 +1,6 @@
-// Creates, replaces, patches and removes objects. Everything happens in one turn, so no two writers can interleave.
+// Creates, replaces, patches and deletes objects. Each write happens within one turn of the event loop, so no two writers can interleave.
 
-import { randomBytes, randomUUID } from 'node:crypto'
 import { type Clock, formatTime } from '../../lib/time.ts'
-import type { Allocations } from '../controllers/allocate.ts'
 import {
   alreadyExists,
   badRequest,
@@ -13,39 +11,40 @@ import {
   notFound,
   unsupportedMedia,
 } from '../schema/api-status.ts'
-import { child, copy, isObject, type Json, type MutableJson, text, whole } from '../schema/json.ts'
-import { graceOf, metaOf, nameOf, namespaceOf, type ServedResource, served } from '../schema/served-resources.ts'
+import { getNumber, getObject, getString, isObject, type Json, type MutableJson, mutableCopy } from '../schema/json.ts'
+import { finalizersOf, isTerminating, metadataOf, nameOf, namespaceOf, uidOf } from '../schema/object-metadata.ts'
+import { isPodFinished } from '../schema/pod-status.ts'
+import { gracePeriodOf, type ServedResource, toServedForm } from '../schema/served-resources.ts'
 import type { Entry } from '../store/collection.ts'
 import type { Registry } from '../store/registry.ts'
 import {
-  aboutContent,
-  aboutStorage,
+  admit,
+  type DecodeOptions,
   decodeBody,
-  type FieldValidation,
-  finalizersOf,
-  finish,
-  inherit,
-  nextGeneration,
-  sameContent,
-  statusOf,
-  terminating,
+  hasSameContent,
+  keepServerFields,
+  kindSubject,
+  resourceSubject,
+  setGeneration,
 } from './admission.ts'
+import type { Allocations } from './allocations.ts'
+import { createIdentity, formatNow, generateName } from './generate-name.ts'
 import { jsonPatch, mergePatch } from './json-patch.ts'
 import { applyConfiguration } from './server-side-apply.ts'
 import { strategicPatch } from './strategic.ts'
 
-export interface WriteOptions {
+export interface WriteOptions extends DecodeOptions {
   readonly dryRun: boolean
-  readonly fieldValidation: FieldValidation
   readonly manager: string
   readonly force: boolean
-  readonly warn: (text: string) => void
-  /** Namespaces that are about to be there. */
-  readonly expected?: ReadonlySet<string>
+  /** Namespaces that count as existing in a dry run, because the caller creates them before the write. */
+  readonly pendingNamespaces?: ReadonlySet<string>
 }
 
-export interface Place {
+/** The object that a request is about, as its URL names it. */
+export interface ObjectPath {
   readonly resource: ServedResource
+  /** '' for resources without namespaces. */
   readonly namespace: string
   readonly name: string
   readonly subresource: '' | 'status'
@@ -57,6 +56,7 @@ export interface WriteOutcome {
 }
 
 export interface Patch {
+  /** The media type of the body. */
   readonly type: string
   readonly body: unknown
 }
@@ -68,12 +68,20 @@ export interface DeleteOptions {
   readonly resourceVersion?: string | undefined
 }
 
+export interface DeleteOutcome {
+  /** The last state of the object. */
+  readonly object: Json
+  /** False if the object waits for its grace period, for finalizers or for the content of its namespace. */
+  readonly gone: boolean
+}
+
 const protectedNamespaces = new Set(['default', 'kube-system', 'kube-public'])
+export const applyPatchType = 'application/apply-patch+yaml'
 export const patchTypes = [
   'application/json-patch+json',
   'application/merge-patch+json',
   'application/strategic-merge-patch+json',
-  'application/apply-patch+yaml',
+  applyPatchType,
 ]
 
 export class ObjectWriter {
@@ -87,62 +95,60 @@ export class ObjectWriter {
     this.#clock = clock
   }
 
-  create(place: Place, body: unknown, options: WriteOptions): WriteOutcome {
-    const { resource } = place
+  create(path: ObjectPath, body: unknown, options: WriteOptions): WriteOutcome {
+    const { resource, namespace } = path
     if (resource.readOnly) throw methodNotAllowed()
     const object = decodeBody(resource, body, options)
-    const metadata: MutableJson = { ...metaOf(object) }
-    if (text(metadata, 'name') === '' && text(metadata, 'generateName') !== '') {
-      metadata.name = `${text(metadata, 'generateName').slice(0, 58)}${suffix()}`
-    }
-    if (place.name !== '' && text(metadata, 'name') !== place.name) throw wrongName(text(metadata, 'name'), place.name)
-    if (text(metadata, 'resourceVersion') !== '') {
+    const metadata: MutableJson = { ...metadataOf(object) }
+    const prefix = getString(metadata, 'generateName')
+    if (getString(metadata, 'name') === '' && prefix !== '') metadata.name = generateName(prefix)
+    const name = getString(metadata, 'name')
+    if (path.name !== '' && name !== path.name) throw wrongName(name, path.name)
+    if (getString(metadata, 'resourceVersion') !== '') {
       throw badRequest('resourceVersion should not be set on objects to be created')
     }
-    this.#settleNamespace(resource, metadata, place.namespace, options.expected?.has(place.namespace) === true)
+    setNamespace(path, metadata)
+    if (resource.namespaced && options.pendingNamespaces?.has(namespace) !== true) this.#checkNamespace(path, name)
     if (resource.status === 'subresource') delete object.status
-    return {
-      object: this.#store(resource, { ...object, metadata: fresh(metadata, this.#now()) }, undefined, options),
-      created: true,
-    }
+    const created = { ...object, metadata: { ...withoutServerMetadata(metadata), ...createIdentity(this.#clock) } }
+    return { object: this.#store(resource, created, undefined, options), created: true }
   }
 
-  replace(place: Place, body: unknown, options: WriteOptions): WriteOutcome {
-    const { resource, namespace, name, subresource } = place
+  replace(path: ObjectPath, body: unknown, options: WriteOptions): WriteOutcome {
+    const { resource, namespace, name, subresource } = path
     if (resource.readOnly) throw methodNotAllowed()
     const object = decodeBody(resource, body, options)
     if (nameOf(object) !== '' && nameOf(object) !== name) throw wrongName(nameOf(object), name)
     const old = this.#registry.find(resource.plural, namespace, name)
     if (old === undefined) {
-      if (subresource !== '' || text(metaOf(object), 'uid') !== '' || text(metaOf(object), 'resourceVersion') !== '') {
-        throw notFound(aboutStorage(resource, name))
+      if (subresource !== '' || uidOf(object) !== '' || getString(metadataOf(object), 'resourceVersion') !== '') {
+        throw notFound(resourceSubject(resource, name))
       }
-      return this.create(
-        { ...place, name },
-        { ...served(resource, object), metadata: { ...metaOf(object), name } },
-        options,
-      )
+      const named = { ...toServedForm(resource, object), metadata: { ...metadataOf(object), name } }
+      return this.create(path, named, options)
     }
-    this.#expectVersion(resource, object, old)
-    this.#settleNamespace(resource, object.metadata as MutableJson, namespace, true)
-    return { object: this.#update(place, object, old, options), created: false }
+    checkPreconditions(resource, object, old)
+    const metadata: MutableJson = { ...metadataOf(object) }
+    setNamespace(path, metadata)
+    return { object: this.#update(path, { ...object, metadata }, old, options), created: false }
   }
 
-  patch(place: Place, patch: Patch, options: WriteOptions): WriteOutcome {
-    const { resource, namespace, name } = place
+  patch(path: ObjectPath, patch: Patch, options: WriteOptions): WriteOutcome {
+    const { resource, namespace, name } = path
     if (resource.readOnly) throw methodNotAllowed()
     const old = this.#registry.find(resource.plural, namespace, name)
-    if (patch.type === 'application/apply-patch+yaml') return this.#apply(place, patch.body, old, options)
-    if (old === undefined) throw notFound(aboutStorage(resource, name))
-    const patched = carryOut(resource, served(resource, old.object), patch)
+    if (patch.type === applyPatchType) return this.#apply(path, patch.body, old, options)
+    if (old === undefined) throw notFound(resourceSubject(resource, name))
+    const patched = applyPatch(resource, toServedForm(resource, old.object), patch)
     const object = decodeBody(resource, patched, options)
     if (nameOf(object) !== name || namespaceOf(object) !== namespace) throw wrongName(nameOf(object), name)
-    this.#expectVersion(resource, object, old)
-    return { object: this.#update(place, object, old, options), created: false }
+    checkPreconditions(resource, object, old)
+    return { object: this.#update(path, object, old, options), created: false }
   }
 
-  #apply(place: Place, body: unknown, old: Entry | undefined, options: WriteOptions): WriteOutcome {
-    const { resource, name, namespace } = place
+  /** Server-side apply, which creates the object if it does not exist. */
+  #apply(path: ObjectPath, body: unknown, old: Entry | undefined, options: WriteOptions): WriteOutcome {
+    const { resource, name, namespace, subresource } = path
     if (options.manager === '')
       throw badRequest(
         'PatchOptions.meta.k8s.io "" is invalid: fieldManager: Required value: is required for apply patch',
@@ -151,138 +157,148 @@ export class ObjectWriter {
     if (nameOf(config) !== '' && nameOf(config) !== name) throw wrongName(nameOf(config), name)
     const merged = applyConfiguration(resource, {
       current: old?.object,
-      config: { ...config, metadata: { ...metaOf(config), name, ...(resource.namespaced ? { namespace } : {}) } },
+      config: { ...config, metadata: { ...metadataOf(config), name, ...(resource.namespaced ? { namespace } : {}) } },
       manager: options.manager,
       force: options.force,
-      subresource: place.subresource,
-      now: this.#now(),
+      subresource,
+      now: formatNow(this.#clock),
     })
     if (old !== undefined) {
-      this.#expectVersion(resource, merged, old)
-      return { object: this.#update(place, merged, old, options), created: false }
+      checkPreconditions(resource, merged, old)
+      return { object: this.#update(path, merged, old, options), created: false }
     }
-    if (place.subresource !== '') throw notFound(aboutStorage(resource, name))
-    return this.create(place, served(resource, merged), options)
+    if (subresource !== '') throw notFound(resourceSubject(resource, name))
+    return this.create(path, toServedForm(resource, merged), options)
   }
 
-  /** Answers the object as it was last, and whether it is gone already. */
-  remove(place: Place, options: DeleteOptions): { object: Json; gone: boolean } {
-    const { resource, namespace, name } = place
+  /** Removes the object, or marks it if something must happen first. Controllers remove marked objects (controllers/lifecycle.ts). */
+  delete(path: ObjectPath, options: DeleteOptions): DeleteOutcome {
+    const { resource, namespace, name } = path
     if (resource.readOnly) throw methodNotAllowed()
     const entry = this.#registry.find(resource.plural, namespace, name)
-    if (entry === undefined) throw notFound(aboutStorage(resource, name))
+    if (entry === undefined) throw notFound(resourceSubject(resource, name))
+    checkDeletePreconditions(resource, entry, options)
+    const isNamespace = resource.plural === 'namespaces'
+    if (isNamespace && protectedNamespaces.has(name)) {
+      throw forbidden(resourceSubject(resource, name), 'this namespace may not be deleted')
+    }
     const { object } = entry
-    const uid = text(metaOf(object), 'uid')
-    if (options.uid !== undefined && options.uid !== uid) {
-      throw conflict(
-        aboutContent(resource, name),
-        `the UID in the precondition (${options.uid}) does not match the UID in record (${uid}). The object might have been deleted and then recreated`,
-      )
+    const graceSeconds = resource.plural === 'pods' ? gracePeriodFor(object, options.graceSeconds) : 0
+    if (isNamespace || graceSeconds > 0 || finalizersOf(object).length > 0) {
+      return { object: this.#markDeleted(resource, object, graceSeconds, options.dryRun), gone: false }
     }
-    if (options.resourceVersion !== undefined && options.resourceVersion !== String(entry.version)) {
-      throw conflict(
-        aboutContent(resource, name),
-        `the ResourceVersion in the precondition (${options.resourceVersion}) does not match the ResourceVersion in record (${entry.version}). The object might have been modified`,
-      )
-    }
-    if (resource.plural === 'namespaces' && protectedNamespaces.has(name)) {
-      throw forbidden(aboutStorage(resource, name), 'this namespace may not be deleted')
-    }
-    const grace = resource.plural === 'pods' ? graceFor(object, options.graceSeconds) : 0
-    const waits = grace > 0 || finalizersOf(object).length > 0 || resource.plural === 'namespaces'
-    if (!waits) {
-      if (!options.dryRun) this.#registry.remove(resource.plural, namespace, name)
-      return { object, gone: true }
-    }
-    const ends = formatTime(Math.floor(this.#clock.now() / 1000) * 1000 + grace * 1000)
-    const was = metaOf(object).deletionTimestamp
-    if (typeof was === 'string' && Date.parse(was) <= Date.parse(ends)) return { object, gone: false }
-    const marked = copy(object) as MutableJson
-    marked.metadata = { ...metaOf(object), deletionTimestamp: ends, deletionGracePeriodSeconds: grace }
-    resource.complete(marked)
-    return { object: options.dryRun ? marked : this.#registry.put(resource.plural, marked).object, gone: false }
+    if (!options.dryRun) this.#registry.remove(resource.plural, namespace, name)
+    return { object, gone: true }
   }
 
-  #update({ resource, subresource }: Place, object: MutableJson, old: Entry, options: WriteOptions): Json {
-    const kept = inherit(resource, object, old.object, subresource === 'status' ? 'status' : 'main')
-    return this.#store(resource, kept, old, options)
+  /** Sets the deletion time; a second delete can only make it earlier. */
+  #markDeleted(resource: ServedResource, object: Json, graceSeconds: number, dryRun: boolean): Json {
+    const deletionTimestamp = formatTime(Math.floor(this.#clock.now() / 1000 + graceSeconds) * 1000)
+    const before = metadataOf(object).deletionTimestamp
+    if (typeof before === 'string' && Date.parse(before) <= Date.parse(deletionTimestamp)) return object
+    const marked = mutableCopy(object)
+    marked.metadata = { ...metadataOf(object), deletionTimestamp, deletionGracePeriodSeconds: graceSeconds }
+    resource.setDefaults(marked)
+    return dryRun ? marked : this.#registry.put(resource.plural, marked).object
   }
 
-  /** The last steps of every write: complete, check, compare, store. */
+  #update({ resource, subresource }: ObjectPath, object: MutableJson, old: Entry, options: WriteOptions): Json {
+    const part = subresource === 'status' ? 'status' : 'main'
+    return this.#store(resource, keepServerFields(resource, object, old.object, part), old, options)
+  }
+
+  /** The last steps of every write: admit, compare, store. */
   #store(resource: ServedResource, object: MutableJson, old: Entry | undefined, options: WriteOptions): Json {
-    const finished = finish(resource, object, old?.object, this.#allocations)
-    nextGeneration(resource, finished, old?.object)
-    if (
-      old === undefined &&
-      this.#registry.find(resource.plural, namespaceOf(finished), nameOf(finished)) !== undefined
-    ) {
-      throw alreadyExists(aboutStorage(resource, nameOf(finished)))
+    const admitted = admit(resource, object, old?.object, this.#allocations)
+    setGeneration(resource, admitted, old?.object)
+    const [namespace, name] = [namespaceOf(admitted), nameOf(admitted)]
+    if (old === undefined && this.#registry.find(resource.plural, namespace, name) !== undefined) {
+      throw alreadyExists(resourceSubject(resource, name))
     }
-    if (old !== undefined && sameContent(finished, old.object)) return old.object
-    // The last finalizer that goes lets go of the object, too.
-    const released = old !== undefined && terminating(old.object) && finalizersOf(finished).length === 0
-    if (released && resource.plural !== 'namespaces' && whole(metaOf(old.object), 'deletionGracePeriodSeconds') === 0) {
-      if (!options.dryRun) this.#registry.remove(resource.plural, namespaceOf(finished), nameOf(finished))
-      return finished
+    if (old !== undefined && hasSameContent(admitted, old.object)) return old.object
+    if (old !== undefined && isReleased(resource, old.object, admitted)) {
+      if (!options.dryRun) this.#registry.remove(resource.plural, namespace, name)
+      return admitted
     }
-    return options.dryRun ? untold(finished, old) : this.#registry.put(resource.plural, finished).object
+    return options.dryRun ? withOldVersion(admitted, old) : this.#registry.put(resource.plural, admitted).object
   }
 
-  #expectVersion(resource: ServedResource, object: Json, old: Entry): void {
-    const given = metaOf(object)
-    const uid = text(given, 'uid')
-    if (uid !== '' && uid !== text(metaOf(old.object), 'uid')) {
-      throw conflict(
-        aboutStorage(resource, nameOf(old.object)),
-        `Precondition failed: UID in precondition: ${uid}, UID in object meta: ${text(metaOf(old.object), 'uid')}`,
-      )
-    }
-    const version = text(given, 'resourceVersion')
-    if (version !== '' && version !== String(old.version)) throw modified(aboutStorage(resource, nameOf(old.object)))
-  }
-
-  /** The path decides; what the object says must not contradict it. New objects need a namespace that is to stay. */
-  #settleNamespace(resource: ServedResource, metadata: MutableJson, namespace: string, trusted = false): void {
-    if (!resource.namespaced) {
-      delete metadata.namespace
-      return
-    }
-    const given = text(metadata, 'namespace')
-    if (given !== '' && given !== namespace) {
-      throw badRequest(`the namespace of the provided object does not match the namespace sent on the request`)
-    }
-    metadata.namespace = namespace
-    if (trusted) return
+  /** Refuses new objects in a namespace that does not exist or is being deleted. */
+  #checkNamespace({ resource, namespace }: ObjectPath, name: string): void {
     const found = this.#registry.find('namespaces', '', namespace)
     if (found === undefined) throw notFound({ group: '', kind: 'namespaces', name: namespace })
-    if (text(statusOf(found.object), 'phase') === 'Terminating') {
+    if (getString(getObject(found.object, 'status'), 'phase') === 'Terminating') {
       throw forbidden(
-        aboutStorage(resource, text(metadata, 'name')),
+        resourceSubject(resource, name),
         `unable to create new content in namespace ${namespace} because it is being terminated`,
       )
     }
   }
+}
 
-  #now(): string {
-    return formatTime(Math.floor(this.#clock.now() / 1000) * 1000)
+/** Takes the namespace from the path; the object may leave it out, but not contradict it. */
+function setNamespace({ resource, namespace }: ObjectPath, metadata: MutableJson): void {
+  if (!resource.namespaced) {
+    delete metadata.namespace
+    return
+  }
+  const given = getString(metadata, 'namespace')
+  if (given !== '' && given !== namespace) {
+    throw badRequest(`the namespace of the provided object does not match the namespace sent on the request`)
+  }
+  metadata.namespace = namespace
+}
+
+/** A client that sends a uid or a version means exactly that object. */
+function checkPreconditions(resource: ServedResource, object: Json, old: Entry): void {
+  const subject = resourceSubject(resource, nameOf(old.object))
+  const uid = uidOf(object)
+  if (uid !== '' && uid !== uidOf(old.object)) {
+    throw conflict(
+      subject,
+      `Precondition failed: UID in precondition: ${uid}, UID in object meta: ${uidOf(old.object)}`,
+    )
+  }
+  const version = getString(metadataOf(object), 'resourceVersion')
+  if (version !== '' && version !== String(old.version)) throw modified(subject)
+}
+
+function checkDeletePreconditions(resource: ServedResource, { object, version }: Entry, options: DeleteOptions): void {
+  const subject = kindSubject(resource, nameOf(object))
+  const uid = uidOf(object)
+  if (options.uid !== undefined && options.uid !== uid) {
+    throw conflict(
+      subject,
+      `the UID in the precondition (${options.uid}) does not match the UID in record (${uid}). The object might have been deleted and then recreated`,
+    )
+  }
+  if (options.resourceVersion !== undefined && options.resourceVersion !== String(version)) {
+    throw conflict(
+      subject,
+      `the ResourceVersion in the precondition (${options.resourceVersion}) does not match the ResourceVersion in record (${version}). The object might have been modified`,
+    )
   }
 }
 
-function carryOut(resource: ServedResource, current: Json, { type, body }: Patch): unknown {
+function applyPatch(resource: ServedResource, current: Json, { type, body }: Patch): unknown {
   switch (type) {
     case 'application/json-patch+json':
       return jsonPatch(current, body)
     case 'application/merge-patch+json':
+      return mergePatch(current, checkedPatch(body))
     case 'application/strategic-merge-patch+json':
-      if (!isObject(body)) throw badRequest('error decoding patch: a patch is an object')
-      return type.includes('strategic') ? strategicPatch(resource.shape, current, body) : mergePatch(current, body)
+      return strategicPatch(resource.schema, current, checkedPatch(body))
     default:
       throw unsupportedMedia(patchTypes)
   }
 }
 
-/** Metadata that the server decides. */
-function fresh(metadata: MutableJson, now: string): MutableJson {
+function checkedPatch(body: unknown): Json {
+  if (!isObject(body)) throw badRequest('error decoding patch: a patch is an object')
+  return body
+}
+
+function withoutServerMetadata(metadata: MutableJson): MutableJson {
   const {
     resourceVersion: _,
     selfLink: __,
@@ -291,24 +307,27 @@ function fresh(metadata: MutableJson, now: string): MutableJson {
     generation: _____,
     ...kept
   } = metadata
-  return { ...kept, uid: randomUUID(), creationTimestamp: now }
+  return kept
 }
 
-/** What was only tried has the version that it would replace, or none. */
-function untold(object: MutableJson, old: Entry | undefined): Json {
-  const { resourceVersion: _, ...metadata } = metaOf(object)
+/** The result of a dry run has the version of the object that it would replace, or none. */
+function withOldVersion(object: MutableJson, old: Entry | undefined): Json {
+  const { resourceVersion: _, ...metadata } = metadataOf(object)
   return { ...object, metadata: old === undefined ? metadata : { ...metadata, resourceVersion: String(old.version) } }
 }
+
+/** True if the write removes the last finalizer of an object that waits only for it. The namespace controller removes namespaces. */
+const isReleased = (resource: ServedResource, old: Json, object: Json): boolean =>
+  resource.plural !== 'namespaces' &&
+  isTerminating(old) &&
+  finalizersOf(object).length === 0 &&
+  getNumber(metadataOf(old), 'deletionGracePeriodSeconds') === 0
 
 const wrongName = (given: string, path: string) =>
   badRequest(`the name of the object (${given}) does not match the name on the URL (${path})`)
 
-const alphabet = 'bcdfghjklmnpqrstvwxz2456789'
-const suffix = (): string => [...randomBytes(5)].map((byte) => alphabet[byte % alphabet.length]).join('')
-
-/** Only what runs is given time to end. */
-function graceFor(pod: Json, asked: number | undefined): number {
-  const status = child(pod, 'status')
-  if (text(status, 'podIP') === '' || ['Succeeded', 'Failed'].includes(text(status, 'phase'))) return 0
-  return Math.max(0, asked ?? graceOf(pod))
+/** Only a running pod has a grace period. */
+function gracePeriodFor(pod: Json, requested: number | undefined): number {
+  if (getString(getObject(pod, 'status'), 'podIP') === '' || isPodFinished(pod)) return 0
+  return Math.max(0, requested ?? gracePeriodOf(pod))
 }

@@ -1,30 +1,68 @@
-// Refusals as the Kubernetes API words them: a Status object with reason, code and causes.
+// The failures that the API answers with: Status objects with the codes, reasons, messages and causes of the real kube-apiserver.
 
 import type { Json } from './json.ts'
 
-export interface Cause {
-  readonly reason: string
+/** Reasons of a Status as Kubernetes defines them, as far as this server uses them. */
+export type StatusReason =
+  | 'AlreadyExists'
+  | 'BadRequest'
+  | 'Conflict'
+  | 'Expired'
+  | 'Forbidden'
+  | 'InternalError'
+  | 'Invalid'
+  | 'MethodNotAllowed'
+  | 'NotAcceptable'
+  | 'NotFound'
+  | 'RequestEntityTooLarge'
+  | 'Timeout'
+  | 'Unauthorized'
+  | 'UnsupportedMediaType'
+
+export type CauseReason =
+  | 'FieldManagerConflict'
+  | 'FieldValueDuplicate'
+  | 'FieldValueForbidden'
+  | 'FieldValueInvalid'
+  | 'FieldValueNotSupported'
+  | 'FieldValueRequired'
+  | 'FieldValueTooLong'
+  | 'FieldValueTooMany'
+  | 'ResourceVersionTooLarge'
+
+export interface StatusCause {
+  readonly reason?: CauseReason
   readonly message: string
-  readonly field: string
+  readonly field?: string
 }
 
-/** Which kind of object a refusal speaks of: `services` or `endpointslices.discovery.k8s.io`. */
-export interface Subject {
+export interface StatusDetails {
+  readonly name?: string
+  readonly group?: string
+  readonly kind?: string
+  readonly causes?: readonly StatusCause[]
+  readonly retryAfterSeconds?: number
+  /** The token for the next page, after the version of the list has expired. */
+  readonly continue?: string
+}
+
+/** The object that a Status is about: `services` or `endpointslices.discovery.k8s.io`. */
+export interface StatusSubject {
   readonly group: string
-  /** Plural for what is about storage, the kind for what is about content. */
+  /** The plural if the failure is about storage, the kind if it is about content. */
   readonly kind: string
   readonly name?: string
 }
 
 export interface StatusRefusal {
   readonly code: number
-  readonly reason: string
+  readonly reason: StatusReason
   readonly message: string
-  readonly details?: Json
+  readonly details?: StatusDetails
   readonly headers?: Readonly<Record<string, string>>
 }
 
-/** Thrown by whatever answers a request; becomes the answer. */
+/** Thrown while a request is answered; the router turns it into the response. */
 export class StatusError extends Error {
   readonly refusal: StatusRefusal
 
@@ -42,20 +80,20 @@ export function statusObject({ code, reason, message, details }: StatusRefusal):
     metadata: {},
     status: 'Failure',
     message,
-    ...(reason === '' ? {} : { reason }),
+    reason,
     ...(details === undefined ? {} : { details }),
     code,
   }
 }
 
-const detailsOf = ({ group, kind, name }: Subject, more: Json = {}): Json => ({
+export const subjectDetails = ({ group, kind, name }: StatusSubject): StatusDetails => ({
   ...(name === undefined || name === '' ? {} : { name }),
   ...(group === '' ? {} : { group }),
   kind,
-  ...more,
 })
 
-const qualified = ({ group, kind }: Subject): string => (group === '' ? kind : `${kind}.${group}`)
+const describeSubject = ({ group, kind, name }: StatusSubject): string =>
+  `${group === '' ? kind : `${kind}.${group}`} "${name ?? ''}"`
 
 export const badRequest = (message: string): StatusError =>
   new StatusError({ code: 400, reason: 'BadRequest', message })
@@ -63,20 +101,20 @@ export const badRequest = (message: string): StatusError =>
 export const unauthorized = (): StatusError =>
   new StatusError({ code: 401, reason: 'Unauthorized', message: 'Unauthorized' })
 
-export const forbidden = (subject: Subject, why: string): StatusError =>
+export const forbidden = (subject: StatusSubject, why: string): StatusError =>
   new StatusError({
     code: 403,
     reason: 'Forbidden',
-    message: `${qualified(subject)} "${subject.name ?? ''}" is forbidden: ${why}`,
-    details: detailsOf(subject),
+    message: `${describeSubject(subject)} is forbidden: ${why}`,
+    details: subjectDetails(subject),
   })
 
-export const notFound = (subject: Subject): StatusError =>
+export const notFound = (subject: StatusSubject): StatusError =>
   new StatusError({
     code: 404,
     reason: 'NotFound',
-    message: `${qualified(subject)} "${subject.name ?? ''}" not found`,
-    details: detailsOf(subject),
+    message: `${describeSubject(subject)} not found`,
+    details: subjectDetails(subject),
   })
 
 export const unknownResource = (): StatusError =>
@@ -95,27 +133,34 @@ export const methodNotAllowed = (): StatusError =>
     details: {},
   })
 
-export const alreadyExists = (subject: Subject): StatusError =>
+export const notAcceptable = (accepted: readonly string[]): StatusError =>
+  new StatusError({
+    code: 406,
+    reason: 'NotAcceptable',
+    message: `only the following media types are accepted: ${accepted.join(', ')}`,
+  })
+
+export const alreadyExists = (subject: StatusSubject): StatusError =>
   new StatusError({
     code: 409,
     reason: 'AlreadyExists',
-    message: `${qualified(subject)} "${subject.name ?? ''}" already exists`,
-    details: detailsOf(subject),
+    message: `${describeSubject(subject)} already exists`,
+    details: subjectDetails(subject),
   })
 
-export const conflict = (subject: Subject, why: string): StatusError =>
+export const conflict = (subject: StatusSubject, why: string): StatusError =>
   new StatusError({
     code: 409,
     reason: 'Conflict',
-    message: `Operation cannot be fulfilled on ${qualified(subject)} "${subject.name ?? ''}": ${why}`,
-    details: detailsOf(subject),
+    message: `Operation cannot be fulfilled on ${describeSubject(subject)}: ${why}`,
+    details: subjectDetails(subject),
   })
 
-export const modified = (subject: Subject): StatusError =>
+export const modified = (subject: StatusSubject): StatusError =>
   conflict(subject, 'the object has been modified; please apply your changes to the latest version and try again')
 
-export const expired = (message: string, metadata?: Json): StatusError =>
-  new StatusError({ code: 410, reason: 'Expired', message, ...(metadata === undefined ? {} : { details: metadata }) })
+export const expired = (message: string, details?: StatusDetails): StatusError =>
+  new StatusError({ code: 410, reason: 'Expired', message, ...(details === undefined ? {} : { details }) })
 
 export const tooLarge = (limit: number): StatusError =>
   new StatusError({
@@ -131,25 +176,18 @@ export const unsupportedMedia = (accepted: readonly string[]): StatusError =>
     message: `the body of the request was in an unknown format - accepted media types include: ${accepted.join(', ')}`,
   })
 
-export const notAcceptable = (accepted: readonly string[]): StatusError =>
-  new StatusError({
-    code: 406,
-    reason: 'NotAcceptable',
-    message: `only the following media types are accepted: ${accepted.join(', ')}`,
-  })
-
-export function invalid(subject: Subject, causes: readonly Cause[]): StatusError {
-  const told = causes.map(({ field, message }) => (field === '' ? message : `${field}: ${message}`))
-  const list = told.length === 1 ? told[0] : `[${told.join(', ')}]`
+export function invalid(subject: StatusSubject, causes: readonly StatusCause[]): StatusError {
+  const messages = causes.map(({ field = '', message }) => (field === '' ? message : `${field}: ${message}`))
+  const list = messages.length === 1 ? messages[0] : `[${messages.join(', ')}]`
   return new StatusError({
     code: 422,
     reason: 'Invalid',
-    message: `${qualified(subject)} "${subject.name ?? ''}" is invalid: ${list}`,
-    details: detailsOf(subject, { causes }),
+    message: `${describeSubject(subject)} is invalid: ${list}`,
+    details: { ...subjectDetails(subject), causes },
   })
 }
 
-/** A patch that cannot be carried out. */
+/** A well-formed patch that does not fit the object. */
 export const unprocessable = (why: string): StatusError =>
   new StatusError({
     code: 422,
@@ -166,7 +204,16 @@ export const internal = (why: string): StatusError =>
     details: { causes: [{ message: why }] },
   })
 
-export const versionTooLarge = (asked: number, current: number): StatusError =>
+/** Refuses a version whose changes are no longer kept. */
+export const versionExpired = (asked: number, oldest: number): StatusError =>
+  expired(`too old resource version: ${asked} (${oldest})`)
+
+/** Refuses a version that this server has not reached yet. Only the response to a list has a Retry-After header. */
+export const versionTooLarge = (
+  asked: number,
+  current: number,
+  headers: Readonly<Record<string, string>> = {},
+): StatusError =>
   new StatusError({
     code: 504,
     reason: 'Timeout',
@@ -175,5 +222,5 @@ export const versionTooLarge = (asked: number, current: number): StatusError =>
       causes: [{ reason: 'ResourceVersionTooLarge', message: 'Too large resource version' }],
       retryAfterSeconds: 1,
     },
-    headers: { 'Retry-After': '1' },
+    headers,
   })

@@ -1,9 +1,9 @@
-// One stored event, two served forms: core/v1 is how it is kept, events.k8s.io/v1 is made of it. Pure.
+// Converts events between their two served forms: core/v1, which is also the stored form, and events.k8s.io/v1. Pure.
 
 import type { Json, MutableJson } from './json.ts'
 
-/** events.k8s.io/v1 name, core/v1 name. */
-const renamed: readonly (readonly [string, string])[] = [
+/** Pairs of the field's name in events.k8s.io/v1 and its name in core/v1. */
+const renamedFields: readonly (readonly [string, string])[] = [
   ['regarding', 'involvedObject'],
   ['note', 'message'],
   ['reportingController', 'reportingComponent'],
@@ -12,16 +12,16 @@ const renamed: readonly (readonly [string, string])[] = [
   ['deprecatedLastTimestamp', 'lastTimestamp'],
   ['deprecatedCount', 'count'],
 ]
-const toCore = new Map(renamed)
-const fromCore = new Map(renamed.map(([served, stored]) => [stored, served]))
+const toCore = new Map(renamedFields)
+const fromCore = new Map(renamedFields.map(([served, stored]) => [stored, served]))
 
-export const eventToCore = (event: Json): MutableJson => rename(event, toCore, 'v1')
-export const eventFromCore = (event: Json): MutableJson => rename(event, fromCore, 'events.k8s.io/v1')
+export const eventToCore = (event: Json): MutableJson => renameFields(event, toCore, 'v1')
+export const eventFromCore = (event: Json): MutableJson => renameFields(event, fromCore, 'events.k8s.io/v1')
 
-function rename(event: Json, names: ReadonlyMap<string, string>, apiVersion: string): MutableJson {
-  const made: MutableJson = {}
-  for (const [key, value] of Object.entries(event)) made[names.get(key) ?? key] = value
-  made.kind = 'Event'
-  made.apiVersion = apiVersion
-  return made
+function renameFields(event: Json, names: ReadonlyMap<string, string>, apiVersion: string): MutableJson {
+  const renamed: MutableJson = {}
+  for (const [key, value] of Object.entries(event)) renamed[names.get(key) ?? key] = value
+  renamed.kind = 'Event'
+  renamed.apiVersion = apiVersion
+  return renamed
 }

@@ -1,21 +1,24 @@
-// Collects what is wrong with an object, field by field, in the API's own words. Pure.
+// Collects what is wrong with an object, field by field, in the words of the real kube-apiserver (its package `field`). Pure.
 
-import type { Cause } from './api-status.ts'
+import type { CauseReason, StatusCause } from './api-status.ts'
 
-export class Problems {
-  readonly causes: Cause[] = []
+export class FieldErrors {
+  readonly #causes: StatusCause[] = []
+
+  get causes(): readonly StatusCause[] {
+    return this.#causes
+  }
+
+  get isEmpty(): boolean {
+    return this.#causes.length === 0
+  }
 
   required(field: string, why = ''): void {
     this.#add('FieldValueRequired', field, `Required value${why === '' ? '' : `: ${why}`}`)
   }
 
   invalid(field: string, value: unknown, why: string): void {
-    this.#add('FieldValueInvalid', field, `Invalid value: ${shown(value)}: ${why}`)
-  }
-
-  /** Nothing if the rule has no complaint. */
-  rule(field: string, value: unknown, complaint: string): void {
-    if (complaint !== '') this.invalid(field, value, complaint)
+    this.#add('FieldValueInvalid', field, `Invalid value: ${formatValue(value)}: ${why}`)
   }
 
   unsupported(field: string, value: unknown, supported: readonly string[]): void {
@@ -23,13 +26,8 @@ export class Problems {
     this.#add(
       'FieldValueNotSupported',
       field,
-      `Unsupported value: ${shown(value)}: supported values: ${list.join(', ')}`,
+      `Unsupported value: ${formatValue(value)}: supported values: ${list.join(', ')}`,
     )
-  }
-
-  /** Nothing if the value is one of them. */
-  oneOf(field: string, value: unknown, supported: readonly string[]): void {
-    if (!supported.includes(value as string)) this.unsupported(field, value, supported)
   }
 
   forbidden(field: string, why: string): void {
@@ -37,7 +35,7 @@ export class Problems {
   }
 
   duplicate(field: string, value: unknown): void {
-    this.#add('FieldValueDuplicate', field, `Duplicate value: ${shown(value)}`)
+    this.#add('FieldValueDuplicate', field, `Duplicate value: ${formatValue(value)}`)
   }
 
   tooMany(field: string, count: number, limit: number): void {
@@ -48,12 +46,22 @@ export class Problems {
     this.#add('FieldValueTooLong', field, `Too long: may not be more than ${limit} bytes`)
   }
 
-  #add(reason: string, field: string, message: string): void {
-    this.causes.push({ reason, message, field })
+  /** Adds an `invalid` error if the rule (see name-rules.ts) complained: `complaint` is '' for a good value. */
+  checkRule(field: string, value: unknown, complaint: string): void {
+    if (complaint !== '') this.invalid(field, value, complaint)
+  }
+
+  /** Adds an `unsupported` error unless the value is one of the supported ones. */
+  checkOneOf(field: string, value: unknown, supported: readonly string[]): void {
+    if (typeof value !== 'string' || !supported.includes(value)) this.unsupported(field, value, supported)
+  }
+
+  #add(reason: CauseReason, field: string, message: string): void {
+    this.#causes.push({ reason, message, field })
   }
 }
 
-function shown(value: unknown): string {
-  const text = JSON.stringify(value) ?? 'null'
-  return text.length <= 500 ? text : `${text.slice(0, 497)}...`
+function formatValue(value: unknown): string {
+  const json = JSON.stringify(value) ?? 'null'
+  return json.length <= 500 ? json : `${json.slice(0, 497)}...`
 }

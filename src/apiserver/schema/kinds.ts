@@ -1,20 +1,20 @@
-// The shape of every kind that is served. Pods and nodes are records here: what nobody reads is kept as it comes.
+// The schema of every kind that is served. Pods and nodes are records here: fields that the server does not read are stored unchanged. Pure.
 
 import {
   anything,
-  flag,
+  boolean,
   int32,
   int32Pointer,
   int64,
   int64Pointer,
   intOrString,
-  keyed,
+  keyedListOf,
   listOf,
   mapOf,
-  openShape,
-  type Shape,
+  type ObjectSchema,
+  objectOf,
+  openObjectOf,
   setOf,
-  shape,
   string,
   stringPointer,
   time,
@@ -25,16 +25,16 @@ const meta = (kind: string) => `io.k8s.apimachinery.pkg.apis.meta.v1.${kind}`
 const discovery = (kind: string) => `io.k8s.api.discovery.v1.${kind}`
 const networking = (kind: string) => `io.k8s.api.networking.v1.${kind}`
 
-const ownerReference = shape(meta('OwnerReference'), {
+const ownerReference = objectOf(meta('OwnerReference'), {
   apiVersion: string,
   kind: string,
   name: string,
   uid: string,
-  controller: flag,
-  blockOwnerDeletion: flag,
+  controller: boolean,
+  blockOwnerDeletion: boolean,
 })
 
-export const managedField = shape(meta('ManagedFieldsEntry'), {
+export const managedField = objectOf(meta('ManagedFieldsEntry'), {
   manager: string,
   operation: string,
   apiVersion: string,
@@ -44,8 +44,8 @@ export const managedField = shape(meta('ManagedFieldsEntry'), {
   subresource: string,
 })
 
-/** In the order in which the real server prints it. */
-export const objectMeta = shape(meta('ObjectMeta'), {
+/** The fields are in the order in which the real server prints them. */
+export const objectMeta = objectOf(meta('ObjectMeta'), {
   name: string,
   generateName: string,
   namespace: string,
@@ -58,15 +58,15 @@ export const objectMeta = shape(meta('ObjectMeta'), {
   deletionGracePeriodSeconds: int64Pointer,
   labels: mapOf(string),
   annotations: mapOf(string),
-  ownerReferences: keyed(ownerReference, 'uid'),
+  ownerReferences: keyedListOf(ownerReference, 'uid'),
   finalizers: setOf(string),
   managedFields: listOf(managedField),
 })
 
-const kind = (name: string, fields: Shape['fields']): Shape =>
-  shape(name, { kind: string, apiVersion: string, metadata: objectMeta, ...fields })
+const kind = (name: string, fields: ObjectSchema['fields']): ObjectSchema =>
+  objectOf(name, { kind: string, apiVersion: string, metadata: objectMeta, ...fields })
 
-const condition = shape(meta('Condition'), {
+const condition = objectOf(meta('Condition'), {
   type: string,
   status: string,
   observedGeneration: int64,
@@ -75,7 +75,7 @@ const condition = shape(meta('Condition'), {
   message: stringPointer,
 })
 
-const objectReference = shape(core('ObjectReference'), {
+const objectReference = objectOf(core('ObjectReference'), {
   kind: string,
   namespace: string,
   name: string,
@@ -85,7 +85,7 @@ const objectReference = shape(core('ObjectReference'), {
   fieldPath: string,
 })
 
-const servicePort = shape(core('ServicePort'), {
+const servicePort = objectOf(core('ServicePort'), {
   name: string,
   protocol: string,
   appProtocol: stringPointer,
@@ -94,16 +94,16 @@ const servicePort = shape(core('ServicePort'), {
   nodePort: int32,
 })
 
-const loadBalancerIngress = shape(core('LoadBalancerIngress'), {
+const loadBalancerIngress = objectOf(core('LoadBalancerIngress'), {
   ip: string,
   hostname: string,
   ipMode: string,
-  ports: listOf(shape(core('PortStatus'), { port: int32, protocol: string, error: string })),
+  ports: listOf(objectOf(core('PortStatus'), { port: int32, protocol: string, error: string })),
 })
 
 export const service = kind(core('Service'), {
-  spec: shape(core('ServiceSpec'), {
-    ports: keyed(servicePort, 'port', ['port', 'protocol']),
+  spec: objectOf(core('ServiceSpec'), {
+    ports: keyedListOf(servicePort, 'port', ['port', 'protocol']),
     selector: mapOf(string),
     clusterIP: string,
     clusterIPs: listOf(string),
@@ -115,51 +115,51 @@ export const service = kind(core('Service'), {
     externalName: string,
     externalTrafficPolicy: string,
     healthCheckNodePort: int32,
-    publishNotReadyAddresses: flag,
-    sessionAffinityConfig: shape(core('SessionAffinityConfig'), {
-      clientIP: shape(core('ClientIPConfig'), { timeoutSeconds: int32Pointer }),
+    publishNotReadyAddresses: boolean,
+    sessionAffinityConfig: objectOf(core('SessionAffinityConfig'), {
+      clientIP: objectOf(core('ClientIPConfig'), { timeoutSeconds: int32Pointer }),
     }),
     ipFamilies: listOf(string),
     ipFamilyPolicy: string,
-    allocateLoadBalancerNodePorts: flag,
+    allocateLoadBalancerNodePorts: boolean,
     loadBalancerClass: stringPointer,
     internalTrafficPolicy: string,
     trafficDistribution: string,
   }),
-  status: shape(core('ServiceStatus'), {
-    loadBalancer: shape(core('LoadBalancerStatus'), { ingress: listOf(loadBalancerIngress) }),
-    conditions: keyed(condition, 'type'),
+  status: objectOf(core('ServiceStatus'), {
+    loadBalancer: objectOf(core('LoadBalancerStatus'), { ingress: listOf(loadBalancerIngress) }),
+    conditions: keyedListOf(condition, 'type'),
   }),
 })
 
 export const namespace = kind(core('Namespace'), {
-  spec: shape(core('NamespaceSpec'), { finalizers: listOf(string) }),
-  status: shape(core('NamespaceStatus'), {
+  spec: objectOf(core('NamespaceSpec'), { finalizers: listOf(string) }),
+  status: objectOf(core('NamespaceStatus'), {
     phase: string,
-    conditions: keyed(openShape(core('NamespaceCondition'), { type: string, status: string }), 'type'),
+    conditions: keyedListOf(openObjectOf(core('NamespaceCondition'), { type: string, status: string }), 'type'),
   }),
 })
 
-const nodeAddress = shape(core('NodeAddress'), { type: string, address: string })
+const nodeAddress = objectOf(core('NodeAddress'), { type: string, address: string })
 
 export const node = kind(core('Node'), {
-  spec: openShape(core('NodeSpec'), {
+  spec: openObjectOf(core('NodeSpec'), {
     podCIDR: string,
     podCIDRs: setOf(string),
     providerID: string,
-    unschedulable: flag,
-    taints: listOf(shape(core('Taint'), { key: string, value: string, effect: string, timeAdded: time })),
+    unschedulable: boolean,
+    taints: listOf(objectOf(core('Taint'), { key: string, value: string, effect: string, timeAdded: time })),
   }),
-  status: openShape(core('NodeStatus'), {
-    addresses: keyed(nodeAddress, 'type'),
-    conditions: keyed(openShape(core('NodeCondition'), { type: string, status: string }), 'type'),
-    nodeInfo: openShape(core('NodeSystemInfo'), {}),
+  status: openObjectOf(core('NodeStatus'), {
+    addresses: keyedListOf(nodeAddress, 'type'),
+    conditions: keyedListOf(openObjectOf(core('NodeCondition'), { type: string, status: string }), 'type'),
+    nodeInfo: openObjectOf(core('NodeSystemInfo'), {}),
     capacity: mapOf(anything),
     allocatable: mapOf(anything),
   }),
 })
 
-const containerPort = shape(core('ContainerPort'), {
+const containerPort = objectOf(core('ContainerPort'), {
   name: string,
   hostPort: int32,
   containerPort: int32,
@@ -167,41 +167,41 @@ const containerPort = shape(core('ContainerPort'), {
   hostIP: string,
 })
 
-const container = openShape(core('Container'), {
+const container = openObjectOf(core('Container'), {
   name: string,
   image: string,
   command: listOf(string),
   args: listOf(string),
-  ports: keyed(containerPort, 'containerPort', ['containerPort', 'protocol']),
-  env: keyed(openShape(core('EnvVar'), { name: string, value: string }), 'name'),
+  ports: keyedListOf(containerPort, 'containerPort', ['containerPort', 'protocol']),
+  env: keyedListOf(openObjectOf(core('EnvVar'), { name: string, value: string }), 'name'),
 })
 
 export const pod = kind(core('Pod'), {
-  spec: openShape(core('PodSpec'), {
-    containers: keyed(container, 'name'),
-    initContainers: keyed(container, 'name'),
-    volumes: keyed(openShape(core('Volume'), { name: string }), 'name'),
+  spec: openObjectOf(core('PodSpec'), {
+    containers: keyedListOf(container, 'name'),
+    initContainers: keyedListOf(container, 'name'),
+    volumes: keyedListOf(openObjectOf(core('Volume'), { name: string }), 'name'),
     nodeName: string,
-    hostNetwork: flag,
+    hostNetwork: boolean,
     hostname: string,
     subdomain: string,
     restartPolicy: string,
     terminationGracePeriodSeconds: int64Pointer,
     nodeSelector: mapOf(string),
-    readinessGates: listOf(shape(core('PodReadinessGate'), { conditionType: string })),
+    readinessGates: listOf(objectOf(core('PodReadinessGate'), { conditionType: string })),
   }),
-  status: openShape(core('PodStatus'), {
+  status: openObjectOf(core('PodStatus'), {
     phase: string,
-    conditions: keyed(openShape(core('PodCondition'), { type: string, status: string }), 'type'),
+    conditions: keyedListOf(openObjectOf(core('PodCondition'), { type: string, status: string }), 'type'),
     podIP: string,
-    podIPs: keyed(shape(core('PodIP'), { ip: string }), 'ip'),
+    podIPs: keyedListOf(objectOf(core('PodIP'), { ip: string }), 'ip'),
     hostIP: string,
     reason: string,
-    containerStatuses: listOf(openShape(core('ContainerStatus'), { name: string, ready: flag })),
+    containerStatuses: listOf(openObjectOf(core('ContainerStatus'), { name: string, ready: boolean })),
   }),
 })
 
-const endpointAddress = shape(core('EndpointAddress'), {
+const endpointAddress = objectOf(core('EndpointAddress'), {
   ip: string,
   hostname: string,
   nodeName: stringPointer,
@@ -210,28 +210,28 @@ const endpointAddress = shape(core('EndpointAddress'), {
 
 export const endpoints = kind(core('Endpoints'), {
   subsets: listOf(
-    shape(core('EndpointSubset'), {
+    objectOf(core('EndpointSubset'), {
       addresses: listOf(endpointAddress),
       notReadyAddresses: listOf(endpointAddress),
       ports: listOf(
-        shape(core('EndpointPort'), { name: string, port: int32, protocol: string, appProtocol: stringPointer }),
+        objectOf(core('EndpointPort'), { name: string, port: int32, protocol: string, appProtocol: stringPointer }),
       ),
     }),
   ),
 })
 
-/** The stored form of events, which also is the older of the two that are served. */
+/** The stored form of events, which is also the older of the two served forms. */
 export const event = kind(core('Event'), {
   involvedObject: objectReference,
   reason: string,
   message: string,
-  source: shape(core('EventSource'), { component: string, host: string }),
+  source: objectOf(core('EventSource'), { component: string, host: string }),
   firstTimestamp: time,
   lastTimestamp: time,
   count: int32,
   type: string,
   eventTime: time,
-  series: shape(core('EventSeries'), { count: int32, lastObservedTime: time }),
+  series: objectOf(core('EventSeries'), { count: int32, lastObservedTime: time }),
   action: string,
   related: objectReference,
   reportingComponent: stringPointer,
@@ -240,7 +240,7 @@ export const event = kind(core('Event'), {
 
 export const newEvent = kind('io.k8s.api.events.v1.Event', {
   eventTime: time,
-  series: shape('io.k8s.api.events.v1.EventSeries', { count: int32, lastObservedTime: time }),
+  series: objectOf('io.k8s.api.events.v1.EventSeries', { count: int32, lastObservedTime: time }),
   reportingController: string,
   reportingInstance: string,
   action: string,
@@ -249,23 +249,23 @@ export const newEvent = kind('io.k8s.api.events.v1.Event', {
   related: objectReference,
   note: string,
   type: string,
-  deprecatedSource: shape(core('EventSource'), { component: string, host: string }),
+  deprecatedSource: objectOf(core('EventSource'), { component: string, host: string }),
   deprecatedFirstTimestamp: time,
   deprecatedLastTimestamp: time,
   deprecatedCount: int32,
 })
 
-const endpoint = shape(discovery('Endpoint'), {
+const endpoint = objectOf(discovery('Endpoint'), {
   addresses: listOf(string),
-  conditions: shape(discovery('EndpointConditions'), { ready: flag, serving: flag, terminating: flag }),
+  conditions: objectOf(discovery('EndpointConditions'), { ready: boolean, serving: boolean, terminating: boolean }),
   hostname: string,
   targetRef: objectReference,
   deprecatedTopology: mapOf(string),
   nodeName: stringPointer,
   zone: stringPointer,
-  hints: shape(discovery('EndpointHints'), {
-    forZones: listOf(shape(discovery('ForZone'), { name: string })),
-    forNodes: listOf(shape(discovery('ForNode'), { name: string })),
+  hints: objectOf(discovery('EndpointHints'), {
+    forZones: listOf(objectOf(discovery('ForZone'), { name: string })),
+    forNodes: listOf(objectOf(discovery('ForNode'), { name: string })),
   }),
 })
 
@@ -273,7 +273,7 @@ export const endpointSlice = kind(discovery('EndpointSlice'), {
   addressType: string,
   endpoints: listOf(endpoint),
   ports: listOf(
-    shape(discovery('EndpointPort'), {
+    objectOf(discovery('EndpointPort'), {
       name: stringPointer,
       protocol: string,
       port: int32Pointer,
@@ -283,6 +283,6 @@ export const endpointSlice = kind(discovery('EndpointSlice'), {
 })
 
 export const serviceCidr = kind(networking('ServiceCIDR'), {
-  spec: shape(networking('ServiceCIDRSpec'), { cidrs: listOf(string) }),
-  status: shape(networking('ServiceCIDRStatus'), { conditions: keyed(condition, 'type') }),
+  spec: objectOf(networking('ServiceCIDRSpec'), { cidrs: listOf(string) }),
+  status: objectOf(networking('ServiceCIDRStatus'), { conditions: keyedListOf(condition, 'type') }),
 })

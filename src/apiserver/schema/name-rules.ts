@@ -1,29 +1,29 @@
-// What names, labels, ports and addresses may look like, in the words in which the API server refuses them. Pure.
+// Rules for names, labels, ports and addresses; their complaints are the words of the real kube-apiserver. Pure.
 
 import { parseIp } from '../../lib/ip.ts'
 
-/** Each answers why the value is refused; '' if it is not. */
+/** Returns why the value is refused; '' for a good value. */
 type Rule = (value: string) => string
 
-const label = '[a-z0-9]([-a-z0-9]*[a-z0-9])?'
-const labelForm = new RegExp(`^${label}$`)
-const subdomain = `${label}(\\.${label})*`
-const subdomainForm = new RegExp(`^${subdomain}$`)
-const qualified = '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]'
-const qualifiedForm = new RegExp(`^${qualified}$`)
+const labelPattern = '[a-z0-9]([-a-z0-9]*[a-z0-9])?'
+const labelForm = new RegExp(`^${labelPattern}$`)
+const subdomainPattern = `${labelPattern}(\\.${labelPattern})*`
+const subdomainForm = new RegExp(`^${subdomainPattern}$`)
+const qualifiedPattern = '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]'
+const qualifiedForm = new RegExp(`^${qualifiedPattern}$`)
 
 const tooLong = (limit: number) => `must be no more than ${limit} bytes`
 
 export const labelRule: Rule = (value) => {
   if (value.length > 63) return tooLong(63)
   if (labelForm.test(value)) return ''
-  return `a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '${label}')`
+  return `a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '${labelPattern}')`
 }
 
 export const subdomainRule: Rule = (value) => {
   if (value.length > 253) return tooLong(253)
   if (subdomainForm.test(value)) return ''
-  return `a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '${subdomain}')`
+  return `a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '${subdomainPattern}')`
 }
 
 export const isLabelName = (value: string): boolean => labelNameRule(value) === ''
@@ -40,7 +40,7 @@ export const labelNameRule: Rule = (value) => {
   if (name === '') return 'name part must be non-empty'
   if (name.length > 63) return `name part ${tooLong(63)}`
   if (qualifiedForm.test(name)) return ''
-  return `name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '${qualified}')`
+  return `name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '${qualifiedPattern}')`
 }
 
 export const isLabelValue = (value: string): boolean => labelValueRule(value) === ''
@@ -48,10 +48,10 @@ export const isLabelValue = (value: string): boolean => labelValueRule(value) ==
 export const labelValueRule: Rule = (value) => {
   if (value.length > 63) return tooLong(63)
   if (value === '' || qualifiedForm.test(value)) return ''
-  return `a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '(${qualified})?')`
+  return `a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '(${qualifiedPattern})?')`
 }
 
-/** IANA service names, which name container ports. */
+/** Container ports have IANA service names. */
 export const portNameRule: Rule = (value) => {
   if (value.length > 15) return 'must be no more than 15 characters'
   if (!/^[-a-z0-9]+$/.test(value)) return 'must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)'
@@ -61,38 +61,46 @@ export const portNameRule: Rule = (value) => {
 }
 
 export const portRule = (value: unknown): string =>
-  Number.isInteger(value) && (value as number) >= 1 && (value as number) <= 65535
+  typeof value === 'number' && Number.isInteger(value) && value >= 1 && value <= 65535
     ? ''
     : 'must be between 1 and 65535, inclusive'
 
-export const ipRule: Rule = (value) => {
-  const bytes = strictIp(value)
-  return bytes === undefined ? 'must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)' : ''
-}
+const notAnIp = 'must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)'
+export const notACidr = 'must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)'
 
-/** The API server takes no leading zeros in new objects: other programs read them as octal. */
-function strictIp(value: string): Uint8Array | undefined {
+export const ipRule: Rule = (value) => (parseStrictIp(value) === undefined ? notAnIp : '')
+
+/** The API server refuses leading zeros in new objects, because other programs read such numbers as octal. */
+function parseStrictIp(value: string): Uint8Array | undefined {
   if (/(^|[.:])0\d+(?=\.)|\.0\d+$/.test(value)) return undefined
   return parseIp(value)
 }
 
-/** Addresses that no endpoint may have: packets to them would not leave the node. */
+type IpTest = (bytes: Uint8Array) => boolean
+
+/** Ranges that no endpoint may be in, because packets to them would not leave the node. */
+const nodeLocalRanges: readonly { v4: IpTest; v6: IpTest; complaint: string }[] = [
+  {
+    v4: (bytes) => bytes[0] === 127,
+    v6: (bytes) => bytes.every((byte, i) => byte === (i === 15 ? 1 : 0)),
+    complaint: 'may not be in the loopback range (127.0.0.0/8, ::1/128)',
+  },
+  {
+    v4: ([first, second]) => first === 169 && second === 254,
+    v6: ([first, second = 0]) => first === 0xfe && (second & 0xc0) === 0x80,
+    complaint: 'may not be in the link-local range (169.254.0.0/16, fe80::/10)',
+  },
+  {
+    v4: ([first, second, third]) => first === 224 && second === 0 && third === 0,
+    v6: ([first, second = 0]) => first === 0xff && (second & 0x0f) === 2,
+    complaint: 'may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)',
+  },
+]
+
 export function endpointIpRule(ip: string): string {
-  const bytes = strictIp(ip)
-  if (bytes === undefined) return 'must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)'
-  const zero = bytes.every((byte) => byte === 0)
-  const loopback =
-    bytes.length === 4 ? bytes[0] === 127 : bytes.subarray(0, 15).every((b) => b === 0) && bytes[15] === 1
-  if (zero) return `may not be unspecified (${ip})`
-  if (loopback) return 'may not be in the loopback range (127.0.0.0/8, ::1/128)'
-  const linkLocal =
-    bytes.length === 4
-      ? bytes[0] === 169 && bytes[1] === 254
-      : bytes[0] === 0xfe && ((bytes[1] as number) & 0xc0) === 0x80
-  if (linkLocal) return 'may not be in the link-local range (169.254.0.0/16, fe80::/10)'
-  const multicast =
-    bytes.length === 4
-      ? bytes[0] === 224 && bytes[1] === 0 && bytes[2] === 0
-      : bytes[0] === 0xff && ((bytes[1] as number) & 0x0f) === 2
-  return multicast ? 'may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)' : ''
+  const bytes = parseStrictIp(ip)
+  if (bytes === undefined) return notAnIp
+  if (bytes.every((byte) => byte === 0)) return `may not be unspecified (${ip})`
+  const range = nodeLocalRanges.find(({ v4, v6 }) => (bytes.length === 4 ? v4(bytes) : v6(bytes)))
+  return range?.complaint ?? ''
 }

@@ -1,4 +1,4 @@
-// Field numbers of the API's messages in their binary form, as far as they are read. Pure data.
+// Field numbers of the API's protobuf messages, for those messages that this server reads; protobuf.ts decodes them. Pure.
 
 export const messages: Readonly<Record<string, Readonly<Record<string, number>>>> = {
   TypeMeta: { apiVersion: 1, kind: 2 },

@@ -1,36 +1,31 @@
-// YAML that is safe to read: the parser is recursive, and Node dies if it runs out of stack in the middle of it. Pure.
+// Parses YAML with limits on its nesting: the parser is recursive, and Node crashes if the stack runs out inside it. Pure.
 
 import { parse } from 'yaml'
 import { parseJson } from './json.ts'
 
 const maxFlowDepth = 200
-const maxColumn = 500
+const maxIndent = 500
 
 /**
- * Throws a SyntaxError before the parser is asked. A block can nest no deeper than the columns before its first word; a flow
- * no deeper than its open brackets. Brackets in strings count too, which no manifest has two hundred of.
+ * Throws a SyntaxError; called before the parser. A block can nest no deeper than the characters before its first word, and a flow
+ * collection no deeper than its open brackets. Brackets inside strings count too; no manifest has two hundred of them.
  */
 export function checkNesting(source: string): void {
+  for (const line of source.split('\n')) {
+    if (indentOf(line) > maxIndent) throw new SyntaxError('the YAML is indented too deeply')
+  }
   let depth = 0
-  let column = 0
-  let leading = true
-  for (let i = 0; i < source.length; i++) {
-    const c = source.charCodeAt(i)
-    if (c === 10) {
-      column = 0
-      leading = true
-    } else if (leading) {
-      // space, tab, carriage return, - ? :
-      leading = c === 32 || c === 9 || c === 13 || c === 45 || c === 63 || c === 58
-      if (leading && ++column > maxColumn) throw new SyntaxError('the YAML is indented too deeply')
-    }
-    if (c === 91 || c === 123) depth++
-    else if (c === 93 || c === 125) depth = Math.max(0, depth - 1)
+  for (const [bracket] of source.matchAll(/[[\]{}]/g)) {
+    if (bracket === '[' || bracket === '{') depth++
+    else depth = Math.max(0, depth - 1)
     if (depth > maxFlowDepth) throw new SyntaxError('the YAML nests too deeply')
   }
 }
 
-/** Through JSON, so that the limits of JSON hold as well. Throws an error for people. */
+/** The number of characters before the first word: blanks, and the indicators that open a nested block. */
+const indentOf = (line: string): number => /^[ \t\r?:-]*/.exec(line)?.[0].length ?? 0
+
+/** Converts the document to JSON and back, so that the limits of JSON hold as well. Throws an error with a readable message. */
 export function parseYaml(source: string): unknown {
   checkNesting(source)
   return parseJson(JSON.stringify(parse(source, { maxAliasCount: 100, logLevel: 'error' })) ?? 'null')

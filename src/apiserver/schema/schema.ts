@@ -1,159 +1,201 @@
-// A notation for the shape of API objects; decoding, OpenAPI, strategic merge and field ownership all read the same tables.
+// A notation for the schemas of API objects, and the decoder that reads bodies by them. OpenAPI documents, strategic merge and field
+// ownership read the same tables (kinds.ts). Pure.
 
-import type { Json, MutableJson } from './json.ts'
-import { isObject } from './json.ts'
+import { isEmpty, isObject, type Json, type MutableJson } from './json.ts'
 
-export type Schema = Scalar | MapOf | ListOf | Shape
+export type Schema = ScalarSchema | MapSchema | ListSchema | ObjectSchema
 
-interface Scalar {
+interface ScalarSchema {
   readonly type: 'string' | 'boolean' | 'integer' | 'int-or-string' | 'time' | 'any'
   readonly format?: string
-  /** A pointer in Kubernetes' own types: '' and 0 are told from absent. */
+  /** True if the field is a pointer in Kubernetes' Go types: then '' and 0 differ from an absent field. */
   readonly pointer?: boolean
 }
-interface MapOf {
+interface MapSchema {
   readonly type: 'map'
   readonly of: Schema
 }
-export interface ListOf {
+export interface ListSchema {
   readonly type: 'list'
   readonly of: Schema
-  /** Elements with equal values of this field are one, for strategic merge. '' for plain values: a set. */
+  /** Strategic merge treats elements with equal values of this field as one. '' if the list is a set of plain values. */
   readonly mergeKey?: string
-  /** The same for server-side apply, which may need more fields to tell elements apart. */
+  /** The fields that identify an element in server-side apply, which may need more than one. */
   readonly keys?: readonly string[]
 }
-export interface Shape {
+export interface ObjectSchema {
   readonly type: 'object'
-  /** As the Kubernetes documentation calls it; the key in OpenAPI documents. */
+  /** The name in the Kubernetes documentation, which is also the key in OpenAPI documents. */
   readonly name: string
   readonly fields: Readonly<Record<string, Schema>>
-  /** Fields that are not listed are kept as they come. */
+  /** True if fields that are not listed are stored unchanged. */
   readonly open?: boolean
 }
 
-export const string: Scalar = { type: 'string' }
-export const stringPointer: Scalar = { type: 'string', pointer: true }
-export const flag: Scalar = { type: 'boolean' }
-export const int32: Scalar = { type: 'integer', format: 'int32' }
-export const int32Pointer: Scalar = { type: 'integer', format: 'int32', pointer: true }
-export const int64: Scalar = { type: 'integer', format: 'int64' }
-export const int64Pointer: Scalar = { type: 'integer', format: 'int64', pointer: true }
-export const intOrString: Scalar = { type: 'int-or-string' }
-export const time: Scalar = { type: 'time', format: 'date-time' }
-export const anything: Scalar = { type: 'any' }
-export const mapOf = (of: Schema): MapOf => ({ type: 'map', of })
-export const listOf = (of: Schema): ListOf => ({ type: 'list', of })
-export const setOf = (of: Schema): ListOf => ({ type: 'list', of, mergeKey: '', keys: [] })
-export const keyed = (of: Schema, mergeKey: string, keys: readonly string[] = [mergeKey]): ListOf => ({
+export const string: ScalarSchema = { type: 'string' }
+export const stringPointer: ScalarSchema = { type: 'string', pointer: true }
+export const boolean: ScalarSchema = { type: 'boolean' }
+export const int32: ScalarSchema = { type: 'integer', format: 'int32' }
+export const int32Pointer: ScalarSchema = { type: 'integer', format: 'int32', pointer: true }
+export const int64: ScalarSchema = { type: 'integer', format: 'int64' }
+export const int64Pointer: ScalarSchema = { type: 'integer', format: 'int64', pointer: true }
+export const intOrString: ScalarSchema = { type: 'int-or-string' }
+export const time: ScalarSchema = { type: 'time', format: 'date-time' }
+export const anything: ScalarSchema = { type: 'any' }
+export const mapOf = (of: Schema): MapSchema => ({ type: 'map', of })
+export const listOf = (of: Schema): ListSchema => ({ type: 'list', of })
+export const setOf = (of: Schema): ListSchema => ({ type: 'list', of, mergeKey: '', keys: [] })
+export const keyedListOf = (of: Schema, mergeKey: string, keys: readonly string[] = [mergeKey]): ListSchema => ({
   type: 'list',
   of,
   mergeKey,
   keys,
 })
-export const shape = (name: string, fields: Shape['fields']): Shape => ({ type: 'object', name, fields })
-export const openShape = (name: string, fields: Shape['fields']): Shape => ({
+export const objectOf = (name: string, fields: ObjectSchema['fields']): ObjectSchema => ({
+  type: 'object',
+  name,
+  fields,
+})
+export const openObjectOf = (name: string, fields: ObjectSchema['fields']): ObjectSchema => ({
   type: 'object',
   name,
   fields,
   open: true,
 })
 
-export interface Decoding {
+const unknownField: Schema = { type: 'any' }
+
+/** The schema of a field of an object, or of a value of a map. */
+export function fieldSchema(schema: Schema, key: string): Schema {
+  if (schema.type === 'map') return schema.of
+  const field = schema.type === 'object' && Object.hasOwn(schema.fields, key) ? schema.fields[key] : undefined
+  return field ?? unknownField
+}
+
+/** A value of a type that its field does not have. */
+export interface TypeMismatch {
+  readonly path: string
+  /** In the words of the real server, which is written in Go. */
+  readonly message: string
+}
+
+export interface DecodedObject {
   readonly object: MutableJson
-  /** Paths of fields that no one knows; they are left out of the object. */
+  /** Paths of fields that the schema does not have; the object lacks them. */
   readonly unknown: readonly string[]
-  /** The first value of a wrong type, in the words of the real server; the object is not to be used then. */
-  readonly mismatch: string | undefined
-  /** Where that is. */
-  readonly mismatchAt: string
+  /** The first mismatch; the object is unusable then. */
+  readonly mismatch: TypeMismatch | undefined
 }
 
-/** Takes over what the schema knows, and leaves out nulls and empty values as Go's `omitempty` would. */
-export function decode(schema: Shape, value: Json): Decoding {
-  const reader: Reader = { unknown: [], mismatch: undefined, mismatchAt: '' }
-  const object = decodeShape(schema, value, '', reader)
-  return { object, unknown: reader.unknown, mismatch: reader.mismatch, mismatchAt: reader.mismatchAt }
+/** Copies the fields that the schema has, without nulls and empty values, as Go's `omitempty` does. */
+export function decodeObject(schema: ObjectSchema, value: Json): DecodedObject {
+  const decoder = new Decoder()
+  const object = decoder.decodeFields(schema, value, '')
+  return { object, unknown: decoder.unknown, mismatch: decoder.mismatch }
 }
 
-interface Reader {
-  readonly unknown: string[]
-  mismatch: string | undefined
-  mismatchAt: string
+/** A place in the body: its path, and the struct field that Go's decoder names in its errors. */
+interface Position {
+  readonly path: string
+  readonly goField: string
 }
 
-function decodeShape(schema: Shape, value: Json, path: string, reader: Reader): MutableJson {
-  const made: MutableJson = {}
-  for (const key of Object.keys(value)) {
-    const inner = value[key]
-    const field = Object.hasOwn(schema.fields, key) ? schema.fields[key] : undefined
-    const at = path === '' ? key : `${path}.${key}`
-    if (field === undefined) {
-      if (schema.open === true) made[key] = inner
-      else reader.unknown.push(at)
-      continue
-    }
-    if (inner === null || inner === undefined) continue
-    const decoded = decodeValue(field, inner, at, `${short(schema.name)}.${plain(at)}`, reader)
-    if (!vacant(field, decoded)) made[key] = decoded
-  }
-  return made
-}
+class Decoder {
+  readonly unknown: string[] = []
+  mismatch: TypeMismatch | undefined
 
-function decodeValue(schema: Schema, value: unknown, path: string, type: string, reader: Reader): unknown {
-  switch (schema.type) {
-    case 'any':
-      return value
-    case 'object':
-      if (!isObject(value)) return wrong(value, path, type, short(schema.name), reader)
-      return decodeShape(schema, value, path, reader)
-    case 'map': {
-      if (!isObject(value)) return wrong(value, path, type, `map[string]${goName(schema.of)}`, reader)
-      const made: MutableJson = {}
-      for (const [key, inner] of Object.entries(value)) {
-        made[key] = inner === null ? zero(schema.of) : decodeValue(schema.of, inner, `${path}.${key}`, type, reader)
+  decodeFields(schema: ObjectSchema, value: Json, path: string): MutableJson {
+    const object: MutableJson = {}
+    for (const [key, inner] of Object.entries(value)) {
+      const field = Object.hasOwn(schema.fields, key) ? schema.fields[key] : undefined
+      const at = path === '' ? key : `${path}.${key}`
+      if (field === undefined) {
+        if (schema.open === true) object[key] = inner
+        else this.unknown.push(at)
+      } else if (inner !== null && inner !== undefined) {
+        const goField = `${shortName(schema.name)}.${at.replace(/\[\d+\]/g, '')}`
+        const decoded = this.#decodeValue(field, inner, { path: at, goField })
+        if (!isOmitted(field, decoded)) object[key] = decoded
       }
-      return made
     }
-    case 'list':
-      if (!Array.isArray(value)) return wrong(value, path, type, `[]${goName(schema.of)}`, reader)
-      return value.map((inner, i) =>
-        inner === null ? zero(schema.of) : decodeValue(schema.of, inner, `${path}[${i}]`, type, reader),
-      )
-    default:
-      return fits(schema, value) ? value : wrong(value, path, type, goName(schema), reader)
+    return object
+  }
+
+  #decodeValue(schema: Schema, value: unknown, at: Position): unknown {
+    switch (schema.type) {
+      case 'any':
+        return value
+      case 'object':
+        if (!isObject(value)) return this.#refuse(value, schema, at)
+        return this.decodeFields(schema, value, at.path)
+      case 'map':
+        if (!isObject(value)) return this.#refuse(value, schema, at)
+        return Object.fromEntries(
+          Object.entries(value).map(([key, inner]) => [
+            key,
+            this.#decodeElement(schema.of, inner, { ...at, path: `${at.path}.${key}` }),
+          ]),
+        )
+      case 'list':
+        if (!Array.isArray(value)) return this.#refuse(value, schema, at)
+        return value.map((inner, i) => this.#decodeElement(schema.of, inner, { ...at, path: `${at.path}[${i}]` }))
+      default:
+        return fits(schema, value) ? value : this.#refuse(value, schema, at)
+    }
+  }
+
+  /** Go decodes a null in a list or map as the zero value. */
+  #decodeElement(schema: Schema, value: unknown, at: Position): unknown {
+    return value === null ? zeroValue(schema) : this.#decodeValue(schema, value, at)
+  }
+
+  #refuse(value: unknown, wanted: Schema, { path, goField }: Position): undefined {
+    this.mismatch ??= {
+      path,
+      message: `json: cannot unmarshal ${jsonType(value)} into Go struct field ${goField} of type ${goType(wanted)}`,
+    }
+    return undefined
   }
 }
 
-function fits(schema: Scalar, value: unknown): boolean {
+function fits(schema: ScalarSchema, value: unknown): boolean {
   switch (schema.type) {
     case 'boolean':
       return typeof value === 'boolean'
     case 'integer':
-      return Number.isSafeInteger(value) && (schema.format !== 'int32' || (value as number) === ((value as number) | 0))
+      return Number.isSafeInteger(value) && (schema.format !== 'int32' || isInt32(value))
     case 'int-or-string':
-      return typeof value === 'string' || (Number.isInteger(value) && (value as number) === ((value as number) | 0))
+      return typeof value === 'string' || isInt32(value)
     case 'time':
       return (
-        typeof value === 'string' &&
-        (value === '' || timeForm.test(value)) &&
-        !Number.isNaN(Date.parse(value || '1970'))
+        typeof value === 'string' && (value === '' || (timePattern.test(value) && !Number.isNaN(Date.parse(value))))
       )
     default:
       return typeof value === 'string'
   }
 }
 
-const timeForm = /^\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)$/
+const timePattern = /^\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)$/
 
-function vacant(schema: Schema, value: unknown): boolean {
-  if (schema.type === 'list') return Array.isArray(value) && value.length === 0
-  if (schema.type === 'map') return isObject(value) && Object.keys(value).length === 0
-  if (schema.type === 'object' || schema.type === 'any' || schema.type === 'boolean') return false
-  return schema.pointer !== true && (value === '' || value === 0) && schema.type !== 'int-or-string'
+const isInt32 = (value: unknown): boolean => typeof value === 'number' && value === (value | 0)
+
+/** True for the values that Go's `omitempty` leaves out. */
+function isOmitted(schema: Schema, value: unknown): boolean {
+  switch (schema.type) {
+    case 'list':
+    case 'map':
+      return isEmpty(value)
+    case 'object':
+    case 'any':
+    case 'boolean':
+    case 'int-or-string':
+      return false
+    default:
+      return schema.pointer !== true && (value === '' || value === 0)
+  }
 }
 
-function zero(schema: Schema): unknown {
+function zeroValue(schema: Schema): unknown {
   switch (schema.type) {
     case 'object':
     case 'map':
@@ -170,32 +212,25 @@ function zero(schema: Schema): unknown {
   }
 }
 
-function wrong(value: unknown, path: string, field: string, wanted: string, reader: Reader): undefined {
-  const was = Array.isArray(value) ? 'array' : isObject(value) ? 'object' : jsonType(value)
-  if (reader.mismatch !== undefined) return undefined
-  reader.mismatchAt = path
-  reader.mismatch = `json: cannot unmarshal ${was} into Go struct field ${field} of type ${wanted}`
-  return undefined
+/** The JSON type of a value as Go's decoder names it. */
+function jsonType(value: unknown): string {
+  if (Array.isArray(value)) return 'array'
+  if (isObject(value)) return 'object'
+  if (typeof value === 'boolean') return 'bool'
+  if (typeof value !== 'number') return 'string'
+  return Number.isInteger(value) ? 'number' : `number ${value}`
 }
 
-const jsonType = (value: unknown): string =>
-  typeof value === 'boolean'
-    ? 'bool'
-    : typeof value === 'number'
-      ? `number${Number.isInteger(value) ? '' : ` ${value}`}`
-      : 'string'
+const shortName = (name: string): string => name.slice(name.lastIndexOf('.') + 1)
 
-const short = (name: string): string => name.slice(name.lastIndexOf('.') + 1)
-const plain = (path: string): string => path.replace(/\[\d+\]/g, '')
-
-function goName(schema: Schema): string {
+function goType(schema: Schema): string {
   switch (schema.type) {
     case 'object':
-      return short(schema.name)
+      return shortName(schema.name)
     case 'map':
-      return `map[string]${goName(schema.of)}`
+      return `map[string]${goType(schema.of)}`
     case 'list':
-      return `[]${goName(schema.of)}`
+      return `[]${goType(schema.of)}`
     case 'integer':
       return schema.format ?? 'int'
     case 'boolean':

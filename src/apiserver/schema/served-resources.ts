@@ -1,38 +1,59 @@
-// What is served: each resource with its names, shape, selectable fields, defaults and rules.
+// The table of served resources: names, schema, selectable fields, defaults and validation of each. Pure.
 
 import { canonicalIp } from '../../lib/ip.ts'
-import { defaultService } from '../requests/service-admission.ts'
 import { eventFromCore, eventToCore } from './event-forms.ts'
-import type { Problems } from './field-errors.ts'
-import { child, copy, isObject, type Json, type MutableJson, mutableCopy, objects, text, whole } from './json.ts'
-import * as shapes from './kinds.ts'
+import type { FieldErrors } from './field-errors.ts'
+import {
+  ensureObject,
+  getMutableObjects,
+  getNumber,
+  getObject,
+  getObjects,
+  getString,
+  isObject,
+  type Json,
+  type MutableJson,
+  mutableCopy,
+} from './json.ts'
+import * as kinds from './kinds.ts'
 import { labelRule, subdomainRule } from './name-rules.ts'
-import type { Shape } from './schema.ts'
-import { validateEvent, validateNode, validatePod, validateServiceCidr, validateSlice } from './validate-object.ts'
+import { isTerminating, nameOf, namespaceOf } from './object-metadata.ts'
+import type { ObjectSchema } from './schema.ts'
+import { setServiceDefaults } from './service-defaults.ts'
+import {
+  validateEndpointSlice,
+  validateEvent,
+  validateNode,
+  validatePod,
+  validateServiceCidr,
+} from './validate-object.ts'
 import { validateService } from './validate-service.ts'
 
 export interface ServedResource {
   readonly group: string
   readonly version: string
-  /** Plural, as in the path. Two served forms of one stored thing share it. */
+  /** The plural, as in the path. Two served forms of one stored kind share it. */
   readonly plural: string
   readonly singular: string
   readonly kind: string
   readonly shortNames: readonly string[]
   readonly categories: readonly string[]
   readonly namespaced: boolean
-  /** Only the server itself writes it. */
+  /** True if only the server itself writes objects of this kind. */
   readonly readOnly: boolean
-  /** Has `/status`, and then writes without it leave the status alone. */
+  /**
+   * `subresource`: the status changes only through `/status`. `record`: through `/status` and through writes of the whole object.
+   */
   readonly status: 'none' | 'subresource' | 'record'
-  /** The spec's generation is counted. */
+  /** True if `metadata.generation` counts the changes of the spec. */
   readonly generation: boolean
-  readonly shape: Shape
+  readonly schema: ObjectSchema
   readonly nameRule: (name: string) => string
+  /** The fields that a field selector may name. */
   readonly fields: Readonly<Record<string, (object: Json) => string>>
-  readonly complete: (object: MutableJson) => void
-  readonly validate: (object: Json, old: Json | undefined, problems: Problems) => void
-  /** Between what is served and what is stored, where these differ. */
+  readonly setDefaults: (object: MutableJson) => void
+  readonly validate: (object: Json, old: Json | undefined, errors: FieldErrors) => void
+  /** Conversions between the served and the stored form, where these differ. */
   readonly toStored?: (object: Json) => MutableJson
   readonly fromStored?: (object: Json) => MutableJson
 }
@@ -40,17 +61,12 @@ export interface ServedResource {
 export const apiVersionOf = ({ group, version }: ServedResource): string =>
   group === '' ? version : `${group}/${version}`
 
-export const metaOf = (object: Json): Json => child(object, 'metadata')
-export const nameOf = (object: Json): string => text(metaOf(object), 'name')
-export const namespaceOf = (object: Json): string => text(metaOf(object), 'namespace')
-export const labelsOf = (object: Json): Json => child(metaOf(object), 'labels')
-
-const plainFields = {
+const metadataFields = {
   'metadata.name': nameOf,
   'metadata.namespace': namespaceOf,
 }
 
-const at =
+const readPath =
   (...path: readonly string[]) =>
   (object: Json): string => {
     let value: unknown = object
@@ -58,7 +74,7 @@ const at =
     return value === undefined || value === null ? '' : String(value)
   }
 
-const base = {
+const defaults = {
   group: '',
   version: 'v1',
   shortNames: [],
@@ -68,158 +84,168 @@ const base = {
   status: 'none',
   generation: false,
   nameRule: subdomainRule,
-  fields: plainFields,
-  complete: () => {},
+  fields: metadataFields,
+  setDefaults: () => {},
   validate: () => {},
 } as const
 
 const services: ServedResource = {
-  ...base,
+  ...defaults,
   plural: 'services',
   singular: 'service',
   kind: 'Service',
   shortNames: ['svc'],
   categories: ['all'],
   status: 'subresource',
-  shape: shapes.service,
+  schema: kinds.service,
   nameRule: labelRule,
-  fields: { ...plainFields, 'spec.clusterIP': at('spec', 'clusterIP'), 'spec.type': at('spec', 'type') },
-  complete: defaultService,
+  fields: { ...metadataFields, 'spec.clusterIP': readPath('spec', 'clusterIP'), 'spec.type': readPath('spec', 'type') },
+  setDefaults: setServiceDefaults,
   validate: validateService,
 }
 
 const namespaces: ServedResource = {
-  ...base,
+  ...defaults,
   plural: 'namespaces',
   singular: 'namespace',
   kind: 'Namespace',
   shortNames: ['ns'],
   namespaced: false,
   status: 'subresource',
-  shape: shapes.namespace,
+  schema: kinds.namespace,
   nameRule: labelRule,
-  fields: { 'metadata.name': nameOf, 'status.phase': at('status', 'phase'), name: nameOf },
-  complete(object) {
-    const labels = mutableCopy(mutableCopy(object, 'metadata'), 'labels')
+  fields: { 'metadata.name': nameOf, 'status.phase': readPath('status', 'phase'), name: nameOf },
+  setDefaults(object) {
+    const labels = ensureObject(ensureObject(object, 'metadata'), 'labels')
     labels['kubernetes.io/metadata.name'] = nameOf(object)
     object.spec = { finalizers: ['kubernetes'] }
-    const terminating = metaOf(object).deletionTimestamp !== undefined
-    object.status = { ...child(object, 'status'), phase: terminating ? 'Terminating' : 'Active' }
+    object.status = { ...getObject(object, 'status'), phase: isTerminating(object) ? 'Terminating' : 'Active' }
   },
 }
 
 const nodes: ServedResource = {
-  ...base,
+  ...defaults,
   plural: 'nodes',
   singular: 'node',
   kind: 'Node',
   shortNames: ['no'],
   namespaced: false,
   status: 'record',
-  shape: shapes.node,
-  fields: { 'metadata.name': nameOf, 'spec.unschedulable': (node) => at('spec', 'unschedulable')(node) || 'false' },
-  complete(object) {
-    const spec = mutableCopy(object, 'spec')
-    const cidrs = Array.isArray(spec.podCIDRs) ? spec.podCIDRs : []
-    if (cidrs.length === 0 && text(spec, 'podCIDR') !== '') spec.podCIDRs = [spec.podCIDR]
-    else if (cidrs.length > 0) spec.podCIDR = cidrs[0]
-    mutableCopy(object, 'status')
+  schema: kinds.node,
+  fields: {
+    'metadata.name': nameOf,
+    'spec.unschedulable': (node) => readPath('spec', 'unschedulable')(node) || 'false',
   },
-  validate: (object, _, problems) => validateNode(object, problems),
+  setDefaults(object) {
+    const spec = ensureObject(object, 'spec')
+    const cidrs = Array.isArray(spec.podCIDRs) ? spec.podCIDRs : []
+    if (cidrs.length === 0 && getString(spec, 'podCIDR') !== '') spec.podCIDRs = [spec.podCIDR]
+    else if (cidrs.length > 0) spec.podCIDR = cidrs[0]
+    ensureObject(object, 'status')
+  },
+  validate: (object, _, errors) => validateNode(object, errors),
 }
 
 const pods: ServedResource = {
-  ...base,
+  ...defaults,
   plural: 'pods',
   singular: 'pod',
   kind: 'Pod',
   shortNames: ['po'],
   categories: ['all'],
   status: 'record',
-  shape: shapes.pod,
+  schema: kinds.pod,
   fields: {
-    ...plainFields,
-    'spec.nodeName': at('spec', 'nodeName'),
-    'spec.restartPolicy': at('spec', 'restartPolicy'),
-    'spec.schedulerName': at('spec', 'schedulerName'),
-    'spec.serviceAccountName': at('spec', 'serviceAccountName'),
-    'spec.hostNetwork': (pod) => at('spec', 'hostNetwork')(pod) || 'false',
-    'status.phase': at('status', 'phase'),
-    'status.podIP': at('status', 'podIP'),
-    'status.nominatedNodeName': at('status', 'nominatedNodeName'),
+    ...metadataFields,
+    'spec.nodeName': readPath('spec', 'nodeName'),
+    'spec.restartPolicy': readPath('spec', 'restartPolicy'),
+    'spec.schedulerName': readPath('spec', 'schedulerName'),
+    'spec.serviceAccountName': readPath('spec', 'serviceAccountName'),
+    'spec.hostNetwork': (pod) => readPath('spec', 'hostNetwork')(pod) || 'false',
+    'status.phase': readPath('status', 'phase'),
+    'status.podIP': readPath('status', 'podIP'),
+    'status.nominatedNodeName': readPath('status', 'nominatedNodeName'),
   },
-  complete: completePod,
+  setDefaults: setPodDefaults,
   validate: validatePod,
 }
 
-/** A record with an address runs and is ready, unless it says otherwise. */
-function completePod(pod: MutableJson): void {
-  const spec = mutableCopy(pod, 'spec')
+/** A record with an address counts as running and ready, unless its status says otherwise. */
+function setPodDefaults(pod: MutableJson): void {
+  const spec = ensureObject(pod, 'spec')
   spec.restartPolicy ??= 'Always'
   spec.terminationGracePeriodSeconds ??= 30
-  for (const container of objects(spec, 'containers') as MutableJson[]) {
-    for (const port of objects(container, 'ports') as MutableJson[]) port.protocol ??= 'TCP'
+  for (const container of getMutableObjects(spec, 'containers')) {
+    for (const port of getMutableObjects(container, 'ports')) port.protocol ??= 'TCP'
   }
-  const status = mutableCopy(pod, 'status')
-  const listed = objects(status, 'podIPs').map((entry) => text(entry, 'ip'))
-  const first = text(status, 'podIP')
-  if (listed.length === 0 && first !== '') status.podIPs = [{ ip: canonicalIp(first) ?? first }]
-  else if (listed.length > 0 && first !== listed[0]) {
-    // Whoever writes only the single address means that one.
-    if (first === '') status.podIP = listed[0]
-    else status.podIPs = [{ ip: first }, ...listed.slice(1).map((ip) => ({ ip }))]
-  }
-  const hasAddress = text(status, 'podIP') !== ''
+  const status = ensureObject(pod, 'status')
+  alignPodIps(status)
+  const hasAddress = getString(status, 'podIP') !== ''
   status.phase ??= hasAddress ? 'Running' : 'Pending'
-  if (hasAddress && !objects(status, 'conditions').some((condition) => condition.type === 'Ready')) {
-    status.conditions = [...objects(status, 'conditions'), { type: 'Ready', status: 'True' }]
+  const conditions = getObjects(status, 'conditions')
+  if (hasAddress && !conditions.some((condition) => condition.type === 'Ready')) {
+    status.conditions = [...conditions, { type: 'Ready', status: 'True' }]
+  }
+}
+
+/** `podIP` is the first of `podIPs`. */
+function alignPodIps(status: MutableJson): void {
+  const listed = getObjects(status, 'podIPs').map((entry) => getString(entry, 'ip'))
+  const single = getString(status, 'podIP')
+  if (listed.length === 0) {
+    if (single !== '') status.podIPs = [{ ip: canonicalIp(single) ?? single }]
+  } else if (single === '') {
+    status.podIP = listed[0]
+  } else if (single !== listed[0]) {
+    // A writer that changed only `podIP` means that address.
+    status.podIPs = [{ ip: single }, ...listed.slice(1).map((ip) => ({ ip }))]
   }
 }
 
 const endpoints: ServedResource = {
-  ...base,
+  ...defaults,
   plural: 'endpoints',
   singular: 'endpoints',
   kind: 'Endpoints',
   shortNames: ['ep'],
   readOnly: true,
-  shape: shapes.endpoints,
+  schema: kinds.endpoints,
 }
 
 const eventFields = {
-  ...plainFields,
-  'involvedObject.kind': at('involvedObject', 'kind'),
-  'involvedObject.namespace': at('involvedObject', 'namespace'),
-  'involvedObject.name': at('involvedObject', 'name'),
-  'involvedObject.uid': at('involvedObject', 'uid'),
-  'involvedObject.apiVersion': at('involvedObject', 'apiVersion'),
-  'involvedObject.resourceVersion': at('involvedObject', 'resourceVersion'),
-  'involvedObject.fieldPath': at('involvedObject', 'fieldPath'),
-  reason: at('reason'),
-  reportingComponent: at('reportingComponent'),
-  source: (event: Json) => at('source', 'component')(event) || at('reportingComponent')(event),
-  type: at('type'),
+  ...metadataFields,
+  'involvedObject.kind': readPath('involvedObject', 'kind'),
+  'involvedObject.namespace': readPath('involvedObject', 'namespace'),
+  'involvedObject.name': readPath('involvedObject', 'name'),
+  'involvedObject.uid': readPath('involvedObject', 'uid'),
+  'involvedObject.apiVersion': readPath('involvedObject', 'apiVersion'),
+  'involvedObject.resourceVersion': readPath('involvedObject', 'resourceVersion'),
+  'involvedObject.fieldPath': readPath('involvedObject', 'fieldPath'),
+  reason: readPath('reason'),
+  reportingComponent: readPath('reportingComponent'),
+  source: (event: Json) => readPath('source', 'component')(event) || readPath('reportingComponent')(event),
+  type: readPath('type'),
 }
 
 const events: ServedResource = {
-  ...base,
+  ...defaults,
   plural: 'events',
   singular: 'event',
   kind: 'Event',
   shortNames: ['ev'],
-  shape: shapes.event,
+  schema: kinds.event,
   fields: eventFields,
-  complete(event) {
-    mutableCopy(event, 'involvedObject')
-    mutableCopy(event, 'source')
+  setDefaults(event) {
+    ensureObject(event, 'involvedObject')
+    ensureObject(event, 'source')
   },
-  validate: (event, _, problems) => validateEvent(event, problems),
+  validate: (event, _, errors) => validateEvent(event, errors),
 }
 
 const newEvents: ServedResource = {
   ...events,
   group: 'events.k8s.io',
-  shape: shapes.newEvent,
+  schema: kinds.newEvent,
   fields: Object.fromEntries(
     Object.entries(eventFields).map(([name, read]) => [
       name.replace('involvedObject', 'regarding').replace('reportingComponent', 'reportingController'),
@@ -231,33 +257,33 @@ const newEvents: ServedResource = {
 }
 
 const endpointSlices: ServedResource = {
-  ...base,
+  ...defaults,
   group: 'discovery.k8s.io',
   plural: 'endpointslices',
   singular: 'endpointslice',
   kind: 'EndpointSlice',
   generation: true,
-  shape: shapes.endpointSlice,
-  complete(slice) {
+  schema: kinds.endpointSlice,
+  setDefaults(slice) {
     if (!Array.isArray(slice.endpoints)) slice.endpoints = []
-    for (const endpoint of objects(slice, 'endpoints') as MutableJson[]) mutableCopy(endpoint, 'conditions')
-    for (const port of objects(slice, 'ports') as MutableJson[]) {
+    for (const endpoint of getMutableObjects(slice, 'endpoints')) ensureObject(endpoint, 'conditions')
+    for (const port of getMutableObjects(slice, 'ports')) {
       port.name ??= ''
       port.protocol ??= 'TCP'
     }
   },
-  validate: validateSlice,
+  validate: validateEndpointSlice,
 }
 
 const serviceCidrs: ServedResource = {
-  ...base,
+  ...defaults,
   group: 'networking.k8s.io',
   plural: 'servicecidrs',
   singular: 'servicecidr',
   kind: 'ServiceCIDR',
   namespaced: false,
   status: 'subresource',
-  shape: shapes.serviceCidr,
+  schema: kinds.serviceCidr,
   fields: { 'metadata.name': nameOf },
   validate: validateServiceCidr,
 }
@@ -274,10 +300,10 @@ export const resources: readonly ServedResource[] = [
   serviceCidrs,
 ]
 
-/** One word for a stored kind: `services`. */
-export const named = (plural: string): ServedResource => {
+/** The resource of a plural: `services`. If two forms share it, the stored one. */
+export const getResource = (plural: string): ServedResource => {
   const found = resources.find((resource) => resource.plural === plural)
-  if (found === undefined) throw new Error(`no resource ${plural}`)
+  if (found === undefined) throw new Error(`there is no resource ${plural}`)
   return found
 }
 
@@ -287,15 +313,15 @@ export const findResource = (group: string, version: string, plural: string): Se
 export const findKind = (apiVersion: string, kind: string): ServedResource | undefined =>
   resources.find((each) => each.kind === kind && apiVersionOf(each) === apiVersion)
 
-/** Reads fields for a selector; events are selected in their stored form. */
-export const fieldReader =
+/** Returns a reader of the fields that a selector names. Selectors apply to the stored form of events. */
+export const selectableFields =
   (resource: ServedResource, object: Json) =>
   (field: string): string =>
     resource.fields[field]?.(object) ?? ''
 
-/** As it is given to clients. */
-export const served = (resource: ServedResource, object: Json): Json => resource.fromStored?.(object) ?? object
-export const stored = (resource: ServedResource, object: Json): MutableJson =>
-  resource.toStored?.(object) ?? (copy(object) as MutableJson)
+/** The form that clients see. */
+export const toServedForm = (resource: ServedResource, object: Json): Json => resource.fromStored?.(object) ?? object
+export const toStoredForm = (resource: ServedResource, object: Json): MutableJson =>
+  resource.toStored?.(object) ?? mutableCopy(object)
 
-export const graceOf = (pod: Json): number => whole(child(pod, 'spec'), 'terminationGracePeriodSeconds')
+export const gracePeriodOf = (pod: Json): number => getNumber(getObject(pod, 'spec'), 'terminationGracePeriodSeconds')

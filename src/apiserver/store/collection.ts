@@ -1,7 +1,8 @@
-// Entries by namespace and name, in order, with their recent past; the data structure under the registry.
+// The data structure under the registry: the entries of one resource by namespace and name, in order, with their recent changes. Pure.
 
-import { isObject, type Json } from '../schema/json.ts'
-import type { Mutation } from './write-ahead-log.ts'
+import type { Json } from '../schema/json.ts'
+import { nameOf, namespaceOf } from '../schema/object-metadata.ts'
+import type { Mutation } from './log-lines.ts'
 
 export interface Entry {
   readonly object: Json
@@ -9,30 +10,50 @@ export interface Entry {
   readonly version: number
 }
 
-export interface Change {
-  readonly version: number
+/** Identifies an entry of the registry. */
+export interface EntryId {
   readonly resource: string
+  /** '' for objects without a namespace. */
   readonly namespace: string
   readonly name: string
+}
+
+export interface Change extends EntryId {
+  readonly version: number
+  /** undefined: the change created the object. */
   readonly previous: Entry | undefined
-  /** undefined: removed. */
+  /** undefined: the change removed the object. */
   readonly next: Entry | undefined
-  /** Texts that were made of this change for watchers, by what they asked for. */
+  /** Lines that watches rendered for this change, by renderer and event type; watches with equal renderers share them. */
   readonly rendered: Map<string, string>
 }
 
-type Names = Map<string, Entry>
+type EntriesByName = Map<string, Entry>
 
 export interface Collection {
-  readonly namespaces: Map<string, Names>
+  readonly namespaces: Map<string, EntriesByName>
+  /** The sorted names of a namespace; missing after a name came or went. */
   readonly sorted: Map<string, readonly string[]>
-  past: Change[]
+  history: Change[]
   size: number
-  /** What is older than this cannot be told any more. */
+  /** The history does not reach back to versions before this one. */
   horizon: number
 }
 
-export function place(collection: Collection, namespace: string, name: string, entry: Entry | undefined): void {
+export const createCollection = (): Collection => ({
+  namespaces: new Map(),
+  sorted: new Map(),
+  history: [],
+  size: 0,
+  horizon: 0,
+})
+
+/** Stores the entry under its name; `undefined` removes what is there. */
+export function setEntry(
+  collection: Collection,
+  { namespace, name }: Omit<EntryId, 'resource'>,
+  entry: Entry | undefined,
+): void {
   let names = collection.namespaces.get(namespace)
   if (entry === undefined) {
     if (names?.delete(name)) collection.size--
@@ -51,7 +72,20 @@ export function place(collection: Collection, namespace: string, name: string, e
   names.set(name, entry)
 }
 
-export function sortedNames(collection: Collection, namespace: string, names: Names): readonly string[] {
+/** The entries in the order of lists; without a namespace, those of all namespaces. */
+export function* listEntries(collection: Collection, namespace: string | undefined): Generator<Entry> {
+  const namespaces = namespace === undefined ? [...collection.namespaces.keys()].sort() : [namespace]
+  for (const each of namespaces) {
+    const names = collection.namespaces.get(each)
+    if (names === undefined) continue
+    for (const name of sortNames(collection, each, names)) {
+      const entry = names.get(name)
+      if (entry !== undefined) yield entry
+    }
+  }
+}
+
+function sortNames(collection: Collection, namespace: string, names: EntriesByName): readonly string[] {
   let sorted = collection.sorted.get(namespace)
   if (sorted === undefined) {
     sorted = [...names.keys()].sort()
@@ -60,31 +94,32 @@ export function sortedNames(collection: Collection, namespace: string, names: Na
   return sorted
 }
 
-export const makeChange = (change: Omit<Change, 'rendered'>): Change => ({ ...change, rendered: new Map() })
+export const createChange = (change: Omit<Change, 'rendered'>): Change => ({ ...change, rendered: new Map() })
 
-export const namespaceOf = (metadata: unknown): string =>
-  isObject(metadata) && typeof metadata.namespace === 'string' ? metadata.namespace : ''
+export const formatKey = ({ namespace, name }: Omit<EntryId, 'resource'>): string =>
+  namespace === '' ? name : `${namespace}/${name}`
 
-export const entryNamespace = (entry: Entry): string => namespaceOf(entry.object.metadata)
-const entryName = (entry: Entry): string => String((entry.object.metadata as Json).name)
-export const keyOf = (namespace: string, name: string): string => (namespace === '' ? name : `${namespace}/${name}`)
-export const entryKey = (entry: Entry): string => keyOf(entryNamespace(entry), entryName(entry))
-
-export function splitKey(key: string): { namespace: string; name: string } {
+export function parseKey(key: string): Omit<EntryId, 'resource'> {
   const slash = key.indexOf('/')
   return { namespace: slash < 0 ? '' : key.slice(0, slash), name: key.slice(slash + 1) }
 }
 
-export function compareEntries(a: Entry, b: Entry): number {
-  return compare(entryNamespace(a), entryNamespace(b)) || compare(entryName(a), entryName(b))
+export const keyOfEntry = ({ object }: Entry): string =>
+  formatKey({ namespace: namespaceOf(object), name: nameOf(object) })
+
+/** The order of lists: by namespace, then by name. */
+export const compareEntries = (a: Entry, b: Entry): number =>
+  compareText(namespaceOf(a.object), namespaceOf(b.object)) || compareText(nameOf(a.object), nameOf(b.object))
+
+function compareText(a: string, b: string): number {
+  if (a === b) return 0
+  return a < b ? -1 : 1
 }
 
-const compare = (a: string, b: string): number => (a < b ? -1 : a > b ? 1 : 0)
-
-export const toMutation = ({ version, resource, namespace, name, next }: Change): Mutation => ({
+export const toMutation = ({ version, resource, next, ...id }: Change): Mutation => ({
   version,
   resource,
-  key: keyOf(namespace, name),
+  key: formatKey(id),
   json: next?.json,
 })
 

@@ -1,60 +1,68 @@
-// All objects, their versions, and the recent past. Knows nothing of kinds; what an object must look like is decided before.
+// All objects, their versions, and their recent changes. The registry knows no kinds; requests/ decides what an object must look like.
 //
-//  1. A change is visible at once, but nobody is told of it before it is on disk: readers read, wait until that is
-//     `settled`, and then answer; watchers are called afterwards. No crash can take back what somebody has seen.
+//  1. A change is visible at once, but no client learns of it before it is on disk: a reader reads, waits for `settled`, and then
+//     answers; watchers are called after the write. So no crash can take back what a client has seen.
 //  2. Changes that are made while a batch is being written become the next batch (group commit).
-//  3. If a batch cannot be written, its changes are taken back, newest first, and their makers are told.
-//  4. The recent past is kept so that watches can go on where they were and pages stay consistent; what is older than
-//     that has expired (410).
+//  3. If a batch cannot be written, its changes are undone, newest first, and `settled` rejects for their makers.
+//  4. The recent changes are kept, so that watches can resume and pages of a list stay consistent. Older versions have expired (410).
 
 import type { Json } from '../schema/json.ts'
+import { nameOf, namespaceOf } from '../schema/object-metadata.ts'
 import {
   type Change,
   type Collection,
   compareEntries,
+  createChange,
+  createCollection,
   type Entry,
-  entryKey,
-  entryNamespace,
-  keyOf,
-  makeChange,
-  namespaceOf,
-  place,
-  sortedNames,
-  splitKey,
+  type EntryId,
+  formatKey,
+  keyOfEntry,
+  listEntries,
+  parseKey,
+  setEntry,
   toEntry,
   toMutation,
 } from './collection.ts'
-import type { Mutation, Recovered, WriteAheadLog } from './write-ahead-log.ts'
+import type { Mutation } from './log-lines.ts'
+import type { Recovered } from './log-recovery.ts'
+import type { WriteAheadLog } from './write-ahead-log.ts'
 
 export interface RegistryOptions {
-  readonly journal: WriteAheadLog
+  readonly writeAheadLog: WriteAheadLog
   readonly recovered?: Recovered
-  /** The version to begin with when there is nothing to go on from. */
+  /** The version to begin with if nothing was recovered. */
   readonly firstVersion?: number
-  /** Changes of one resource that can be told again. */
-  readonly pastLimit?: number
+  /** The number of recent changes to keep for each resource. */
+  readonly historyLimit?: number
   readonly onStorageError?: (error: unknown) => void
 }
 
+/** A caller of `settled`. */
+interface Waiter {
+  resolve(): void
+  reject(error: unknown): void
+}
+
 export class Registry {
-  readonly #journal: WriteAheadLog
+  readonly #writeAheadLog: WriteAheadLog
   readonly #collections = new Map<string, Collection>()
   readonly #indexers: ((change: Change) => void)[] = []
   readonly #subscribers = new Map<string, Set<(changes: readonly Change[]) => void>>()
-  readonly #pastLimit: number
+  readonly #historyLimit: number
   readonly #onStorageError: (error: unknown) => void
   #head: number
   #committed: number
   #horizon: number
   #pending: Change[] = []
-  #waiting: { resolve(): void; reject(error: unknown): void }[] = []
+  #waiters: Waiter[] = []
   #flushing: Promise<void> | undefined
   #closed = false
   #failing = false
 
   constructor(options: RegistryOptions) {
-    this.#journal = options.journal
-    this.#pastLimit = options.pastLimit ?? 10_000
+    this.#writeAheadLog = options.writeAheadLog
+    this.#historyLimit = options.historyLimit ?? 10_000
     this.#onStorageError = options.onStorageError ?? (() => {})
     this.#head = options.firstVersion ?? 1
     this.#horizon = this.#head
@@ -62,22 +70,22 @@ export class Registry {
     this.#committed = this.#head
   }
 
-  /** The version that readers see. */
+  /** The newest version that is on disk. */
   get version(): number {
     return this.#committed
   }
 
-  /** The version that writers see, and readers who wait until it has settled. */
+  /** The newest version; readers of it must wait for `settled` before they answer. */
   get head(): number {
     return this.#head
   }
 
-  /** The last batch could not be written. */
+  /** True if the last batch could not be written. */
   get failing(): boolean {
     return this.#failing
   }
 
-  /** Versions before this have expired. */
+  /** The oldest version that has not expired. */
   horizon(resource: string): number {
     return Math.max(this.#horizon, this.#collections.get(resource)?.horizon ?? 0)
   }
@@ -86,94 +94,90 @@ export class Registry {
     return this.#collections.get(resource)?.namespaces.get(namespace)?.get(name)
   }
 
-  /** In the order of namespaces and names; without `namespace`, all of them. */
+  /** The entries in the order of namespaces and names; without `namespace`, those of all namespaces. */
   *list(resource: string, namespace?: string): Generator<Entry> {
     const collection = this.#collections.get(resource)
-    if (collection === undefined) return
-    const namespaces = namespace === undefined ? [...collection.namespaces.keys()].sort() : [namespace]
-    for (const each of namespaces) {
-      const names = collection.namespaces.get(each)
-      if (names === undefined) continue
-      for (const name of sortedNames(collection, each, names)) {
-        const entry = names.get(name)
-        if (entry !== undefined) yield entry
-      }
-    }
+    if (collection !== undefined) yield* listEntries(collection, namespace)
   }
 
   size(resource: string): number {
     return this.#collections.get(resource)?.size ?? 0
   }
 
-  /** All as it was at `version`; undefined if that has expired. */
+  /** The list as it was at `version`; undefined if that version has expired. */
   listAt(resource: string, namespace: string | undefined, version: number): readonly Entry[] | undefined {
     if (version < this.horizon(resource)) return undefined
     const undone = new Map<string, Entry | undefined>()
-    const past = this.#collection(resource).past
-    for (let i = past.length - 1; i >= 0; i--) {
-      const change = past[i] as Change
-      if (change.version <= version) break
-      undone.set(keyOf(change.namespace, change.name), change.previous)
+    for (const change of this.#newerChanges(resource, version).reverse()) {
+      undone.set(formatKey(change), change.previous)
     }
     const entries = [...this.list(resource, namespace)]
     if (undone.size === 0) return entries
-    const kept = entries.filter((entry) => !undone.has(entryKey(entry)))
-    for (const entry of undone.values()) {
-      if (entry !== undefined && (namespace === undefined || entryNamespace(entry) === namespace)) kept.push(entry)
-    }
-    return kept.sort((a, b) => compareEntries(a, b))
+    const unchanged = entries.filter((entry) => !undone.has(keyOfEntry(entry)))
+    const restored = [...undone.values()]
+      .filter((entry) => entry !== undefined)
+      .filter(({ object }) => namespace === undefined || namespaceOf(object) === namespace)
+    return [...unchanged, ...restored].sort(compareEntries)
   }
 
-  /** Told changes after `version`; undefined if some of them have expired. */
-  since(resource: string, version: number): readonly Change[] | undefined {
+  /** The changes after `version` that are on disk; undefined if some of them have expired. */
+  changesSince(resource: string, version: number): readonly Change[] | undefined {
     if (version < this.horizon(resource)) return undefined
-    const past = this.#collection(resource).past
+    return this.#newerChanges(resource, version).filter((change) => change.version <= this.#committed)
+  }
+
+  #newerChanges(resource: string, version: number): Change[] {
+    const { history } = this.#collection(resource)
     let low = 0
-    let high = past.length
+    let high = history.length
     while (low < high) {
       const middle = (low + high) >> 1
-      if ((past[middle] as Change).version > version) high = middle
+      if ((history[middle]?.version ?? 0) > version) high = middle
       else low = middle + 1
     }
-    return past.slice(low).filter((change) => change.version <= this.#committed)
+    return history.slice(low)
   }
 
-  /** Stores the object under the names in its metadata, with the next version. */
+  /** Stores the object under the name in its metadata, with the next version. */
   put(resource: string, object: Json): Entry {
     const version = ++this.#head
     const metadata = object.metadata as Json
     const stored: Json = { ...object, metadata: { ...metadata, resourceVersion: String(version) } }
     const entry: Entry = { object: stored, json: JSON.stringify(stored), version }
-    this.#record(resource, namespaceOf(metadata), String(metadata.name), entry, version)
+    this.#record({ resource, namespace: namespaceOf(object), name: nameOf(object) }, entry)
     return entry
   }
 
+  /** Returns the entry that was removed; undefined if there was none. */
   remove(resource: string, namespace: string, name: string): Entry | undefined {
     const previous = this.find(resource, namespace, name)
     if (previous === undefined) return undefined
-    const version = ++this.#head
-    this.#record(resource, namespace, name, undefined, version)
+    this.#head++
+    this.#record({ resource, namespace, name }, undefined)
     return previous
   }
 
-  /** Resolves when everything that has been changed so far is on disk. Rejects if it could not be written. */
+  /** Resolves when every change so far is on disk. Rejects if a change could not be written. */
   settled(): Promise<void> {
     if (this.#pending.length === 0 && this.#flushing === undefined) return Promise.resolve()
-    return new Promise((resolve, reject) => this.#waiting.push({ resolve, reject }))
+    return new Promise((resolve, reject) => this.#waiters.push({ resolve, reject }))
   }
 
-  /** Called for every change as it is made, and with its inverse if it is taken back. */
+  /**
+   * Calls the indexer for every object that exists, then for every change when it is made, and with the inverse of a change that is
+   * undone.
+   */
   index(indexer: (change: Change) => void): void {
     this.#indexers.push(indexer)
-    for (const [resource, { namespaces }] of this.#collections) {
-      for (const [namespace, names] of namespaces) {
-        for (const [name, next] of names)
-          indexer(makeChange({ version: next.version, resource, namespace, name, previous: undefined, next }))
+    for (const [resource, collection] of this.#collections) {
+      for (const entry of listEntries(collection, undefined)) {
+        const id = { resource, namespace: namespaceOf(entry.object), name: nameOf(entry.object) }
+        indexer(createChange({ ...id, version: entry.version, previous: undefined, next: entry }))
       }
     }
   }
 
-  /** Called with changes that are on disk, in order. */
+  /** Calls the listener with changes that are on disk, in order. */
   subscribe(resource: string, listener: (changes: readonly Change[]) => void): () => void {
     const listeners = this.#subscribers.get(resource) ?? new Set()
     this.#subscribers.set(resource, listeners)
@@ -181,24 +185,25 @@ export class Registry {
     return () => listeners.delete(listener)
   }
 
-  /** Forgets the past up to now, as etcd's compaction does. */
-  forget(): void {
+  /** Drops all changes up to now, as etcd's compaction does. */
+  compactHistory(): void {
     this.#horizon = this.#committed
     for (const collection of this.#collections.values()) {
-      collection.past = collection.past.filter((change) => change.version > this.#horizon)
+      collection.history = collection.history.filter((change) => change.version > this.#horizon)
     }
   }
 
   async close(): Promise<void> {
     this.#closed = true
     await this.#flushing
-    await this.#journal.close()
+    await this.#writeAheadLog.close()
   }
 
-  #record(resource: string, namespace: string, name: string, next: Entry | undefined, version: number): void {
+  /** Makes the change with version `head`. */
+  #record(id: EntryId, next: Entry | undefined): void {
     if (this.#closed) throw new Error('the registry is closed')
-    const previous = this.find(resource, namespace, name)
-    const change = makeChange({ version, resource, namespace, name, previous, next })
+    const previous = this.find(id.resource, id.namespace, id.name)
+    const change = createChange({ ...id, version: this.#head, previous, next })
     this.#apply(change)
     this.#pending.push(change)
     this.#flushing ??= this.#flush()
@@ -206,54 +211,54 @@ export class Registry {
 
   #apply(change: Change): void {
     const collection = this.#collection(change.resource)
-    place(collection, change.namespace, change.name, change.next)
-    collection.past.push(change)
-    if (collection.past.length > 1.25 * this.#pastLimit) {
-      const gone = collection.past.splice(0, collection.past.length - this.#pastLimit)
-      collection.horizon = (gone.at(-1) as Change).version
+    setEntry(collection, change, change.next)
+    collection.history.push(change)
+    if (collection.history.length > 1.25 * this.#historyLimit) {
+      const dropped = collection.history.splice(0, collection.history.length - this.#historyLimit)
+      collection.horizon = dropped.at(-1)?.version ?? collection.horizon
     }
     for (const indexer of this.#indexers) indexer(change)
   }
 
-  /** Never rejects: those who wait are told. */
+  /** Never rejects; errors go to the waiters. */
   async #flush(): Promise<void> {
-    // What the caller changes in the same turn belongs to the same batch.
+    // Changes that the caller makes in the same turn of the event loop belong to the same batch.
     await Promise.resolve()
     while (this.#pending.length > 0) {
       const batch = this.#pending
-      const waiting = this.#waiting
+      const waiters = this.#waiters
       this.#pending = []
-      this.#waiting = []
+      this.#waiters = []
       try {
-        await this.#journal.append(batch.map(toMutation))
+        await this.#writeAheadLog.append(batch.map(toMutation))
       } catch (error) {
         this.#failing = true
         this.#onStorageError(error)
-        this.#takeBack(batch, waiting, error)
+        this.#undo(batch, waiters, error)
         continue
       }
       this.#failing = false
-      this.#committed = (batch.at(-1) as Change).version
+      this.#committed = batch.at(-1)?.version ?? this.#committed
       this.#publish(batch)
-      for (const { resolve } of waiting) resolve()
-      if (this.#journal.large) await this.#compact()
+      for (const { resolve } of waiters) resolve()
+      if (this.#writeAheadLog.needsCompaction) await this.#compactLog()
     }
     this.#flushing = undefined
-    for (const { resolve } of this.#waiting.splice(0)) resolve()
+    for (const { resolve } of this.#waiters.splice(0)) resolve()
   }
 
-  /** Later changes may stand on the failed ones, so they go as well. */
-  #takeBack(batch: readonly Change[], waiting: readonly { reject(error: unknown): void }[], error: unknown): void {
-    const failed = [...batch, ...this.#pending.splice(0)]
-    const refused = [...waiting, ...this.#waiting.splice(0)]
-    for (const change of failed.reverse()) {
+  /** Undoes the batch, and all later changes as well, because they may build on it. */
+  #undo(batch: readonly Change[], waiters: readonly Waiter[], error: unknown): void {
+    const undone = [...batch, ...this.#pending.splice(0)].reverse()
+    const rejected = [...waiters, ...this.#waiters.splice(0)]
+    for (const change of undone) {
       const collection = this.#collection(change.resource)
-      place(collection, change.namespace, change.name, change.previous)
-      collection.past.pop()
-      const inverse = makeChange({ ...change, previous: change.next, next: change.previous })
+      setEntry(collection, change, change.previous)
+      collection.history.pop()
+      const inverse = createChange({ ...change, previous: change.next, next: change.previous })
       for (const indexer of this.#indexers) indexer(inverse)
     }
-    for (const { reject } of refused) reject(error)
+    for (const { reject } of rejected) reject(error)
   }
 
   #publish(batch: readonly Change[]): void {
@@ -265,53 +270,50 @@ export class Registry {
     }
     for (const [resource, changes] of byResource) {
       for (const listener of this.#subscribers.get(resource) ?? []) listener(changes)
-      // Who comes later is rare; ten thousand texts would be kept for them.
+      // Few watches ask for old changes; keeping the lines for them would hold ten thousand texts in memory.
       for (const change of changes) change.rendered.clear()
     }
   }
 
-  /** Only the switch to the next journal is waited for; the snapshot is written beside the work. */
-  async #compact(): Promise<void> {
+  /** Waits only for the switch to the next log file; the snapshot is written while other work goes on. */
+  async #compactLog(): Promise<void> {
     const state: Mutation[] = []
     for (const [resource, { namespaces }] of this.#collections) {
       for (const [namespace, names] of namespaces) {
         for (const [name, { version, json }] of names) {
-          state.push({ version, resource, key: keyOf(namespace, name), json })
+          state.push({ version, resource, key: formatKey({ namespace, name }), json })
         }
       }
     }
-    const settled = this.#withoutPending(state)
-    await this.#journal.compact(this.#committed, settled, this.#onStorageError).catch(this.#onStorageError)
+    const durable = this.#withoutPending(state)
+    await this.#writeAheadLog.compact(this.#committed, durable, this.#onStorageError).catch(this.#onStorageError)
   }
 
-  /** A change that waits for the next batch is not on disk yet; the snapshot has what was before it. */
+  /** Pending changes are not on disk yet, so the snapshot must hold the entries from before them. */
   #withoutPending(state: Mutation[]): Mutation[] {
     if (this.#pending.length === 0) return state
     const before = new Map<string, Entry | undefined>()
-    for (const { resource, namespace, name, previous } of this.#pending) {
-      const id = `${resource} ${keyOf(namespace, name)}`
-      if (!before.has(id)) before.set(id, previous)
+    for (const change of this.#pending) {
+      const id = `${change.resource} ${formatKey(change)}`
+      if (!before.has(id)) before.set(id, change.previous)
     }
-    const kept = state.filter(({ resource, key }) => !before.has(`${resource} ${key}`))
+    const durable = state.filter(({ resource, key }) => !before.has(`${resource} ${key}`))
     for (const [id, entry] of before) {
       const [resource = '', key = ''] = id.split(' ')
-      if (entry !== undefined) kept.push({ version: entry.version, resource, key, json: entry.json })
+      if (entry !== undefined) durable.push({ version: entry.version, resource, key, json: entry.json })
     }
-    return kept
+    return durable
   }
 
   #recover({ base, snapshot, since }: Recovered): void {
     for (const mutation of snapshot) {
-      const { namespace, name } = splitKey(mutation.key)
-      place(this.#collection(mutation.resource), namespace, name, toEntry(mutation))
+      setEntry(this.#collection(mutation.resource), parseKey(mutation.key), toEntry(mutation))
     }
     for (const mutation of since) {
-      const { namespace, name } = splitKey(mutation.key)
-      const previous = this.find(mutation.resource, namespace, name)
-      const next = toEntry(mutation)
-      this.#apply(
-        makeChange({ version: mutation.version, resource: mutation.resource, namespace, name, previous, next }),
-      )
+      const { version, resource } = mutation
+      const { namespace, name } = parseKey(mutation.key)
+      const previous = this.find(resource, namespace, name)
+      this.#apply(createChange({ version, resource, namespace, name, previous, next: toEntry(mutation) }))
     }
     this.#horizon = Math.max(base, this.#horizon)
     this.#head = Math.max(this.#head, base, since.at(-1)?.version ?? 0)
@@ -320,7 +322,7 @@ export class Registry {
   #collection(resource: string): Collection {
     let collection = this.#collections.get(resource)
     if (collection === undefined) {
-      collection = { namespaces: new Map(), sorted: new Map(), past: [], size: 0, horizon: 0 }
+      collection = createCollection()
       this.#collections.set(resource, collection)
     }
     return collection

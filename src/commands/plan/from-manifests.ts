@@ -1,6 +1,6 @@
 // Computes the inputs before and after a change of manifests: the in-memory API server that holds them applies or deletes the objects.
 
-import { manifestManager } from '../../apiserver/manifests/folder.ts'
+import { manifestManager } from '../../apiserver/manifests/applier.ts'
 import { apiVersionOf, resources, type ServedResource } from '../../apiserver/schema/served-resources.ts'
 import type { Inputs } from '../../http/admin.ts'
 import { describeError, ProxyError } from '../../lib/errors.ts'

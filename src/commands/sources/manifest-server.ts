@@ -32,7 +32,7 @@ export async function withManifests<T>(directory: string, use: (server: Manifest
     }
     const waitForSlices = () => waitUntilUnchanged(server.registry)
     await waitForSlices()
-    return await use({ api: server.local, waitForSlices })
+    return await use({ api: server.client, waitForSlices })
   } finally {
     await server.close()
   }

@@ -140,7 +140,7 @@ export class Standalone {
 
   async #registerNode(): Promise<void> {
     const addresses = await this.#addresses()
-    const api = (this.#api as ApiServer).local
+    const api = (this.#api as ApiServer).client
     const body = {
       apiVersion: 'v1',
       kind: 'Node',

@@ -1,7 +1,7 @@
 // Slices from selectors and pod records, and what ends by itself: pods, namespaces, dependents, events.
 
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { endpointsOf, planSlices } from '../../../src/apiserver/controllers/endpoint-slices.ts'
+import { findEndpoints, planSlices } from '../../../src/apiserver/controllers/endpoint-slices.ts'
 import type { ApiServer } from '../../../src/apiserver/start.ts'
 import { type Clock, systemClock } from '../../../src/lib/time.ts'
 import { until } from '../../support/until.ts'
@@ -186,7 +186,7 @@ it('holds at most a hundred endpoints in a slice, and moves none without need', 
   const all = Array.from({ length: 250 }, (_, i) => record(i))
   const plan = planSlices(
     object,
-    endpointsOf(object, all, () => ''),
+    findEndpoints(object, all, () => ''),
     [],
   )
   expect(plan.map((each) => each.endpoints.length)).toEqual([100, 100, 50])
@@ -198,7 +198,7 @@ it('holds at most a hundred endpoints in a slice, and moves none without need', 
   }))
   const fewer = planSlices(
     object,
-    endpointsOf(
+    findEndpoints(
       object,
       all.filter((_, i) => i !== 5),
       () => '',

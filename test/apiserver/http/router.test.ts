@@ -4,7 +4,7 @@ import { createHash, X509Certificate } from 'node:crypto'
 import { connect } from 'node:net'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { parse } from 'yaml'
-import { covers, selfSigned } from '../../../src/apiserver/http/certificate.ts'
+import { createSelfSigned, isCertificateUsable } from '../../../src/apiserver/http/certificate.ts'
 import { type ApiServer, startApiServer } from '../../../src/apiserver/start.ts'
 import { silentLogger } from '../../../src/lib/log.ts'
 import { until } from '../../support/until.ts'
@@ -34,7 +34,7 @@ async function watch(
   const stop = new AbortController()
   const parameters = Object.fromEntries(new URLSearchParams(query))
   const lines: string[] = []
-  for await (const batch of await server.local.stream({
+  for await (const batch of await server.client.stream({
     path,
     query: { watch: 'true', ...parameters },
     signal: stop.signal,
@@ -75,16 +75,16 @@ describe('access', () => {
   })
   it('is by a certificate for exactly the addresses of the server', () => {
     const now = Date.parse('2026-11-16T00:00:00Z')
-    const pair = selfSigned(['localhost', '127.0.0.1', '::1', 'host.example'], now)
+    const pair = createSelfSigned(['localhost', '127.0.0.1', '::1', 'host.example'], now)
     const certificate = new X509Certificate(pair.cert)
     expect(certificate.verify(certificate.publicKey)).toBe(true)
     expect(certificate.checkIssued(certificate)).toBe(true)
     expect(certificate.subjectAltName).toBe(
       'DNS:localhost, IP Address:127.0.0.1, IP Address:0:0:0:0:0:0:0:1, DNS:host.example',
     )
-    expect(covers(pair, ['::1', 'host.example'], now)).toBe(true)
-    expect(covers(pair, ['192.0.2.1'], now)).toBe(false)
-    expect(covers(pair, ['::1'], now + 3640 * 86_400_000)).toBe(false)
+    expect(isCertificateUsable(pair, ['::1', 'host.example'], now)).toBe(true)
+    expect(isCertificateUsable(pair, ['192.0.2.1'], now)).toBe(false)
+    expect(isCertificateUsable(pair, ['::1'], now + 3640 * 86_400_000)).toBe(false)
     const config = parse(server.kubeconfig())
     const authority = Buffer.from(config.clusters[0].cluster['certificate-authority-data'], 'base64').toString()
     expect(new X509Certificate(authority).fingerprint256.length).toBe(createHash('sha256').digest().length * 3 - 1)
@@ -177,7 +177,7 @@ describe('lists', () => {
   it('come in pages of one moment, whatever changes between them', async () => {
     const own = await start()
     for (let i = 0; i < 25; i++)
-      await own.local.request({
+      await own.client.request({
         method: 'POST',
         path: slices,
         body: slice(`p${String(i).padStart(2, '0')}`, 'web', ['10.0.0.1']),
@@ -197,9 +197,9 @@ describe('lists', () => {
     expect(versions.size).toBe(1)
     const { json } = await ask(own, { path: `${slices}?limit=10` })
     expect(json.metadata.remainingItemCount).toBe(16) // two went, three came
-    own.registry.forget()
+    own.registry.compactHistory()
     await post(own, slices, slice('last', 'web', ['10.0.0.1']))
-    own.registry.forget()
+    own.registry.compactHistory()
     expect(await ask(own, { path: `${slices}?limit=10&continue=${json.metadata.continue}` })).toMatchObject({
       status: 410,
       json: { reason: 'Expired' },
@@ -264,9 +264,9 @@ describe('a watch', () => {
   it('says 410 in the stream when its version has expired', async () => {
     const own = await start()
     await post(own, services, service('a'))
-    own.registry.forget()
+    own.registry.compactHistory()
     const lines: string[] = []
-    for await (const batch of await own.local.stream({ path: services, query: { watch: '1', resourceVersion: '5' } }))
+    for await (const batch of await own.client.stream({ path: services, query: { watch: '1', resourceVersion: '5' } }))
       lines.push(...batch)
     expect(JSON.parse(lines[0] as string)).toMatchObject({ type: 'ERROR', object: { code: 410, reason: 'Expired' } })
     await own.close()
@@ -302,7 +302,7 @@ describe('a watch', () => {
   })
   it('of one who has left costs nothing any more', async () => {
     const stop = new AbortController()
-    const stream = await server.local.stream({ path: services, query: { watch: '1' }, signal: stop.signal })
+    const stream = await server.client.stream({ path: services, query: { watch: '1' }, signal: stop.signal })
     await stream.next()
     stop.abort(new Error('left'))
     await expect(stream.next()).rejects.toThrow('left')

@@ -168,7 +168,7 @@ status: {podIP: 10.1.0.1}
   it('that were removed while nobody looked are noticed after the restart, and those of others stay', async () => {
     write('a.yaml', web(80))
     await begin()
-    await server.local.request({
+    await server.client.request({
       method: 'POST',
       path: services,
       body: { metadata: { name: 'mine' }, spec: { ports: [{ port: 1 }] } },

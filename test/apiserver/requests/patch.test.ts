@@ -4,8 +4,9 @@ import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { jsonPatch, mergePatch } from '../../../src/apiserver/requests/json-patch.ts'
 import { strategicPatch } from '../../../src/apiserver/requests/strategic.ts'
-import { equal, type Json } from '../../../src/apiserver/schema/json.ts'
-import { named } from '../../../src/apiserver/schema/served-resources.ts'
+import type { Json } from '../../../src/apiserver/schema/json.ts'
+import { getResource } from '../../../src/apiserver/schema/served-resources.ts'
+import { deepEqual } from '../../../src/lib/equal.ts'
 
 const leaf = fc.oneof(fc.string({ maxLength: 3 }), fc.integer({ min: -5, max: 5 }), fc.boolean())
 const key = fc.constantFrom('a', 'b', 'c/d', 'e~f', '')
@@ -22,7 +23,7 @@ function difference(a: unknown, b: unknown): unknown {
   if (!isMap(a) || !isMap(b)) return b
   const made: Record<string, unknown> = {}
   for (const name of Object.keys(a)) if (!Object.hasOwn(b, name)) made[name] = null
-  for (const [name, value] of Object.entries(b)) if (!equal(a[name], value)) made[name] = difference(a[name], value)
+  for (const [name, value] of Object.entries(b)) if (!deepEqual(a[name], value)) made[name] = difference(a[name], value)
   return made
 }
 
@@ -130,7 +131,7 @@ describe('a JSON patch', () => {
   })
 })
 
-const shape = named('services').shape
+const shape = getResource('services').schema
 const strategic = (target: Json, patch: Json) =>
   strategicPatch(shape, target, patch) as { spec: { ports: unknown; [key: string]: unknown }; metadata: Json }
 

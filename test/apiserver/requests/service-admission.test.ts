@@ -2,10 +2,10 @@
 
 import fc from 'fast-check'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { Allocations } from '../../../src/apiserver/controllers/allocate.ts'
+import { Allocations } from '../../../src/apiserver/requests/allocations.ts'
 import type { ApiServer } from '../../../src/apiserver/start.ts'
 import { Registry } from '../../../src/apiserver/store/registry.ts'
-import { memoryLog } from '../../../src/apiserver/store/write-ahead-log.ts'
+import { createMemoryLog } from '../../../src/apiserver/store/write-ahead-log.ts'
 import { ask, type Body, folder, patch, post, put, service, services, start } from '../test-server.ts'
 
 let server: ApiServer
@@ -224,15 +224,15 @@ describe('allocations', () => {
 
   it('find every free address of a small range, and only those', () => {
     const allocations = new Allocations(range)
-    const registry = new Registry({ journal: memoryLog() })
+    const registry = new Registry({ writeAheadLog: createMemoryLog() })
     registry.index((each) => allocations.observe(each))
     registry.put('servicecidrs', { metadata: { name: 'kubernetes' }, spec: { cidrs: ['10.0.0.0/28', 'fd00::/124'] } })
     const given = new Set<string>()
     for (let i = 0; ; i++) {
-      const ip = allocations.freeIp(i % 2 === 0 ? 4 : 6)
+      const ip = allocations.findFreeIp(i % 2 === 0 ? 4 : 6)
       if (ip === undefined) {
-        if (i % 2 === 0 && allocations.freeIp(6) === undefined) break
-        if (i % 2 === 1 && allocations.freeIp(4) === undefined) break
+        if (i % 2 === 0 && allocations.findFreeIp(6) === undefined) break
+        if (i % 2 === 1 && allocations.findFreeIp(4) === undefined) break
         continue
       }
       expect(given).not.toContain(ip)

@@ -106,7 +106,7 @@ describe('a server that is killed', () => {
 
   it('drops a torn last line, and only that, wherever it was cut', async () => {
     let server = await start({ stateDir: state.path, tls: false })
-    const ask = (name: string) => server.local.request({ method: 'POST', path: services, body: service(name) })
+    const ask = (name: string) => server.client.request({ method: 'POST', path: services, body: service(name) })
     await ask('kept')
     await server.close()
     const journal = join(
@@ -137,7 +137,7 @@ describe('a server that is killed', () => {
   it('refuses to guess when the damage is in the middle, and says where', async () => {
     const server = await start({ stateDir: state.path, tls: false })
     for (const name of ['a', 'b', 'c'])
-      await server.local.request({ method: 'POST', path: services, body: service(name) })
+      await server.client.request({ method: 'POST', path: services, body: service(name) })
     await server.close()
     const journal = join(state.path, 'registry', '1.journal')
     const bytes = readFileSync(journal)
@@ -149,7 +149,7 @@ describe('a server that is killed', () => {
 
   it('ignores a snapshot that was not finished', async () => {
     let server = await start({ stateDir: state.path, tls: false })
-    await server.local.request({ method: 'POST', path: services, body: service('a') })
+    await server.client.request({ method: 'POST', path: services, body: service('a') })
     await server.close()
     appendFileSync(join(state.path, 'registry', '2.snapshot.part'), 'half')
     server = await start({ stateDir: state.path, tls: false })

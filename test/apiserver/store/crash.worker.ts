@@ -21,7 +21,7 @@ async function write(writer: number): Promise<void> {
   for (let i = 0; ; i++) {
     const name = `s-${round}-${writer}-${i}`
     const body = { metadata: { name }, spec: { type: 'NodePort', ports: [{ port: 80 }] } }
-    const { json } = await server.local.request({ method: 'POST', path, body })
+    const { json } = await server.client.request({ method: 'POST', path, body })
     const { metadata, spec } = json as {
       metadata: { resourceVersion: string }
       spec: { clusterIP: string; ports: { nodePort: number }[] }
@@ -29,7 +29,7 @@ async function write(writer: number): Promise<void> {
     tell(`put ${name} ${metadata.resourceVersion} ${spec.clusterIP} ${spec.ports[0]?.nodePort}`)
     if (i % 3 === 0) {
       const annotations = { round, i: String(i), padding: 'x'.repeat(500) }
-      const changed = await server.local.request({
+      const changed = await server.client.request({
         method: 'PATCH',
         path: `${path}/${name}`,
         contentType: 'application/merge-patch+json',
@@ -39,7 +39,7 @@ async function write(writer: number): Promise<void> {
     }
     if (i % 5 !== 4) {
       tell(`drop? ${name}`)
-      await server.local.request({ method: 'DELETE', path: `${path}/${name}` })
+      await server.client.request({ method: 'DELETE', path: `${path}/${name}` })
       tell(`drop ${name}`)
     }
   }

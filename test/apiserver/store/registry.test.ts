@@ -4,7 +4,7 @@ import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import type { Change } from '../../../src/apiserver/store/collection.ts'
 import { Registry } from '../../../src/apiserver/store/registry.ts'
-import { memoryLog, openLog, type WriteAheadLog } from '../../../src/apiserver/store/write-ahead-log.ts'
+import { createMemoryLog, openLog, type WriteAheadLog } from '../../../src/apiserver/store/write-ahead-log.ts'
 import { folder } from '../test-server.ts'
 
 const thing = (name: string, value: unknown, namespace = 'default') => ({ metadata: { name, namespace }, value })
@@ -16,13 +16,13 @@ describe('the registry', () => {
     const steps: string[] = []
     let release = () => {}
     const slow: WriteAheadLog = {
-      ...memoryLog(),
+      ...createMemoryLog(),
       append: () =>
         new Promise((resolve) => {
           release = resolve
         }),
     }
-    const registry = new Registry({ journal: slow })
+    const registry = new Registry({ writeAheadLog: slow })
     registry.subscribe('things', (changes) => steps.push(`told ${changes.map(({ version }) => version).join()}`))
     const first = registry.put('things', thing('a', 1))
     const settled = registry.settled().then(() => steps.push('settled'))
@@ -39,13 +39,13 @@ describe('the registry', () => {
   it('takes changes back in reverse order when they cannot be written, and goes on', async () => {
     let broken = false
     const errors: unknown[] = []
-    const journal: WriteAheadLog = {
-      ...memoryLog(),
+    const writeAheadLog: WriteAheadLog = {
+      ...createMemoryLog(),
       append: async () => {
         if (broken) throw new Error('disk full')
       },
     }
-    const registry = new Registry({ journal, onStorageError: (error) => errors.push(error) })
+    const registry = new Registry({ writeAheadLog, onStorageError: (error) => errors.push(error) })
     const told: Change[] = []
     const index = new Map<string, unknown>()
     registry.index(({ name, next }) => (next === undefined ? index.delete(name) : index.set(name, next.object.value)))
@@ -61,7 +61,7 @@ describe('the registry', () => {
     expect(valuesOf(registry)).toEqual([['a', 1]])
     expect([...index]).toEqual([['a', 1]])
     expect(registry.failing).toBe(true)
-    expect(registry.since('things', 1)).toHaveLength(1)
+    expect(registry.changesSince('things', 1)).toHaveLength(1)
     broken = false
     registry.put('things', thing('c', 3))
     await registry.settled()
@@ -80,7 +80,7 @@ describe('the registry', () => {
           maxLength: 40,
         }),
         async (steps) => {
-          const registry = new Registry({ journal: memoryLog() })
+          const registry = new Registry({ writeAheadLog: createMemoryLog() })
           const seen: { version: number; state: unknown }[] = [{ version: registry.head, state: [] }]
           for (const { name, drop, value } of steps) {
             if (drop) registry.remove('things', 'default', name)
@@ -99,15 +99,15 @@ describe('the registry', () => {
   })
 
   it('forgets the oldest past first, for each resource by itself', async () => {
-    const registry = new Registry({ journal: memoryLog(), pastLimit: 10 })
+    const registry = new Registry({ writeAheadLog: createMemoryLog(), historyLimit: 10 })
     const other = registry.put('others', thing('x', 0))
     for (let i = 0; i < 30; i++) registry.put('things', thing('a', i))
     await registry.settled()
-    expect(registry.since('things', other.version)).toBeUndefined()
-    expect(registry.since('others', other.version)).toEqual([])
-    expect(registry.since('things', registry.version - 5)).toHaveLength(5)
-    registry.forget()
-    expect(registry.since('others', other.version)).toBeUndefined()
+    expect(registry.changesSince('things', other.version)).toBeUndefined()
+    expect(registry.changesSince('others', other.version)).toEqual([])
+    expect(registry.changesSince('things', registry.version - 5)).toHaveLength(5)
+    registry.compactHistory()
+    expect(registry.changesSince('others', other.version)).toBeUndefined()
   })
 
   it('is the same after a restart, through any number of snapshots', async () => {
@@ -117,8 +117,8 @@ describe('the registry', () => {
     let head = 0
     try {
       for (let round = 0; round < 4; round++) {
-        const { journal, recovered } = await openLog(path, 2_000)
-        const registry = new Registry({ journal, recovered })
+        const { writeAheadLog, recovered } = await openLog(path, 2_000)
+        const registry = new Registry({ writeAheadLog, recovered })
         expect(valuesOf(registry)).toEqual(expected)
         expect(registry.head).toBeGreaterThanOrEqual(head)
         for (let i = 0; i < 200; i++) {

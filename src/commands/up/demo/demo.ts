@@ -87,10 +87,10 @@ export class Demo {
   async scale(replicas: 1 | 2): Promise<void> {
     const api = this.#api as ApiServer
     try {
-      if (replicas === 2) await api.local.request({ method: 'POST', ...podCreation(secondRedis) })
+      if (replicas === 2) await api.client.request({ method: 'POST', ...podCreation(secondRedis) })
       else {
         const body = { gracePeriodSeconds: 0 }
-        await api.local.request({ method: 'DELETE', path: podPath(secondRedis), body })
+        await api.client.request({ method: 'DELETE', path: podPath(secondRedis), body })
       }
     } catch (error) {
       // The service has as many pods as wanted already.
@@ -130,7 +130,7 @@ export class Demo {
     this.#api = await startApiServer({ serviceCidrs: [serviceCidr], log })
     writeFileSync(this.kubeconfig, this.#api.kubeconfig(), { mode: 0o600 })
     writeFileSync(this.scaleFile, scaleManifest())
-    for (const { path, body } of creations()) await this.#api.local.request({ method: 'POST', path, body })
+    for (const { path, body } of creations()) await this.#api.client.request({ method: 'POST', path, body })
     await this.network.tunnel('node1', apiPort, this.#api.port)
   }
 
