@@ -1,4 +1,4 @@
-// Whether two records say the same: plain data only, order matters.
+// Compares two values of plain data, field by field; the order of lists matters. Pure.
 
 export function deepEqual(a: unknown, b: unknown): boolean {
   if (a === b) return true

@@ -1,25 +1,43 @@
-// The error type that users see: a stable code, a sentence to act on, and the cause underneath.
-// Subclasses live beside the code that throws them and carry what control flow reads: ExecError, NetlinkError, ApiError, EncodeError.
+// The error type that users see: a stable code, a sentence that says what to do, and the cause. Subclasses with the fields that control
+// flow reads are beside the code that throws them: ExecError, NetlinkError, EncodeError. Pure.
 
-/** Every code there is. A new code is a new line here, so that a misspelt comparison does not compile. */
-export type ErrorCode =
-  | 'address'
-  | 'admin'
+/** What the user asked for: flags, files, modes. */
+type RequestCode = 'config' | 'config-changed' | 'mode' | 'usage'
+
+/** Answers of the API server. */
+type ApiAnswerCode =
   | 'already-exists'
   | 'bad-request'
   | 'bad-response'
-  | 'base-refused'
-  | 'closed'
-  | 'config'
-  | 'config-changed'
   | 'conflict'
-  | 'connection'
-  | 'credentials'
-  | 'demo'
-  | 'exec'
   | 'expired'
   | 'forbidden'
   | 'invalid'
+  | 'method-not-allowed'
+  | 'not-found'
+  | 'resource-version-too-large'
+  | 'server-error'
+  | 'too-many-requests'
+  | 'unauthorized'
+  | 'unavailable'
+
+/** The connection to the API server, and what it streams. */
+type ApiConnectionCode =
+  | 'closed'
+  | 'connection'
+  | 'credentials'
+  | 'line-too-long'
+  | 'malformed-event'
+  | 'stalled'
+  | 'timeout'
+  | 'tls'
+  | 'watch-list-ignored'
+
+/** The kernel and the programs that change it. */
+type SystemCode = 'address' | 'exec' | 'netlink' | 'netsh' | 'no-interface' | 'sysctl'
+
+/** The data planes of the modes. */
+type DataPlaneCode =
   | 'ipset'
   | 'iptables-cleanup'
   | 'iptables-locked'
@@ -30,49 +48,43 @@ export type ErrorCode =
   | 'ipvs-cleanup'
   | 'ipvs-missing'
   | 'ipvs-scheduler'
-  | 'line-too-long'
-  | 'listen'
-  | 'malformed-event'
-  | 'manifests'
-  | 'method-not-allowed'
-  | 'migrate'
-  | 'mode'
-  | 'netlink'
-  | 'netsh'
   | 'nftables'
   | 'nftables-encode'
   | 'nftables-owned'
-  | 'no-interface'
-  | 'no-proxy'
   | 'no-proxy-port'
-  | 'node'
-  | 'not-found'
-  | 'plan'
-  | 'proxy'
-  | 'question'
   | 'refused'
   | 'relay'
-  | 'resource-version-too-large'
-  | 'root'
   | 'sctp'
-  | 'server-error'
+
+/** The engine and the daemon. */
+type DaemonCode = 'admin' | 'base-refused' | 'listen' | 'node' | 'plan' | 'sync'
+
+/** The commands of `sluice`, and the API server of `sluice up`. */
+type CommandCode =
+  | 'demo'
+  | 'manifests'
+  | 'migrate'
+  | 'no-proxy'
+  | 'proxy'
+  | 'question'
+  | 'root'
   | 'several'
-  | 'stalled'
   | 'storage'
-  | 'sync'
-  | 'sysctl'
   | 'taken'
-  | 'timeout'
-  | 'tls'
-  | 'too-many-requests'
-  | 'unauthorized'
-  | 'unavailable'
-  | 'usage'
-  | 'watch-list-ignored'
+
+/** All codes. A new code is a new line above, so that a misspelt comparison does not compile. */
+export type ErrorCode =
+  | RequestCode
+  | ApiAnswerCode
+  | ApiConnectionCode
+  | SystemCode
+  | DataPlaneCode
+  | DaemonCode
+  | CommandCode
 
 export interface ErrorDetail {
   readonly cause?: unknown
-  /** What the error is about: an object, a field, an errno. Printed as key=value in logs. */
+  /** What the error is about: an object, a field, an errno. Logs print them as key=value. */
   readonly fields?: Readonly<Record<string, unknown>>
 }
 
@@ -88,7 +100,7 @@ export class ProxyError extends Error {
   }
 }
 
-/** How the API server, or something on the way to it, refused a request. */
+/** How the API server, or a proxy on the way to it, refused a request. */
 export interface ApiAnswerFields {
   /** HTTP status, or the `code` of a Status object. */
   readonly status: number
@@ -109,7 +121,7 @@ export class ApiError extends ProxyError {
   }
 }
 
-/** One line for a person: the message, then the messages of the causes that add something. */
+/** Returns one line: the message, then the messages of the causes that add something. */
 export function describeError(error: unknown): string {
   const parts: string[] = []
   for (let at: unknown = error, depth = 0; at !== undefined && at !== null && depth < 8; depth++) {

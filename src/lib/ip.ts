@@ -1,4 +1,4 @@
-// IP addresses and CIDRs as Kubernetes reads them: leading zeros are decimal, output is canonical (RFC 5952).
+// Parses and formats IP addresses and CIDRs as Kubernetes does: leading zeros are decimal, output is canonical (RFC 5952). Pure.
 
 export type Family = 4 | 6
 
@@ -14,7 +14,7 @@ export interface Cidr {
   readonly text: string
 }
 
-/** 4 or 16 bytes, or undefined if the text is no address. An IPv4-mapped IPv6 address counts as IPv4. */
+/** Returns 4 or 16 bytes, or undefined if the text is not a valid address. An IPv4-mapped IPv6 address counts as IPv4. */
 export function parseIp(text: string): Uint8Array | undefined {
   if (!text.includes(':')) return parseIpv4(text)
   const bytes = parseIpv6(text)
@@ -32,14 +32,14 @@ export function formatIp(bytes: Uint8Array): string {
   return `${hex.slice(0, gap.start).join(':')}::${hex.slice(gap.start + gap.length).join(':')}`
 }
 
-/** The canonical spelling, or undefined if the text is no address. */
+/** Returns the canonical spelling, or undefined if the text is not a valid address. */
 export function canonicalIp(text: string): string | undefined {
   if (isCanonicalIpv4(text)) return text
   const bytes = parseIp(text)
   return bytes === undefined ? undefined : formatIp(bytes)
 }
 
-/** Nearly every address of nearly every object is: then there is nothing to make. */
+/** Most addresses are canonical IPv4 addresses already: this check makes no new string for them. */
 function isCanonicalIpv4(text: string): boolean {
   const { length } = text
   if (length < 7 || length > 15) return false
@@ -60,15 +60,15 @@ function isCanonicalIpv4(text: string): boolean {
   return dots === 3 && digits > 0
 }
 
-/** Family of a canonical address. */
+/** The family of a canonical address. */
 export const familyOf = (ip: string): Family => (ip.includes(':') ? 6 : 4)
 
 /** `ip:port`, with brackets around IPv6. */
 export const hostPort = (ip: string, port: number): string =>
-  // Joined, since V8 would keep a template's text as a tree of its parts, and endpoints are held by the ten thousand.
+  // `join` makes a flat string. V8 would keep the result of a template as a tree of its parts, for tens of thousands of endpoints.
   [ip.includes(':') ? `[${ip}]` : ip, port].join(':')
 
-/** The inverse of `hostPort`; also takes a host that is no address. Undefined without a decimal port. */
+/** The inverse of `hostPort`; also accepts a host name. Returns undefined without a decimal port. */
 export function splitHostPort(text: string): { host: string; port: number } | undefined {
   const match = /^(?:\[([^[\]]*)\]|([^:[\]]*)):(\d{1,5})$/.exec(text)
   if (match === null) return undefined
@@ -76,7 +76,7 @@ export function splitHostPort(text: string): { host: string; port: number } | un
   return port > 65535 ? undefined : { host: (match[1] ?? match[2]) as string, port }
 }
 
-/** Host bits are masked off. Undefined unless `address/prefix`. */
+/** Host bits are masked off. Returns undefined if the text is not `address/prefix`. */
 export function parseCidr(text: string): Cidr | undefined {
   const slash = text.indexOf('/')
   if (slash < 0 || !/^\d{1,4}$/.test(text.slice(slash + 1))) return undefined

@@ -1,4 +1,4 @@
-// Leveled, structured log lines in klog's text form or as JSON; pino has neither klog's `-v` numbers nor its header.
+// Writes leveled, structured log lines in klog's text format or as JSON. The library pino has neither klog's `-v` levels nor its header.
 
 import { describeError } from './errors.ts'
 
@@ -11,7 +11,7 @@ export interface Logger {
   /** Info that is printed only at verbosity `level` or above (`-v`, `--vmodule`). */
   v(level: number, message: string, fields?: Fields): void
   enabled(level: number): boolean
-  /** The same log, under a component's name: it is the file pattern of `--vmodule`. */
+  /** Returns the same log under the name of a component; `--vmodule` matches this name. */
   named(name: string): Logger
 }
 
@@ -32,7 +32,7 @@ export function createLogger(options: LogOptions): RootLogger {
   const now = options.now ?? Date.now
   const make = (name: string): Logger => {
     const matched = options.vmodule?.find((entry) => matches(entry.filePattern, name))?.verbosity
-    // As in klog, a component's own verbosity may only raise the general one.
+    // As in klog, the verbosity of a component can only raise the general verbosity.
     const enabled = (level: number) => level <= Math.max(matched ?? 0, verbosity)
     const line = (severity: Severity, level: number, message: string, fields: Fields = {}) =>
       options.write(
@@ -90,12 +90,17 @@ function jsonLine(line: Line): string {
   if (line.severity === 'I') plain.v = line.level
   if (line.severity === 'W') plain.level = 'warning'
   for (const [key, value] of Object.entries(line.fields)) {
-    plain[key === 'error' ? 'err' : reserved.has(key) ? `field_${key}` : key] = value
+    plain[jsonKey(key)] = value
   }
   return `${toJson(plain)}\n`
 }
 
-/** Keys of the line itself, which no field may overwrite. */
+function jsonKey(field: string): string {
+  if (field === 'error') return 'err'
+  return reserved.has(field) ? `field_${field}` : field
+}
+
+/** Keys of the log line itself, which a field must not overwrite. */
 const reserved: ReadonlySet<string> = new Set(['ts', 'caller', 'msg', 'v', 'level'])
 
 function textValue(value: unknown): string {
@@ -103,7 +108,7 @@ function textValue(value: unknown): string {
   return typeof value === 'string' ? JSON.stringify(value) : String(value)
 }
 
-/** JSON for whatever is given: a log line must never be the thing that fails. */
+/** Formats any value as JSON without ever throwing: writing a log line must not fail. */
 function toJson(value: unknown): string {
   const above: unknown[] = []
   return JSON.stringify(value, function (this: unknown, _key, part: unknown) {

@@ -1,36 +1,37 @@
-// One operation at a time: each runs when all before it have ended, well or badly, and at once if there are none.
+// A mutex for asynchronous operations: each starts when all operations before it have ended, whether they succeeded or not.
 
 export class Mutex {
   readonly #waiting: (() => void)[] = []
   #open = 0
 
-  /** Operations that run or wait. */
+  /** The number of operations that run or wait. */
   get open(): number {
     return this.#open
   }
 
-  run<T>(run: () => Promise<T>): Promise<T> {
-    // Counted before it runs: one that asks for another must find itself under way.
-    if (this.#open++ === 0) return this.#begin(run)
-    return new Promise((resolve) => this.#waiting.push(() => resolve(this.#begin(run))))
+  /** Runs the operation at once if no other operation runs or waits. */
+  run<T>(operation: () => Promise<T>): Promise<T> {
+    // Counted before it starts: an operation that queues another one must count as running.
+    if (this.#open++ === 0) return this.#start(operation)
+    return new Promise((resolve) => this.#waiting.push(() => resolve(this.#start(operation))))
   }
 
-  #begin<T>(run: () => Promise<T>): Promise<T> {
-    const running = started(run)
-    running.then(this.#ended, this.#ended)
+  #start<T>(operation: () => Promise<T>): Promise<T> {
+    const running = call(operation)
+    running.then(this.#startNext, this.#startNext)
     return running
   }
 
-  readonly #ended = (): void => {
+  readonly #startNext = (): void => {
     this.#open--
     this.#waiting.shift()?.()
   }
 }
 
-/** What throws instead of rejecting must be counted off as well. */
-function started<T>(run: () => Promise<T>): Promise<T> {
+/** Turns an exception into a rejection, so that the mutex is released after it as well. */
+function call<T>(operation: () => Promise<T>): Promise<T> {
   try {
-    return run()
+    return operation()
   } catch (error) {
     return Promise.reject(error)
   }

@@ -1,14 +1,14 @@
-// Clocks, Go durations and RFC 3339 times; the only file of `lib` that may look at a clock.
+// Clocks, turns of the event loop, Go durations and RFC 3339 times. No other file of `lib` but log.ts reads a clock.
 
 export interface Timer {
   cancel(): void
 }
 
-/** Injected wherever something waits, so that tests own the time. Milliseconds everywhere. */
+/** Injected wherever something waits, so that tests control the time. All times are in milliseconds. */
 export interface Clock {
   /** Unix time. */
   now(): number
-  /** Never goes back; only differences mean something. */
+  /** Never goes back. Only differences are meaningful. */
   monotonic(): number
   after(ms: number, run: () => void): Timer
 }
@@ -18,7 +18,7 @@ export const systemClock: Clock = {
   monotonic: () => performance.now(),
   after(ms, run) {
     if (ms < 0.5) {
-      // The next turn of the loop: a timer knows only whole milliseconds, would wait for one and wake the process once more.
+      // The next turn of the event loop: a timer waits for at least a millisecond, and wakes the process once more.
       const handle = setImmediate(run)
       return { cancel: () => clearImmediate(handle) }
     }
@@ -28,21 +28,21 @@ export const systemClock: Clock = {
   },
 }
 
-/** Those who wait for a turn. */
+/** The tasks that wait for a turn. */
 const waiting: (() => void)[] = []
 
 /**
- * Lets the event loop do what is due: input, timers, everybody else's turn. Those who wait here go on one by one, with a turn of the loop
- * each: together they would hold it as many times as long as any of them means to.
+ * Lets the event loop run what is due: input, timers, other tasks. Tasks that wait here continue one per turn of the loop: if all of them
+ * continued in one turn, they would hold the loop for the sum of their time slices.
  */
 export const nextTurn = (): Promise<void> =>
   new Promise((resolve) => {
-    if (waiting.push(resolve) === 1) setImmediate(oneTurn)
+    if (waiting.push(resolve) === 1) setImmediate(resumeNext)
   })
 
-function oneTurn(): void {
+function resumeNext(): void {
   const resolve = waiting.shift()
-  if (waiting.length > 0) setImmediate(oneTurn)
+  if (waiting.length > 0) setImmediate(resumeNext)
   resolve?.()
 }
 
@@ -73,7 +73,7 @@ const unitMs: Readonly<Record<string, number>> = {
   h: 3.6e6,
 }
 
-/** Go's duration syntax (`2h22m`, `250ms`, `0`) to milliseconds; undefined if it is none. */
+/** Parses Go's duration syntax (`2h22m`, `250ms`, `0`) to milliseconds. Returns undefined if the text is not a duration. */
 export function parseDuration(text: string): number | undefined {
   const match = /^([+-]?)(.+)$/.exec(text)
   if (match === null) return undefined
@@ -87,11 +87,11 @@ export function parseDuration(text: string): number | undefined {
     total += Number(part[1]) * (unitMs[part[2] as string] as number)
     rest = rest.slice(part[0].length)
   }
-  // Whole nanoseconds, as Go has them: 1.005 s would otherwise be 1004.9999999999999 ms.
+  // Rounded to nanoseconds, as in Go: 1.005 s would otherwise be 1004.9999999999999 ms.
   return (sign * Math.round(total * 1e6)) / 1e6
 }
 
-/** Milliseconds as Go prints a duration: `15m0s`, `24h0m0s`, `250ms`, `0s`. */
+/** Formats milliseconds as Go prints a duration: `15m0s`, `24h0m0s`, `250ms`, `0s`. */
 export function formatDuration(ms: number): string {
   if (ms === 0) return '0s'
   if (ms < 0) return `-${formatDuration(-ms)}`
@@ -110,10 +110,10 @@ export function formatDuration(ms: number): string {
   return minutes > 0 ? `${minutes}m${seconds}` : seconds
 }
 
-/** Go's zero time, which health answers show before the first sync. */
+/** Go's zero time. Health answers show it before the first sync. */
 export const zeroTime = '0001-01-01T00:00:00Z'
 
-/** RFC 3339 with trailing zeros of the fraction trimmed, in UTC. */
+/** Formats a time as RFC 3339 in UTC, without trailing zeros of the fraction. */
 export function formatTime(unixMs: number): string {
   return new Date(unixMs).toISOString().replace(/\.?0*Z$/, 'Z')
 }

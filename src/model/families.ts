@@ -1,29 +1,29 @@
-// Does the configuration fit the families this node has? Sentences for the log, and which of them must stop the start.
+// Checks whether the configuration fits the IP families of this node: sentences for the log, and which of them prevent the start. Pure.
 
 import { type Family, familyName, familyOf, isUnspecified, splitHostPort } from '../lib/ip.ts'
 import { cidrsOf, type DetectLocalMode, localDetector } from './node.ts'
 
 export interface FamilyFacts {
   readonly primary: Family
-  /** What the machine and the mode can serve. */
+  /** The families that the machine and the mode can serve. */
   readonly supported: readonly Family[]
   readonly detectLocalMode: DetectLocalMode
   readonly clusterCidrs: readonly string[]
   readonly podCidrs: readonly string[]
-  /** As configured. Keywords are fine: they fit by construction. */
+  /** As configured. Keywords fit every family. */
   readonly nodePortAddresses: readonly string[]
   readonly excludeCidrs: readonly string[]
-  /** `ip:port`, or empty. */
+  /** `ip:port`, or ''. */
   readonly healthzBindAddress: string
   readonly metricsBindAddress: string
-  /** winkernel.sourceVip, canonical or empty. */
+  /** winkernel.sourceVip, canonical or ''. */
   readonly sourceVip?: string
 }
 
 export interface Findings {
-  /** Worth a log line; things work as far as they can. */
+  /** Sentences for the log; the proxy starts. */
   readonly warnings: readonly string[]
-  /** Any of these must stop the start. */
+  /** Sentences that prevent the start. */
   readonly fatal: readonly string[]
 }
 
@@ -77,18 +77,18 @@ function checkNodePorts(facts: FamilyFacts): readonly string[] {
   ]
 }
 
-/** A specific address of that family; a wildcard listens on both. */
+/** True for a specific address of that family; a wildcard address listens on both families. */
 function bindsOnly(address: string, family: Family): boolean {
   const host = splitHostPort(address)?.host ?? address
   return host !== '' && !isUnspecified(host) && familyOf(host) === family
 }
 
-/** A sentence if pods of the primary family cannot be told from other traffic although the mode goes by CIDR. */
+/** Returns a sentence if the detection of local traffic goes by CIDR and there is no CIDR of the primary family. */
 export function missingDetector(facts: FamilyFacts): string | undefined {
   const { detectLocalMode: mode, clusterCidrs, podCidrs, primary } = facts
   if (mode !== 'ClusterCIDR' && mode !== 'NodeCIDR') return undefined
   const detect = { mode, clusterCidrs, podCidrs, bridgeInterface: '', interfaceNamePrefix: '' }
   if (localDetector(detect, primary) !== undefined) return undefined
   const field = mode === 'ClusterCIDR' ? 'clusterCIDR' : 'spec.podCIDRs of the Node'
-  return `no ${familyName(primary)} entry in ${field}: traffic of local pods is not told from other traffic`
+  return `no ${familyName(primary)} entry in ${field}: traffic of local pods cannot be detected`
 }

@@ -1,23 +1,23 @@
-// Under which addresses a service is reached in one family, and by whom.
+// Lists the addresses of a service in one family, and which sources may use them. Pure.
 
 import { contains, type Family, familyOf, parseCidr } from '../lib/ip.ts'
 import type { Frontend, NodeView, ServicePortRecord, ServiceRecord } from './types.ts'
 
-/** What all ports of a service share. */
+/** The addresses that all ports of a service share. */
 export interface ServiceAddresses {
   readonly clusterIp: string
   readonly externalIps: readonly string[]
   readonly loadBalancerIps: readonly string[]
-  /** Source ranges of the load balancer IPs; empty: everyone. */
+  /** The source ranges of the load balancer IPs; empty if every source is allowed. */
   readonly allow: readonly string[]
   readonly nodeAllowed: boolean
-  /** It has addresses beyond the cluster IP, even if the AllowServiceExternalIPs gate hides them. */
+  /** True if there are addresses besides the cluster IP, even if the AllowServiceExternalIPs gate hides them. */
   readonly exposed: boolean
 }
 
 const none: readonly never[] = Object.freeze([])
 
-/** Undefined if the service has no cluster IP of the node view's family: then it does not count there at all. */
+/** Returns undefined if the service has no cluster IP of the view's family: then the service does not exist in that family. */
 export function addressesOf(service: ServiceRecord, node: NodeView): ServiceAddresses | undefined {
   const { family } = node
   const clusterIp = service.clusterIps.find((ip) => familyOf(ip) === family)
@@ -36,8 +36,8 @@ export function addressesOf(service: ServiceRecord, node: NodeView): ServiceAddr
 }
 
 /**
- * Cluster IP, external IPs, load balancer IPs, node port: the order in which they are programmed. An address that is given
- * twice appears once, as the cluster IP before all, and as load balancer IP (with its source ranges) before external IP.
+ * The frontends in the order in which they are programmed: cluster IP, external IPs, load balancer IPs, node port. An address that
+ * is given twice appears once: as cluster IP if it is one, else as load balancer IP (with its source ranges), else as external IP.
  */
 export function frontendsOf(addresses: ServiceAddresses, { port, nodePort }: ServicePortRecord): readonly Frontend[] {
   const frontends: Frontend[] = [{ kind: 'cluster-ip', ip: addresses.clusterIp, port, allow: none }]
@@ -50,8 +50,8 @@ export function frontendsOf(addresses: ServiceAddresses, { port, nodePort }: Ser
 }
 
 /**
- * The ranges of one family, in the order given. Empty means that everyone is allowed: also if a range allows everyone, and,
- * as upstream has it, if ranges were given for the other family only.
+ * The source ranges of one family, in the given order. Empty if every source is allowed: also if one range allows every source, and,
+ * as in upstream, if all ranges are of the other family.
  */
 export function sourceRangesOf(service: ServiceRecord, family: Family): readonly string[] {
   const ranges = ownOf(service.sourceRanges, family)
@@ -65,7 +65,7 @@ function containsNode(ranges: readonly string[], node: NodeView): boolean {
   })
 }
 
-/** Of this family, each once, in the order given. */
+/** The texts of this family, each once, in the given order. */
 function ownOf(
   all: readonly string[],
   family: Family,

@@ -1,4 +1,4 @@
-// This node's facts: its addresses, which family leads, where node ports answer, and which traffic is that of its own pods.
+// Derives the view of this node: its addresses and primary family, where node ports answer, and how to detect traffic of its pods. Pure.
 
 import { type Cidr, contains, type Family, familyOf, isLoopback, isUnspecified, parseCidr } from '../lib/ip.ts'
 import type { LocalDetector, NodePortAddresses, NodeRecord, NodeView } from './types.ts'
@@ -19,7 +19,7 @@ export interface NodeIps {
   readonly primary: Family
 }
 
-/** Loopback stands for "unknown". `bindAddress` is canonical or empty; a specific one overrules what the Node object says. */
+/** Unknown addresses are loopback. `bindAddress` is canonical or ''; a specific address overrides the Node object. */
 export function detectNodeIps(addresses: readonly string[], bindAddress: string): NodeIps {
   const ips = { 4: '127.0.0.1', 6: '::1' }
   let primary: Family = 4
@@ -35,11 +35,11 @@ export function detectNodeIps(addresses: readonly string[], bindAddress: string)
 // ---- Node ports. ----
 
 /**
- * Replaces the keywords of nodePortAddresses: `primary` by the node's own known addresses, `localhost` and `all` by both
- * families' CIDRs (both as kube-proxy 1.37 has them).
+ * Replaces the keywords of nodePortAddresses: `primary` by the known addresses of the node, `localhost` and `all` by the CIDRs of
+ * both families (both as in kube-proxy 1.37).
  *
- * Beware, as in kube-proxy: on a node with one address, `primary` leaves the other family without any CIDR, and a family
- * without CIDRs serves node ports on *all* its addresses. A node whose addresses are unknown serves them everywhere.
+ * As in kube-proxy: on a node with one address, `primary` leaves the other family without a CIDR, and a family without CIDRs serves
+ * node ports on *all* its addresses. A node whose addresses are unknown serves node ports on all its addresses.
  */
 export function expandNodePortAddresses(list: readonly string[], ips: NodeIps): readonly string[] {
   const own = [ips[4], ips[6]].filter((ip) => !isLoopback(ip)).map((ip) => `${ip}/${familyOf(ip) === 4 ? 32 : 128}`)
@@ -50,7 +50,7 @@ export function expandNodePortAddresses(list: readonly string[], ips: NodeIps): 
   })
 }
 
-/** `cidrs` without keywords; `interfaceAddresses` of both families, canonical. */
+/** `cidrs` has no keywords; `interfaceAddresses` are of both families and canonical. */
 export function nodePortAddresses(
   cidrs: readonly string[],
   family: Family,
@@ -65,7 +65,7 @@ export function nodePortAddresses(
   return {
     all,
     addresses: [...new Set(here)].sort(),
-    // A catch-all covers loopback, wherever in the list it stands.
+    // A CIDR of all addresses covers loopback, at any place in the list.
     loopback: all || own.some((cidr) => isLoopbackCidr(cidr) || contains(cidr, first)),
     loopbackNamed: own.some(isLoopbackCidr),
   }
@@ -86,7 +86,7 @@ export interface DetectLocal {
   readonly interfaceNamePrefix: string
 }
 
-/** How the node tells its pods' traffic in one family; undefined if it cannot. */
+/** How this node detects the traffic of its pods in one family; undefined if it cannot. */
 export function localDetector(detect: DetectLocal, family: Family): LocalDetector | undefined {
   switch (detect.mode) {
     case 'ClusterCIDR':
@@ -111,20 +111,20 @@ export interface NodeFacts {
   readonly name: string
   readonly zone: string
   readonly ips: NodeIps
-  /** As configured, keywords and all. */
+  /** As configured, with keywords. */
   readonly nodePortAddresses: readonly string[]
   /** Addresses of all interfaces, both families, canonical. */
   readonly interfaceAddresses: readonly string[]
   readonly detectLocal: DetectLocal
   readonly masqueradeAll: boolean
   readonly masqueradeBit: number
-  /** Of all ServiceCIDR objects, both families. */
+  /** The CIDRs of all ServiceCIDR objects, of both families. */
   readonly serviceCidrs: readonly string[]
   /** Feature gate AllowServiceExternalIPs. */
   readonly externalIps: boolean
 }
 
-/** The node as one family's rules see it. Equal facts give equal views, field by field. */
+/** Makes the view of one family. Equal facts give views with equal fields. */
 export function makeNodeView(facts: NodeFacts, family: Family): NodeView {
   const nodePortCidrs = expandNodePortAddresses(facts.nodePortAddresses, facts.ips)
   const serviceCidrs = cidrsOf(facts.serviceCidrs, family).map((cidr) => cidr.text)
@@ -142,7 +142,7 @@ export function makeNodeView(facts: NodeFacts, family: Family): NodeView {
   }
 }
 
-/** The CIDRs of one family, blanks and invalid ones left out. */
+/** The valid CIDRs of one family. */
 export function cidrsOf(list: readonly string[], family: Family): readonly Cidr[] {
   return list.flatMap((text) => {
     const cidr = parseCidr(text.trim())
@@ -152,7 +152,7 @@ export function cidrsOf(list: readonly string[], family: Family): readonly Cidr[
 
 // ---- Kernel settings. ----
 
-/** The size the connection tracking table should have; undefined: leave it alone, then `min` says nothing either. */
+/** The size that the connection tracking table should have; undefined if it stays as it is, whatever `min` says. */
 export function conntrackMax(settings: { maxPerCore: number; min: number; cpus: number }): number | undefined {
   if (settings.maxPerCore <= 0) return undefined
   const cap = 1_048_576

@@ -1,4 +1,4 @@
-// A service and its slices, seen from this node in one family, become service ports with nothing left to decide.
+// Turns a service and its slices, as this node sees them in one family, into service ports with every policy decided. Pure.
 
 import { candidatesOf, categorise, countLocalReady, servingOf, slicesOf } from './endpoints.ts'
 import { addressesOf, frontendsOf } from './frontends.ts'
@@ -6,7 +6,7 @@ import type { Disposition, NodeView, ServicePort, ServicePortRecord, ServiceReco
 
 const none: readonly never[] = Object.freeze([])
 
-/** The view's family decides the family. Slices of other services or families are ignored; their order does not matter. */
+/** Resolves the family of the view. Slices of other services and families are ignored; the order of slices does not matter. */
 export function resolve(
   service: ServiceRecord,
   slices: readonly SliceRecord[],
@@ -16,14 +16,14 @@ export function resolve(
   if (addresses === undefined) return none
   const own = slicesOf(service.key, slices, node)
   const internalLocal = service.internalPolicy === 'Local'
-  const externalLocal = service.externalPolicy === 'Local' && mayBeExternal(service)
+  const externalLocal = service.externalPolicy === 'Local' && canBeExternal(service)
   const health = healthOf(service, own, node)
 
   return distinct(service.ports).map((record): ServicePort => {
     const { name: portName, protocol } = record
     const exposed = addresses.exposed || record.nodePort !== 0
     const candidates = candidatesOf(own, portName, protocol, node)
-    // Even with both policies Local, this node and its pods reach external addresses under the Cluster policy.
+    // Even if both policies are Local, this node and its pods reach external addresses under the Cluster policy.
     const uses = { cluster: !internalLocal || exposed, local: internalLocal || (externalLocal && exposed) }
     const { cluster, local, hasAny } = categorise(candidates, uses, node)
     const dispose = (policyLocal: boolean): Disposition => {
@@ -54,8 +54,8 @@ export function resolve(
   })
 }
 
-/** On services that are not meant to be reached from outside, a left-over externalTrafficPolicy says nothing. */
-const mayBeExternal = (service: ServiceRecord): boolean =>
+/** False for services without external addresses: there a left-over externalTrafficPolicy has no effect. */
+const canBeExternal = (service: ServiceRecord): boolean =>
   service.type === 'LoadBalancer' || service.type === 'NodePort' || service.externalIps.length > 0
 
 function healthOf(service: ServiceRecord, slices: readonly SliceRecord[], node: NodeView): ServicePort['health'] {
@@ -65,8 +65,8 @@ function healthOf(service: ServiceRecord, slices: readonly SliceRecord[], node: 
 }
 
 /**
- * The API server admits neither two ports of one name nor two of one number and protocol; should it ever, the first counts,
- * since two service ports must never claim one address with equal right.
+ * Keeps the first of several ports with one name, or with one number and protocol. The API server admits no such ports, but two
+ * service ports of one service must never claim the same address.
  */
 function distinct(ports: readonly ServicePortRecord[]): readonly ServicePortRecord[] {
   if (ports.length < 2) return ports

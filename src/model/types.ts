@@ -1,55 +1,55 @@
-// The nouns of the model: records as read from the API, the node as this proxy sees it, and service ports with every policy decided.
+// The types of the model: records as read from the API, the view of this node, and service ports with every policy decided. Pure.
 
 import type { Family } from '../lib/ip.ts'
 
 export type Protocol = 'tcp' | 'udp' | 'sctp'
 
-// ---- Records: what is kept of an API object. Addresses are canonical, lists keep the object's order. ----
+// ---- Records: the fields that are kept of API objects. Addresses are canonical, lists keep the order of the object. ----
 
 export interface ServiceRecord {
-  /** `namespace/name`: the unit of change. */
+  /** `namespace/name`. Changes are tracked by this key. */
   readonly key: string
   readonly uid: string
   /** Unix ms of creationTimestamp; the oldest service wins a contested address. */
   readonly created: number
   readonly type: 'ClusterIP' | 'NodePort' | 'LoadBalancer'
-  /** At most one per family; what spec.ipFamilies and spec.clusterIPs come to. */
+  /** At most one per family, from spec.ipFamilies and spec.clusterIPs. */
   readonly clusterIps: readonly string[]
   readonly ports: readonly ServicePortRecord[]
   readonly externalIps: readonly string[]
   /** status.loadBalancer.ingress[] whose ipMode is VIP. */
   readonly loadBalancerIps: readonly string[]
-  /** Canonical CIDRs of both families, as given. */
+  /** Canonical CIDRs of both families, in the order of the object. */
   readonly sourceRanges: readonly string[]
   readonly externalPolicy: 'Cluster' | 'Local'
   readonly internalPolicy: 'Cluster' | 'Local'
-  /** ClientIP affinity timeout; 0: no affinity. */
+  /** The timeout of ClientIP affinity; 0 if there is no affinity. */
   readonly affinitySeconds: number
   readonly healthCheckNodePort: number
-  /** Annotation sluice/scheduler, for data planes that have a choice. */
+  /** Annotation sluice/scheduler, for data planes that have schedulers. */
   readonly scheduler?: string
 }
 
 export interface ServicePortRecord {
-  /** '' for the unnamed port. */
+  /** '' for an unnamed port. */
   readonly name: string
   readonly protocol: Protocol
   readonly port: number
-  /** 0: none. Used whatever the service's type is. */
+  /** 0 if there is none. Used for every type of service. */
   readonly nodePort: number
 }
 
 export interface SliceRecord {
   /** `namespace/name` of the slice. */
   readonly key: string
-  /** `namespace/name` of the service it belongs to. */
+  /** `namespace/name` of the service that the slice belongs to. */
   readonly service: string
   readonly family: Family
   readonly ports: readonly SlicePortRecord[]
   readonly endpoints: readonly EndpointRecord[]
-  /** Unix ms of the last-change-trigger-time annotation; 0: none. */
+  /** Unix ms of the last-change-trigger-time annotation; 0 if there is none. */
   readonly triggered: number
-  /** Annotation sluice/weight: share of the traffic of each endpoint here, for data planes that can; 1 if absent. */
+  /** Annotation sluice/weight: the share of each endpoint of this slice, for data planes with weights; 1 if absent. */
   readonly weight?: number
 }
 
@@ -72,7 +72,7 @@ export interface EndpointRecord {
 
 export interface NodeRecord {
   readonly name: string
-  /** InternalIPs first, then ExternalIPs, unparsable ones left out. */
+  /** InternalIPs first, then ExternalIPs, without invalid ones. */
   readonly addresses: readonly string[]
   readonly podCidrs: readonly string[]
   /** Label topology.kubernetes.io/zone; '' if absent. */
@@ -89,7 +89,7 @@ export interface ServiceCidrRecord {
 
 // ---- The node. ----
 
-/** How traffic of this node's pods is told from other traffic. */
+/** How traffic of this node's pods is detected. */
 export type LocalDetector =
   | { readonly kind: 'cidr'; readonly cidr: string }
   | { readonly kind: 'interface'; readonly name: string }
@@ -97,25 +97,25 @@ export type LocalDetector =
 
 /** Where node ports are served, in one family. */
 export interface NodePortAddresses {
-  /** Every address of the node; `addresses` is then not used for matching. */
+  /** True if every address of the node serves node ports; `addresses` is then not used for matching. */
   readonly all: boolean
   /** This node's interface addresses inside the configured CIDRs, sorted; loopback ones included. */
   readonly addresses: readonly string[]
-  /** The configuration covers loopback: a CIDR that is loopback itself or contains its first address. */
+  /** True if a configured CIDR is loopback itself or contains the first loopback address. */
   readonly loopback: boolean
-  /** A CIDR that is itself loopback was named (a catch-all does not count). */
+  /** True if a configured CIDR is loopback itself; a CIDR of all addresses does not count. */
   readonly loopbackNamed: boolean
 }
 
-/** Everything about this node, in one family, that shapes rules. Replaced as a whole when any of it changes. */
+/** Everything about this node that affects rules, in one family. Replaced as a whole when a field changes. */
 export interface NodeView {
   readonly name: string
   readonly family: Family
   readonly zone: string
-  /** The node's own address of this family; loopback when unknown. */
+  /** The node's own address of this family; loopback if it is unknown. */
   readonly ip: string
   readonly nodePorts: NodePortAddresses
-  /** undefined: no masquerade by origin, no short-circuit for pods. */
+  /** If undefined, there is no masquerade by origin and no short-circuit for pods. */
   readonly local: LocalDetector | undefined
   readonly masqueradeAll: boolean
   /** `1 << masqueradeBit`, unsigned. */
@@ -134,34 +134,34 @@ export type Disposition = 'cluster' | 'local' | 'reject' | 'drop'
 export interface ServicePort {
   /** `ns/name:http/tcp`; unique in a family. */
   readonly id: string
-  /** `ns/name`: the unit of change. */
+  /** `ns/name`. */
   readonly service: string
-  /** What people and comments call it: `ns/name:http`, or `ns/name` for the unnamed port. */
+  /** The name for people and rule comments: `ns/name:http`, or `ns/name` for an unnamed port. */
   readonly name: string
   readonly portName: string
   readonly family: Family
   readonly protocol: Protocol
-  /** Those this service has won; an address that an older service holds is not among them. */
+  /** The frontends without addresses that an older service holds. */
   readonly frontends: readonly Frontend[]
   /** Traffic to the cluster IP. */
   readonly internal: Disposition
-  /** Off-node traffic to every other frontend; traffic of this node and its pods goes to `cluster` when this is `local` or `drop`. */
+  /** Off-node traffic to all other frontends. Traffic of this node and its pods goes to `cluster` if this is `local` or `drop`. */
   readonly external: Disposition
-  /** Usable endpoints, topology applied; sorted by `ip:port` bytewise. */
+  /** The usable endpoints after topology, sorted bytewise by `ip:port`. */
   readonly cluster: readonly Endpoint[]
-  /** Those on this node; empty unless a policy is Local. */
+  /** The usable endpoints on this node; empty unless a policy is Local. */
   readonly local: readonly Endpoint[]
-  /** Every endpoint that serves, whatever the policies: a UDP flow to any other is stale. Filled for UDP only. */
+  /** Every serving endpoint, whatever the policies: a UDP flow to any other endpoint is stale. Empty if the protocol is not UDP. */
   readonly serving: readonly Endpoint[]
-  /** How many endpoints it has, usable or not. */
+  /** The number of endpoints, usable or not. */
   readonly endpoints: number
-  /** 0: none. */
+  /** 0 if there is no affinity. */
   readonly affinitySeconds: number
-  /** One of the source ranges contains this node's address. */
+  /** True if one of the source ranges contains this node's address. */
   readonly nodeAllowed: boolean
-  /** The service's health check node port, if it has one. The same on every port of the service. */
+  /** The health check node port of the service; the same for every port of the service. */
   readonly health: { readonly port: number; readonly localEndpoints: number } | undefined
-  /** How endpoints are chosen, in the words of the data plane; its default if absent. */
+  /** The scheduler of the data plane that chooses endpoints; its default if absent. */
   readonly scheduler?: string
 }
 
@@ -170,22 +170,22 @@ export interface Frontend {
   /** '' for node ports. */
   readonly ip: string
   readonly port: number
-  /** Source ranges, canonical; empty: everyone. Only load-balancer frontends have any. */
+  /** Canonical source ranges; empty if every source is allowed. Only load balancer frontends have any. */
   readonly allow: readonly string[]
 }
 
 export interface Endpoint {
   readonly ip: string
   readonly port: number
-  /** On this node. */
+  /** True if the endpoint is on this node. */
   readonly local: boolean
-  /** Share of the traffic, for data planes that can; 1 if absent. */
+  /** The share of the traffic, for data planes with weights; 1 if absent. */
   readonly weight?: number
 }
 
-// ---- What went wrong with an object. ----
+// ---- Problems of objects. ----
 
-/** One thing that is wrong with one object; everything else of the object and all other objects keep working. */
+/** An invalid field of an object. The rest of the object and all other objects still work. */
 export interface Problem {
   /** `Service`, `EndpointSlice`, … */
   readonly kind: string
@@ -194,6 +194,6 @@ export interface Problem {
   readonly uid: string
   /** `spec.externalIPs[1]`. */
   readonly field: string
-  /** What is wrong and what was given. */
+  /** What is wrong, and what was given. */
   readonly message: string
 }
