@@ -9,7 +9,7 @@ import type { NodeView, ServicePort } from '../model/types.ts'
 /** The name of a proxy mode, as the configuration spells it. `modes.ts` lists the modes. */
 export type Mode = string
 
-/** One thing a data plane holds. Equal digests mean equal content. Ids are global in a lane. */
+/** An entry as the data plane holds it. Equal digests mean equal content. Ids are unique in a lane. */
 export interface Held {
   readonly id: string
   readonly kind: string
@@ -17,20 +17,20 @@ export interface Held {
 }
 
 export interface Changes<E extends Held> {
-  /** New, or with another digest than what is there. */
+  /** Entries that are new, or whose digest differs from what the data plane holds. */
   readonly put: readonly E[]
-  /** Held and no longer wanted. */
+  /** Entries that the data plane holds and that are no longer wanted. */
   readonly drop: readonly Held[]
 }
 
-/** Everything wanted at this moment, for targets that must rewrite shared things whole. */
+/** A live view of all wanted entries. */
 export interface Wanted<E extends Held> {
   readonly size: number
   entry(id: string): E | undefined
   entries(): Iterable<E>
 }
 
-/** An entry that the kernel refused for its own sake; every other entry of the changes went in. */
+/** An entry that the kernel refused because of its own content. All other entries of the changes were applied. */
 export interface RefusedEntry {
   readonly id: string
   readonly error: ProxyError
@@ -42,15 +42,18 @@ export interface Applied {
   readonly figures?: Readonly<Record<string, number>>
 }
 
-/** The only part of a backend that does I/O: one per family. */
+/** The only part of a backend that does I/O. There is one target per family. */
 export interface Target<E extends Held> {
-  /** What is there now: ids and digests, never parsed rules. */
+  /** Returns what the data plane holds now: ids and digests, never parsed rules. */
   observe(signal: AbortSignal): Promise<readonly Held[]>
-  /** All of the changes, or those but the refused ones; throws if it cannot tell which went in. */
+  /**
+   * Applies all changes but the refused ones. Throws if it cannot know which changes were applied. `wanted` is for targets that must
+   * rewrite shared objects as a whole; other targets leave the parameter out.
+   */
   apply(changes: Changes<E>, signal: AbortSignal, wanted: Wanted<E>): Promise<Applied>
-  /** Cheap: did someone else change what is ours since the last apply? */
+  /** True if another program changed what this target wrote since the last apply. Cheap. */
   drifted(): boolean
-  /** Releases sockets; leaves everything programmed as it is. */
+  /** Releases sockets. Everything that is programmed stays as it is. */
   close(): Promise<void>
 }
 
@@ -59,13 +62,13 @@ export interface OpenContext {
   readonly node: NodeView
   readonly log: Logger
   readonly clock: Clock
-  /** To be called when somebody else changed what is ours; `culprit` is for people. Leads to a sync at once. */
+  /** The target calls this when another program changed what it wrote; `culprit` is for people. Leads to a sync at once. */
   readonly onDrift: (culprit: string) => void
-  /** To be called when what made the last apply fail is over: leads to a sync at once. */
+  /** The target calls this when the reason why the last apply failed is gone. Leads to a sync at once. */
   readonly onDue?: () => void
 }
 
-/** What the configuration says to a backend; made by the composition root. */
+/** The part of the configuration that backends read. The daemon makes it. */
 export interface Settings {
   readonly syncPeriodMs: number
   readonly masqueradeBit: number
@@ -79,14 +82,14 @@ export interface Settings {
     readonly udpTimeoutMs: number
   }
   readonly userspace: {
-    /** First and last proxy port; undefined: the kernel chooses. */
+    /** The first and the last proxy port; undefined if the kernel chooses ports. */
     readonly portRange: readonly [number, number] | undefined
     readonly udpTimeoutMs: number
     readonly bindAddress: string
   }
 }
 
-/** What went through one service port; only ever grows. */
+/** The traffic of one service port. All numbers only grow. */
 export interface PortCounters {
   readonly family: Family
   /** `ns/name:port`. */
@@ -100,38 +103,41 @@ export interface PortCounters {
 
 export interface Backend<E extends Held> {
   readonly name: Mode
-  /** A periodic sync at every syncPeriod, as upstream's ipvs mode does, instead of hourly. */
+  /** True if there is a sync at every syncPeriod, as in upstream's ipvs mode, instead of every hour. */
   readonly periodic: boolean
-  /** Families this machine can serve in this mode; throws a ProxyError that says what is missing if none. */
+  /** The families that this machine can serve in this mode. Throws a ProxyError that names what is missing if there are none. */
   families(): Promise<readonly Family[]>
-  /** Privileged one-time settings (sysctls, modules): all that `--init-only` does. */
+  /** Makes privileged one-time settings (sysctls, modules): all that `--init-only` does. */
   prepare(node: NodeView, log: Logger): Promise<void>
-  /** What must be there whatever services exist. Pure. */
+  /** The entries that must exist whatever services there are. Pure. */
   base(node: NodeView): readonly E[]
-  /** What one service port needs. Pure. */
+  /** The entries that one service port needs. Pure. */
   plan(port: ServicePort, node: NodeView): readonly E[]
-  /** What people tell apart in an entry, by the ids that `observe` of another process has for it; absent: an entry is one thing. */
+  /**
+   * Splits an entry into the parts that `plan` and `status` show, with the ids that `observe` of another process reports. Absent if every
+   * entry is one part.
+   */
   parts?(entry: E): readonly Held[]
   open(context: OpenContext): Promise<Target<E>>
-  /** This process itself answers UDP there, for that service port: such flows are no less in use than those to endpoints. */
+  /** True if this process itself answers UDP for that service port at this address and port: such flows are in use. */
   answers?(family: Family, id: string, ip: string, port: number): boolean
-  /** Listens on the services' own addresses, so that the kernel translates nothing and has no flows that could become stale. */
+  /** Present if the proxy listens on the services' own addresses: the kernel translates nothing, and no flow can become stale. */
   readonly untracked?: true
-  /** Statistics of the data plane itself, where it has any: read when asked for, of at most so many service ports and the rest as one. */
+  /** Reads the traffic of at most `limit` service ports, and of the rest as one. Absent if the data plane does not count. */
   counters?(limit: number): Promise<readonly PortCounters[]>
 }
 
-/** Removes all that a mode may have left on the node, by us or by kube-proxy; nothing of others. */
+/** Removes everything that a mode may have left on the node, by us or by kube-proxy, and nothing else. */
 export type Cleanup = (log: Logger, spared?: Spared) => Promise<void>
 
-/** What is not ours although it looks like it. */
+/** What looks like ours and is not. */
 export interface Spared {
-  /** Virtual servers at these addresses. */
+  /** Virtual servers at these addresses belong to others. */
   readonly cidrs: readonly string[]
 }
 
 /**
- * As `Cleanup`, for a node on which another mode serves by now: what connections still need stays until they have ended. False if there
- * is such: to be called again, then with `again`.
+ * As `Cleanup`, for a node that another mode serves by now: what connections still need stays until they end. Resolves false while such
+ * connections remain; the caller calls it again with `again` set.
  */
 export type Retire = (log: Logger, again: boolean, spared?: Spared) => Promise<boolean>

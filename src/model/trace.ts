@@ -1,11 +1,11 @@
-// What must happen to the first packet of a connection, from the model alone: the oracle of the tests and the voice of `explain`.
+// Predicts what happens to the first packet of a connection, from the model alone, for tests and for `explain`. Pure.
 
 import { contains, familyOf, hostPort, isLoopback, parseCidr } from '../lib/ip.ts'
 import type { ModeBehaviour } from './mode-behaviour.ts'
 import type { Disposition, Endpoint, Frontend, LocalDetector, NodeView, Protocol, ServicePort } from './types.ts'
 
 export interface TraceContext {
-  /** All service ports of the view's family. */
+  /** All service ports of the family of `node`. */
   readonly ports: readonly ServicePort[]
   readonly node: NodeView
   /** Every address of the node's interfaces; all of loopback belongs to the node without being listed. */
@@ -18,30 +18,30 @@ export interface Packet {
   readonly to: string
   readonly port: number
   readonly protocol: Protocol
-  /** Entered from a pod of this node, made on the node itself, or came from elsewhere. */
+  /** Where the packet comes from: a pod of this node, the node itself, or elsewhere. */
   readonly origin: 'pod' | 'node' | 'outside'
-  /** Where it entered; none if made on the node. A pod's packet without one is taken to enter where the local detector looks. */
+  /** Absent for packets of the node itself. A pod's packet without one counts as entering where the local detector looks. */
   readonly inInterface?: string
 }
 
 export interface ChosenEndpoint {
   /** `ip:port`. */
   readonly address: string
-  /** The endpoint sees this node as the source. */
+  /** True if the endpoint sees this node as the source. */
   readonly snat: boolean
 }
 
 export interface Forwarded {
   readonly verdict: 'forward'
-  /** Those it may go to, sorted bytewise by address; never empty. */
+  /** The endpoints that the packet may go to, sorted bytewise by address; never empty. */
   readonly endpoints: readonly ChosenEndpoint[]
-  /** The source is rewritten whichever endpoint is chosen; if not, only a pod that reaches itself (hairpin) gets another. */
+  /** True if the source is rewritten for every endpoint; otherwise only for a pod that reaches itself (hairpin). */
   readonly masquerade: boolean
-  /** Seconds for which a client keeps its endpoint; 0: no affinity. */
+  /** Seconds for which a client keeps its endpoint; 0 if there is no affinity. */
   readonly affinity: number
   readonly port: ServicePort
   readonly frontend: Frontend
-  /** Why, one sentence per decision, in the order they were made. */
+  /** One sentence per decision, in order. */
   readonly steps: readonly string[]
 }
 
@@ -58,10 +58,10 @@ export type Reason =
   | 'other-family'
 
 export interface NotForwarded {
-  /** Refused with an ICMP error, silently discarded, or left to ordinary routing. */
+  /** `reject`: refused with an ICMP error; `drop`: silently discarded; `pass`: left to ordinary routing. */
   readonly verdict: 'reject' | 'drop' | 'pass'
   readonly reason: Reason
-  /** The service port the packet was meant for, if it met one. */
+  /** The service port that the packet matched, if any. */
   readonly port: ServicePort | undefined
   readonly frontend: Frontend | undefined
   readonly steps: readonly string[]
@@ -69,26 +69,28 @@ export interface NotForwarded {
 
 export type Outcome = Forwarded | NotForwarded
 
-export function trace(world: TraceContext, packet: Packet, dialect: ModeBehaviour): Outcome {
+export function trace(context: TraceContext, packet: Packet, behaviour: ModeBehaviour): Outcome {
   const steps: string[] = []
-  if (familyOf(packet.to) !== world.node.family) {
-    steps.push(`${packet.to} is not of the family that is traced.`)
+  if (familyOf(packet.to) !== context.node.family) {
+    steps.push(`${packet.to} is not an address of the traced family.`)
     return { verdict: 'pass', reason: 'other-family', port: undefined, frontend: undefined, steps }
   }
-  const match = findByAddress(world, packet) ?? findByNodePort(world, packet)
-  if (match === undefined) return withoutService(world, packet, dialect, steps)
+  const match = findByAddress(context, packet) ?? findByNodePort(context, packet)
+  if (match === undefined) return traceUnmatched(context, packet, behaviour, steps)
   const { port, frontend } = match
   steps.push(`${describePacket(packet)} is for ${describeFrontend(frontend)} of ${port.name}.`)
-  const run: Run = { world, packet, dialect, port, frontend, steps }
-  if (frontend.kind === 'node-port') return throughNodePort(run)
-  return throughFirewall(run) ?? (frontend.kind === 'cluster-ip' ? internally(run) : externally(run))
+  const matched: MatchedPacket = { context, packet, behaviour, port, frontend, steps }
+  if (frontend.kind === 'node-port') return traceNodePort(matched)
+  return (
+    checkSourceRanges(matched) ?? (frontend.kind === 'cluster-ip' ? traceInternal(matched) : traceExternal(matched))
+  )
 }
 
-/** One trace under way, after a frontend was found. */
-interface Run {
-  readonly world: TraceContext
+/** A packet after its frontend was found. */
+interface MatchedPacket {
+  readonly context: TraceContext
   readonly packet: Packet
-  readonly dialect: ModeBehaviour
+  readonly behaviour: ModeBehaviour
   readonly port: ServicePort
   readonly frontend: Frontend
   readonly steps: string[]
@@ -99,18 +101,18 @@ interface Match {
   readonly frontend: Frontend
 }
 
-/** An exact address always goes before a node port of the same number. */
-function findByAddress(world: TraceContext, packet: Packet): Match | undefined {
-  return find(world, packet, (frontend) => frontend.ip === packet.to)
+/** A frontend with the exact address always wins over a node port of the same number. */
+function findByAddress(context: TraceContext, packet: Packet): Match | undefined {
+  return find(context, packet, (frontend) => frontend.ip === packet.to)
 }
 
-function findByNodePort(world: TraceContext, packet: Packet): Match | undefined {
-  if (!isNodeAddress(world, packet.to)) return undefined
-  return find(world, packet, (frontend) => frontend.kind === 'node-port')
+function findByNodePort(context: TraceContext, packet: Packet): Match | undefined {
+  if (!isNodeAddress(context, packet.to)) return undefined
+  return find(context, packet, (frontend) => frontend.kind === 'node-port')
 }
 
-function find(world: TraceContext, packet: Packet, wanted: (frontend: Frontend) => boolean): Match | undefined {
-  for (const port of world.ports) {
+function find(context: TraceContext, packet: Packet, wanted: (frontend: Frontend) => boolean): Match | undefined {
+  for (const port of context.ports) {
     if (port.protocol !== packet.protocol) continue
     const frontend = port.frontends.find((candidate) => candidate.port === packet.port && wanted(candidate))
     if (frontend !== undefined) return { port, frontend }
@@ -118,12 +120,12 @@ function find(world: TraceContext, packet: Packet, wanted: (frontend: Frontend) 
   return undefined
 }
 
-function throughFirewall(run: Run): NotForwarded | undefined {
-  const { port, frontend, packet, dialect, steps } = run
+function checkSourceRanges(matched: MatchedPacket): NotForwarded | undefined {
+  const { port, frontend, packet, behaviour, steps } = matched
   if (frontend.allow.length === 0) return undefined
-  if (port.external === 'reject' && dialect.firewallWithoutEndpoints === 'reject') return undefined
+  if (port.external === 'reject' && behaviour.firewallWithoutEndpoints === 'reject') return undefined
   const ranges = `source ranges ${frontend.allow.join(', ')}`
-  const range = frontend.allow.find((cidr) => inside(cidr, packet.from))
+  const range = frontend.allow.find((cidr) => isInside(cidr, packet.from))
   if (range !== undefined) {
     steps.push(`${packet.from} is in ${range}, one of the service's source ranges: accepted.`)
     return undefined
@@ -136,129 +138,139 @@ function throughFirewall(run: Run): NotForwarded | undefined {
     return undefined
   }
   steps.push(`${packet.from} is in none of the ${ranges}: dropped.`)
-  return refuse(run, 'drop', 'source-range')
+  return endTrace(matched, 'drop', 'source-range')
 }
 
-function throughNodePort(run: Run): Outcome {
-  const { packet, port, dialect, steps } = run
-  if (servesNodePort(run)) return externally(run)
-  if (dialect.refusesNodePortsEverywhere && port.external === 'reject') return noEndpoints(run)
-  if (dialect.refusesNodePortsEverywhere && port.external === 'drop') return noLocalEndpoints(run, 'external')
+function traceNodePort(matched: MatchedPacket): Outcome {
+  const { packet, port, behaviour, steps } = matched
+  if (servesNodePort(matched)) return traceExternal(matched)
+  if (behaviour.refusesNodePortsEverywhere && port.external === 'reject') return rejectWithoutEndpoints(matched)
+  if (behaviour.refusesNodePortsEverywhere && port.external === 'drop') return dropWithoutLocal(matched, 'external')
   steps.push(
     isLoopback(packet.to)
       ? 'Node ports are not served on loopback here: left to the node itself.'
       : `nodePortAddresses does not include ${packet.to}: left to the node itself.`,
   )
-  return refuse(run, 'pass', 'node-port-elsewhere')
+  return endTrace(matched, 'pass', 'node-port-elsewhere')
 }
 
-function servesNodePort({ world, packet, dialect }: Run): boolean {
-  const { all, addresses, loopback, loopbackNamed } = world.node.nodePorts
+function servesNodePort({ context, packet, behaviour }: MatchedPacket): boolean {
+  const { all, addresses, loopback, loopbackNamed } = context.node.nodePorts
   if (!isLoopback(packet.to)) return all || addresses.includes(packet.to)
-  const localhost = dialect.localhostNodePorts[world.node.family]
+  const localhost = behaviour.localhostNodePorts[context.node.family]
   if (localhost === 'named') return loopbackNamed && addresses.includes(packet.to)
   return localhost === 'covered' && loopback && (all || addresses.includes(packet.to))
 }
 
-function internally(run: Run): Outcome {
-  const { port, packet, world, steps } = run
-  if (port.internal === 'reject') return noEndpoints(run)
-  if (isRefusedSctp(run)) return notRelayed(run)
-  if (port.internal === 'drop') return noLocalEndpoints(run, 'internal')
+function traceInternal(matched: MatchedPacket): Outcome {
+  const { port, packet, context, steps } = matched
+  if (port.internal === 'reject') return rejectWithoutEndpoints(matched)
+  if (isRefusedSctp(matched)) return rejectSctp(matched)
+  if (port.internal === 'drop') return dropWithoutLocal(matched, 'internal')
   steps.push(describePolicy('internalTrafficPolicy', port.internal, port[port.internal].length))
-  const { node } = world
+  const { node } = context
   let masquerade = false
   if (node.masqueradeAll) {
     masquerade = true
     steps.push('masqueradeAll is set: the source becomes this node.')
   } else if (node.local === undefined) {
-    steps.push('It is not known which traffic is of local pods: the source is kept.')
-  } else if (fromLocalPod(packet, node.local)) {
+    steps.push('This node cannot detect traffic of local pods: the source is kept.')
+  } else if (isFromLocalPod(packet, node.local)) {
     steps.push(`${packet.from} counts as a local pod (${describeDetector(node.local)}): the source is kept.`)
   } else {
     masquerade = true
-    steps.push(`${packet.from} is no local pod (${describeDetector(node.local)}): the source becomes this node.`)
+    steps.push(`${packet.from} is not a local pod (${describeDetector(node.local)}): the source becomes this node.`)
   }
-  return forward(run, port[port.internal], masquerade)
+  return forward(matched, port[port.internal], masquerade)
 }
 
-function externally(run: Run): Outcome {
-  const { port, packet, world, dialect, steps } = run
+function traceExternal(matched: MatchedPacket): Outcome {
+  const { port, packet, context, behaviour, steps } = matched
   if (port.external === 'reject') {
-    const leaves = packet.origin === 'node' && !isNodeAddress(world, packet.to)
-    if (!leaves || dialect.rejectsNodeToExternal) return noEndpoints(run)
-    steps.push(`${port.name} has no endpoints, but ${dialect.name} lets the node's own packets leave: routing decides.`)
-    return refuse(run, 'pass', 'no-endpoints')
+    const leaves = packet.origin === 'node' && !isNodeAddress(context, packet.to)
+    if (!leaves || behaviour.rejectsNodeToExternal) return rejectWithoutEndpoints(matched)
+    steps.push(
+      `${port.name} has no endpoints, but ${behaviour.name} lets the node's own packets leave: routing decides.`,
+    )
+    return endTrace(matched, 'pass', 'no-endpoints')
   }
-  if (isRefusedSctp(run)) return notRelayed(run)
+  if (isRefusedSctp(matched)) return rejectSctp(matched)
   if (port.external === 'cluster') {
     steps.push(describePolicy('externalTrafficPolicy', 'cluster', port.cluster.length))
     steps.push('The endpoint may be on another node: the source becomes this node, so that replies come back here.')
-    return forward(run, port.cluster, true)
+    return forward(matched, port.cluster, true)
   }
-  if (port.external === 'local' && !dialect.shortCircuits) return toLocalEndpoints(run)
-  if (world.node.local !== undefined && fromLocalPod(packet, world.node.local)) {
+  if (port.external === 'local' && !behaviour.shortCircuits) return forwardToLocal(matched)
+  if (context.node.local !== undefined && isFromLocalPod(packet, context.node.local)) {
     steps.push(
-      `externalTrafficPolicy is Local, but ${packet.from} counts as a local pod (${describeDetector(world.node.local)}): short-circuited to all ${count(port.cluster)}, the source is kept.`,
+      `externalTrafficPolicy is Local, but ${packet.from} counts as a local pod (${describeDetector(context.node.local)}): short-circuited to all ${count(port.cluster)}, the source is kept.`,
     )
-    return forward(run, port.cluster, false)
+    return forward(matched, port.cluster, false)
   }
-  if (isNodeAddress(world, packet.from)) {
+  if (isNodeAddress(context, packet.from)) {
     steps.push(
       `externalTrafficPolicy is Local, but ${packet.from} is this node: short-circuited to all ${count(port.cluster)}, the source becomes this node.`,
     )
-    return forward(run, port.cluster, true)
+    return forward(matched, port.cluster, true)
   }
-  if (port.external === 'drop') return noLocalEndpoints(run, 'external')
+  if (port.external === 'drop') return dropWithoutLocal(matched, 'external')
   steps.push(describePolicy('externalTrafficPolicy', 'local', port.local.length))
   steps.push('The endpoint is on this node: the source is kept.')
-  return forward(run, port.local, false)
+  return forward(matched, port.local, false)
 }
 
-/** Whoever comes meets the endpoints here; only the node itself, which may use a service address as its source, is masqueraded. */
-function toLocalEndpoints(run: Run): Forwarded {
-  const { port, packet, world, dialect, steps } = run
-  const own = isNodeAddress(world, packet.from)
+/** All clients reach the endpoints on this node. Only the node itself, which may use a service address as its source, is masqueraded. */
+function forwardToLocal(matched: MatchedPacket): Forwarded {
+  const { port, packet, context, behaviour, steps } = matched
+  const own = isNodeAddress(context, packet.from)
   steps.push(describePolicy('externalTrafficPolicy', 'local', port.local.length))
-  steps.push(`${dialect.name} sends everybody there: ${own ? 'the source becomes this node' : 'the source is kept'}.`)
-  return forward(run, port.local, own)
+  steps.push(
+    `${behaviour.name} sends all clients there: ${own ? 'the source becomes this node' : 'the source is kept'}.`,
+  )
+  return forward(matched, port.local, own)
 }
 
-/** No frontend has this address and port; perhaps the address alone means something. */
-function withoutService(world: TraceContext, packet: Packet, dialect: ModeBehaviour, steps: string[]): NotForwarded {
+/** Decides for a packet that no frontend matches by address and port; the address alone may belong to a service. */
+function traceUnmatched(
+  context: TraceContext,
+  packet: Packet,
+  behaviour: ModeBehaviour,
+  steps: string[],
+): NotForwarded {
   const answer = (verdict: NotForwarded['verdict'], reason: Reason, port?: ServicePort): NotForwarded => {
     return { verdict, reason, port, frontend: undefined, steps }
   }
-  const owner = world.ports.find((port) => hasClusterIp(port, packet.to))
+  const owner = context.ports.find((port) => hasClusterIp(port, packet.to))
   if (owner !== undefined) {
     steps.push(
       `${packet.to} is the cluster IP of ${owner.service}, which has no port ${packet.port}/${packet.protocol}.`,
     )
-    if (dialect.rejectsUnusedPorts) {
+    if (behaviour.rejectsUnusedPorts) {
       steps.push('Ports of cluster IPs that no service uses are refused.')
       return answer('reject', 'unused-port', owner)
     }
-    steps.push(`${dialect.name} does not refuse unused ports: routing decides.`)
+    steps.push(`${behaviour.name} does not refuse unused ports: routing decides.`)
     return answer('pass', 'unused-port', owner)
   }
-  const lender = dialect.ownsAddresses && !isNodeAddress(world, packet.to) ? holderOf(world, packet.to) : undefined
-  if (lender !== undefined) {
-    steps.push(`${packet.to} is an address of ${lender.service}, which has no port ${packet.port}/${packet.protocol}.`)
-    steps.push(`In mode ${dialect.name} the node answers for it, and refuses ports that no service uses.`)
-    return answer('reject', 'unused-port', lender)
+  const holder =
+    behaviour.ownsAddresses && !isNodeAddress(context, packet.to) ? findHolder(context, packet.to) : undefined
+  if (holder !== undefined) {
+    steps.push(`${packet.to} is an address of ${holder.service}, which has no port ${packet.port}/${packet.protocol}.`)
+    steps.push(`In mode ${behaviour.name} the node answers for it, and refuses ports that no service uses.`)
+    return answer('reject', 'unused-port', holder)
   }
-  const cidr = world.node.serviceCidrs.find((range) => inside(range, packet.to))
+  const cidr = context.node.serviceCidrs.find((range) => isInside(range, packet.to))
   if (cidr !== undefined) {
     steps.push(`${packet.to} is in the service CIDR ${cidr}, but no service has it as its cluster IP.`)
-    if (dialect.dropsUnallocated) {
+    if (behaviour.dropsUnallocated) {
       steps.push('Traffic to unallocated cluster IPs is dropped, so that it does not loop through the network.')
       return answer('drop', 'unallocated')
     }
-    steps.push(`${dialect.name} does not drop such traffic: routing decides.`)
+    steps.push(`${behaviour.name} does not drop traffic to such addresses: routing decides.`)
     return answer('pass', 'unallocated')
   }
-  if (packet.protocol === 'tcp' && isNodeAddress(world, packet.to)) {
-    const checked = world.ports.find((port) => port.health?.port === packet.port)
+  if (packet.protocol === 'tcp' && isNodeAddress(context, packet.to)) {
+    const checked = context.ports.find((port) => port.health?.port === packet.port)
     if (checked !== undefined) {
       steps.push(`${packet.port} is the health check node port of ${checked.service}: the proxy itself answers.`)
       return answer('pass', 'health-check', checked)
@@ -268,34 +280,41 @@ function withoutService(world: TraceContext, packet: Packet, dialect: ModeBehavi
   return answer('pass', 'no-service')
 }
 
-function noEndpoints(run: Run): NotForwarded {
-  run.steps.push(`${run.port.name} has no usable endpoints anywhere: refused.`)
-  return refuse(run, 'reject', 'no-endpoints')
+function rejectWithoutEndpoints(matched: MatchedPacket): NotForwarded {
+  matched.steps.push(`${matched.port.name} has no usable endpoints anywhere: refused.`)
+  return endTrace(matched, 'reject', 'no-endpoints')
 }
 
-function noLocalEndpoints(run: Run, policy: 'internal' | 'external'): NotForwarded {
-  run.steps.push(
-    `${policy}TrafficPolicy is Local and ${run.port.name} has usable endpoints, but none on this node: dropped.`,
+function dropWithoutLocal(matched: MatchedPacket, policy: 'internal' | 'external'): NotForwarded {
+  matched.steps.push(
+    `${policy}TrafficPolicy is Local and ${matched.port.name} has usable endpoints, but none on this node: dropped.`,
   )
-  return refuse(run, 'drop', 'no-local-endpoints')
+  return endTrace(matched, 'drop', 'no-local-endpoints')
 }
 
-const isRefusedSctp = ({ packet, dialect }: Run): boolean => dialect.refusesSctp && packet.protocol === 'sctp'
+const isRefusedSctp = ({ packet, behaviour }: MatchedPacket): boolean =>
+  behaviour.refusesSctp && packet.protocol === 'sctp'
 
-function notRelayed(run: Run): NotForwarded {
-  run.steps.push(`${run.dialect.name} mode does not know SCTP: refused.`)
-  return refuse(run, 'reject', 'not-relayed')
+function rejectSctp(matched: MatchedPacket): NotForwarded {
+  matched.steps.push(`${matched.behaviour.name} mode does not support SCTP: refused.`)
+  return endTrace(matched, 'reject', 'not-relayed')
 }
 
-const refuse = ({ port, frontend, steps }: Run, verdict: NotForwarded['verdict'], reason: Reason): NotForwarded => {
+const endTrace = (
+  { port, frontend, steps }: MatchedPacket,
+  verdict: NotForwarded['verdict'],
+  reason: Reason,
+): NotForwarded => {
   return { verdict, reason, port, frontend, steps }
 }
 
-function forward(run: Run, endpoints: readonly Endpoint[], rewritten: boolean): Forwarded {
-  const { packet, port, frontend, dialect, steps } = run
-  const masquerade = rewritten || dialect.hidesClients
-  if (dialect.hidesClients) steps.push('The proxy makes a connection of its own: whoever answers sees this node.')
-  const hairpins = (endpoint: Endpoint) => endpoint.ip === packet.from && (endpoint.local || dialect.hairpin === 'all')
+function forward(matched: MatchedPacket, endpoints: readonly Endpoint[], rewritten: boolean): Forwarded {
+  const { packet, port, frontend, behaviour, steps } = matched
+  const masquerade = rewritten || behaviour.hidesClients
+  if (behaviour.hidesClients)
+    steps.push('The proxy opens a connection of its own: the endpoint sees this node as the source.')
+  const hairpins = (endpoint: Endpoint) =>
+    endpoint.ip === packet.from && (endpoint.local || behaviour.hairpin === 'all')
   if (!masquerade && endpoints.some(hairpins)) {
     steps.push(`If ${packet.from} is chosen to answer itself, the source becomes this node (hairpin).`)
   }
@@ -314,28 +333,29 @@ function forward(run: Run, endpoints: readonly Endpoint[], rewritten: boolean): 
   }
 }
 
-const isNodeAddress = (world: TraceContext, ip: string): boolean => isLoopback(ip) || world.nodeAddresses.includes(ip)
+const isNodeAddress = (context: TraceContext, ip: string): boolean =>
+  isLoopback(ip) || context.nodeAddresses.includes(ip)
 
 const hasClusterIp = (port: ServicePort, ip: string): boolean =>
   port.frontends.some((frontend) => frontend.kind === 'cluster-ip' && frontend.ip === ip)
 
-const holderOf = (world: TraceContext, ip: string): ServicePort | undefined =>
-  world.ports.find((port) => port.frontends.some((frontend) => frontend.ip === ip))
+const findHolder = (context: TraceContext, ip: string): ServicePort | undefined =>
+  context.ports.find((port) => port.frontends.some((frontend) => frontend.ip === ip))
 
-function inside(cidr: string, ip: string): boolean {
+function isInside(cidr: string, ip: string): boolean {
   const parsed = parseCidr(cidr)
   return parsed !== undefined && contains(parsed, ip)
 }
 
-function fromLocalPod(packet: Packet, detector: LocalDetector): boolean {
-  if (detector.kind === 'cidr') return inside(detector.cidr, packet.from)
+function isFromLocalPod(packet: Packet, detector: LocalDetector): boolean {
+  if (detector.kind === 'cidr') return isInside(detector.cidr, packet.from)
   if (packet.inInterface === undefined) return packet.origin === 'pod'
   return detector.kind === 'interface'
     ? packet.inInterface === detector.name
     : packet.inInterface.startsWith(detector.prefix)
 }
 
-// ---- Words. ----
+// ---- Sentences. ----
 
 const kinds: Readonly<Record<Frontend['kind'], string>> = {
   'cluster-ip': 'cluster IP',

@@ -1,4 +1,4 @@
-// Services become service ports: addresses, families, policies and dispositions (specification cases C and F).
+// Checks how services become service ports: addresses, families, policies and dispositions.
 
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
@@ -6,7 +6,7 @@ import { hostPort } from '../../src/lib/ip.ts'
 import { compareEndpoints } from '../../src/model/endpoints.ts'
 import { sourceRangesOf } from '../../src/model/frontends.ts'
 import { resolve } from '../../src/model/resolve.ts'
-import type { EndpointRecord, Frontend, ServiceRecord, SliceRecord } from '../../src/model/types.ts'
+import type { EndpointRecord, Frontend, ServicePort, ServiceRecord, SliceRecord } from '../../src/model/types.ts'
 import { addresses, endpoint, frozen, type State, service, slice, tcp, view } from '../support/builders.ts'
 
 const six = view({ family: 6, ip: 'fd00::2', local: { kind: 'cidr', cidr: 'fd00:10::/64' }, serviceCidrs: [] })
@@ -268,25 +268,33 @@ describe('for any service and slices', () => {
   const node = frozen(view({ zone: 'zone-a' }))
   const usable = (record: EndpointRecord) => record.ready || (record.serving && record.terminating)
 
-  it('lists are sorted, local ones are on this node, and dispositions agree with the lists', () => {
+  function checkLists({ cluster, local }: ServicePort, slices: readonly SliceRecord[]): void {
+    for (const list of [cluster, local]) {
+      expect([...list].sort(compareEndpoints)).toEqual(list)
+      expect(new Set(addresses(list)).size).toBe(list.length)
+    }
+    const here = slices.flatMap((one) => one.endpoints).filter((record) => record.node === 'here' && usable(record))
+    const ips = new Set(here.map(({ ip }) => ip))
+    expect(local.filter(({ ip }) => !ips.has(ip))).toEqual([])
+  }
+
+  function checkDispositions({ internal, external, cluster, local, frontends }: ServicePort): void {
+    for (const disposition of [internal, external]) {
+      if (disposition === 'local') expect(local.length).toBeGreaterThan(0)
+      if (disposition === 'drop') expect(local).toEqual([])
+    }
+    if (internal === 'cluster') expect(cluster.length).toBeGreaterThan(0)
+    const exposed = frontends.some(({ kind }) => kind !== 'cluster-ip')
+    if (exposed && external !== 'reject') expect(cluster.length).toBeGreaterThan(0)
+  }
+
+  it('lists are sorted, local endpoints are on this node, and dispositions agree with the lists', () => {
     fc.assert(
       fc.property(anyService, anySlices, (record, slices) => {
         const [port] = resolve(record, slices, node)
-        if (port === undefined) throw new Error('one port expected')
-        for (const list of [port.cluster, port.local]) {
-          expect([...list].sort(compareEndpoints)).toEqual(list)
-          expect(new Set(addresses(list)).size).toBe(list.length)
-        }
-        for (const { ip } of port.local) {
-          expect(slices.some((s) => s.endpoints.some((e) => e.ip === ip && e.node === 'here' && usable(e)))).toBe(true)
-        }
-        for (const disposition of [port.internal, port.external]) {
-          if (disposition === 'local') expect(port.local.length).toBeGreaterThan(0)
-          if (disposition === 'drop') expect(port.local).toEqual([])
-        }
-        if (port.internal === 'cluster') expect(port.cluster.length).toBeGreaterThan(0)
-        const exposed = port.frontends.some(({ kind }) => kind !== 'cluster-ip')
-        if (exposed && port.external !== 'reject') expect(port.cluster.length).toBeGreaterThan(0)
+        if (port === undefined) throw new Error('resolve returned no port')
+        checkLists(port, slices)
+        checkDispositions(port)
       }),
       { numRuns: 500 },
     )

@@ -15,14 +15,18 @@ const iptablesWithoutLocalhost = findMode('iptables').behaviour({ localhostNodeP
 const nodeAddresses = ['192.168.0.2', '192.168.1.2', '192.168.99.11']
 type Objects = readonly (readonly [ServiceRecord, readonly SliceRecord[]])[]
 
-const worldOf = (objects: Objects, node: NodeView): TraceContext => {
+const contextOf = (objects: Objects, node: NodeView): TraceContext => {
   return { ports: objects.flatMap(([record, slices]) => resolve(record, slices, node)), node, nodeAddresses }
 }
 
 function packet(from: string, to: string, protocol: Protocol = 'tcp'): Packet {
   const [ip = '', port = ''] = to.split(':')
-  const origin = from.startsWith('10.') ? 'pod' : from.startsWith('203.') ? 'outside' : 'node'
-  return { from, to: ip, port: Number(port), protocol, origin }
+  return { from, to: ip, port: Number(port), protocol, origin: originOf(from) }
+}
+
+function originOf(from: string): Packet['origin'] {
+  if (from.startsWith('10.')) return 'pod'
+  return from.startsWith('203.') ? 'outside' : 'node'
 }
 
 /** `10.0.0.1:80 10.0.0.2:80 snat`, `REJECT`, `DROP`, `PASS`: the notation of the table. */
@@ -37,19 +41,19 @@ function summary(outcome: Outcome): string {
 type Row = readonly [string, string, string, string, string?]
 
 function rows(name: string, objects: Objects, table: readonly Row[], node: Partial<NodeView> = {}) {
-  const dialects: readonly (readonly [ModeBehaviour, NodeView])[] = [
+  const behaviours: readonly (readonly [ModeBehaviour, NodeView])[] = [
     [nftables, view(node)],
     [iptables, view({ nodePorts: everyAddress, ...node })],
   ]
   describe(name, () => {
-    for (const [dialect, seen] of dialects) {
+    for (const [behaviour, seen] of behaviours) {
       const column = table.map(
-        ([id, from, to, nft, ipt = nft]) => [id, from, to, dialect === nftables ? nft : ipt] as const,
+        ([id, from, to, nft, ipt = nft]) => [id, from, to, behaviour === nftables ? nft : ipt] as const,
       )
       const applicable = column.filter(([, , , expected]) => expected !== '-')
-      it.each(applicable)(`%s (${dialect.name}): %s to %s`, (_, from, target, expected) => {
+      it.each(applicable)(`%s (${behaviour.name}): %s to %s`, (_, from, target, expected) => {
         const [to = '', protocol = 'tcp'] = target.split('/')
-        const outcome = trace(worldOf(objects, seen), packet(from, to, protocol as Protocol), dialect)
+        const outcome = trace(contextOf(objects, seen), packet(from, to, protocol as Protocol), behaviour)
         expect(summary(outcome)).toBe(expected)
         expect(outcome.steps.length).toBeGreaterThan(0)
       })
@@ -193,17 +197,17 @@ describe('S4b, S4c: iptables with localhostNodePorts off', () => {
     ['F43', named, '203.0.113.2', '192.168.0.2:3001', `${both} snat`],
     ['F45', named, '127.0.0.1', '127.0.0.1:3001', 'PASS'],
     ['F46', named, '203.0.113.2', '192.168.1.2:3001', 'PASS'],
-  ])('%s', (_, nodePorts, from, to, expected) => {
-    const world = worldOf(nodePort, view({ nodePorts }))
-    expect(summary(trace(world, packet(from, to), iptablesWithoutLocalhost))).toBe(expected)
+  ])('%s', (...[, nodePorts, from, to, expected]) => {
+    const context = contextOf(nodePort, view({ nodePorts }))
+    expect(summary(trace(context, packet(from, to), iptablesWithoutLocalhost))).toBe(expected)
   })
 
   it('serves loopback where nodePortAddresses names it, in both modes', () => {
-    const world = worldOf(nodePort, view({ nodePorts: named }))
+    const context = contextOf(nodePort, view({ nodePorts: named }))
     const local = packet('127.0.0.1', '127.0.0.1:3001')
-    expect(summary(trace(world, local, nftables))).toBe(`${both} snat`)
-    expect(summary(trace(world, local, iptables))).toBe(`${both} snat`)
-    expect(summary(trace(world, packet('127.0.0.1', '127.0.0.2:3001'), nftables))).toBe('PASS')
+    expect(summary(trace(context, local, nftables))).toBe(`${both} snat`)
+    expect(summary(trace(context, local, iptables))).toBe(`${both} snat`)
+    expect(summary(trace(context, packet('127.0.0.1', '127.0.0.2:3001'), nftables))).toBe('PASS')
   })
 })
 
@@ -319,7 +323,7 @@ rows(
 describe('who is a pod', () => {
   const to = packet('10.0.0.2', '172.30.0.41:80')
   const masquerades = (local: NodeView['local'], given: Partial<Packet>) => {
-    const outcome = trace(worldOf(basics, view({ local })), { ...to, ...given }, nftables)
+    const outcome = trace(contextOf(basics, view({ local })), { ...to, ...given }, nftables)
     return outcome.verdict === 'forward' && outcome.masquerade
   }
 
@@ -341,9 +345,9 @@ describe('who is a pod', () => {
 
 describe('details', () => {
   it('J3: hairpin is per endpoint, and only iptables does it for remote ones', () => {
-    const world = worldOf(basics, view())
-    const chosen = (from: string, dialect: ModeBehaviour) => {
-      const outcome = trace(world, packet(from, '172.30.0.42:80'), dialect)
+    const context = contextOf(basics, view())
+    const chosen = (from: string, behaviour: ModeBehaviour) => {
+      const outcome = trace(context, packet(from, '172.30.0.42:80'), behaviour)
       return outcome.verdict === 'forward' ? outcome.endpoints.map(({ snat }) => snat) : undefined
     }
     expect(chosen('10.180.0.1', nftables)).toEqual([true, false])
@@ -353,13 +357,13 @@ describe('details', () => {
 
   it('J15: the implicit allowance of load balancer IPs needs the node in a range', () => {
     const fencedOff = balancer({ sourceRanges: ['203.0.113.0/25'] })
-    expect(summary(trace(worldOf([[fencedOff, single]], view()), packet('1.2.3.4', '1.2.3.4:80'), nftables))).toBe(
+    expect(summary(trace(contextOf([[fencedOff, single]], view()), packet('1.2.3.4', '1.2.3.4:80'), nftables))).toBe(
       'DROP',
     )
   })
 
   it('says why, and about whom', () => {
-    const outcome = trace(worldOf([[fenced, single]], view()), packet('203.0.113.130', '1.2.3.4:80'), nftables)
+    const outcome = trace(contextOf([[fenced, single]], view()), packet('203.0.113.130', '1.2.3.4:80'), nftables)
     expect(outcome).toMatchObject({ verdict: 'drop', reason: 'source-range', port: { name: 'ns1/svc1:p80' } })
     expect(outcome.steps).toEqual([
       'A packet from 203.0.113.130 to 1.2.3.4:80/tcp is for load balancer IP 1.2.3.4 of ns1/svc1:p80.',
@@ -368,28 +372,28 @@ describe('details', () => {
   })
 
   it('gives a reason for every packet it does not forward', () => {
-    const world = worldOf(basics, view())
+    const context = contextOf(basics, view())
     const reason = (from: string, to: string) => {
-      const outcome = trace(world, packet(from, to), nftables)
+      const outcome = trace(context, packet(from, to), nftables)
       return outcome.verdict === 'forward' ? undefined : outcome.reason
     }
     expect(reason('10.0.0.2', '172.30.0.41:81')).toBe('unused-port')
     expect(reason('10.0.0.2', '172.30.9.9:80')).toBe('unallocated')
     expect(reason('10.0.0.2', '8.8.8.8:80')).toBe('no-service')
     expect(reason('10.0.0.2', '192.168.0.2:22')).toBe('no-service')
-    expect(trace(world, { ...packet('10.0.0.2', '1.1.1.1:80'), to: 'fd00::1' }, nftables)).toMatchObject({
+    expect(trace(context, { ...packet('10.0.0.2', '1.1.1.1:80'), to: 'fd00::1' }, nftables)).toMatchObject({
       reason: 'other-family',
     })
   })
 
   it('leaves health check node ports to the proxy itself', () => {
     const checked = balancer({ externalPolicy: 'Local', healthCheckNodePort: 30_000 })
-    const outcome = trace(worldOf([[checked, mixed]], view()), packet('203.0.113.2', '192.168.0.2:30000'), nftables)
+    const outcome = trace(contextOf([[checked, mixed]], view()), packet('203.0.113.2', '192.168.0.2:30000'), nftables)
     expect(outcome).toMatchObject({ verdict: 'pass', reason: 'health-check', port: { service: 'ns1/svc1' } })
   })
 
   it('J10: tells how long a client keeps its endpoint', () => {
-    const sticky = worldOf([[service({ affinitySeconds: 10_800 }), single]], view())
+    const sticky = contextOf([[service({ affinitySeconds: 10_800 }), single]], view())
     expect(trace(sticky, packet('10.0.0.2', '172.30.0.41:80'), nftables)).toMatchObject({ affinity: 10_800 })
   })
 
@@ -401,8 +405,8 @@ describe('details', () => {
       ports: [tcp(3001)],
     })
     const slices = [slice([endpoint('10.180.9.9')], { key: 'ns9/e', service: 'ns9/exact' })]
-    const world = worldOf([...nodePort, [exact, slices]], view())
-    expect(summary(trace(world, packet('203.0.113.2', '192.168.0.2:3001'), nftables))).toBe('10.180.9.9:80 snat')
+    const context = contextOf([...nodePort, [exact, slices]], view())
+    expect(summary(trace(context, packet('203.0.113.2', '192.168.0.2:3001'), nftables))).toBe('10.180.9.9:80 snat')
   })
 
   it('IPv6: loopback serves node ports where it is named, as a permitted address does', () => {
@@ -415,15 +419,15 @@ describe('details', () => {
     })
     const record = service({ type: 'NodePort', clusterIps: ['fd00:172::41'], ports: [tcp(80, 'p80', 3001)] })
     const ports = resolve(record, [slice([endpoint('fd00:10::1', 'here'), endpoint('fd00:10:2::1')])], six)
-    const world: TraceContext = { ports, node: six, nodeAddresses: ['fd00::2', 'fd00::3'] }
+    const context: TraceContext = { ports, node: six, nodeAddresses: ['fd00::2', 'fd00::3'] }
     const from6 = (to: string, port: number, from = '2001:db8::1') =>
-      summary(trace(world, { from, to, port, protocol: 'tcp', origin: 'outside' }, nftables))
+      summary(trace(context, { from, to, port, protocol: 'tcp', origin: 'outside' }, nftables))
     expect(from6('fd00::2', 3001)).toBe('[fd00:10:2::1]:80 [fd00:10::1]:80 snat')
     expect(from6('fd00::3', 3001)).toBe('PASS')
     expect(from6('::1', 3001, '::1')).toBe('[fd00:10:2::1]:80 [fd00:10::1]:80 snat')
     const unnamed = { ...six, nodePorts: { ...six.nodePorts, loopbackNamed: false } }
     const local: Packet = { from: '::1', to: '::1', port: 3001, protocol: 'tcp', origin: 'node' }
-    expect(summary(trace({ ...world, node: unnamed }, local, nftables))).toBe('PASS')
+    expect(summary(trace({ ...context, node: unnamed }, local, nftables))).toBe('PASS')
     expect(from6('fd00:172::41', 80, 'fd00:10::99')).toBe('[fd00:10:2::1]:80 [fd00:10::1]:80')
     expect(from6('fd00:172::41', 81)).toBe('REJECT')
   })
