@@ -1,3 +1,5 @@
+// Checks which entries the ledger puts and drops: shared claims, refusals, interruptions and random histories.
+
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import type { Held } from '../../src/backend/backend.ts'
@@ -18,7 +20,7 @@ const sync = (ledger: Ledger<Entry>) => {
 }
 
 describe('Ledger', () => {
-  it('puts what is new, leaves what is equal, drops what nobody claims', () => {
+  it('puts new entries, leaves equal ones, and drops entries that no owner claims', () => {
     const ledger = new Ledger<Entry>()
     ledger.want('a', [entry('1'), entry('2')])
     expect(sync(ledger)).toEqual({ put: ['1', '2'], drop: [] })
@@ -30,7 +32,7 @@ describe('Ledger', () => {
     expect(ledger.wanted().size).toBe(0)
   })
 
-  it('keeps a shared entry until its last owner goes', () => {
+  it('keeps a shared entry until its last owner releases it', () => {
     const ledger = new Ledger<Entry>()
     ledger.want('a', [entry('hairpin')])
     ledger.want('b', [entry('hairpin')])
@@ -44,7 +46,7 @@ describe('Ledger', () => {
     expect(ledger.owners('hairpin')).toEqual([])
   })
 
-  it('lets the smallest owner win whatever the order, and the next one take over', () => {
+  it('lets the smallest owner win in any order, and then the next one', () => {
     for (const order of [
       ['a', 'b', ''],
       ['', 'b', 'a'],
@@ -59,7 +61,7 @@ describe('Ledger', () => {
     }
   })
 
-  it('counts the first of two entries with one id from one owner', () => {
+  it('takes the first of two entries with one id from one owner', () => {
     const ledger = new Ledger<Entry>()
     ledger.want('b', [entry('1', 'first'), entry('1', 'second')])
     expect(ledger.wanted().entry('1')?.content).toBe('first')
@@ -74,7 +76,7 @@ describe('Ledger', () => {
     expect(ledger.wanted().size).toBe(0)
   })
 
-  it('compares everything after a reset, and drops what is held and not wanted', () => {
+  it('compares everything after a reset, and drops held entries that are not wanted', () => {
     const ledger = new Ledger<Entry>()
     ledger.want('a', [entry('same'), entry('other', 'new'), entry('missing')])
     sync(ledger)
@@ -83,7 +85,7 @@ describe('Ledger', () => {
     expect(sync(ledger)).toEqual({ put: [], drop: [] })
   })
 
-  it('gives the same diff again until it is settled', () => {
+  it('returns the same diff again until it is settled', () => {
     const ledger = new Ledger<Entry>()
     ledger.want('a', [entry('1')])
     diffAtOnce(ledger)
@@ -92,7 +94,7 @@ describe('Ledger', () => {
     expect(diffAtOnce(ledger)).toEqual({ put: [], drop: [] })
   })
 
-  it('keeps due what changed between diff and settle', () => {
+  it('keeps changes due that happen between diff and settle', () => {
     const ledger = new Ledger<Entry>()
     ledger.want('a', [entry('1', 'old'), entry('2')])
     const changes = diffAtOnce(ledger)
@@ -102,7 +104,7 @@ describe('Ledger', () => {
     expect(ids(diffAtOnce(ledger).drop)).toEqual(['2'])
   })
 
-  it('sets a refused entry aside until it is retried, changed, or found in place', () => {
+  it('sets a refused entry aside until it is retried, changed or observed', () => {
     const ledger = new Ledger<Entry>()
     ledger.want('a', [entry('bad'), entry('good')])
     const refuse = () => settleAtOnce(ledger, diffAtOnce(ledger), ['bad'])
@@ -125,7 +127,7 @@ describe('Ledger', () => {
     expect(ids(ledger.wanted().entries())).toEqual(['bad', 'good'])
   })
 
-  it('keeps what was held under a refused id, and drops it when the owner goes', () => {
+  it('keeps what was held under a refused id, and drops it when the owner releases it', () => {
     const ledger = new Ledger<Entry>()
     ledger.want('a', [entry('1', 'old')])
     sync(ledger)
@@ -139,7 +141,7 @@ describe('Ledger', () => {
     expect(ids(diffAtOnce(ledger).drop)).toEqual(['1'])
   })
 
-  it('ignores a refusal of something that was not asked for', () => {
+  it('ignores the refusal of an entry that was not offered', () => {
     const ledger = new Ledger<Entry>()
     ledger.want('a', [entry('1')])
     settleAtOnce(ledger, diffAtOnce(ledger), ['2'])
@@ -147,12 +149,12 @@ describe('Ledger', () => {
   })
 })
 
-// ---- Many entries: walks pause, so that the event loop is never held for long. ----
+// ---- Many entries: operations pause, so that they never hold the event loop for long. ----
 
-/** To the end; `pause` runs at every pause. Returns what the walk returns, and how often it paused. */
-function drive<T>(walk: Steps<T>, pause: () => void = () => {}): { readonly value: T; readonly pauses: number } {
+/** Runs the steps to their end and calls `pause` at every pause. Returns the result and the number of pauses. */
+function drive<T>(steps: Steps<T>, pause: () => void = () => {}): { readonly value: T; readonly pauses: number } {
   for (let pauses = 0; ; pauses++) {
-    const step = walk.next()
+    const step = steps.next()
     if (step.done === true) return { value: step.value, pauses }
     pause()
   }
@@ -161,12 +163,12 @@ function drive<T>(walk: Steps<T>, pause: () => void = () => {}): { readonly valu
 describe('Ledger, with many entries', () => {
   const many = Array.from({ length: 3 * stride }, (_, i) => entry(String(i)))
 
-  it('may be interrupted after every so many entries, whatever walks over them', () => {
+  it('can be interrupted after every stride of entries, in every operation', () => {
     const ledger = new Ledger<Entry>()
     ledger.want('a', many)
     const { value: changes, pauses } = drive(ledger.diff())
     expect(changes.put).toHaveLength(many.length)
-    // Each goes through the list of what is due as well.
+    // Each operation visits the list of due slots as well.
     expect(pauses).toBe(2 + 3)
     expect(drive(ledger.settle(changes)).pauses).toBe(3 + 2)
     expect(drive(ledger.reset(many)).pauses).toBe(6)
@@ -175,28 +177,29 @@ describe('Ledger, with many entries', () => {
     expect(ledger.wanted().size).toBe(0)
   })
 
-  it('loses nothing that is wanted, changed or given up in a pause', () => {
-    for (const walk of ['diffing', 'settling', 'resetting'] as const) {
+  it('loses no claim that is made, changed or released in a pause', () => {
+    for (const interrupted of ['diff', 'settle', 'reset'] as const) {
       const ledger = new Ledger<Entry>()
       const kernel = new Map<string, Entry>([['alien', entry('alien')]])
       ledger.want('a', many)
       ledger.want('b', [entry('early')])
       let turn = 0
-      const meddle = () => {
+      const changeClaims = () => {
         turn++
         if (turn > 6) return
         ledger.want('b', turn % 2 === 0 ? [entry('early'), entry('5', 'b')] : [])
         ledger.want('c', [entry(String(many.length - 1), `c${turn}`), entry(`new${turn}`)])
         ledger.want('a', many.slice(turn * 10))
       }
-      const run = <T>(name: string, steps: Steps<T>): T => drive(steps, name === walk ? meddle : undefined).value
+      const run = <T>(name: string, steps: Steps<T>): T =>
+        drive(steps, name === interrupted ? changeClaims : undefined).value
       for (let round = 0; round < 2; round++) {
-        if (round === 0) run('resetting', ledger.reset(kernel.values()))
-        const changes = run('diffing', ledger.diff())
+        if (round === 0) run('reset', ledger.reset(kernel.values()))
+        const changes = run('diff', ledger.diff())
         expect(new Set(changes.put.map(({ id }) => id)).size).toBe(changes.put.length)
         for (const one of changes.put) kernel.set(one.id, one)
         for (const one of changes.drop) kernel.delete(one.id)
-        run('settling', ledger.settle(changes))
+        run('settle', ledger.settle(changes))
       }
       expect(turn).toBeGreaterThan(2)
       expect(diffAtOnce(ledger)).toEqual({ put: [], drop: [] })
@@ -205,19 +208,19 @@ describe('Ledger, with many entries', () => {
     }
   })
 
-  it('forgets nothing that is due if a walk is given up in any pause', () => {
+  it('forgets nothing that is due if a diff is abandoned in any pause', () => {
     for (let pauses = 0; pauses < 5; pauses++) {
       const ledger = new Ledger<Entry>()
       ledger.want('a', many)
-      const walk = ledger.diff()
-      for (let i = 0; i <= pauses; i++) walk.next()
+      const steps = ledger.diff()
+      for (let i = 0; i <= pauses; i++) steps.next()
       ledger.want('b', [entry('late')])
-      walk.return({ put: [], drop: [] })
+      steps.return({ put: [], drop: [] })
       expect(diffAtOnce(ledger).put.map(({ id }) => id)).toHaveLength(many.length + 1)
     }
   })
 
-  it('keeps the very same entry while it says the same', () => {
+  it('keeps the same entry object while its content is equal', () => {
     const ledger = new Ledger<Entry>()
     const first = entry('1')
     ledger.want('a', [first, entry('2')])
@@ -229,11 +232,13 @@ describe('Ledger, with many entries', () => {
   })
 })
 
-// ---- Histories: wants, syncs that work, fail half way or meet refusals, outside tampering. ----
+// ---- Histories: claims, syncs that succeed, fail half way or meet refusals, changes by other programs. ----
 
 const owner = fc.constantFrom('', 'a', 'b', 'c')
 const id = fc.constantFrom('1', '2', '3', '4')
 const content = fc.constantFrom('x', 'y', 'z')
+/** All ids of the claims and of the entries that other programs add. */
+const allIds = ['1', '2', '3', '4', '9']
 type Step =
   | { do: 'want'; owner: string; entries: [string, string][] }
   | { do: 'sync' | 'crash'; refuse: string | undefined }
@@ -266,8 +271,8 @@ const step: fc.Arbitrary<Step> = fc.oneof(
   },
 )
 
-/** The lane's loop and a data plane, in a few lines. */
-class World {
+/** A lane and a data plane, reduced to a few lines. */
+class LedgerHarness {
   ledger = new Ledger<Entry>()
   kernel = new Map<string, Entry>()
   claims = new Map<string, readonly Entry[]>()
@@ -311,7 +316,7 @@ class World {
     this.trusted = true
   }
 
-  /** What planning from scratch would want. */
+  /** The winners, computed from all claims. */
   expected(): Record<string, string> {
     const winners: Record<string, string> = {}
     for (const owner of [...this.claims.keys()].sort().reverse()) {
@@ -329,42 +334,41 @@ describe('Ledger, over random histories', () => {
   it('one sync makes the data plane equal the winners of all claims, and the next diff is empty', () => {
     fc.assert(
       fc.property(fc.array(step, { maxLength: 25 }), (history) => {
-        const world = new World()
-        for (const step of history) world.run(step)
-        for (const id of ['1', '2', '3', '4', '9']) world.ledger.retry(id)
-        world.sync()
-        expect(world.held()).toEqual(world.expected())
-        const wanted = Object.fromEntries([...world.ledger.wanted().entries()].map((one) => [one.id, one.content]))
-        expect(wanted).toEqual(world.expected())
-        expect(world.ledger.wanted().size).toBe(world.kernel.size)
-        expect(diffAtOnce(world.ledger)).toEqual({ put: [], drop: [] })
-        world.restart()
-        world.sync()
-        expect(world.writes).toBe(0)
-        for (const owner of world.claims.keys()) world.ledger.want(owner, [])
-        world.sync()
-        expect(world.kernel.size).toBe(0)
+        const harness = new LedgerHarness()
+        for (const step of history) harness.run(step)
+        for (const id of allIds) harness.ledger.retry(id)
+        harness.sync()
+        expect(harness.held()).toEqual(harness.expected())
+        const wanted = Object.fromEntries([...harness.ledger.wanted().entries()].map((one) => [one.id, one.content]))
+        expect(wanted).toEqual(harness.expected())
+        expect(harness.ledger.wanted().size).toBe(harness.kernel.size)
+        expect(diffAtOnce(harness.ledger)).toEqual({ put: [], drop: [] })
+        harness.restart()
+        harness.sync()
+        expect(harness.writes).toBe(0)
+        for (const owner of harness.claims.keys()) harness.ledger.want(owner, [])
+        harness.sync()
+        expect(harness.kernel.size).toBe(0)
       }),
       { numRuns: 20_000 },
     )
   })
 
-  it('never writes what is already so, and a refusal never touches another entry', () => {
+  it('never writes what the data plane holds already, and a refusal never affects another entry', () => {
     fc.assert(
       fc.property(fc.array(step, { maxLength: 25 }), id, (history, refuse) => {
-        const world = new World()
-        for (const step of history) world.run(step)
-        if (!world.trusted) resetAtOnce(world.ledger, world.kernel.values())
-        world.trusted = true
-        for (const id of ['1', '2', '3', '4', '9']) world.ledger.retry(id)
-        const before = world.held()
-        for (const one of diffAtOnce(world.ledger).put) expect(before[one.id]).not.toBe(one.content)
-        for (const one of diffAtOnce(world.ledger).drop) expect(before).toHaveProperty(one.id)
-        world.sync(refuse)
-        const [held, expected] = [world.held(), world.expected()]
-        for (const id of ['1', '2', '3', '4', '9']) {
-          expect(held[id], id).toBe(id === refuse ? before[id] : expected[id])
-        }
+        const harness = new LedgerHarness()
+        for (const step of history) harness.run(step)
+        if (!harness.trusted) resetAtOnce(harness.ledger, harness.kernel.values())
+        harness.trusted = true
+        for (const id of allIds) harness.ledger.retry(id)
+        const before = harness.held()
+        const { put, drop } = diffAtOnce(harness.ledger)
+        expect(put.filter((one) => before[one.id] === one.content)).toEqual([])
+        expect(drop.filter((one) => before[one.id] === undefined)).toEqual([])
+        harness.sync(refuse)
+        const [held, expected] = [harness.held(), harness.expected()]
+        expect(allIds.map((id) => held[id])).toEqual(allIds.map((id) => (id === refuse ? before : expected)[id]))
       }),
       { numRuns: 5_000 },
     )

@@ -1,3 +1,5 @@
+// Checks the names of chains against names that kube-proxy made.
+
 import { describe, expect, it } from 'vitest'
 import { hash32, iptablesEndpointHash, iptablesHash, nftEndpointBase, nftServiceBase } from '../../src/backend/names.ts'
 import { hostPort } from '../../src/lib/ip.ts'
@@ -29,11 +31,11 @@ describe('names that kube-proxy gives to iptables chains', () => {
     ['ns3/svc3', 'p8081', '203.0.113.4', 8081, 'RUVVH7YV3PHQBDOS'],
     ['ns1/svc1', 'p80', 'fd00:10:180::1', 80, 'OGYCNMB4EMRUSJ6N'],
     ['work/saythx-redis', '', '10.40.0.3', 6379, 'WFOSBWGUUQ4EX27S'],
-  ] as const)('%s:%s -> %s:%d', (service, name, ip, number, hash) => {
+  ] as const)('%s:%s -> %s:%d', (...[service, name, ip, number, hash]) => {
     expect(iptablesEndpointHash(port(service, name), hostPort(ip, number))).toBe(hash)
   })
 
-  it('gives the hashes of the oldest dumps when the old preimage is hashed', () => {
+  it('gives the names in old dumps if the old text is hashed', () => {
     expect(hash32('work/saythx-redis:tcp', 16)).toBe('SMQNAAUIAENDDGYQ')
     expect(hash32('default/whoami:tcp', 16)).toBe('OQCLJJ5GLLNFY3XB')
     expect(hash32('default/http:tcp10.244.1.6:80', 16)).toBe('55QZ6T7MF3AHPOOB')
@@ -49,14 +51,14 @@ describe('names that kube-proxy gives to nftables chains', () => {
     expect(nftServiceBase(port(service, name))).toBe(base)
   })
 
-  it('writes dots for the colons of IPv6 addresses', () => {
+  it('replaces the colons of IPv6 addresses by dots', () => {
     const endpoint = { ip: 'fd80:abcd:12::a1b2:c3d4:e5f6:9999', port: 80, local: false }
     expect(nftEndpointBase(port('testing/service', 'http'), endpoint)).toBe(
       'U7E2ET36-testing/service/tcp/http__fd80.abcd.12..a1b2.c3d4.e5f6.9999/80',
     )
   })
 
-  it('cuts names at 240 characters and keeps them apart by the hash', () => {
+  it('truncates names at 240 characters, and the hash keeps them unique', () => {
     const long = port(`${'n'.repeat(63)}/${'s'.repeat(63)}`, 'p'.repeat(63), 'sctp')
     const a = nftEndpointBase(long, { ip: '1234:5678:9abc:def0::abcd:1234:5678', port: 443, local: false })
     const b = nftEndpointBase(long, { ip: '1234:5678:9abc:def0::abcd:1234:5678', port: 8765, local: false })

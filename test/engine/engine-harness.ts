@@ -1,4 +1,4 @@
-// An engine on a kernel in memory, with a clock that the test moves, and records with defaults that suit it.
+// An engine with a kernel in memory and a fake clock, and builders of records with suitable defaults.
 
 import type { EngineOptions } from '../../src/engine/engine.ts'
 import { Engine } from '../../src/engine/engine.ts'

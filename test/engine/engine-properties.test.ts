@@ -1,3 +1,5 @@
+// Checks the engine over random histories of objects, faults, drifts and restarts.
+
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import type { Family } from '../../src/lib/ip.ts'
@@ -5,7 +7,7 @@ import type { NodeView, ServiceRecord, SliceRecord } from '../../src/model/types
 import type { MemoryKernel } from '../support/memory-backend.ts'
 import { EngineHarness, endpoint, service, slice, view } from './engine-harness.ts'
 
-// Few names and addresses, so that histories meet themselves: shared pods, contested addresses, services that come back.
+// Few names and addresses, so that histories have shared pods, contested addresses and services that are deleted and created again.
 const key = fc.constantFrom('ns/a', 'ns/b', 'ns/c', 'kube-system/dns')
 const port = fc.record({
   name: fc.constantFrom('http', 'dns'),
@@ -40,7 +42,7 @@ const anEndpoint = (family: Family) =>
 const aSlice: fc.Arbitrary<SliceRecord> = fc.constantFrom<Family>(4, 4, 6).chain((family) =>
   fc
     .record({
-      // The label may move from service to service.
+      // The label may change from one service to another.
       of: key,
       name: fc.constantFrom('ns/s1', 'ns/s2', 'ns/s3', 'ns/s4'),
       ports: fc.constantFrom(
@@ -113,8 +115,8 @@ const step: fc.Arbitrary<Step> = fc.oneof(
 
 const families: readonly Family[] = [4, 6]
 
-/** The objects as an API server would hold them, and the engine of the moment. */
-class Story {
+/** Holds the objects, as an API server would, and the current engine. */
+class HistoryRunner {
   services = new Map<string, ServiceRecord>()
   slices = new Map<string, SliceRecord>()
   patch: Partial<NodeView> = {}
@@ -133,7 +135,7 @@ class Story {
     })
   }
 
-  /** A new process over the same kernel. */
+  /** Starts the engine with these records. */
   async begin(
     records: readonly (ServiceRecord | SliceRecord)[] = [...this.services.values(), ...this.slices.values()],
   ) {
@@ -174,7 +176,7 @@ class Story {
     else await this.restart()
   }
 
-  /** All faults over, and time for every retry. */
+  /** Ends all faults, and lets enough time pass for every retry. */
   async heal(): Promise<void> {
     this.broken = undefined
     for (const kernel of this.harness.kernels.values()) {
@@ -183,7 +185,7 @@ class Story {
       kernel.failApplyAfter = undefined
     }
     await this.harness.clock.advance(600_000)
-    // A silent drift is found at the next sync.
+    // A drift that was not reported is found at the next sync.
     for (const family of families) this.harness.engine.requestSync(family)
     await this.harness.clock.advance(2000)
   }
@@ -193,50 +195,62 @@ class Story {
   }
 }
 
-async function fromScratch(story: Story, order: 'same' | 'reversed' = 'same') {
-  const other = new Story()
-  other.patch = story.patch
-  const records = [...story.services.values(), ...story.slices.values()]
+async function fromScratch(runner: HistoryRunner, order: 'same' | 'reversed' = 'same') {
+  const other = new HistoryRunner()
+  other.patch = runner.patch
+  const records = [...runner.services.values(), ...runner.slices.values()]
   await other.begin(order === 'same' ? records : records.reverse())
   return other
 }
 
+/** The kernels and the answers of the engine equal those of a new engine that gets all objects at once. */
+async function expectAsFromScratch(runner: HistoryRunner): Promise<void> {
+  const scratch = await fromScratch(runner)
+  expect(runner.contents()).toEqual(scratch.contents())
+  expect(runner.harness.engine.quarantined()).toEqual([])
+  expect(answers(runner)).toEqual(answers(scratch))
+}
+
+const answers = ({ harness: { engine } }: HistoryRunner) => ({
+  conflicts: sorted(engine.conflicts()),
+  families: families.map((family) => ({
+    stateHash: engine.stateHash(family),
+    health: [...engine.health(family)].sort(),
+    udp: [...engine.udpPorts(family)].map((port) => port.id).sort(),
+  })),
+})
+
+/** Neither a full sync nor a restart writes anything. */
+async function expectNoWrites(runner: HistoryRunner): Promise<void> {
+  for (const kernel of runner.harness.kernels.values()) kernel.writes.clear()
+  for (const family of families) runner.harness.engine.requestSync(family, { full: true })
+  await runner.harness.clock.advance(2000)
+  expect(runner.harness.last()).toMatchObject({ ok: true, full: true })
+  await runner.restart()
+  expect(runner.harness.last()).toMatchObject({ ok: true, full: true })
+  for (const kernel of runner.harness.kernels.values()) expect([...kernel.writes]).toEqual([])
+}
+
+async function expectEmptyAfterDeletion(runner: HistoryRunner): Promise<void> {
+  for (const key of [...runner.services.keys()]) await runner.run({ do: 'drop', kind: 'services', key })
+  for (const key of [...runner.slices.keys()]) await runner.run({ do: 'drop', kind: 'slices', key })
+  await runner.harness.clock.advance(2000)
+  for (const kernel of runner.harness.kernels.values()) expect(kernel.ids()).toEqual(['base cidrs', 'base table'])
+  expect(runner.harness.engine.conflicts()).toEqual([])
+}
+
 describe('Engine, over random histories', () => {
-  it('incremental equals full; a second sync changes nothing; a restart disturbs nothing; deleting everything leaves nothing', async () => {
+  it('incremental equals full; a second sync and a restart change nothing; deleting everything leaves the base', async () => {
     await fc.assert(
       fc.asyncProperty(fc.array(step, { minLength: 5, maxLength: 30 }), async (history) => {
-        const story = new Story()
-        await story.begin()
-        for (const step of history) await story.run(step)
-        await story.heal()
-        const scratch = await fromScratch(story)
-        expect(story.contents()).toEqual(scratch.contents())
-        expect(story.harness.engine.quarantined()).toEqual([])
-        expect(sorted(story.harness.engine.conflicts())).toEqual(sorted(scratch.harness.engine.conflicts()))
-        for (const family of families) {
-          expect(story.harness.engine.stateHash(family)).toBe(scratch.harness.engine.stateHash(family))
-          expect([...story.harness.engine.health(family)].sort()).toEqual(
-            [...scratch.harness.engine.health(family)].sort(),
-          )
-          expect([...story.harness.engine.udpPorts(family)].map((port) => port.id).sort()).toEqual(
-            [...scratch.harness.engine.udpPorts(family)].map((port) => port.id).sort(),
-          )
-        }
-
-        for (const kernel of story.harness.kernels.values()) kernel.writes.clear()
-        for (const family of families) story.harness.engine.requestSync(family, { full: true })
-        await story.harness.clock.advance(2000)
-        expect(story.harness.last()).toMatchObject({ ok: true, full: true })
-        await story.restart()
-        expect(story.harness.last()).toMatchObject({ ok: true, full: true })
-        for (const kernel of story.harness.kernels.values()) expect([...kernel.writes]).toEqual([])
-
-        for (const key of [...story.services.keys()]) await story.run({ do: 'drop', kind: 'services', key })
-        for (const key of [...story.slices.keys()]) await story.run({ do: 'drop', kind: 'slices', key })
-        await story.harness.clock.advance(2000)
-        for (const kernel of story.harness.kernels.values()) expect(kernel.ids()).toEqual(['base cidrs', 'base table'])
-        expect(story.harness.engine.conflicts()).toEqual([])
-        await story.harness.engine.stop()
+        const runner = new HistoryRunner()
+        await runner.begin()
+        for (const step of history) await runner.run(step)
+        await runner.heal()
+        await expectAsFromScratch(runner)
+        await expectNoWrites(runner)
+        await expectEmptyAfterDeletion(runner)
+        await runner.harness.engine.stop()
       }),
       { numRuns: 600 },
     )
@@ -251,9 +265,9 @@ describe('Engine, over random histories', () => {
         async (services, slices, random) => {
           const shuffled = [...services, ...slices].map((record) => ({ record, at: random.next().value as number }))
           shuffled.sort((a, b) => a.at - b.at)
-          const one = new Story()
+          const one = new HistoryRunner()
           await one.begin([...services, ...slices])
-          const two = new Story()
+          const two = new HistoryRunner()
           await two.begin()
           for (const { record } of shuffled) {
             two.harness.put(record)
@@ -267,23 +281,23 @@ describe('Engine, over random histories', () => {
     )
   })
 
-  it('nothing that is right is ever written, whatever happens around it', async () => {
+  it('an entry that is up to date is never written, whatever happens to others', async () => {
     const calm = service('ns/calm', { clusterIps: ['10.96.9.9'], created: 0 })
     const rest = slice('ns/calm', [], { endpoints: [endpoint('10.0.9.9')], key: 'ns/calm-1' })
     await fc.assert(
       fc.asyncProperty(fc.array(step, { minLength: 5, maxLength: 25 }), async (history) => {
-        const story = new Story()
-        await story.begin()
+        const runner = new HistoryRunner()
+        await runner.begin()
         for (const record of [calm, rest])
-          await story.run('service' in record ? { do: 'slice', record } : { do: 'service', record })
-        await story.harness.clock.advance(1000)
+          await runner.run('service' in record ? { do: 'slice', record } : { do: 'service', record })
+        await runner.harness.clock.advance(1000)
         const mine = ['frontend 10.96.9.9:80/tcp', 'hairpin 10.0.9.9']
-        expect(mine.map((id) => story.harness.kernel.writes.get(id))).toEqual([1, 1])
-        // A node of another name, or one that must not use the hairpin's pod, is another matter.
-        for (const step of history) if (step.do !== 'view') await story.run(step)
-        await story.heal()
-        expect(mine.map((id) => story.harness.kernel.writes.get(id))).toEqual([1, 1])
-        await story.harness.engine.stop()
+        expect(mine.map((id) => runner.harness.kernel.writes.get(id))).toEqual([1, 1])
+        // Changes of the view are left out: another node name, or other hints, change these entries.
+        for (const step of history) if (step.do !== 'view') await runner.run(step)
+        await runner.heal()
+        expect(mine.map((id) => runner.harness.kernel.writes.get(id))).toEqual([1, 1])
+        await runner.harness.engine.stop()
       }),
       { numRuns: 300 },
     )

@@ -1,3 +1,5 @@
+// Checks the engine with a kernel in memory: starting, syncing, bad objects, conflicts, changes of the node, and its answers.
+
 import { describe, expect, it } from 'vitest'
 import type { Conflict } from '../../src/engine/journal.ts'
 import type { Family } from '../../src/lib/ip.ts'
@@ -25,7 +27,7 @@ describe('Engine: starting', () => {
     expect(harness.last()).toMatchObject({ full: true, ok: true, services: ['ns/a'] })
   })
 
-  it('does the same when everything has synced before the start', async () => {
+  it('does the same if everything is complete before the start', async () => {
     const harness = await new EngineHarness().synced(service('ns/a'))
     expect(harness.kernel.ids()).toEqual([...base, 'frontend 10.96.0.10:80/tcp'])
   })
@@ -63,7 +65,7 @@ describe('Engine: starting', () => {
     expect(harness.last().put).toBe(6)
   })
 
-  it('never removes or rewrites on a restart what is still wanted, nor shows the target less than everything', async () => {
+  it('on a restart neither removes nor rewrites wanted entries, and always offers the target everything', async () => {
     const records = [
       service('default/kubernetes', { clusterIps: ['10.96.0.1'] }),
       service('ns/a'),
@@ -80,7 +82,7 @@ describe('Engine: starting', () => {
     expect([...second.kernel.writes.keys()]).toEqual(['frontend 10.96.0.99:80/tcp'])
   })
 
-  it('stops in the middle of a sync with one abort, and leaves what is there', async () => {
+  it('stops in the middle of a sync with one abort, and leaves what is programmed', async () => {
     const harness = await new EngineHarness().synced(service('ns/a'))
     let open = () => {}
     harness.kernel.gate = new Promise((resolve) => (open = resolve))
@@ -112,14 +114,14 @@ describe('Engine: syncing', () => {
     expect(harness.kernel.observed).toBe(1)
   })
 
-  it('G10: a sync with nothing new rewrites nothing', async () => {
+  it('G10: a sync without changes rewrites nothing', async () => {
     const harness = await new EngineHarness({ maxSyncMs: 5000 }).synced(service('ns/a'), slice('ns/a', ['10.0.0.1']))
     await harness.clock.advance(5000)
     expect(harness.reports).toHaveLength(2)
     expect(harness.last()).toMatchObject({ ok: true, full: false, put: 0, dropped: 0, services: [] })
   })
 
-  it('G11: after a failed partial sync the next one is full and repairs', async () => {
+  it('G11: after a failed partial sync the next sync is full and repairs', async () => {
     const harness = await new EngineHarness().synced(service('ns/a'))
     await harness.tick()
     harness.kernel.failApplyAfter = 1
@@ -134,7 +136,7 @@ describe('Engine: syncing', () => {
     expect(harness.reports).toHaveLength(3)
   })
 
-  it('the first change after a quiet time is programmed at once, a stream of changes in steps', async () => {
+  it('the first change after a quiet time is programmed at once, a stream of changes at the minimum distance', async () => {
     const harness = await new EngineHarness().synced()
     await harness.clock.advance(60_000)
     harness.put(service('ns/a'))
@@ -156,7 +158,7 @@ describe('Engine: syncing', () => {
     expect(harness.reports).toHaveLength(4)
   })
 
-  it('repairs a drift at once, names it, and writes only what differs', async () => {
+  it('repairs a drift at once, reports it, and writes only what differs', async () => {
     const harness = await new EngineHarness().synced(service('ns/a'), service('ns/b', { clusterIps: ['10.96.0.20'] }))
     const drifts: string[] = []
     harness.journal.subscribe({ drift: (family, culprit) => drifts.push(`${family} ${culprit}`) })
@@ -170,7 +172,7 @@ describe('Engine: syncing', () => {
     expect([...harness.kernel.writes.keys()].sort()).toEqual(['alien x', 'frontend 10.96.0.10:80/tcp'])
   })
 
-  it('repairs a drift at once also where every second brings a change', async () => {
+  it('repairs a drift at once even if there is a change every second', async () => {
     const harness = await new EngineHarness().synced(service('ns/a'))
     await harness.clock.advance(60_000)
     harness.put(slice('ns/a', ['10.0.0.1']))
@@ -182,7 +184,7 @@ describe('Engine: syncing', () => {
     expect(harness.last()).toMatchObject({ full: true, dropped: 1 })
   })
 
-  it('does not forget a drift that comes while a sync is under way', async () => {
+  it('does not forget a drift that is reported while a sync runs', async () => {
     const harness = await new EngineHarness().synced(service('ns/a'))
     await harness.clock.advance(60_000)
     let open = () => {}
@@ -198,7 +200,7 @@ describe('Engine: syncing', () => {
     expect(harness.kernel.ids()).toContain('base table')
   })
 
-  it('a drift that nobody tells of is found at the next sync', async () => {
+  it('finds a drift that was not reported at the next sync', async () => {
     const harness = await new EngineHarness().synced(service('ns/a'))
     await harness.tick()
     harness.kernel.tamper('base table', undefined, { silent: true })
@@ -207,7 +209,7 @@ describe('Engine: syncing', () => {
     expect(harness.last()).toMatchObject({ full: true, put: 2 })
   })
 
-  it('lanes of the two families fail and recover on their own', async () => {
+  it('the lanes of the two families fail and recover independently', async () => {
     const harness = new EngineHarness({ families: [4, 6] })
     const kernel6 = harness.kernels.get(6) as MemoryKernel
     kernel6.failObserve = true
@@ -227,7 +229,7 @@ describe('Engine: syncing', () => {
     expect(harness.reports).toHaveLength(3)
   })
 
-  it('a slice event syncs only the family it is of', async () => {
+  it('a slice event syncs only the family of the slice', async () => {
     const harness = await new EngineHarness({ families: [4, 6] }).synced(service('ns/a'))
     await harness.tick()
     harness.put(slice('ns/a', ['fd01::1'], { key: 'ns/a-6', family: 6 }))
@@ -235,10 +237,10 @@ describe('Engine: syncing', () => {
     expect(harness.reports.slice(2).map((report) => report.family)).toEqual([6])
   })
 
-  it('lets others have a turn while it plans a lot', async () => {
+  it('yields to the event loop while it plans many services', async () => {
     const harness = new EngineHarness({
       resolve: (...input) => {
-        // Every service takes 3 ms of the fake clock.
+        // Planning a service takes 3 ms of the fake clock.
         elapsed += 3
         return resolve(...input)
       },
@@ -250,13 +252,13 @@ describe('Engine: syncing', () => {
     harness.clock.monotonic = () => elapsed
     const records = Array.from({ length: 40 }, (_, i) => service(`ns/${i}`, { clusterIps: [`10.96.0.${i}`] }))
     await harness.synced(...records)
-    // And a few at the start.
+    // The start of the engine yields a few times, too.
     expect(breaths).toBeGreaterThanOrEqual(20)
     expect(breaths).toBeLessThan(25)
     expect(ids(harness.kernel)).toHaveLength(40)
   })
 
-  it('an event that comes in any pause of a large sync is not lost', async () => {
+  it('an event that arrives in any pause of a large sync is not lost', async () => {
     const many = (from: number, count: number) =>
       Array.from({ length: count }, (_, i) => {
         const n = from + i
@@ -271,10 +273,10 @@ describe('Engine: syncing', () => {
         harness.services.drop(`ns/${breaths}`)
       },
     })
-    // Every look at the clock takes a quarter of a millisecond.
+    // Every reading of the clock takes a quarter of a millisecond.
     harness.clock.monotonic = () => (elapsed += 0.25)
     await harness.synced(...many(0, 3_500))
-    // Taking them up, planning, the reset, the diff and the settling of everything each have some.
+    // Draining, planning, reset, diff and settle of everything each pause.
     const first = breaths
     expect(first).toBeGreaterThan(150)
     for (let i = 0; i < 3; i++) await harness.clock.advance(1000)
@@ -286,7 +288,7 @@ describe('Engine: syncing', () => {
     expect(ids(harness.kernel)).not.toContain('frontend 10.96.0.1:80/tcp')
   })
 
-  it('an event that comes while it plans is not lost, even if it is taken back', async () => {
+  it('an event that arrives during planning is not lost, even if a later event reverts it', async () => {
     const before = service('ns/b', { clusterIps: ['10.96.0.20'] })
     const during = service('ns/b', { clusterIps: ['10.96.0.21'] })
     let elapsed = 0
@@ -307,10 +309,10 @@ describe('Engine: syncing', () => {
   })
 })
 
-describe('Engine: one bad object never breaks the rest', () => {
+describe('Engine: a bad object never affects other objects', () => {
   const bad = service('ns/bad', { clusterIps: ['10.96.0.66'] })
 
-  it('a service that cannot be planned is named and set aside; others go on; it is back when mended', async () => {
+  it('a service that cannot be planned is reported and quarantined until it is corrected; others are not affected', async () => {
     let broken = true
     const harness = new EngineHarness({ breaks: (port) => port.service === 'ns/bad' && broken })
     await harness.synced(bad, service('ns/a'))
@@ -324,7 +326,7 @@ describe('Engine: one bad object never breaks the rest', () => {
     expect(harness.engine.quarantined()).toEqual([])
   })
 
-  it('so is one that cannot be resolved', async () => {
+  it('a service that cannot be resolved is quarantined, too', async () => {
     const harness = new EngineHarness({
       resolve: (record, ...rest) => {
         if (record.key === 'ns/bad') throw new TypeError('no such field')
@@ -340,7 +342,7 @@ describe('Engine: one bad object never breaks the rest', () => {
     expect(harness.engine.quarantined()).toEqual([])
   })
 
-  it('a refused entry is retried after 1 s, then ever later up to 5 min, while the rest goes on', async () => {
+  it('a refused entry is retried after 1 s, then at growing intervals up to 5 min, while other services sync', async () => {
     const harness = new EngineHarness({ minSyncMs: 0 })
     harness.kernel.refuses = (id) => id.includes('10.96.0.66')
     await harness.synced(bad, service('ns/a'))
@@ -403,7 +405,7 @@ describe('Engine: one bad object never breaks the rest', () => {
     expect(harness.kernel.held.size).toBe(3)
   })
 
-  it('an error that is no ProxyError fails the sync and is retried', async () => {
+  it('an error that is not a ProxyError fails the sync, and the sync is retried', async () => {
     const harness = await new EngineHarness().synced()
     await harness.tick()
     const bug = Promise.reject(new TypeError('a bug'))
@@ -428,34 +430,37 @@ describe('Engine: contested addresses', () => {
   it.each([
     ['old first', [old, young]],
     ['young first', [young, old]],
-  ])('the oldest service holds it, %s; the loser is told of once and takes over', async (_, order) => {
-    const harness = new EngineHarness()
-    const told: Conflict[] = []
-    const over: Conflict[] = []
-    harness.journal.subscribe({ conflict: (c) => told.push(c), resolved: (c) => over.push(c) })
-    await harness.synced()
-    for (const record of order) {
-      harness.put(record)
+  ])(
+    'the oldest service holds the address, %s; the conflict is reported once, and the other service takes over',
+    async (_, order) => {
+      const harness = new EngineHarness()
+      const told: Conflict[] = []
+      const over: Conflict[] = []
+      harness.journal.subscribe({ conflict: (c) => told.push(c), resolved: (c) => over.push(c) })
+      await harness.synced()
+      for (const record of order) {
+        harness.put(record)
+        await harness.tick()
+      }
+      const conflict = { family: 4, frontend: '10.96.0.10:80/tcp', winner: 'ns/old', loser: 'ns/a-young' }
+      expect(harness.kernel.content()['frontend 10.96.0.10:80/tcp']).toContain('ns/old')
+      expect(harness.kernel.content()['frontend :30080/tcp']).toContain('ns/a-young')
+      expect(harness.engine.conflicts()).toEqual([conflict])
+      expect(told).toEqual([conflict])
+      expect(harness.engine.status('ns/a-young').families[0]).toMatchObject({ lost: [conflict] })
+      expect(harness.engine.portsOf('ns/a-young', 4)[0]?.frontends.map((f) => f.kind)).toEqual(['node-port'])
+      harness.put(slice('ns/a-young', ['10.0.0.1']), slice('ns/old', ['10.0.0.2']))
       await harness.tick()
-    }
-    const conflict = { family: 4, frontend: '10.96.0.10:80/tcp', winner: 'ns/old', loser: 'ns/a-young' }
-    expect(harness.kernel.content()['frontend 10.96.0.10:80/tcp']).toContain('ns/old')
-    expect(harness.kernel.content()['frontend :30080/tcp']).toContain('ns/a-young')
-    expect(harness.engine.conflicts()).toEqual([conflict])
-    expect(told).toEqual([conflict])
-    expect(harness.engine.status('ns/a-young').families[0]).toMatchObject({ lost: [conflict] })
-    expect(harness.engine.portsOf('ns/a-young', 4)[0]?.frontends.map((f) => f.kind)).toEqual(['node-port'])
-    harness.put(slice('ns/a-young', ['10.0.0.1']), slice('ns/old', ['10.0.0.2']))
-    await harness.tick()
-    expect(told).toHaveLength(1)
-    harness.services.drop('ns/old')
-    await harness.tick()
-    expect(harness.kernel.content()['frontend 10.96.0.10:80/tcp']).toContain('ns/a-young')
-    expect(harness.engine.conflicts()).toEqual([])
-    expect(over).toEqual([conflict])
-  })
+      expect(told).toHaveLength(1)
+      harness.services.drop('ns/old')
+      await harness.tick()
+      expect(harness.kernel.content()['frontend 10.96.0.10:80/tcp']).toContain('ns/a-young')
+      expect(harness.engine.conflicts()).toEqual([])
+      expect(over).toEqual([conflict])
+    },
+  )
 
-  it('equal age: the smaller key holds it; three claimants in any order tell of the final state only', async () => {
+  it('at equal age the smaller key holds the address; three claimants in any order report only the final state', async () => {
     const harness = new EngineHarness()
     const told: string[] = []
     harness.journal.subscribe({ conflict: (c) => told.push(`${c.winner}>${c.loser}`) })
@@ -467,7 +472,7 @@ describe('Engine: contested addresses', () => {
     expect(told).toContain('ns/b>ns/c')
   })
 
-  it('one protocol does not contest another; health check node ports are contested', async () => {
+  it('protocols do not conflict with each other; health check node ports do', async () => {
     const checked = (key: string, created: number, ip: string) =>
       service(key, {
         created,
@@ -490,7 +495,7 @@ describe('Engine: contested addresses', () => {
     expect([...harness.engine.health(4).keys()]).toEqual(['ns/x'])
   })
 
-  it('a holder that breaks the planner does not keep its address', async () => {
+  it('a service that cannot be planned does not keep its address', async () => {
     const harness = new EngineHarness({ breaks: (port) => port.service === 'ns/old' })
     await harness.synced(old, young)
     expect(harness.kernel.content()['frontend 10.96.0.10:80/tcp']).toContain('ns/a-young')
@@ -525,21 +530,21 @@ describe('Engine: the node changes', () => {
     }),
   ]
 
-  it('a service CIDR change takes effect at once and resolves nothing', async () => {
+  it('a change of the service CIDRs is programmed at once and resolves no service', async () => {
     const harness = await new EngineHarness(counting).synced(...records())
     expect(await change(harness, { serviceCidrs: ['10.96.0.0/12'] })).toEqual([])
     expect(harness.kernel.content()['base cidrs']).toBe('["10.96.0.0/12"]')
     expect(harness.last()).toMatchObject({ put: 1, dropped: 0, full: false })
   })
 
-  it('G15: a zone change is in force at once, for the services it matters to', async () => {
+  it('G15: a change of the zone is programmed at once, for the services that it affects', async () => {
     const harness = await new EngineHarness(counting).synced(...records())
     expect(harness.engine.portsOf('ns/zoned', 4)[0]?.cluster).toHaveLength(2)
     expect(await change(harness, { zone: 'z2' })).toEqual(['ns/zoned'])
     expect(harness.kernel.content()['frontend 10.96.0.20:80/tcp']).not.toContain('10.0.0.1')
   })
 
-  it('other node ports matter to services with node ports, another name to all, the same view to none', async () => {
+  it('other node port addresses affect services with node ports, another node name affects all, an equal view none', async () => {
     const harness = await new EngineHarness(counting).synced(...records())
     const nodePorts = { all: false, addresses: ['192.0.2.1'], loopback: false, loopbackNamed: false }
     expect(await change(harness, { nodePorts })).toEqual(['ns/ported'])
@@ -549,7 +554,7 @@ describe('Engine: the node changes', () => {
     expect(harness.reports).toHaveLength(before)
   })
 
-  it('a view that comes before the first sync is the one that counts', async () => {
+  it('a view that is set before the first sync counts', async () => {
     const harness = new EngineHarness()
     harness.engine.setView(4, view(4, { serviceCidrs: ['10.96.0.0/12'] }))
     await harness.clock.advance(5000)
@@ -560,7 +565,7 @@ describe('Engine: the node changes', () => {
 })
 
 describe('Engine: questions', () => {
-  it('tells what a service has, and what it does not know', async () => {
+  it('reports what a service has, and that a service is unknown', async () => {
     const harness = await new EngineHarness({ families: [4, 6] }).synced(service('ns/a'), slice('ns/a', ['10.0.0.1']))
     const status = harness.engine.status('ns/a')
     expect(status.known).toBe(true)
@@ -575,7 +580,7 @@ describe('Engine: questions', () => {
     expect(() => new EngineHarness({ families: [4] }).engine.ports(6 as Family)).toThrow(/IPv6/)
   })
 
-  it('calls a service pending until the sync that takes up its change has ended', async () => {
+  it('reports a service as pending until the sync of its change has ended', async () => {
     const harness = await new EngineHarness().synced(service('ns/a'), slice('ns/a', ['10.0.0.1']))
     let open = () => {}
     harness.kernel.gate = new Promise((resolve) => {
@@ -591,7 +596,7 @@ describe('Engine: questions', () => {
     expect(one()?.pending).toBe(false)
   })
 
-  it('keeps UDP ports and the counts of services without local endpoints at hand', async () => {
+  it('keeps the UDP ports and the counts of services without local endpoints', async () => {
     const harness = await new EngineHarness().synced(
       service('ns/dns', { ports: [{ name: 'dns', protocol: 'udp', port: 53, nodePort: 0 }] }),
       service('ns/local', { clusterIps: ['10.96.0.20'], internalPolicy: 'Local' }),
@@ -609,7 +614,7 @@ describe('Engine: questions', () => {
     expect([...harness.engine.udpPorts(4)]).toEqual([])
   })
 
-  it('hashes equal states equally, whatever the order, and other states otherwise', async () => {
+  it('gives equal states equal hashes in any order, and different states different ones', async () => {
     const records = [service('ns/a'), service('ns/b', { clusterIps: ['10.96.0.20'] }), slice('ns/a', ['10.0.0.1'])]
     const one = await new EngineHarness().synced(...records)
     const two = await new EngineHarness().synced(...records.toReversed())
@@ -624,7 +629,7 @@ describe('Engine: questions', () => {
     expect(one.engine.stateHash(4)).toMatch(/^[0-9a-f]{24}$/)
   })
 
-  it('tells health when work is queued and done', async () => {
+  it('reports to health when work is queued and done', async () => {
     const harness = new EngineHarness()
     const told: string[] = []
     harness.journal.subscribe({

@@ -1,3 +1,5 @@
+// Checks what the journal keeps, counts and passes on.
+
 import { describe, expect, it } from 'vitest'
 import { SyncJournal, type SyncReport } from '../../src/engine/journal.ts'
 import { ProxyError } from '../../src/lib/errors.ts'
@@ -30,7 +32,7 @@ describe('Journal', () => {
     expect(journal.recent().map((one) => one.startedAt)).toEqual(Array.from({ length: 100 }, (_, i) => i + 30))
   })
 
-  it('remembers at most 1000 names of a report, but tells all', () => {
+  it('keeps at most 1000 names of a report, but passes all on', () => {
     const journal = new SyncJournal({ log: silentLogger })
     let told = 0
     journal.subscribe({ report: (one) => (told = one.services.length) })
@@ -50,7 +52,7 @@ describe('Journal', () => {
     expect(journal.counters()).toMatchObject({ serviceChanges: 1, sliceChanges: 1 })
   })
 
-  it('a listener that throws is logged and stops neither us nor the others', () => {
+  it('a listener that throws is logged, and the other listeners are called', () => {
     const errors: unknown[] = []
     const log = { ...silentLogger, error: (_: string, fields?: object) => errors.push(fields) }
     const journal = new SyncJournal({ log: { ...log, named: () => log } })

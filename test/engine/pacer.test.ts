@@ -1,3 +1,5 @@
+// Checks when a pacer runs: on request, urgently, after failures, and after the maximum interval.
+
 import { describe, expect, it } from 'vitest'
 import { Pacer } from '../../src/engine/pacer.ts'
 import { FakeClock } from '../support/fake-clock.ts'
@@ -25,7 +27,7 @@ function setUp({ minMs = 1000, retryMs = 5000, maxMs = 60_000, takesMs = 0 } = {
 }
 
 describe('Pacer', () => {
-  it('G1: runs the first request at once, and later ones a minimum distance apart, as one', async () => {
+  it('G1: runs at once on the first request, and once for all later ones after the minimum distance', async () => {
     const { clock, runs, pacer } = setUp()
     await clock.advance(10_000)
     pacer.requestRun()
@@ -42,7 +44,7 @@ describe('Pacer', () => {
     expect(runs).toEqual([10_000, 11_000, 15_999])
   })
 
-  it('runs at once when it is urgent, however recent the last run; but not again and again', async () => {
+  it('runs at once if it is urgent, however recent the last run, but once per minimum distance', async () => {
     const { clock, runs, pacer } = setUp()
     await clock.advance(10_000)
     pacer.requestRun()
@@ -56,7 +58,7 @@ describe('Pacer', () => {
     expect(runs).toEqual([10_000, 10_100, 11_100])
   })
 
-  it('begins again at the end of a run when something urgent came meanwhile', async () => {
+  it('runs again at the end of a run if an urgent request came meanwhile', async () => {
     const { clock, runs, pacer } = setUp({ takesMs: 200 })
     await clock.advance(10_000)
     pacer.requestRun()
@@ -66,13 +68,13 @@ describe('Pacer', () => {
     expect(runs).toEqual([10_000, 10_200])
   })
 
-  it('never runs inside the call that asks', () => {
+  it('never runs inside the request', () => {
     const { runs, pacer } = setUp()
     pacer.requestRun()
     expect(runs).toEqual([])
   })
 
-  it('G2: runs after the maximum without requests; a request right after such a run waits for the minimum', async () => {
+  it('G2: runs after the maximum interval without requests; a request right after that waits for the minimum', async () => {
     const { clock, runs, pacer } = setUp()
     await clock.advance(59_999)
     expect(runs).toEqual([])
@@ -101,7 +103,7 @@ describe('Pacer', () => {
     expect(runs).toHaveLength(2)
   })
 
-  it('G3: a requested run that works cancels the retry', async () => {
+  it('G3: a requested run that succeeds cancels the retry', async () => {
     const { clock, runs, pacer, succeed } = setUp()
     succeed(false)
     pacer.requestRun()
@@ -122,7 +124,7 @@ describe('Pacer', () => {
     expect(runs).toEqual([0, 5000])
   })
 
-  it('G5: repeated failures make one run per retry interval', async () => {
+  it('G5: repeated failures lead to one run per retry interval', async () => {
     const { clock, runs, pacer, succeed } = setUp()
     succeed(false)
     pacer.requestRun()
@@ -130,7 +132,7 @@ describe('Pacer', () => {
     expect(runs).toEqual([0, 5000, 10_000, 15_000, 20_000])
   })
 
-  it('a retry interval above the maximum is cut to it', async () => {
+  it('a retry interval above the maximum is limited to the maximum', async () => {
     const { clock, runs, pacer, succeed } = setUp({ retryMs: 5000, maxMs: 2000 })
     succeed(false)
     pacer.requestRun()
@@ -138,7 +140,7 @@ describe('Pacer', () => {
     expect(runs).toEqual([0, 2000, 4000])
   })
 
-  it('G6: requests while running make exactly one more run, the minimum after its end', async () => {
+  it('G6: requests during a run lead to exactly one more run, the minimum distance after its end', async () => {
     const { clock, runs, pacer } = setUp({ takesMs: 300 })
     pacer.requestRun()
     await clock.advance(100)
@@ -162,7 +164,7 @@ describe('Pacer', () => {
     expect(() => setUp({ minMs: 2000, maxMs: 2000 })).not.toThrow()
   })
 
-  it('stops: waits for the run under way, then never runs again', async () => {
+  it('stop waits for the current run, and no run follows', async () => {
     const { clock, runs, pacer } = setUp({ takesMs: 50 })
     pacer.requestRun()
     await clock.advance(10)

@@ -1,3 +1,5 @@
+// Checks which UDP flows are stale, and how they are deleted.
+
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import {
@@ -59,11 +61,14 @@ const stale = (flows: readonly UdpFlow[], ports = [dnsPort()], addresses: readon
 }
 
 describe('which UDP flows are stale', () => {
-  it.each(ipFrontends)('H1: %s: a flow to a serving endpoint is kept, to any other it is deleted', (to) => {
-    expect(stale([flow(to, '10.240.0.4 9090')])).toEqual([])
-    const gone = flow(to, '10.240.1.5 9090')
-    expect(stale([gone])).toEqual([gone])
-  })
+  it.each(ipFrontends)(
+    'H1: %s: a flow to a serving endpoint is kept, a flow to any other endpoint is deleted',
+    (to) => {
+      expect(stale([flow(to, '10.240.0.4 9090')])).toEqual([])
+      const gone = flow(to, '10.240.1.5 9090')
+      expect(stale([gone])).toEqual([gone])
+    },
+  )
 
   it('H2: the same address with the old endpoint port is deleted', () => {
     const old = flow('172.30.1.1 8000', '10.240.0.4 8080')
@@ -83,13 +88,13 @@ describe('which UDP flows are stale', () => {
     expect(stale([flow('172.30.1.1 3000', '10.240.1.5 9090')])).toEqual([])
   })
 
-  it('H5: a node port flow translated elsewhere is deleted, whichever address of the node it came to', () => {
+  it('H5: a node port flow to another endpoint is deleted, for every address of the node', () => {
     const elsewhere = [...own, '127.0.0.1', '127.9.9.9'].map((ip) => flow(`${ip} 32000`, '10.240.2.6 9090'))
     expect(stale(elsewhere)).toEqual(elsewhere)
     expect(stale([flow('192.168.0.2 32000', '10.240.0.4 9090')])).toEqual([])
   })
 
-  it('H5: a flow to another machine that happens to use the number of a node port is kept', () => {
+  it('H5: a flow to the same port number of another machine is kept', () => {
     expect(stale([flow('192.168.0.3 32000', '192.168.0.3 32000'), flow('8.8.8.8 32000', '8.8.8.8 32000')])).toEqual([])
   })
 
@@ -107,12 +112,12 @@ describe('which UDP flows are stale', () => {
     expect(stale([untranslated], [dnsPort({ serving: [] })])).toEqual([])
   })
 
-  it('H7: flows of a service without serving endpoints are left alone', () => {
+  it('H7: flows of a service without serving endpoints are kept', () => {
     const flows = [...ipFrontends, '192.168.0.2 32000'].map((to) => flow(to, '10.240.1.5 9090'))
     expect(stale(flows, [dnsPort({ serving: [] })])).toEqual([])
   })
 
-  it('never breaks a flow that works: any serving endpoint, whatever policies would choose now', () => {
+  it('keeps flows to every serving endpoint, also to those that policies would not choose now', () => {
     const address = fc.ipV4().map((ip) => `${ip} 53`)
     fc.assert(
       fc.property(fc.array(address, { minLength: 1, maxLength: 6 }), fc.constantFrom(...ipFrontends), (serving, to) => {
@@ -127,7 +132,7 @@ describe('which UDP flows are stale', () => {
     )
   })
 
-  it('works in IPv6', () => {
+  it('works for IPv6', () => {
     const port = dnsPort({
       family: 6,
       frontends: [frontend('cluster-ip', 'fd00::1', 53), frontend('node-port', '', 32000)],
@@ -142,7 +147,7 @@ describe('which UDP flows are stale', () => {
   })
 })
 
-/** A table in memory that records what is asked of it. */
+/** A flow table in memory that records its calls. */
 function table(flows: UdpFlow[], interruptions = 0) {
   const calls: string[] = []
   let running = 0
@@ -188,7 +193,7 @@ function cleaner(
 }
 
 describe('cleaning', () => {
-  it('H8: one million flows: one list, one pass of deletions, only what matches goes', async () => {
+  it('H8: one million flows: one listing, one pass of deletions, only stale flows are deleted', async () => {
     const kept = flow('172.30.1.1 8000', '10.240.0.4 9090')
     const gone = flow('172.30.1.1 8000', '10.240.1.5 9090')
     const flows = Array.from({ length: 1_000_000 }, (_, i) => ({ ...(i % 1000 === 7 ? gone : kept) }))
@@ -200,7 +205,7 @@ describe('cleaning', () => {
     expect(million.flows.some((flow) => flow.replySource === '10.240.1.5')).toBe(false)
   })
 
-  it('needs bounded memory however many flows are stale: further passes finish them', async () => {
+  it('limits its memory: further passes delete the rest of many stale flows', async () => {
     const flows = Array.from({ length: 250_000 }, () => flow('172.30.1.1 8000', '10.240.1.5 9090'))
     const many = table(flows)
     const result = await cleaner(many).clean(4)
@@ -209,7 +214,7 @@ describe('cleaning', () => {
     expect(many.flows).toEqual([])
   })
 
-  it('H9: nothing stale, no deletion; no UDP service, not even a listing', async () => {
+  it('H9: deletes nothing if no flow is stale, and lists nothing if there is no UDP service', async () => {
     const clean = table([flow('172.30.1.1 8000', '10.240.0.4 9090')])
     expect(await cleaner(clean).clean(4)).toMatchObject({ deleted: 0 })
     expect(clean.calls).toEqual(['list 4'])
@@ -218,10 +223,10 @@ describe('cleaning', () => {
     expect(idle.calls).toEqual([])
   })
 
-  it('keeps flows that the data plane itself answers for the service, as in userspace mode, and no others', async () => {
+  it('keeps flows that a relay of the same service answers, and no others', async () => {
     const kept = flow('172.30.1.1 8000', '10.0.0.1 41000')
     const stale = flow('172.30.1.1 8000', '10.0.0.1 41001')
-    // Another service's socket has the port that this one's had before a restart.
+    // The relay of another service has the port that the relay of this service had before a restart.
     const astray = flow('172.30.1.1 8000', '10.0.0.1 41002')
     const all = table([kept, stale, astray])
     const owners = new Map([
@@ -234,7 +239,7 @@ describe('cleaning', () => {
     expect(all.flows).toEqual([kept])
   })
 
-  it('H10: a listing interrupted five times is used as it is; once interrupted it is repeated', async () => {
+  it('H10: repeats an interrupted listing, and uses the fifth as it is', async () => {
     const gone = flow('172.30.1.1 8000', '10.240.1.5 9090')
     const restless = table([gone], 99)
     expect(await cleaner(restless).clean(4)).toMatchObject({ deleted: 1 })
@@ -244,7 +249,7 @@ describe('cleaning', () => {
     expect(once.calls).toEqual(['list 4', 'list 4', 'remove 1'])
   })
 
-  it('gives up on an error, tells it, and works the next time', async () => {
+  it('ends on an error, reports it, and works the next time', async () => {
     const broken = table([])
     const works = broken.list
     broken.list = () => Promise.reject(new Error('no conntrack'))
@@ -279,7 +284,7 @@ describe('cleaning', () => {
     expect(new Set(results.slice(1, 51)).size).toBe(1)
   })
 
-  it('reads the service ports when the run starts, not when it was asked for', async () => {
+  it('reads the service ports when the run starts, not when it is requested', async () => {
     let ports: ServicePort[] = []
     const flows = table([flow('172.30.1.1 8000', '10.240.1.5 9090')])
     const cleaning = new ConntrackCleaner({
