@@ -27,8 +27,8 @@ describe('olderFirst', () => {
   it('prefers the older service, then the smaller key', () => {
     const old = service({ key: 'ns9/z', created: 1000 })
     const young = service({ key: 'ns1/a', created: 2000 })
-    const twin = service({ key: 'ns9/a', created: 1000 })
-    expect([young, old, twin].sort(olderFirst)).toEqual([twin, old, young])
+    const sameAge = service({ key: 'ns9/a', created: 1000 })
+    expect([young, old, sameAge].sort(olderFirst)).toEqual([sameAge, old, young])
     expect(olderFirst(old, old)).toBe(0)
   })
 
