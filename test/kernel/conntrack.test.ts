@@ -13,7 +13,7 @@ import type { TrackedFlow } from '../../src/sys/netlink/conntrack-codec.ts'
 import { type EnteredNamespace, enterNamespace } from '../lab/entered-namespace.ts'
 import { servicePort } from '../support/builders.ts'
 
-// Everything on loopback: 127.0.0.53:53 and a "service" address are translated by nft to whichever endpoint the rule names.
+// Rules of nft translate the service address and a node port to the endpoint that the rule names.
 const service = { 4: '10.96.0.10', 6: 'fd00:96::10' } as const
 const endpoints = { 4: ['10.0.0.1', '10.0.0.2'], 6: ['fd00::1', 'fd00::2'] } as const
 
@@ -25,7 +25,7 @@ beforeAll(() => {
   namespace = enterNamespace()
   for (const ip of endpoints[4]) namespace.exec('ip', ['addr', 'add', `${ip}/32`, 'dev', 'lo'])
   for (const ip of endpoints[6]) namespace.exec('ip', ['addr', 'add', `${ip}/128`, 'dev', 'lo', 'nodad'])
-  // Not over loopback: the kernel turns IPv6 routes there into refusals.
+  // The route is not over loopback, because the kernel rejects IPv6 packets that are routed there.
   namespace.exec('ip', ['link', 'add', 'out', 'type', 'veth', 'peer', 'name', 'away'])
   for (const name of ['out', 'away']) namespace.exec('ip', ['link', 'set', name, 'up'])
   for (const ip of Object.values(service)) {
@@ -61,30 +61,30 @@ function translate(family: Family, endpoint: string, port = 5353): void {
   namespace.exec('nft', ['-f', '-'], rules.join('\n'))
 }
 
-/** Answers with its own name. */
-async function server(family: Family, ip: string, port = 5353): Promise<void> {
-  const socket = await bound(family, ip, port)
+/** Starts a server that answers with its own address. */
+async function startServer(family: Family, ip: string, port = 5353): Promise<void> {
+  const socket = await bindSocket(family, ip, port)
   socket.on('message', (_, from) => socket.send(`${ip}:${port}`, from.port, from.address))
 }
 
-async function bound(family: Family, ip: string, port: number): Promise<Socket> {
+async function bindSocket(family: Family, ip: string, port: number): Promise<Socket> {
   const socket = createSocket(family === 4 ? 'udp4' : 'udp6')
   sockets.push(socket)
   await new Promise<void>((resolve) => socket.bind(port, ip, resolve))
   return socket
 }
 
-/** Who answers; undefined if nobody does. */
+/** Returns the answer; undefined if there is none. */
 function ask(client: Socket, ip: string, port: number, waitMs = 2000): Promise<string | undefined> {
   return new Promise((resolve) => {
     const timer = setTimeout(() => done(undefined), waitMs)
-    const heard = (message: Buffer) => done(message.toString())
+    const onMessage = (message: Buffer) => done(message.toString())
     const done = (answer: string | undefined) => {
       clearTimeout(timer)
-      client.off('message', heard)
+      client.off('message', onMessage)
       resolve(answer)
     }
-    client.on('message', heard)
+    client.on('message', onMessage)
     client.send('?', port, ip)
   })
 }
@@ -125,13 +125,13 @@ describe.each([4, 6] as const)('IPv%i flows made by real packets', (family) => {
   let client: Socket
 
   beforeAll(async () => {
-    await server(family, first)
-    await server(family, second)
-    await server(family, second, 9090)
-    client = await bound(family, first, 0)
+    await startServer(family, first)
+    await startServer(family, second)
+    await startServer(family, second, 9090)
+    client = await bindSocket(family, first, 0)
   })
 
-  it('lists them as they are', async () => {
+  it('are listed as they are', async () => {
     translate(family, second)
     expect(await ask(client, service[family], 53)).toBe(`${second}:5353`)
     const conntrack = table()
@@ -149,7 +149,7 @@ describe.each([4, 6] as const)('IPv%i flows made by real packets', (family) => {
     })
   })
 
-  it('H11: a client with a fixed port goes on reaching the old endpoint until its flow is cleaned, then the new one', async () => {
+  it('H11: a client with a fixed port reaches the old endpoint until its flow is deleted, then the new one', async () => {
     translate(family, first)
     expect(await ask(client, service[family], 53)).toBe(`${first}:5353`)
     translate(family, second)
@@ -161,7 +161,7 @@ describe.each([4, 6] as const)('IPv%i flows made by real packets', (family) => {
     conntrack.close()
   })
 
-  it('H12: a client that began before there was a rule is served after the first endpoint comes', async () => {
+  it('H12: a client that sent before there was a rule is served when the first endpoint is there', async () => {
     namespace.exec(
       'nft',
       ['-f', '-'],
@@ -201,7 +201,7 @@ describe.each([4, 6] as const)('IPv%i flows made by real packets', (family) => {
     conntrack.close()
   })
 
-  it('H9: a flow that is gone, or is another one by now, is not deleted and is no error', async () => {
+  it('H9: a flow that is gone or was replaced by another one is not deleted, without an error', async () => {
     translate(family, second)
     await ask(client, service[family], 53)
     const conntrack = table()
@@ -217,7 +217,7 @@ describe.each([4, 6] as const)('IPv%i flows made by real packets', (family) => {
   })
 })
 
-it('lists one protocol, whether the kernel filters or we do', async () => {
+it('lists one protocol, regardless of whether the kernel filters', async () => {
   const [original, reply] = ['-s 10.5.0.1 -d 10.5.0.2', '-r 10.5.0.2 -q 10.5.0.1'].map((text) => text.split(' '))
   const insert = (protocol: string, ...more: string[]) =>
     namespace.exec('conntrack', [
@@ -236,8 +236,8 @@ it('lists one protocol, whether the kernel filters or we do', async () => {
   }
 })
 
-describe('many flows that go the same way', () => {
-  /** As many as make it worth one message, and two that differ in one thing each. */
+describe('many flows with the same addresses', () => {
+  /** Adds so many flows that one message deletes them all, and two that differ from them in one field each. */
   function fill(family: Family): void {
     const host = (a: number, b: number) =>
       family === 4 ? `10.${a}.${b >> 8}.${b & 255}` : `fd00:${a}::${b.toString(16)}`
@@ -254,7 +254,7 @@ describe('many flows that go the same way', () => {
     rmSync(directory, { recursive: true })
   }
 
-  // In IPv6 the kernel's filter would delete everything else.
+  // With IPv6 the kernel's filter would delete all other flows instead.
   it.each([4, 6] as const)('are deleted together, and no others: IPv%i', async (family) => {
     fill(family)
     const conntrack = table()
@@ -277,7 +277,7 @@ describe('many flows that go the same way', () => {
 describe('a large table', () => {
   const count = 20_000
 
-  /** Half of the entries go to an endpoint that is gone. */
+  /** Adds flows of which half go to an endpoint that is gone. */
   function fill(): void {
     const lines = Array.from({ length: count }, (_, i) => {
       const from = `10.1.${(i >> 8) & 255}.${i & 255}`
@@ -292,7 +292,7 @@ describe('a large table', () => {
     rmSync(directory, { recursive: true })
   }
 
-  it('is listed in chunks with turns for the event loop, and cleaned of the stale part only', async () => {
+  it('is listed in chunks while the event loop runs, and only stale flows are deleted', async () => {
     fill()
     const conntrack = table()
     let turns = 0
@@ -318,7 +318,7 @@ describe('a large table', () => {
     conntrack.close()
   })
 
-  it('stops listing with the signal, and the socket works on', async () => {
+  it('stops listing when the signal fires, and the socket works again afterwards', async () => {
     fill()
     const conntrack = table()
     const stop = new AbortController()

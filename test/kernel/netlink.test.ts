@@ -40,8 +40,8 @@ const table = (name: string) => (writer: MessageWriter) => {
   writer.text(1, name)
 }
 
-/** A transaction of nf_tables that makes or deletes tables. */
-function transaction(type: number, names: readonly string[]): { writer: MessageWriter; last: number } {
+/** Makes a transaction of nf_tables that makes or deletes tables. */
+function makeTransaction(type: number, names: readonly string[]): { writer: MessageWriter; last: number } {
   const writer = new MessageWriter()
   const mark = (type: number) => {
     writer.begin(type, NLM_F_REQUEST)
@@ -74,7 +74,7 @@ describe('requests', () => {
     expect(generations).toHaveLength(1)
   })
 
-  it('fails with errno, operation and where', async () => {
+  it('fails with errno, operation and position', async () => {
     const socket = netfilter()
     const failing = socket.request({ op: 'read table nothing', type: GETTABLE, body: table('nothing') })
     await expect(failing).rejects.toMatchObject({
@@ -85,10 +85,10 @@ describe('requests', () => {
     expect(errnoOf(await failing.catch((error: unknown) => error))).toBe('ENOENT')
   })
 
-  it("gives the kernel's own words", async () => {
+  it("contains the kernel's own description", async () => {
     const socket = new NetlinkSocket({ protocol: 'route', purpose: 'test' })
     open.push(socket)
-    // RTM_NEWLINK for an interface that is not there.
+    // RTM_NEWLINK for an interface that does not exist.
     const body = (writer: MessageWriter) => {
       const header = Buffer.alloc(16)
       header.writeInt32LE(9999, 4)
@@ -100,7 +100,7 @@ describe('requests', () => {
     expect((error as ProxyError).message).toMatch(/kernel says ".+"/)
   })
 
-  it('queues what is asked at the same time', async () => {
+  it('queues requests that are made at the same time', async () => {
     const socket = netfilter()
     const outcomes = await Promise.allSettled(
       Array.from({ length: 20 }, (_, i) =>
@@ -114,11 +114,11 @@ describe('requests', () => {
     )
   })
 
-  it('gives up at the deadline and with the signal when the kernel is silent, and then works on', async () => {
+  it('gives up at the deadline or when the signal fires if the kernel does not answer, and works again afterwards', async () => {
     const socket = netfilter()
-    // A batch whose last message is said to be one that does not exist: its acknowledgement never comes.
+    // The stated last message of this batch does not exist, so its acknowledgement never comes.
     const silent = () => {
-      const { writer, last } = transaction(NEWTABLE, ['silent'])
+      const { writer, last } = makeTransaction(NEWTABLE, ['silent'])
       return [writer, last + 100] as const
     }
     await expect(socket.batch('wait', ...silent(), { deadlineMs: 20 })).rejects.toThrow(
@@ -128,13 +128,13 @@ describe('requests', () => {
     const waiting = socket.batch('wait', ...silent(), { signal: stop.signal })
     setTimeout(() => stop.abort(new Error('shutdown')), 10)
     await expect(waiting).rejects.toThrow('shutdown')
-    const { writer, last } = transaction(DELTABLE, ['silent'])
+    const { writer, last } = makeTransaction(DELTABLE, ['silent'])
     expect(await socket.batch('delete', writer, last)).toEqual({ failures: [], overflow: false })
   })
 
-  it('rejects what waits when it is closed', async () => {
+  it('rejects waiting operations when it is closed', async () => {
     const socket = netfilter()
-    const { writer, last } = transaction(NEWTABLE, ['silent'])
+    const { writer, last } = makeTransaction(NEWTABLE, ['silent'])
     const waiting = socket.batch('wait', writer, last + 100)
     const queued = socket.request({ op: 'read', type: GETTABLE, body: table('silent') })
     setTimeout(() => socket.close(), 10)
@@ -145,12 +145,12 @@ describe('requests', () => {
 })
 
 describe('batches', () => {
-  it('go in whole, or tell each failure and change nothing', async () => {
+  it('are committed as a whole, or report each failure and change nothing', async () => {
     const socket = netfilter()
-    const make = transaction(NEWTABLE, ['a', 'b'])
+    const make = makeTransaction(NEWTABLE, ['a', 'b'])
     expect(await socket.batch('make', make.writer, make.last)).toEqual({ failures: [], overflow: false })
     expect(namespace.exec('nft', ['list', 'tables'])).toBe('table ip a\ntable ip b\n')
-    const remove = transaction(DELTABLE, ['a', 'x', 'y', 'b'])
+    const remove = makeTransaction(DELTABLE, ['a', 'x', 'y', 'b'])
     const { failures } = await socket.batch('delete', remove.writer, remove.last)
     expect(failures.map(({ errno, sequence }) => [errno, sequence])).toEqual([
       [2, 3],
@@ -161,33 +161,33 @@ describe('batches', () => {
     namespace.exec('nft', ['flush', 'ruleset'])
   })
 
-  it('tells that answers were lost instead of waiting for them', async () => {
+  it('report that answers were lost instead of waiting for them', async () => {
     const socket = netfilter(4096)
     const names = Array.from({ length: 2000 }, (_, i) => `t${i}`)
-    const { writer, last } = transaction(DELTABLE, names)
+    const { writer, last } = makeTransaction(DELTABLE, names)
     const outcome = await socket.batch('delete', writer, last)
     expect(outcome.overflow).toBe(true)
   })
 })
 
 describe('notifications', () => {
-  it('tell of every change, with its sender, until closed', async () => {
+  it('report every change with its sender, until closed', async () => {
     const socket = netfilter()
     const senders: number[] = []
-    let heard = () => {}
-    const news = new Promise<void>((resolve) => {
-      heard = resolve
+    let onCommit = () => {}
+    const committed = new Promise<void>((resolve) => {
+      onCommit = resolve
     })
     const subscription = subscribe({ protocol: 'netfilter', purpose: 'test' }, [nftablesGroup], {
       message(message) {
         senders.push(message.port)
-        if (message.type === 0xa0f) heard()
+        if (message.type === 0xa0f) onCommit()
       },
       lost: () => senders.push(-1),
     })
-    const { writer, last } = transaction(NEWTABLE, ['told'])
+    const { writer, last } = makeTransaction(NEWTABLE, ['noticed'])
     await socket.batch('make', writer, last)
-    await news
+    await committed
     expect(senders).toEqual([socket.port, socket.port])
     subscription.close()
     subscription.close()
@@ -196,9 +196,9 @@ describe('notifications', () => {
     expect(senders).toHaveLength(2)
   })
 
-  it('tell when some were lost', async () => {
+  it('report that some were lost', async () => {
     let lost = 0
-    const told = new Promise<void>((resolve) => {
+    const reported = new Promise<void>((resolve) => {
       const listener = {
         message() {},
         lost() {
@@ -210,7 +210,7 @@ describe('notifications', () => {
     })
     const text = Array.from({ length: 300 }, (_, i) => `add table ip lost${i}`).join('\n')
     namespace.exec('nft', ['-f', '-'], text)
-    await told
+    await reported
     expect(lost).toBeGreaterThan(0)
     namespace.exec('nft', ['flush', 'ruleset'])
   })
@@ -228,13 +228,13 @@ describe('interface addresses', () => {
     expect(addresses).toContainEqual({ interface: 'va', ip: '192.0.2.7', family: 4, bits: 32, scope: 'global' })
     expect(addresses).toContainEqual({ interface: 'vb', ip: '2001:db8::1', family: 6, bits: 64, scope: 'global' })
     expect(addresses.map(({ ip }) => ip)).not.toContain('192.0.2.8')
-    // Node tells the same of interfaces that are up.
+    // Node reports the same for interfaces that are up.
     for (const { interface: name, ip, bits } of nodeAddresses()) {
       expect(addresses).toContainEqual(expect.objectContaining({ interface: name, ip, bits }))
     }
   })
 
-  it('tells changes, a burst of them once', async () => {
+  it('reports changes, and a burst of changes once', async () => {
     let calls = 0
     let changed = () => {}
     const watch = watchAddresses(
@@ -261,7 +261,7 @@ describe('interface addresses', () => {
 })
 
 describe('as an unprivileged user', () => {
-  it('says which capability is missing', async () => {
+  it('reports which capability is missing', async () => {
     const published = await publishProgram(join(import.meta.dirname, 'unprivileged.worker.ts'))
     try {
       const [node, file] = published.command

@@ -1,4 +1,4 @@
-// A proxy that dies at any moment and comes back: what it left works, what it finds it takes over, and no connection notices.
+// Kills the proxy at any moment and starts it again: the table keeps working, the next proxy takes it over, and no connection fails.
 
 import { type ChildProcess, execFileSync, fork } from 'node:child_process'
 import { createSocket } from 'node:dgram'
@@ -17,7 +17,8 @@ import { type Bundle, bundleProgram } from '../support/bundle-program.ts'
 import { scenario } from './in-process-proxy.ts'
 import type { Order } from './nftables.worker.ts'
 
-const kills = Number(process.env.KILLS ?? (!inVm ? 15 : full ? 8 : 3))
+const killsInVm = full ? 8 : 3
+const kills = Number(process.env.KILLS ?? (inVm ? killsInVm : 15))
 const stable = 8
 const churning = 60
 const hosts = Array.from({ length: 6 }, (_, i) => `10.180.0.${i + 1}`)
@@ -87,7 +88,7 @@ function objects(i: number, endpoints: readonly string[], protocol = 'TCP'): rea
   ] as unknown as readonly Manifest[]
 }
 
-const some = () => hosts.filter(() => Math.random() < 0.5)
+const chooseHosts = () => hosts.filter(() => Math.random() < 0.5)
 
 function spawn(): ChildProcess {
   const child = fork(bundle.file, [], { execArgv: [], stdio: ['ignore', 'inherit', 'inherit', 'ipc'] })
@@ -95,20 +96,20 @@ function spawn(): ChildProcess {
   return child
 }
 
-const tell = (child: ChildProcess, order: Order) => child.send(order)
+const order = (child: ChildProcess, what: Order) => child.send(what)
 
-async function answer(child: ChildProcess): Promise<{ started?: boolean; changes?: number; error?: string }> {
+async function readAnswer(child: ChildProcess): Promise<{ started?: boolean; changes?: number; error?: string }> {
   const [message] = await once(child, 'message')
   return message as { started?: boolean }
 }
 
-async function end(child: ChildProcess): Promise<void> {
+async function kill(child: ChildProcess): Promise<void> {
   const over = once(child, 'exit')
   child.kill('SIGKILL')
   await over
 }
 
-/** Connects without end to the services that never change. */
+/** Connects again and again to the services that never change. */
 class Traffic {
   made = 0
   readonly failed: string[] = []
@@ -127,9 +128,9 @@ class Traffic {
   async #loop(i: number): Promise<void> {
     for (let turn = i; this.#running; turn++) {
       const host = vip(1 + (turn % stable))
-      const heard = await connect(host)
+      const answer = await connect(host)
       this.made++
-      if (!hosts.includes(heard)) this.failed.push(`${host}: ${heard}`)
+      if (!hosts.includes(answer)) this.failed.push(`${host}: ${answer}`)
     }
   }
 }
@@ -152,8 +153,8 @@ function connect(host: string): Promise<string> {
   })
 }
 
-/** Endpoints that packets to each service may reach, as nft tells it. */
-function served(): ReadonlyMap<string, readonly string[]> {
+/** Lists with nft the endpoints that packets to each service may reach. */
+function listServed(): ReadonlyMap<string, readonly string[]> {
   const list = (name: string) => {
     const text = execFileSync('nft', ['-j', 'list', 'map', 'ip', 'kube-proxy', name], {
       encoding: 'utf8',
@@ -169,7 +170,7 @@ function served(): ReadonlyMap<string, readonly string[]> {
   const found = new Map<string, string[]>([...counts.keys()].map((ip) => [ip, []]))
   for (const [key, data] of list('endpoints') as readonly [Key, { concat: [string, number] }][]) {
     const [ip, , , slot] = plain(key)
-    // Those beyond are no longer chosen and wait for the sweep.
+    // Later slots are not chosen any more and wait for the sweep.
     if (Number(slot) < (counts.get(String(ip)) ?? 0)) found.get(String(ip))?.push(data.concat[0])
   }
   for (const list of found.values()) list.sort()
@@ -180,44 +181,44 @@ type Key = { concat: readonly (string | number)[] } | { elem: { val: { concat: r
 const plain = (key: Key) => ('elem' in key ? key.elem.val.concat : key.concat)
 
 describe('a proxy that is killed', () => {
-  it(`at random moments, ${kills} times, never fails a connection, and finds its way back`, {
+  it(`at random moments, ${kills} times, never fails a connection, and recovers`, {
     timeout: 600_000,
   }, async () => {
     const wanted = new Map<number, readonly string[]>()
     for (let i = 1; i <= stable; i++) wanted.set(i, hosts)
     const first = spawn()
-    for (let i = 1; i <= churning; i++) wanted.set(stable + i, some())
+    for (let i = 1; i <= churning; i++) wanted.set(stable + i, chooseHosts())
     const manifests = () => [...wanted].flatMap(([i, endpoints]) => objects(i, endpoints))
-    tell(first, { do: 'start', settings, manifests: manifests() })
-    await answer(first)
-    await end(first)
+    order(first, { do: 'start', settings, manifests: manifests() })
+    await readAnswer(first)
+    await kill(first)
     const traffic = new Traffic(4)
     let verified = 0
     for (let round = 0; round < kills; round++) {
-      for (let i = 1; i <= churning; i++) if (Math.random() < 0.3) wanted.set(stable + i, some())
+      for (let i = 1; i <= churning; i++) if (Math.random() < 0.3) wanted.set(stable + i, chooseHosts())
       const child = spawn()
-      tell(child, { do: 'start', settings, manifests: manifests() })
+      order(child, { do: 'start', settings, manifests: manifests() })
       if (Math.random() < 0.4) {
-        // In the middle of finding, comparing or writing.
+        // The proxy is killed while it observes, compares or writes.
         await sleep(patience(100 + Math.random() * 500))
-        await end(child)
+        await kill(child)
         continue
       }
-      const { error } = await answer(child)
+      const { error } = await readAnswer(child)
       expect(error).toBeUndefined()
       const expected = [...wanted].filter(([, endpoints]) => endpoints.length > 0)
-      expect([...served()].sort()).toEqual(
+      expect([...listServed()].sort()).toEqual(
         expected.map(([i, endpoints]) => [vip(i), endpoints.toSorted()] as const).sort(),
       )
       verified++
       const rounds = Array.from({ length: 20 }, () =>
         Array.from({ length: churning }, (_, i) => i + 1)
           .filter(() => Math.random() < 0.2)
-          .flatMap((i) => objects(stable + i, some())),
+          .flatMap((i) => objects(stable + i, chooseHosts())),
       )
-      tell(child, { do: 'churn', rounds })
+      order(child, { do: 'churn', rounds })
       await sleep(patience(Math.random() * 80))
-      await end(child)
+      await kill(child)
     }
     await traffic.stop()
     console.log(
@@ -231,10 +232,10 @@ describe('a proxy that is killed', () => {
 describe('a proxy that is started again', () => {
   const fixed = Array.from({ length: 10 }, (_, i) => objects(i + 1, hosts.slice(0, 1 + (i % 6)))).flat()
 
-  /** Transactions to become the owner, or to end that. */
-  const owning = canOwn ? 1 : 0
+  /** The number of transactions that it takes to become the owner, or to stop being it. */
+  const ownerTransactions = canOwn ? 1 : 0
 
-  async function generation(): Promise<number> {
+  async function readGeneration(): Promise<number> {
     const chains = new ChainTable()
     try {
       return await chains.generation()
@@ -245,37 +246,37 @@ describe('a proxy that is started again', () => {
 
   it('rewrites nothing: after a crash it only becomes the owner, after a stop it exchanges the table once', async () => {
     const first = spawn()
-    tell(first, { do: 'start', settings, manifests: fixed })
-    await answer(first)
-    await end(first)
-    const probes = await probeCount()
-    const before = await generation()
+    order(first, { do: 'start', settings, manifests: fixed })
+    await readAnswer(first)
+    await kill(first)
+    const probes = await countProbes()
+    const before = await readGeneration()
     const second = spawn()
-    tell(second, { do: 'start', settings, manifests: fixed })
-    expect(await answer(second)).toEqual({ started: true, changes: 0 })
-    expect(await generation()).toBe(before + probes + owning)
-    tell(second, { do: 'stop' })
-    await answer(second)
-    expect(await generation()).toBe(before + probes + 2 * owning)
-    await end(second)
+    order(second, { do: 'start', settings, manifests: fixed })
+    expect(await readAnswer(second)).toEqual({ started: true, changes: 0 })
+    expect(await readGeneration()).toBe(before + probes + ownerTransactions)
+    order(second, { do: 'stop' })
+    await readAnswer(second)
+    expect(await readGeneration()).toBe(before + probes + 2 * ownerTransactions)
+    await kill(second)
     const third = spawn()
-    tell(third, { do: 'start', settings, manifests: fixed })
-    await answer(third)
-    expect(await generation()).toBe(before + 2 * probes + 3 * owning)
-    await end(third)
+    order(third, { do: 'start', settings, manifests: fixed })
+    await readAnswer(third)
+    expect(await readGeneration()).toBe(before + 2 * probes + 3 * ownerTransactions)
+    await kill(third)
   })
 
-  /** Transactions of finding out what the kernel can, by a proxy that gets no further. */
-  async function probeCount(): Promise<number> {
+  /** Counts the transactions in which a proxy finds out what the kernel can do. */
+  async function countProbes(): Promise<number> {
     const { findFeatures } = await import('../../src/backend/nftables/features.ts')
-    const before = await generation()
+    const before = await readGeneration()
     const nft = new Nftables()
     await findFeatures(nft, 4)
     nft.close()
-    return (await generation()) - before
+    return (await readGeneration()) - before
   }
 
-  it.each(['SIGKILL', 'stop'] as const)('keeps the UDP flows of endpoints that live, %s', async (how) => {
+  it.each(['SIGKILL', 'stop'] as const)('keeps the UDP flows of endpoints that stay, after %s', async (how) => {
     const echoes = hosts.slice(0, 3).map((ip) => {
       const socket = createSocket('udp4')
       socket.on('message', (_, from) => socket.send(ip, from.port, from.address))
@@ -288,13 +289,13 @@ describe('a proxy that is started again', () => {
       await new Promise<void>((resolve) => {
         client.once('connect', resolve)
         const first = spawn()
-        tell(first, { do: 'start', settings, manifests: objects(1, hosts.slice(0, 3), 'UDP') })
-        void answer(first).then(() => client.connect(80, vip(1)))
+        order(first, { do: 'start', settings, manifests: objects(1, hosts.slice(0, 3), 'UDP') })
+        void readAnswer(first).then(() => client.connect(80, vip(1)))
       })
       const ask = async () => {
         client.send('?')
-        const [heard] = await once(client, 'message', { signal: AbortSignal.timeout(patience(5_000)) })
-        return String(heard)
+        const [answer] = await once(client, 'message', { signal: AbortSignal.timeout(patience(5_000)) })
+        return String(answer)
       }
       const flow = () => namespace.exec('conntrack', ['-L', '-p', 'udp', '-o', 'id']).match(/id=(\d+)/)?.[1]
       const endpoint = await ask()
@@ -302,23 +303,23 @@ describe('a proxy that is started again', () => {
       for (let i = 0; i < 3; i++) {
         const old = children.at(-1) as ChildProcess
         if (how === 'stop') {
-          tell(old, { do: 'stop' })
-          await answer(old)
+          order(old, { do: 'stop' })
+          await readAnswer(old)
         }
-        await end(old)
+        await kill(old)
         expect(await ask()).toBe(endpoint)
         const next = spawn()
-        tell(next, { do: 'start', settings, manifests: objects(1, hosts.slice(0, 3), 'UDP') })
-        await answer(next)
+        order(next, { do: 'start', settings, manifests: objects(1, hosts.slice(0, 3), 'UDP') })
+        await readAnswer(next)
         expect(await ask()).toBe(endpoint)
       }
       expect(flow()).toBe(id)
-      // And when the endpoint goes, the flow goes with it.
+      // When the endpoint is removed, its flow is deleted.
       const rest = hosts.slice(0, 3).filter((ip) => ip !== endpoint)
-      await end(children.at(-1) as ChildProcess)
+      await kill(children.at(-1) as ChildProcess)
       const last = spawn()
-      tell(last, { do: 'start', settings, manifests: objects(1, rest, 'UDP') })
-      await answer(last)
+      order(last, { do: 'start', settings, manifests: objects(1, rest, 'UDP') })
+      await readAnswer(last)
       expect(rest).toContain(await ask())
     } finally {
       client.close()

@@ -1,4 +1,4 @@
-// What the kernel refuses concerns one service only; what it lacks is said in one line; and a large load leaves the event loop its turns.
+// Limits: a refusal by the kernel affects one service only, a missing capability is reported in one line, and a large load does not block the event loop.
 
 import { spawnSync } from 'node:child_process'
 import { existsSync } from 'node:fs'
@@ -46,7 +46,7 @@ const objects = (i: number): Manifest[] => [
 ]
 
 describe('isolation in the kernel', () => {
-  it('quarantines the one service that the kernel refuses, tells why, and lets it in when it can', async () => {
+  it('quarantines the service that the kernel refuses, reports the reason, and serves it when the kernel accepts it', async () => {
     const real = nftables()
     let broken = true
     const backend: Backend<NftEntry> = {
@@ -68,7 +68,7 @@ describe('isolation in the kernel', () => {
     expect(refused[0]?.error.message).toContain('ENOENT')
     expect(proxy.engine.quarantined().map(({ service }) => service)).toEqual(['ns/svc2'])
     const table = namespace.exec('nft', ['list', 'table', 'ip', 'kube-proxy'])
-    // Even of the refused service, what the kernel takes is there.
+    // The entries of the refused service that the kernel accepts are in the table.
     for (const i of [1, 2, 3]) expect(table).toContain(`${vip(i)} . tcp . 80 comment "ns/svc${i}:p" : goto lb-5`)
     broken = false
     const since = proxy.reports.length
@@ -78,9 +78,9 @@ describe('isolation in the kernel', () => {
   })
 })
 
-describe('what is missing', () => {
+describe('a missing capability', () => {
   it.skipIf(!existsSync('/usr/bin/setpriv'))(
-    'without CAP_NET_ADMIN the proxy says so in one line, and ends before it removes what other modes left',
+    'without CAP_NET_ADMIN the proxy reports it in one line, and ends before it removes leftovers of other modes',
     async () => {
       bundle = await bundleProgram(join(import.meta.dirname, '../commands/sluice.worker.ts'))
       const { status, stdout, stderr } = spawnSync(
@@ -98,11 +98,12 @@ describe('what is missing', () => {
   )
 })
 
-/** In an emulated CPU a tenth takes as long. */
-const many = !inVm ? 10_000 : full ? 1000 : 200
+/** On an emulated CPU a tenth of the services takes as long. */
+const manyInVm = full ? 1000 : 200
+const many = inVm ? manyInVm : 10_000
 
 describe(`${many} services`, () => {
-  it('are loaded, found again and given away; the event loop has its turns meanwhile', {
+  it('are loaded, released and loaded again without blocking the event loop', {
     timeout: patience(300_000),
   }, async () => {
     const manifests = Array.from({ length: many }, (_, i) => objects(i + 1)).flat()

@@ -1,4 +1,4 @@
-// Our table in the eyes of the installed nft: it lists without complaint, names the services, and loads back to the same.
+// Lists our table with the installed nft: nft prints it without errors, names the services, and loads the same table from its own output.
 
 import { execFileSync } from 'node:child_process'
 import { readFileSync, writeFileSync } from 'node:fs'
@@ -29,7 +29,7 @@ afterAll(() => namespace.leave())
 
 const nft = (...args: string[]) => namespace.exec('nft', args)
 
-/** The six services of scenario S11 in both families, with all kinds of frontends, affinity and source ranges. */
+/** Loads the six services of scenario S11 in both families, with all kinds of frontends, affinity and source ranges. */
 async function load(features?: string): Promise<void> {
   const four = scenario('S11')
   const six = scenario('S11.v6')
@@ -42,27 +42,30 @@ async function load(features?: string): Promise<void> {
   await proxy.settled()
 }
 
-/** Both at once, so under other names. */
+/** Both families are loaded at the same time, so the services of one need other names. */
 function renamed<M extends { metadata: { name: string } }>(manifest: M): M {
   const text = JSON.stringify(manifest).replaceAll(/svc(\d)/g, 'six$1')
   return JSON.parse(text) as M
 }
 
-describe('nft reads our table', () => {
+describe('nft', () => {
   // Other versions print the same rules a little differently.
-  it.skipIf(!version.includes('v1.0.6 ') || !canOwn)('as the text in table.nft, which people can review', async () => {
-    await load()
-    // One by one: a ruleset is listed in the order in which its tables were made, and the families do not wait for each other.
-    const tables = ['ip', 'ip6'].map((family) => nft('list', 'table', family, 'kube-proxy'))
-    const listed = tables.join('').replaceAll(/ # progname.*$/gm, '')
-    if (process.env.UPDATE_GOLDEN !== undefined) writeFileSync(golden, listed)
-    expect(listed).toBe(readFileSync(golden, 'utf8'))
-  })
+  it.skipIf(!version.includes('v1.0.6 ') || !canOwn)(
+    'prints our table as in table.nft, which people can review',
+    async () => {
+      await load()
+      // Tables are listed one by one, because a ruleset is listed in the order in which its tables were made, and that order varies.
+      const tables = ['ip', 'ip6'].map((family) => nft('list', 'table', family, 'kube-proxy'))
+      const listed = tables.join('').replaceAll(/ # progname.*$/gm, '')
+      if (process.env.UPDATE_GOLDEN !== undefined) writeFileSync(golden, listed)
+      expect(listed).toBe(readFileSync(golden, 'utf8'))
+    },
+  )
 
   it.each([
     ['owned', undefined],
     ['not owned', ''],
-  ])('in both formats, %s, with the names of the services in it', async (_, features) => {
+  ])('prints our table in both formats with the names of the services: %s', async (_, features) => {
     await load(features)
     const text = nft('list', 'ruleset')
     expect(/flags owner/.test(text)).toBe(features === undefined && canOwn)
@@ -74,7 +77,7 @@ describe('nft reads our table', () => {
     }
   })
 
-  it.skipIf(!nftWritesRanges)('and loads it back in another namespace to the same text', async () => {
+  it.skipIf(!nftWritesRanges)('loads the text that it prints, and prints the same again', async () => {
     await load('')
     const syncs = proxy?.reports.length
     const longest = serviceOf('s'.repeat(63), '172.30.0.99', [{ name: 'p'.repeat(15), port: 80 }])
@@ -91,7 +94,7 @@ describe('nft reads our table', () => {
     }
   })
 
-  it('also after it was released: what is left is plain', async () => {
+  it('prints the same without flags after our table was released', async () => {
     await load()
     const owned = nft('list', 'ruleset')
     await proxy?.stop()
@@ -101,7 +104,7 @@ describe('nft reads our table', () => {
   })
 })
 
-/** The order of members is the kernel's own. */
+/** Sorts the lines, because the order of elements is up to the kernel. */
 const normal = (text: string): string =>
   text
     .split('\n')

@@ -1,4 +1,4 @@
-// Endpoints of the very services that are being connected to come and go as fast as the kernel takes it: nothing fails or goes astray.
+// Changes the endpoints of services as fast as the kernel accepts it while clients connect to them: no connection fails or is misrouted.
 
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
@@ -14,9 +14,9 @@ import { endpointSliceOf, serviceOf } from './manifest-builders.ts'
 /** `npm run test:storm` sends the full number. */
 const connections = Number(process.env.STORM ?? 40_000)
 const port = 8080
-const most = 12
+const maxEndpoints = 12
 const sticky = { sessionAffinity: 'ClientIP', sessionAffinityConfig: { clientIP: { timeoutSeconds: 1 } } }
-/** Services whose endpoints must never be mixed up; affinity has chains of its own. */
+/** The endpoints of a service are in its own network, so that a misrouted connection shows. Services with affinity have their own chains. */
 const services = [
   { name: 'one', vip: '172.30.0.1', net: '10.180.1', spec: {} },
   { name: 'two', vip: '172.30.0.2', net: '10.180.2', spec: {} },
@@ -32,7 +32,7 @@ beforeAll(async () => {
   bundle = await bundleProgram(join(import.meta.dirname, 'storm.worker.ts'))
   namespace = enterNamespace()
   for (const { net } of services) {
-    for (let i = 1; i <= most; i++) namespace.exec('ip', ['addr', 'add', `${net}.${i}/32`, 'dev', 'lo'])
+    for (let i = 1; i <= maxEndpoints; i++) namespace.exec('ip', ['addr', 'add', `${net}.${i}/32`, 'dev', 'lo'])
   }
   for (let i = 1; i <= 4; i++) namespace.exec('ip', ['addr', 'add', `10.1.0.${i}/32`, 'dev', 'lo'])
   namespace.exec('ip', ['link', 'add', 'out', 'type', 'veth', 'peer', 'name', 'away'])
@@ -65,11 +65,11 @@ const put = (net: string, name: string, hosts: readonly number[]) =>
 
 const last = new Map<string, string>()
 
-/** A random number of random endpoints, others than before: growing, shrinking, replacing. */
-function some(name: string): readonly number[] {
+/** Chooses a random number of random endpoints, different from those before. */
+function chooseHosts(name: string): readonly number[] {
   for (;;) {
     const share = Math.random()
-    const all = Array.from({ length: most }, (_, i) => i + 1)
+    const all = Array.from({ length: maxEndpoints }, (_, i) => i + 1)
     const hosts = all.filter(() => Math.random() < share)
     if (hosts.length === 0 || last.get(name) === hosts.join()) continue
     last.set(name, hosts.join())
@@ -87,8 +87,8 @@ interface Figures {
   readonly p99: number
 }
 
-/** Connections that stay, and ask now and then whether somebody is there. */
-async function hold(count: number): Promise<{ check(): Promise<number> }> {
+/** Opens connections that stay open. `countAlive` checks that the server still answers on each, and closes them. */
+async function openLasting(count: number): Promise<{ countAlive(): Promise<number> }> {
   const sockets: Socket[] = []
   for (let i = 0; i < count; i++) {
     const socket = new Socket()
@@ -98,7 +98,7 @@ async function hold(count: number): Promise<{ check(): Promise<number> }> {
     sockets.push(socket)
   }
   return {
-    async check() {
+    async countAlive() {
       const answers = sockets.map(async (socket) => {
         if (socket.destroyed || !socket.writable) return false
         socket.write('?')
@@ -107,7 +107,7 @@ async function hold(count: number): Promise<{ check(): Promise<number> }> {
           () => false,
         )
       })
-      const alive = (await Promise.all(answers)).filter((yes) => yes).length
+      const alive = (await Promise.all(answers)).filter((isAlive) => isAlive).length
       for (const socket of sockets) socket.destroy()
       return alive
     },
@@ -133,10 +133,10 @@ describe('a storm of endpoint changes', () => {
           spec,
         ),
       )
-      put(net, name, some(name))
+      put(net, name, chooseHosts(name))
     }
-    // The port of the connections that stay; its endpoints change with the others, but two are always there.
-    const stay = (hosts: readonly number[]) =>
+    // Changes the endpoints of the port of lasting connections. Two endpoints are always there.
+    const putLasting = (hosts: readonly number[]) =>
       proxy.put(
         endpointSliceOf(
           'one',
@@ -145,25 +145,25 @@ describe('a storm of endpoint changes', () => {
           'echo',
         ),
       )
-    stay([])
+    putLasting([])
     proxy.synced()
     await proxy.settled()
-    const held = await hold(40)
+    const lasting = await openLasting(40)
     const before = proxy.reports.length
     const began = performance.now()
     const targets = services.map(({ vip, net }) => `${vip}=${net}`)
     const each = Math.ceil(connections / 2)
     const clients = [1, 2].map((i) => start('client', String(each), `10.1.0.${i}`, String(port), ...targets).line)
-    let over = false
+    let isOver = false
     const done = Promise.all(clients).finally(() => {
-      over = true
+      isOver = true
     })
-    for (let i = 0; !over; i++) {
+    for (let i = 0; !isOver; i++) {
       const since = proxy.reports.length
-      // Changes of chains cost the kernel a thousand times more than changes of elements.
+      // A change of chains costs the kernel a thousand times as much as a change of elements.
       const { name, net } = services[i % 40 === 0 ? 2 : i % 2] as (typeof services)[number]
-      put(net, name, some(name))
-      if (i % 10 === 0) stay(some('stay'))
+      put(net, name, chooseHosts(name))
+      if (i % 10 === 0) putLasting(chooseHosts('stay'))
       await proxy.settled(since)
     }
     const seconds = (performance.now() - began) / 1000
@@ -180,7 +180,7 @@ describe('a storm of endpoint changes', () => {
     expect(figures.map(({ failed, first, misrouted }) => ({ failed, first, misrouted }))).toEqual(
       figures.map(() => ({ failed: 0, first: undefined, misrouted: 0 })),
     )
-    expect(await held.check()).toBe(40)
+    expect(await lasting.countAlive()).toBe(40)
     expect(changes).toBeGreaterThan(connections / 100)
     echo.close()
   })

@@ -1,4 +1,4 @@
-// Everything somebody else may do to our table, with nft: where the kernel knows owners it has no effect, elsewhere it is put right.
+// Changes our table with nft in every way. Where the kernel has table owners, that has no effect; elsewhere the proxy repairs the table.
 
 import { execFile } from 'node:child_process'
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
@@ -12,7 +12,7 @@ import { until } from '../support/until.ts'
 import { InProcessProxy, objectsOf, scenario } from './in-process-proxy.ts'
 
 const t = 'ip kube-proxy'
-/** What each does, as text for `nft -f`. */
+/** Ways of tampering, as text for `nft -f`. */
 const tampering: Readonly<Record<string, string>> = {
   'flush the ruleset': 'flush ruleset',
   'delete the table': `delete table ${t}`,
@@ -28,11 +28,11 @@ const tampering: Readonly<Record<string, string>> = {
     add element ${t} service-ips { 172.30.0.41 . tcp . 80 : drop }`,
   'add an address': `add element ${t} cluster-ips { 9.9.9.9 }`,
   'add a service': `add element ${t} service-ips { 9.9.9.9 . tcp . 80 : goto lb-1 }`,
-  'widen a source range by a range that is no prefix': `add element ${t} firewall-allowed { 5.6.7.8 . tcp . 80 . 9.0.0.0-9.0.0.2 }`,
+  'widen a source range by a range that is not a prefix': `add element ${t} firewall-allowed { 5.6.7.8 . tcp . 80 . 9.0.0.0-9.0.0.2 }`,
   'put a rule before ours': `insert rule ${t} services accept`,
-  'put a rule behind ours': `add rule ${t} nat-postrouting accept`,
+  'put a rule after ours': `add rule ${t} nat-postrouting accept`,
   'drop by policy': `add chain ${t} filter-forward { policy drop ; }`,
-  'put the table to sleep': `add table ${t} { flags dormant ; }`,
+  'make the table dormant': `add table ${t} { flags dormant ; }`,
   'rename a chain': `rename chain ${t} services foreign`,
   'rename a chain that services share': `rename chain ${t} lb-1 foreign`,
   'rename a chain and empty it': `flush chain ${t} services\nrename chain ${t} services foreign`,
@@ -55,7 +55,7 @@ afterEach(async () => {
 
 afterAll(() => namespace.leave())
 
-/** Without holding up the proxy, which lives in this process. */
+/** Runs nft without blocking the proxy, which runs in this process. */
 function nft(
   args: readonly string[],
   input = '',
@@ -69,7 +69,7 @@ function nft(
   })
 }
 
-/** What is in the table, in no order; without what only the sweep is still to take. */
+/** Lists the contents of the table in a stable order. */
 async function contents(): Promise<readonly string[]> {
   const { stdout } = await nft(['-j', 'list', 'table', 'ip', 'kube-proxy'])
   const { nftables } = JSON.parse(stdout || '{"nftables":[]}') as { nftables: readonly Record<string, unknown>[] }
@@ -89,19 +89,19 @@ async function start(features?: string): Promise<InProcessProxy> {
 }
 
 describe.skipIf(!canOwn)('an owned table', () => {
-  it('is not touched by anything that others do', async () => {
+  it('is not changed by anything that another process does', async () => {
     const { drifts } = await start()
     const before = await contents()
     for (const [what, text] of Object.entries(tampering)) {
       const { code, stderr } = await nft(['-f', '-'], text)
-      // A flush of everything passes over what it may not touch.
+      // A flush of the whole ruleset skips tables that it may not change.
       if (what !== 'flush the ruleset') expect(`${what}: ${code} ${stderr}`).toContain('Operation not permitted')
       expect(await contents()).toEqual(before)
     }
     expect(drifts).toEqual([])
   })
 
-  it('is not cleaned up behind the back of its owner, who is to be stopped first', async () => {
+  it('is not cleaned up while its owner runs', async () => {
     await start()
     await expect(cleanupNftables(silentLogger)).rejects.toThrow('a running proxy owns table kube-proxy: stop it first')
     await proxy?.stop()
@@ -111,7 +111,7 @@ describe.skipIf(!canOwn)('an owned table', () => {
 })
 
 describe('a table that cannot be owned', () => {
-  it('is put right after everything that others do, and says who it was', async () => {
+  it('is repaired after everything that another process does, and the report names that process', async () => {
     const running = await start('')
     const before = await contents()
     const times: number[] = []
@@ -127,20 +127,20 @@ describe('a table that cannot be owned', () => {
       times.push(
         (report?.startedAt ?? 0) + (report?.durationMs ?? 0) - (Date.now() - (performance.now() - (drift?.at ?? 0))),
       )
-      // Chains of others are emptied at once and removed by the sweep.
+      // Foreign chains are emptied at once and removed by the sweep.
       await until(`repaired after "${what}"`, async () => JSON.stringify(await contents()) === JSON.stringify(before))
     }
     times.sort((a, b) => a - b)
     console.log(
       `repaired ${times.length} ways of tampering, notice to commit: p50 ${times[times.length >> 1]?.toFixed(1)} ms, worst ${times.at(-1)?.toFixed(1)} ms`,
     )
-    // Within 100 ms; a busy machine gets time for single ones, an emulated CPU twenty times as much.
+    // Most repairs take less than 100 ms. On a busy machine single ones take longer, and an emulated CPU takes twenty times as long.
     expect(times[times.length >> 1]).toBeLessThan(inVm ? 2_000 : 100)
     expect(times.at(-1)).toBeLessThan(patience(2_000))
   })
 
-  // It takes a minute and a gigabyte.
-  it.skipIf(!full)('is looked at again when news was lost', async () => {
+  // This test needs a minute and a gigabyte.
+  it.skipIf(!full)('is observed again when notifications were lost', async () => {
     const running = await start('')
     const before = await contents()
     const syncs = running.reports.length
@@ -149,14 +149,14 @@ describe('a table that cannot be owned', () => {
       add set ip flood many { type ipv4_addr ; size 300000 ; }
       add element ip flood many { ${members.join(', ')} }
       delete element ip kube-proxy service-ips { 172.30.0.41 . tcp . 80 }`
-    // Nobody reads meanwhile: this holds up the whole process.
+    // This blocks the whole process, so nothing reads the notifications meanwhile.
     namespace.exec('nft', ['-f', '-'], flood)
     await running.settled(syncs)
-    expect(running.drifts.map(({ culprit }) => culprit)).toContain('somebody; notifications were lost')
+    expect(running.drifts.map(({ culprit }) => culprit)).toContain('an unknown process; notifications were lost')
     await until('repaired', async () => JSON.stringify(await contents()) === JSON.stringify(before))
   })
 
-  it('does not take its own changes, nor those to other tables, for a drift', async () => {
+  it('does not report its own changes or those to other tables as drift', async () => {
     const running = await start('')
     const [service] = objectsOf(scenario('S11')) as [Manifest]
     const syncs = running.reports.length
@@ -170,7 +170,7 @@ describe('a table that cannot be owned', () => {
 })
 
 describe.skipIf(!canOwn)('two proxies at once', () => {
-  it('leave the table to the first; the second says so, and takes over when the first ends', async () => {
+  it('leave the table to the first; the second reports that, and takes over when the first ends', async () => {
     const first = await start()
     const { node } = scenario('S11')
     const second = await InProcessProxy.start(node.nftables, { families: [4] })

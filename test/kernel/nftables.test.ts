@@ -8,7 +8,7 @@ import { isRoutine } from '../lab/routine.ts'
 
 const containers = ['cluster-ips', 'service-ips', 'service-nodeports', 'no-endpoint-services', 'no-endpoint-nodeports']
 
-/** By `nft`, which knows nothing of our netlink code. Slots and chains that are no longer used stay for a second by design. */
+/** Lists what the table still holds, with `nft`, which is independent of our netlink code. Unused slots and chains stay for a second by design. */
 async function holdings({ node, families }: Start): Promise<readonly string[]> {
   const left: string[] = []
   for (const family of families) {
@@ -38,7 +38,7 @@ const makeDriver = (listens: boolean): EngineDriver => {
 
 const only = process.env.ONLY?.split(',')
 
-/** The proxy listens on loopback there, where the lab would listen to tell what passes. */
+/** In these scenarios the proxy listens on loopback, where the lab listens otherwise to see what passes. */
 const loopback = ['S4h*']
 
 runCorpus(() => makeDriver(false), {

@@ -1,4 +1,4 @@
-// A proxy of its own process, to be killed: the real engine, backend and conntrack cleaner, told what to do by its parent.
+// A proxy in its own process, which tests can kill: the real engine, backend and conntrack cleaner. Its parent sends it orders.
 
 import { ConntrackCleaner } from '../../src/engine/stale-flows.ts'
 import { silentLogger as log } from '../../src/lib/log.ts'
@@ -9,7 +9,7 @@ import { InProcessProxy } from './in-process-proxy.ts'
 
 export type Order =
   | { readonly do: 'start'; readonly settings: NodeSettings; readonly manifests: readonly Manifest[] }
-  /** Change after change until the end, each as soon as the last is in the kernel. */
+  /** Makes one change after another until the process is killed, each when the last one is in the kernel. */
   | { readonly do: 'churn'; readonly rounds: readonly (readonly Manifest[])[] }
   | { readonly do: 'stop' }
 

@@ -1,4 +1,4 @@
-// Checks which service wins a contested address: the same one in any order of events.
+// Contested addresses: the same winner whatever order the services come in.
 
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
@@ -11,7 +11,7 @@ const portOf = (given: Parameters<typeof service>[0], node = view()) =>
   resolve(service(given), [], node)[0] as ServicePort
 
 describe('frontendKey', () => {
-  it('consists of address, port and protocol, without the address for node ports', () => {
+  it('names address, port and protocol, and the port alone for node ports', () => {
     const port = portOf({ ports: [tcp(80, 'p80', 3001)], externalIps: ['192.168.99.11'] })
     expect(port.frontends.map((frontend) => frontendKey(frontend, port.protocol))).toEqual([
       '172.30.0.41:80/tcp',
@@ -27,12 +27,12 @@ describe('olderFirst', () => {
   it('prefers the older service, then the smaller key', () => {
     const old = service({ key: 'ns9/z', created: 1000 })
     const young = service({ key: 'ns1/a', created: 2000 })
-    const sameAge = service({ key: 'ns9/a', created: 1000 })
-    expect([young, old, sameAge].sort(olderFirst)).toEqual([sameAge, old, young])
+    const twin = service({ key: 'ns9/a', created: 1000 })
+    expect([young, old, twin].sort(olderFirst)).toEqual([twin, old, young])
     expect(olderFirst(old, old)).toBe(0)
   })
 
-  it('sorts claimants the same way from any order', () => {
+  it('sorts any claimants the same way from any order', () => {
     const claimant = fc.record({
       key: fc.constantFrom('a/a', 'a/b', 'b/a', 'b/b'),
       created: fc.constantFrom(0, 1000, 2000),
@@ -53,13 +53,13 @@ describe('olderFirst', () => {
 describe('withoutFrontends', () => {
   const port = portOf({ ports: [tcp(80, 'p80', 3001)], externalIps: ['192.168.99.11'] })
 
-  it('removes exactly the lost frontends', () => {
+  it('takes away exactly what was lost', () => {
     const left = withoutFrontends(port, new Set(['192.168.99.11:80/tcp', ':3001/udp']))
     expect(left.frontends.map(({ kind }) => kind)).toEqual(['cluster-ip', 'node-port'])
     expect({ ...left, frontends: port.frontends }).toEqual(port)
   })
 
-  it('returns the port itself if it lost nothing', () => {
+  it('is the port itself if nothing of it was lost', () => {
     expect(withoutFrontends(port, new Set())).toBe(port)
     expect(withoutFrontends(port, new Set(['1.1.1.1:80/tcp']))).toBe(port)
   })

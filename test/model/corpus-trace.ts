@@ -53,7 +53,7 @@ function traceProbe(
   return trace(context, packetOf(probe, settings), behaviour)
 }
 
-/** All service ports. Only the oldest service has a contested frontend. */
+/** All service ports, with contested frontends left to the oldest. */
 function portsOf(objects: readonly Manifest[], settings: NodeSettings, family: Family): readonly ServicePort[] {
   const decoded = <R>(kind: string, decode: (json: unknown) => { record: R | undefined }) =>
     objects.filter((object) => object.kind === kind).flatMap((object) => decode(object).record ?? [])
@@ -84,14 +84,14 @@ function packetOf(probe: Probe, settings: NodeSettings): Packet {
   return { from, to, port, protocol, origin, ...(entry === undefined ? {} : { inInterface: entry }) }
 }
 
-/** The verdict; or whether the source is rewritten, by endpoint, and whether the client keeps its endpoint. */
+/** Endpoint to "its source is rewritten", or the verdict; and whether the client is to keep its endpoint. */
 type Summary = { verdict: string } | { endpoints: Record<string, boolean>; affinity: boolean }
 
 function summarise(outcome: Outcome, probe: Probe): Summary {
   if (outcome.verdict !== 'forward') return { verdict: outcome.verdict }
   return {
     endpoints: Object.fromEntries(outcome.endpoints.map(({ address, snat }) => [address, snat])),
-    // A scenario states affinity only for some packets of a service.
+    // A file need not ask for stickiness of every packet of a service with affinity.
     affinity: probe.sticky === '' ? false : outcome.affinity > 0,
   }
 }
@@ -99,7 +99,7 @@ function summarise(outcome: Outcome, probe: Probe): Summary {
 function wanted(probe: Probe, mode: Mode): Summary {
   const { outcome, snat: stated }: Expectation = probe.expect[mode]
   if (typeof outcome === 'string') return { verdict: outcome }
-  // The scenarios state what holds in every mode. Userspace mode hides clients and refuses SCTP for every packet.
+  // The files say what holds in every mode; that this one hides clients and knows no SCTP holds for every packet.
   if (mode === 'userspace' && probe.protocol === 'sctp') return { verdict: 'reject' }
   const snat = mode === 'userspace' ? true : stated
   const rewritten = (endpoint: string) =>

@@ -1,4 +1,4 @@
-// A backend whose kernel is a map, with faults on demand, for tests of everything between records and the kernel.
+// A backend whose kernel is a map: for tests of everything between records and the kernel, with faults on demand.
 
 import type { Applied, Backend, Changes, Held, OpenContext, Target } from '../../src/backend/backend.ts'
 import { ProxyError } from '../../src/lib/errors.ts'
@@ -16,7 +16,7 @@ function base(node: NodeView): readonly Held[] {
   return [entry('base', 'table', [node.masqueradeMark]), entry('base', 'cidrs', node.serviceCidrs)]
 }
 
-/** Plans shared entries, too: two services that select one local pod claim one hairpin entry. */
+/** Shared elements included: two services that select one local pod claim one hairpin element. */
 function plan(port: ServicePort, node: NodeView): readonly Held[] {
   const entries = port.frontends.map((frontend) =>
     entry('frontend', frontendKey(frontend, port.protocol), [
@@ -34,25 +34,25 @@ function plan(port: ServicePort, node: NodeView): readonly Held[] {
   return port.frontends.length === 0 ? [] : [...entries, ...hairpins]
 }
 
-/** The kernel of one family. It outlives engines, as a real kernel does. */
+/** One family's kernel. Outlives engines, as the real one does. */
 export class MemoryKernel {
   readonly held = new Map<string, Held>()
   /** How often each id was written or removed. */
   readonly writes = new Map<string, number>()
-  /** The ids of each apply, in order. */
+  /** Ids of each apply, in order. */
   readonly applies: { put: string[]; drop: string[]; wanted: number }[] = []
   observed = 0
-  /** Makes the next observe throw, or the next apply after this number of changes. */
+  /** Throws in the next observe, or in the next apply after so many changes. */
   failObserve = false
   failApplyAfter: number | undefined
   refuses: (id: string) => boolean = () => false
-  /** True if another program changed something since the last apply. */
+  /** Somebody else changed something since the last apply. */
   drifted = false
   onDrift: (culprit: string) => void = () => {}
-  /** If set, observe and apply wait for it. */
+  /** Held up until told, if set. */
   gate: Promise<void> | undefined
 
-  /** Changes the kernel like another program; the target reports a drift unless `silent`. */
+  /** Changes the kernel behind our back; the target is told unless `silent`. */
   tamper(id: string, digest: string | undefined, { silent = false } = {}): void {
     if (digest === undefined) this.held.delete(id)
     else this.held.set(id, { id, kind: id.split(' ')[0] as string, digest })
@@ -64,7 +64,7 @@ export class MemoryKernel {
     return [...this.held.keys()].sort()
   }
 
-  /** Everything that the kernel holds, as comparable text. */
+  /** Everything held, as comparable text. */
   content(): Record<string, string> {
     return Object.fromEntries(
       [...this.held].sort(([a], [b]) => (a < b ? -1 : 1)).map(([id, { digest }]) => [id, digest]),
@@ -79,7 +79,7 @@ export class MemoryKernel {
 }
 
 export interface MemoryBackendOptions {
-  /** Planning throws for these ports. */
+  /** Planning a port of this service throws. */
   readonly breaks?: (port: ServicePort) => boolean
   readonly periodic?: boolean
 }

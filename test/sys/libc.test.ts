@@ -35,7 +35,7 @@ describe('libc', () => {
   it('sends from and receives into parts of buffers', () => {
     const fd = libc.socket(libc.AF_NETLINK, libc.SOCK_RAW | libc.SOCK_CLOEXEC, 0)
     expect(fd).toBeGreaterThan(0)
-    // RTM_GETADDR, whatever the answer.
+    // This is an RTM_GETADDR; its answer does not matter.
     const request = Buffer.alloc(64)
     request.writeUInt32LE(24, 8)
     request.writeUInt16LE(22, 12)

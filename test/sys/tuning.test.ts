@@ -47,7 +47,7 @@ const caught = (run: () => unknown): ProxyError => {
 }
 
 describe('conntrack settings', () => {
-  it('writes what differs and tells it', () => {
+  it('writes settings that differ, and returns them', () => {
     const changed = tuneConntrack(
       { max: 1048576, tcpEstablishedMs: 86_400_000, tcpCloseWaitMs: 3_600_000, tcpBeLiberal: true, udpMs: 30_000 },
       files,
@@ -74,7 +74,7 @@ describe('conntrack settings', () => {
     expect(tcpIsLiberal(files)).toBe(false)
   })
 
-  it('B19: any setting that cannot be made fails the start, with what to do', () => {
+  it('B19: a setting that cannot be changed fails the start, and the error says what to do', () => {
     rmSync(join(root, conntrack('udp_timeout')))
     rmSync(join(root, 'proc/sys/net/netfilter'), { recursive: true })
     const error = caught(() => tuneConntrack({ udpMs: 90_000 }, files))
@@ -84,7 +84,7 @@ describe('conntrack settings', () => {
     expect(error.message).toContain('--conntrack-udp-timeout=0')
   })
 
-  it('never shrinks the hash table, and does not go on without knowing its size', () => {
+  it('never shrinks the hash table, and fails if its size is unknown', () => {
     put('sys/module/nf_conntrack/parameters/hashsize', '9999999\n')
     tuneConntrack({ max: 131072 }, files)
     expect(read('sys/module/nf_conntrack/parameters/hashsize')).toBe('9999999')
@@ -94,14 +94,14 @@ describe('conntrack settings', () => {
     expect(error.message).toContain('--conntrack-max-per-core=0')
   })
 
-  it('rounds part seconds up, since zero would mean at once', () => {
+  it('rounds up to seconds, because zero would mean at once', () => {
     tuneConntrack({ udpMs: 1 }, files)
     expect(read(conntrack('udp_timeout'))).toBe('1')
   })
 })
 
 describe('sysctl', () => {
-  it('reads, writes what differs, and says what is wrong', () => {
+  it('reads a setting, writes it if it differs, and reports what is wrong', () => {
     put('proc/sys/net/ipv4/ip_forward', '0\n')
     const at = join(root, 'proc/sys')
     expect(readSysctl('net/ipv4/ip_forward', at)).toBe('0')
@@ -138,11 +138,11 @@ describe('the machine', () => {
     expect(countCpus(files)).toBe(count)
   })
 
-  it('counts the CPUs of the process if the kernel does not tell', () => {
+  it('counts the CPUs of the process if the kernel does not list them', () => {
     expect(countCpus(files)).toBeGreaterThan(0)
   })
 
-  it('B17: IPv6 is there unless absent or disabled', () => {
+  it('B17: IPv6 is available unless it is absent or disabled', () => {
     expect(ipv6Available(files)).toBe(false)
     put('proc/net/if_inet6', '')
     put('proc/sys/net/ipv6/conf/all/disable_ipv6', '0\n')

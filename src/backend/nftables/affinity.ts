@@ -1,13 +1,13 @@
-// ClientIP affinity: the one feature that needs chains and sets per service, named and shaped as kube-proxy's.
+// Plans ClientIP affinity, the only feature with chains and sets per service. They have the names and the form of kube-proxy's. Pure.
 
 import type { Endpoint, NodeView, ServicePort } from '../../model/types.ts'
 import { nftEndpointBase, nftServiceBase } from '../names.ts'
 import { chainEntry, type NftEntry, type PlannedRule, setEntry } from './entries.ts'
 import { matchLocalPods } from './rules.ts'
 
-/** The chain that traffic of one kind enters. */
-export function affinityDispatch(port: ServicePort, way: 'cluster' | 'local' | 'external'): string {
-  return `${way === 'cluster' ? 'service' : way}-${nftServiceBase(port)}`
+/** Returns the name of the chain that traffic of this kind enters. */
+export function affinityChainName(port: ServicePort, kind: 'cluster' | 'local' | 'external'): string {
+  return `${kind === 'cluster' ? 'service' : kind}-${nftServiceBase(port)}`
 }
 
 export function affinityEntries(port: ServicePort, node: NodeView): readonly NftEntry[] {
@@ -15,14 +15,14 @@ export function affinityEntries(port: ServicePort, node: NodeView): readonly Nft
   const endpoints = new Map<string, Endpoint>()
   for (const endpoint of [...port.cluster, ...port.local]) endpoints.set(nftEndpointBase(port, endpoint), endpoint)
   for (const [base, endpoint] of endpoints) entries.push(...endpointEntries(port, base, endpoint))
-  if (port.cluster.length > 0) entries.push(balance(port, affinityDispatch(port, 'cluster'), port.cluster))
-  if (port.local.length > 0) entries.push(balance(port, affinityDispatch(port, 'local'), port.local))
+  if (port.cluster.length > 0) entries.push(balanceEntry(port, affinityChainName(port, 'cluster'), port.cluster))
+  if (port.local.length > 0) entries.push(balanceEntry(port, affinityChainName(port, 'local'), port.local))
   const external = port.frontends.some((frontend) => frontend.kind !== 'cluster-ip') && port.external !== 'reject'
-  if (external) entries.push(externalChain(port, node))
+  if (external) entries.push(externalEntry(port, node))
   return entries
 }
 
-/** Remembers the client for this endpoint, then sends it there. */
+/** Adds the client to the set of this endpoint, then sends it there. */
 function endpointEntries(port: ServicePort, base: string, endpoint: Endpoint): readonly NftEntry[] {
   const set = `affinity-${base}`
   return [
@@ -37,8 +37,8 @@ function endpointEntries(port: ServicePort, base: string, endpoint: Endpoint): r
   ]
 }
 
-/** Clients that an endpoint remembers go back to it; the others are spread at random. */
-function balance(port: ServicePort, name: string, endpoints: readonly Endpoint[]): NftEntry {
+/** Sends clients back to the endpoint whose set contains them, and spreads the others at random. */
+function balanceEntry(port: ServicePort, name: string, endpoints: readonly Endpoint[]): NftEntry {
   const bases = endpoints.map((endpoint) => nftEndpointBase(port, endpoint))
   const remembered = bases.map(
     (base): PlannedRule => ({
@@ -51,13 +51,13 @@ function balance(port: ServicePort, name: string, endpoints: readonly Endpoint[]
   const spread: PlannedRule = {
     statements: [{ kind: 'random-verdict', targets: bases.map((base) => `endpoint-${base}`) }],
   }
-  // A packet that entered before a commit may look into the old map after it, and find nothing: dropped, it is sent again.
+  // A packet that entered before a commit may look up the old map after it and find nothing. The client sends a dropped packet again.
   const drop: PlannedRule = { statements: [{ kind: 'drop' }] }
   return chainEntry({ name, rules: [...remembered, spread, drop], comment: port.name })
 }
 
-function externalChain(port: ServicePort, node: NodeView): NftEntry {
-  const cluster = affinityDispatch(port, 'cluster')
+function externalEntry(port: ServicePort, node: NodeView): NftEntry {
+  const cluster = affinityChainName(port, 'cluster')
   const mark: PlannedRule['statements'][number] = { kind: 'mark-or', bits: node.masqueradeMark }
   const rules: PlannedRule[] = []
   if (port.external === 'cluster') {
@@ -71,10 +71,10 @@ function externalChain(port: ServicePort, node: NodeView): NftEntry {
     rules.push({ statements: [local, mark], comment: 'masquerade local traffic' })
     rules.push({ statements: [local, { kind: 'goto', chain: cluster }], comment: 'short-circuit local traffic' })
     if (port.external === 'local') {
-      rules.push({ statements: [{ kind: 'goto', chain: affinityDispatch(port, 'local') }] })
+      rules.push({ statements: [{ kind: 'goto', chain: affinityChainName(port, 'local') }] })
     } else {
       rules.push({ statements: [{ kind: 'drop' }], comment: 'no local endpoints' })
     }
   }
-  return chainEntry({ name: affinityDispatch(port, 'external'), rules, comment: port.name })
+  return chainEntry({ name: affinityChainName(port, 'external'), rules, comment: port.name })
 }

@@ -1,5 +1,6 @@
-// The table that is there whatever services exist: hooks, checks, sets and maps.
+// The part of the table that does not depend on services: hooks, checks, sets and maps. Pure.
 
+import { isLoopback } from '../../lib/ip.ts'
 import type { NodeView } from '../../model/types.ts'
 import {
   type ChainHook,
@@ -17,7 +18,7 @@ import { addressKey, matchLocalPods, nodePortKey } from './rules.ts'
 export const tableName = 'kube-proxy'
 
 export function base(node: NodeView): readonly NftEntry[] {
-  const members = node.nodePorts.all ? [] : node.nodePorts.addresses.filter((ip) => !loopback(ip))
+  const members = node.nodePorts.all ? [] : node.nodePorts.addresses.filter((ip) => !isLoopback(ip))
   return [
     ...sets(node).map(setEntry),
     ...chains(node).map(chainEntry),
@@ -64,9 +65,9 @@ function sets(node: NodeView): readonly NftSetSpec[] {
   return list
 }
 
-/** Chains that are jumped to come before those that jump. */
+/** A chain precedes the chains that jump to it. */
 function chains(node: NodeView): readonly ChainSpec[] {
-  const fresh = (chain: string): PlannedRule => ({ statements: [{ kind: 'ct-new' }, { kind: 'jump', chain }] })
+  const jumpIfNew = (chain: string): PlannedRule => ({ statements: [{ kind: 'ct-new' }, { kind: 'jump', chain }] })
   const jump = (chain: string): PlannedRule => ({ statements: [{ kind: 'jump', chain }] })
   return [
     {
@@ -93,11 +94,11 @@ function chains(node: NodeView): readonly ChainSpec[] {
     },
     { name: 'firewall-check', rules: [firewallCheck()] },
     { name: 'services', rules: services(node) },
-    hooked('filter-prerouting-pre-dnat', 'prerouting', -110, [fresh('firewall-check')]),
-    hooked('filter-output-pre-dnat', 'output', -110, [fresh('firewall-check')]),
-    hooked('filter-input', 'input', 0, [fresh('nodeport-endpoints-check'), fresh('service-endpoints-check')]),
-    hooked('filter-forward', 'forward', 0, [fresh('service-endpoints-check'), fresh('cluster-ips-check')]),
-    hooked('filter-output', 'output', 0, [fresh('service-endpoints-check'), fresh('cluster-ips-check')]),
+    hooked('filter-prerouting-pre-dnat', 'prerouting', -110, [jumpIfNew('firewall-check')]),
+    hooked('filter-output-pre-dnat', 'output', -110, [jumpIfNew('firewall-check')]),
+    hooked('filter-input', 'input', 0, [jumpIfNew('nodeport-endpoints-check'), jumpIfNew('service-endpoints-check')]),
+    hooked('filter-forward', 'forward', 0, [jumpIfNew('service-endpoints-check'), jumpIfNew('cluster-ips-check')]),
+    hooked('filter-output', 'output', 0, [jumpIfNew('service-endpoints-check'), jumpIfNew('cluster-ips-check')]),
     hooked('nat-prerouting', 'prerouting', -100, [jump('services')]),
     hooked('nat-output', 'output', -100, [jump('services')]),
     hooked('nat-postrouting', 'postrouting', 100, [jump('masquerading')]),
@@ -108,7 +109,7 @@ function hooked(name: string, hook: ChainHook, priority: number, rules: readonly
   return { name, hook: { type: name.startsWith('nat-') ? 'nat' : 'filter', hook, priority }, rules }
 }
 
-/** The mark is cleared so that a packet which passes twice is not masqueraded twice. */
+/** Clears the mark, so that a packet which passes twice is not masqueraded twice. */
 function masquerading(node: NodeView): readonly PlannedRule[] {
   const bits = node.masqueradeMark
   return [
@@ -168,7 +169,7 @@ function services(node: NodeView): readonly PlannedRule[] {
   return rules
 }
 
-/** Loopback is never translated: the answers would be martians. Listeners serve it where it is asked for. */
+/** Never matches loopback, because answers to translated packets would be martians. listeners.ts serves loopback where it is configured. */
 function toNodePortAddress(node: NodeView): readonly Statement[] {
   if (!node.nodePorts.all) return [{ kind: 'in-set', fields: ['daddr'], set: 'nodeport-ips' }]
   const notLoopback: Statement = {
@@ -179,5 +180,3 @@ function toNodePortAddress(node: NodeView): readonly Statement[] {
   }
   return [{ kind: 'address-type-local', field: 'daddr' }, notLoopback]
 }
-
-const loopback = (ip: string): boolean => ip.startsWith('127.') || ip === '::1'

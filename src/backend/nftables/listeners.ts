@@ -1,4 +1,4 @@
-// Node ports on loopback: sockets of our own, since the kernel drops translated answers to 127.0.0.1 and ::1 as martians.
+// Serves node ports on loopback with our own sockets, because the kernel drops translated answers to 127.0.0.1 and ::1 as martians.
 
 import { ProxyError } from '../../lib/errors.ts'
 import type { Changes, Held, OpenContext, RefusedEntry } from '../backend.ts'
@@ -8,10 +8,10 @@ import { relayTcp } from '../relay/tcp.ts'
 import { relayUdp } from '../relay/udp.ts'
 import type { LoopbackListenerEntry, NftEntry } from './entries.ts'
 
-/** As long as the kernel keeps a UDP flow with traffic in one direction. */
+/** The kernel keeps a UDP flow with traffic in one direction for the same time. */
 const udpIdleMs = 30_000
 
-interface Open {
+interface OpenListener {
   readonly relay: Relay
   readonly balancer: Balancer
   digest: string
@@ -19,7 +19,7 @@ interface Open {
 
 export class LoopbackListeners {
   readonly #context: OpenContext
-  readonly #open = new Map<string, Open>()
+  readonly #open = new Map<string, OpenListener>()
 
   constructor(context: OpenContext) {
     this.#context = context
@@ -52,7 +52,7 @@ export class LoopbackListeners {
     for (const id of [...this.#open.keys()]) await this.#close(id)
   }
 
-  /** Endpoints change in place: connections under way go on. */
+  /** Changes the endpoints of an open listener in place, so that its connections continue. */
   async #put({ id, digest, listener }: LoopbackListenerEntry): Promise<void> {
     const { clock, log } = this.#context
     const open = this.#open.get(id)

@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import { base } from '../../../src/backend/nftables/base.ts'
 import type { ChainEntry, NftEntry } from '../../../src/backend/nftables/entries.ts'
-import { disjoint, plan } from '../../../src/backend/nftables/plan.ts'
+import { plan, removeNested } from '../../../src/backend/nftables/plan.ts'
 import { BalanceChains, balanceName, parseBalanceName } from '../../../src/backend/nftables/rules.ts'
 import { resolve } from '../../../src/model/resolve.ts'
 import type { ServiceRecord, SliceRecord } from '../../../src/model/types.ts'
@@ -14,7 +14,7 @@ function planned(given: Partial<ServiceRecord>, slices: readonly SliceRecord[], 
   return resolve(service(given), slices, node).flatMap((port) => plan(frozen(port), frozen(node)))
 }
 
-/** Id and digest of everything but chains and sets. */
+/** Lists the id and digest of every entry, except of chains and sets. */
 const lines = (entries: readonly NftEntry[]): string[] =>
   entries.filter(({ kind }) => kind !== 'chain' && kind !== 'set').map(({ id, digest }) => `${id} = ${digest}`)
 
@@ -22,7 +22,7 @@ const chain = (entries: readonly NftEntry[], name: string) =>
   entries.find((entry): entry is ChainEntry => entry.kind === 'chain' && entry.chain.name.startsWith(name))?.chain
 
 describe('a service port as nftables entries', () => {
-  it('is elements only: the address, a balanced frontend, hairpin for what is local', () => {
+  it('has only elements: the address, a balanced frontend, and hairpin connections of local endpoints', () => {
     expect(lines(planned({}, [slice([here, there])]))).toEqual([
       'cluster-ips 172.30.0.41 = ',
       'frontend 172.30.0.41 tcp 80 = plain 10.180.0.1:80,10.180.2.1:80  # ns1/svc1:p80',
@@ -30,7 +30,7 @@ describe('a service port as nftables entries', () => {
     ])
   })
 
-  it('keeps comments as short as nft reads them, whatever the names', () => {
+  it('keeps comments so short that nft can read them, also with the longest names', () => {
     const key = `${'n'.repeat(63)}/${'s'.repeat(63)}`
     const given = { key, ports: [tcp(80, 'p'.repeat(15), 3001)] }
     const own = slice([here], { service: key, ports: [{ name: 'p'.repeat(15), protocol: 'tcp', port: 80 }] })
@@ -45,7 +45,7 @@ describe('a service port as nftables entries', () => {
     }
   })
 
-  it('rejects where there are no endpoints at all, on every frontend', () => {
+  it('rejects traffic on every frontend if there are no endpoints at all', () => {
     const given = { externalIps: ['192.168.99.11'], loadBalancerIps: ['1.2.3.4'], type: 'LoadBalancer' as const }
     expect(lines(planned({ ...given, ports: [tcp(80, 'p80', 3001)] }, []))).toEqual([
       'cluster-ips 172.30.0.41 = ',
@@ -56,7 +56,7 @@ describe('a service port as nftables entries', () => {
     ])
   })
 
-  it('drops at the cluster IP with internal policy Local and endpoints elsewhere only', () => {
+  it('drops traffic at the cluster IP with internal policy Local if all endpoints are elsewhere', () => {
     expect(lines(planned({ internalPolicy: 'Local' }, [slice([there])]))).toContain(
       'no-endpoint-services 172.30.0.41 tcp 80 = drop # ns1/svc1:p80',
     )
@@ -67,11 +67,11 @@ describe('a service port as nftables entries', () => {
     expect(lines(planned(given, [slice([here, there])]))).toContain(
       'frontend tcp 3001 = local 10.180.0.1:80,10.180.2.1:80 10.180.0.1:80 # ns1/svc1:p80',
     )
-    // No local endpoint: the frontend stays for the short-circuit of local traffic, and drops the rest.
+    // Without a local endpoint the frontend still short-circuits local traffic, and drops the rest.
     expect(lines(planned(given, [slice([there])]))).toContain('frontend tcp 3001 = local 10.180.2.1:80  # ns1/svc1:p80')
   })
 
-  it('lists source ranges once, without those inside others, and the load balancer itself if the node is allowed', () => {
+  it('lists source ranges once and without nested ones, and the load balancer itself if the node is allowed', () => {
     const given = {
       type: 'LoadBalancer' as const,
       loadBalancerIps: ['1.2.3.4'],
@@ -84,10 +84,10 @@ describe('a service port as nftables entries', () => {
       'firewall-allowed 1.2.3.4 tcp 80 203.0.113.0/25 =  # ns1/svc1:p80',
       'firewall-allowed 1.2.3.4 tcp 80 1.2.3.4/32 =  # ns1/svc1:p80',
     ])
-    expect(disjoint(['10.0.0.0/8', '0.0.0.0/0', '10.0.0.0/8'])).toEqual(['0.0.0.0/0'])
+    expect(removeNested(['10.0.0.0/8', '0.0.0.0/0', '10.0.0.0/8'])).toEqual(['0.0.0.0/0'])
   })
 
-  it('has chains and sets of its own with affinity, named as kube-proxy names them', () => {
+  it('has its own chains and sets with affinity, with the same names as those of kube-proxy', () => {
     const entries = planned({ affinitySeconds: 10_800, type: 'NodePort', ports: [tcp(80, 'p80', 3001)] }, [
       slice([here]),
     ])
@@ -118,7 +118,7 @@ describe('a service port as nftables entries', () => {
     expect(listeners()).toEqual([])
     expect(listeners(view({ nodePorts: everyAddress }))).toEqual([])
     expect(listeners(view({ nodePorts: named }))).toEqual(['listener 127.0.0.1 tcp 3001 = 10.180.0.1:80 0'])
-    // 127.0.0.2/32 on a node that has 127.0.0.1 only, and on one that has both.
+    // The configuration names 127.0.0.2/32: one node has only 127.0.0.1, and the other has both.
     expect(listeners(view({ nodePorts: { ...named, addresses: [] } }))).toEqual([])
     expect(listeners(view({ nodePorts: { ...named, addresses: ['127.0.0.2', '192.168.0.2'] } }))).toEqual([
       'listener 127.0.0.2 tcp 3001 = 10.180.0.1:80 0',
@@ -135,17 +135,17 @@ describe('chains that frontends share', () => {
     { nodePort: true, policy: 'masquerade', cluster: 1, local: 0 },
     { nodePort: false, policy: 'local', cluster: 12, local: 3 },
     { nodePort: true, policy: 'local', cluster: 0, local: 0 },
-  ] as const)('are named so that the name says all: $policy of $cluster', (balance) => {
+  ] as const)('have names that contain all parameters: $policy of $cluster', (balance) => {
     expect(parseBalanceName(balanceName(balance))).toEqual(balance)
     const chains = new BalanceChains(view()).find(balance)
     expect(chains.at(-1)?.chain.name).toBe(balanceName(balance))
-    // A packet that finds no slot must not leave untranslated.
+    // A packet that finds no slot must not pass untranslated.
     for (const { chain } of chains) {
       expect(['drop', 'goto']).toContain(chain.rules.at(-1)?.statements.at(-1)?.kind)
     }
   })
 
-  it('are not mistaken for others', () => {
+  it('are not confused with other chains', () => {
     for (const name of ['lb-', 'lb-x', 'services', 'np-local-1', 'lb-5-5'])
       expect(parseBalanceName(name)).toBeUndefined()
   })
@@ -156,7 +156,7 @@ describe('the base', () => {
   const kinds = (name: string, node = view()) =>
     rulesOf(name, node).map(({ statements }) => statements.map(({ kind }) => kind).join(' '))
 
-  it('jumps to what is there already', () => {
+  it('jumps only to chains that precede', () => {
     const seen = new Set<string>()
     for (const entry of base(view())) {
       if (entry.kind !== 'chain') continue
@@ -168,7 +168,7 @@ describe('the base', () => {
     expect(seen.size).toBe(15)
   })
 
-  it('masquerades by detector, always, or never by origin', () => {
+  it('masquerades depending on the detector of local traffic', () => {
     expect(kinds('services')[0]).toBe('in-set match-address mark-or')
     expect(kinds('services', view({ local: { kind: 'prefix', prefix: 'veth' } }))[0]).toBe(
       'in-set match-interface mark-or',
@@ -177,13 +177,13 @@ describe('the base', () => {
     expect(kinds('services', view({ local: undefined }))).toHaveLength(2)
   })
 
-  it('drops unallocated addresses of the service CIDRs it knows', () => {
+  it('drops traffic to unallocated addresses of the configured service CIDRs', () => {
     expect(kinds('cluster-ips-check')).toEqual(['in-set reject', 'match-address drop'])
     expect(kinds('cluster-ips-check', view({ serviceCidrs: [] }))).toEqual(['in-set reject'])
     expect(kinds('cluster-ips-check', view({ serviceCidrs: ['172.30.0.0/16', '10.96.0.0/16'] }))).toHaveLength(3)
   })
 
-  it('serves node ports on the addresses it was given, or on all but loopback', () => {
+  it('serves node ports on the configured addresses, or on all but loopback', () => {
     const ids = (node = view()) => base(node).map(({ id }) => id)
     const nodePorts = { all: false, addresses: ['127.0.0.1', '192.168.0.2'], loopback: true, loopbackNamed: true }
     expect(ids(view({ nodePorts })).filter((id) => id.startsWith('nodeport-ips'))).toEqual(['nodeport-ips 192.168.0.2'])

@@ -13,8 +13,8 @@ function sliceOf(i: number, ...hosts: readonly number[]): SliceRecord {
   return slice(list, { key: `ns/svc${i}-a`, service: `ns/svc${i}`, family: 4 })
 }
 
-/** Services 1 to `count` with endpoints 1, 2 and 3 each, synced. */
-async function loaded(count: number, harness = new TargetHarness()): Promise<TargetHarness> {
+/** Syncs services 1 to `count` with endpoints 1, 2 and 3 each. */
+async function loadServices(count: number, harness = new TargetHarness()): Promise<TargetHarness> {
   for (let i = 1; i <= count; i++) harness.put(numbered(i), sliceOf(i, 1, 2, 3))
   await harness.sync()
   return harness
@@ -28,14 +28,14 @@ const change = (harness: TargetHarness, i: number, ...hosts: readonly number[]) 
 
 const count = (harness: TargetHarness, set: string): number => harness.kernel.state.elements.get(set)?.size ?? 0
 
-describe('a change costs the change', () => {
-  it('is one slot deleted and added for a replaced endpoint', async () => {
-    const harness = await loaded(20)
+describe('a change', () => {
+  it('deletes and adds one slot for a replaced endpoint', async () => {
+    const harness = await loadServices(20)
     expect(await change(harness, 7, 1, 9, 3)).toEqual([['delete element endpoints', 'add element endpoints']])
   })
 
-  it('is one slot and one verdict for an added endpoint, with the chain made one transaction before if it is new', async () => {
-    const harness = await loaded(20)
+  it('adds one slot and changes one verdict for an added endpoint, and makes a new chain one transaction before', async () => {
+    const harness = await loadServices(20)
     const elements = ['delete element service-ips', 'add element endpoints', 'add element service-ips']
     expect(await change(harness, 7, 1, 2, 3, 4)).toEqual([
       ['add chain lb-4', 'add rule lb-4', 'add rule lb-4'],
@@ -44,8 +44,8 @@ describe('a change costs the change', () => {
     expect(await change(harness, 8, 1, 2, 3, 4)).toEqual([elements])
   })
 
-  it('leaves the slot of a removed endpoint for more than a second, then sweeps it with the chain that nothing enters', async () => {
-    const harness = await loaded(1)
+  it('keeps the slot of a removed endpoint for more than a second, then sweeps it with the chain that nothing leads into', async () => {
+    const harness = await loadServices(1)
     expect(await change(harness, 1, 2, 3)).toHaveLength(2)
     await harness.clock.advance(1_000)
     expect(count(harness, 'endpoints')).toBe(3)
@@ -54,8 +54,8 @@ describe('a change costs the change', () => {
     expect([...harness.kernel.state.chains.keys()].filter((name) => name.startsWith('lb-'))).toEqual(['lb-2'])
   })
 
-  it('sweeps also while changes never cease', async () => {
-    const harness = await loaded(1)
+  it('does not delay sweeps, even if changes never cease', async () => {
+    const harness = await loadServices(1)
     for (let i = 2; i < 40; i++) {
       harness.drop(`ns/svc${i - 1}`)
       harness.put(numbered(i), sliceOf(i, 1, 2, 3))
@@ -65,15 +65,15 @@ describe('a change costs the change', () => {
     expect(count(harness, 'endpoints')).toBeLessThan(3 * 12)
   })
 
-  it('reads nothing in steady state', async () => {
-    const harness = await loaded(3)
+  it('needs no dump', async () => {
+    const harness = await loadServices(3)
     const reads = harness.kernel.reads
     await change(harness, 1, 1, 2)
     await harness.sweepAll()
     expect(harness.kernel.reads).toBe(reads)
   })
 
-  it('sends a burst in transactions of bounded size, base hooks last', async () => {
+  it('of many services is sent in transactions of bounded size, with hooks last', async () => {
     const harness = new TargetHarness()
     let turns = 0
     let running = true
@@ -82,7 +82,7 @@ describe('a change costs the change', () => {
       if (running) setImmediate(turn)
     }
     setImmediate(turn)
-    const batches = await harness.writes(() => loaded(2_000, harness))
+    const batches = await harness.writes(() => loadServices(2_000, harness))
     running = false
     expect(batches.length).toBeGreaterThan(5)
     expect(Math.max(...batches.map((batch) => batch.length))).toBeLessThan(1_100)
@@ -90,12 +90,12 @@ describe('a change costs the change', () => {
     const hooked = batches.findIndex((batch) => batch.includes('add chain nat-prerouting'))
     expect(hooked).toBe(batches.length - 1)
     expect(Math.max(...harness.kernel.sizes)).toBeLessThan(1_100)
-    // Cluster IP, verdict and slots of each, and the address of node ports.
+    // Every service has a cluster IP, a verdict and slots; one more element is the address of node ports.
     expect(harness.kernel.sizes.reduce((sum, size) => sum + size)).toBe(2_000 * (1 + 1 + 3) + 1)
   })
 
-  it('removes and sweeps in transactions of bounded size, too', async () => {
-    const harness = await loaded(2_000)
+  it('that removes many services is sent and swept in transactions of bounded size, too', async () => {
+    const harness = await loadServices(2_000)
     harness.kernel.sizes.length = 0
     for (let i = 1; i <= 2_000; i++) harness.drop(`ns/svc${i}`)
     await harness.sync()
@@ -108,8 +108,8 @@ describe('a change costs the change', () => {
 })
 
 describe('isolation', () => {
-  it('refuses only the service that the kernel refuses, and retries it', async () => {
-    const harness = await loaded(3)
+  it('reports only the service that the kernel refuses, and accepts it later', async () => {
+    const harness = await loadServices(3)
     harness.kernel.refuses = (text) => (text === 'add rule lb-5' ? 28 : undefined)
     harness.put(numbered(2), sliceOf(2, 1, 2, 3, 4, 5))
     harness.put(numbered(3), sliceOf(3, 1, 2, 9))
@@ -117,7 +117,7 @@ describe('isolation', () => {
     const { refused } = await harness.sync()
     expect(refused.map(({ id }) => id)).toEqual(['frontend 172.30.0.2 tcp 80'])
     expect(refused[0]?.error.message).toContain('172.30.0.2')
-    // The old endpoints are served meanwhile, the others have what they want.
+    // The refused service keeps its old endpoints, and the others are changed.
     expect(count(harness, 'endpoints')).toBe(3 + 3 + 3 + 1)
     harness.kernel.refuses = () => undefined
     harness.ledger.retry('frontend 172.30.0.2 tcp 80')
@@ -125,8 +125,8 @@ describe('isolation', () => {
     expect(count(harness, 'endpoints')).toBe(3 + 5 + 3 + 1)
   })
 
-  it('refuses with a chain what leads into it, and nothing else', async () => {
-    const harness = await loaded(2)
+  it('reports with a refused chain what leads into it, and nothing else', async () => {
+    const harness = await loadServices(2)
     harness.kernel.refuses = (text) => (/add chain endpoint-.*svc3/.test(text) ? 28 : undefined)
     harness.put({ ...numbered(3), affinitySeconds: 60 }, sliceOf(3, 1))
     harness.put({ ...numbered(4), affinitySeconds: 60 }, sliceOf(4, 1))
@@ -136,8 +136,8 @@ describe('isolation', () => {
     expect([...harness.kernel.state.chains.keys()].filter((name) => name.includes('svc4'))).toHaveLength(2)
   })
 
-  it('refuses what cannot be encoded', async () => {
-    const harness = await loaded(1)
+  it('reports an entry that cannot be encoded', async () => {
+    const harness = await loadServices(1)
     const bad = frontendEntry({
       ip: '172.30.0.9',
       protocol: 'tcp',
@@ -159,25 +159,30 @@ describe('isolation', () => {
     ['EINTR', EINTR],
     ['ENOMEM', ENOMEM],
     ['EBUSY', EBUSY],
-  ])('tries again on %s, and gives up after five times, for the next sync to look and try', async (_, errno) => {
-    const harness = await loaded(1)
-    harness.kernel.script.push(errno, errno, errno, errno)
-    const patient = change(harness, 1, 1, 2, 8)
-    await harness.clock.advance(1_000)
-    expect(await patient).toHaveLength(1)
+  ])(
+    'tries again after %s, and gives up after five attempts, so that the next sync observes the kernel',
+    async (_, errno) => {
+      const harness = await loadServices(1)
+      harness.kernel.script.push(errno, errno, errno, errno)
+      const patient = change(harness, 1, 1, 2, 8)
+      await harness.clock.advance(1_000)
+      expect(await patient).toHaveLength(1)
 
-    harness.kernel.script.push(errno, errno, errno, errno, errno)
-    const failing = change(harness, 1, 1, 2, 7)
-    failing.catch(() => undefined)
-    await harness.clock.advance(1_000)
-    await expect(failing).rejects.toThrow()
-    expect(await harness.writes(() => harness.sync())).toEqual([['delete element endpoints', 'add element endpoints']])
-  })
+      harness.kernel.script.push(errno, errno, errno, errno, errno)
+      const failing = change(harness, 1, 1, 2, 7)
+      failing.catch(() => undefined)
+      await harness.clock.advance(1_000)
+      await expect(failing).rejects.toThrow()
+      expect(await harness.writes(() => harness.sync())).toEqual([
+        ['delete element endpoints', 'add element endpoints'],
+      ])
+    },
+  )
 })
 
 describe('a sweep that is refused', () => {
-  it('again and again, for something that is not seen holds a chain, leads to an exchange of the table', async () => {
-    const harness = await loaded(1)
+  it('several times, because an unknown object refers to a chain, leads to an exchange of the table', async () => {
+    const harness = await loadServices(1)
     harness.kernel.refuses = (text) => (text === 'delete chain lb-3' ? EBUSY : undefined)
     await change(harness, 1, 2, 3)
     await harness.clock.advance(3_000)
@@ -193,27 +198,27 @@ describe('a sweep that is refused', () => {
   })
 })
 
-describe('owner of the table', () => {
+describe('the owner of the table', () => {
   it('writes nothing after a crash when nothing changed', async () => {
-    const first = await loaded(5)
+    const first = await loadServices(5)
     first.kernel.owner = 0
     const second = new TargetHarness(view(), first.kernel)
-    const batches = await second.writes(() => loaded(5, second))
+    const batches = await second.writes(() => loadServices(5, second))
     expect(batches).toEqual([[]])
     expect(first.kernel.owner).not.toBe(0)
   })
 
-  it('leaves a table that is nobody’s at the end, and exchanges it in one transaction at the next start', async () => {
-    const first = await loaded(5)
+  it('leaves a table without an owner at the end, and exchanges it in one transaction at the next start', async () => {
+    const first = await loadServices(5)
     await first.target.close()
     expect(first.kernel.state.flags).toBe(0)
     expect(first.kernel.state.elements.get('endpoints')?.size).toBe(15)
     const second = new TargetHarness(view(), first.kernel)
-    expect(await second.writes(() => loaded(5, second))).toHaveLength(1)
+    expect(await second.writes(() => loadServices(5, second))).toHaveLength(1)
     expect(first.kernel.state.flags).toBe(6)
   })
 
-  it('keeps the clients that affinity remembers through an exchange', async () => {
+  it('keeps the clients of affinity sets in an exchange', async () => {
     const sticky = { ...numbered(1), affinitySeconds: 60 }
     const first = new TargetHarness()
     first.put(sticky, sliceOf(1, 1, 2))
@@ -229,11 +234,11 @@ describe('owner of the table', () => {
     expect(first.kernel.state.elements.get(set)?.size).toBe(1)
   })
 
-  it('is one at a time: the second says so, touches nothing, and takes over when the first is gone', async () => {
-    const first = await loaded(2)
+  it('is unique: a second proxy reports that, changes nothing, and takes over when the first is gone', async () => {
+    const first = await loadServices(2)
     const before = first.kernel.generation
     const second = new TargetHarness(view(), first.kernel)
-    await expect(loaded(2, second)).rejects.toThrow('another process owns our table: is a second proxy running?')
+    await expect(loadServices(2, second)).rejects.toThrow('another process owns our table: is a second proxy running?')
     await second.clock.advance(2_000)
     expect(second.due).toEqual([])
     expect(first.kernel.generation).toBe(before)
@@ -244,10 +249,10 @@ describe('owner of the table', () => {
     expect(first.kernel.state.flags).toBe(6)
   })
 
-  it('does not release a table that it never had', async () => {
-    const first = await loaded(2)
+  it('releases only a table that it owned', async () => {
+    const first = await loadServices(2)
     const second = new TargetHarness(view(), first.kernel)
-    await expect(loaded(2, second)).rejects.toThrow()
+    await expect(loadServices(2, second)).rejects.toThrow()
     await second.target.close()
     expect(first.kernel.state.flags).toBe(6)
     expect(await change(first, 1, 1, 2, 8)).toHaveLength(1)

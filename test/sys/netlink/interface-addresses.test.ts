@@ -2,7 +2,7 @@ import { expect, it } from 'vitest'
 import type { Clock } from '../../../src/lib/time.ts'
 import { type InterfaceAddress, pollAddresses } from '../../../src/sys/netlink/interface-addresses.ts'
 
-it('without netlink, addresses are looked at from time to time, and only changes are told', () => {
+it('without netlink, addresses are compared from time to time, and only changes are reported', () => {
   const due: (() => void)[] = []
   const clock: Clock = {
     now: () => 0,

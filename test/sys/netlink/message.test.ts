@@ -42,7 +42,7 @@ function write(writer: MessageWriter, trees: readonly Tree[]): void {
   }
 }
 
-/** Reads by the shape of what was written, as every schema does. */
+/** Reads a tree of attributes with the knowledge of what was written. */
 function read(reader: AttributeReader, shape: readonly Tree[]): Tree[] {
   const found: Tree[] = []
   while (reader.next()) {
@@ -59,7 +59,7 @@ function read(reader: AttributeReader, shape: readonly Tree[]): Tree[] {
 }
 
 describe('messages', () => {
-  it('round-trips any tree of attributes, through a buffer that has to grow', () => {
+  it('are the same after writing and reading any tree of attributes, also if the buffer has to grow', () => {
     fc.assert(
       fc.property(fc.array(fc.array(tree, { maxLength: 5 }), { maxLength: 4 }), fc.nat(0xffff), (bodies, flags) => {
         const writer = new MessageWriter(16, 7)
@@ -83,7 +83,7 @@ describe('messages', () => {
     )
   })
 
-  it('writes values in the byte order of their kind', () => {
+  it('contain values in the byte order of their kind', () => {
     const writer = new MessageWriter(8)
     writer.u8(1, 17)
     writer.u16(2, 0x1234)
@@ -98,7 +98,7 @@ describe('messages', () => {
     )
     const reader = new AttributeReader().reset(writer.toBytes(), 0, writer.length)
     const values: unknown[] = []
-    const take = [
+    const readers = [
       () => reader.u8(),
       () => reader.u16(),
       () => reader.i32(),
@@ -106,18 +106,18 @@ describe('messages', () => {
       () => reader.hostU32(),
       () => reader.text(),
     ]
-    while (reader.next()) values.push(take[values.length]?.())
+    while (reader.next()) values.push(readers[values.length]?.())
     expect(values).toEqual([17, 0x1234, -4, 10_800_000, 0x01020304, 'tüv'])
   })
 
-  it('refuses an attribute that the format has no length for', () => {
+  it('cannot contain an attribute that is too long for the format', () => {
     const writer = new MessageWriter()
     const at = writer.open(3)
     for (let i = 0; i < 20; i++) writer.raw(1, Buffer.alloc(4000))
     expect(() => writer.close(at)).toThrow('65535')
   })
 
-  it('does not reuse sequence numbers after clear', () => {
+  it('do not reuse sequence numbers after clear', () => {
     const writer = new MessageWriter(64, 0xffffffff)
     expect(writer.begin(1, NLM_F_REQUEST)).toBe(0xffffffff)
     writer.end()
@@ -142,7 +142,7 @@ describe('answers', () => {
   }
   const words = hex('12000100 4e6f20737563682066696c6500000000 08000200 24000000'.replace('12', '11'))
 
-  it('reads an acknowledgement', () => {
+  it('may be an acknowledgement', () => {
     expect(read(Buffer.concat([header(36, NLMSG_ERROR, 0x100), Buffer.alloc(4), header(20, 0x102, 5)]))).toEqual({
       errno: 0,
       text: '',
@@ -151,7 +151,7 @@ describe('answers', () => {
     })
   })
 
-  it('reads errno, words and offset, whether the message at fault is cut or quoted whole', () => {
+  it('have errno, description and offset, whether the message at fault is quoted whole or not', () => {
     const errno = Buffer.alloc(4)
     errno.writeInt32LE(-2)
     const expected = { errno: 2, text: 'No such file', offset: 0x24, about: 0xa02 }
@@ -161,7 +161,7 @@ describe('answers', () => {
     expect(read(Buffer.concat([header(60 + words.length, NLMSG_ERROR, 0x200), ...whole]))).toEqual(expected)
   })
 
-  it('reads the error at the end of a dump', () => {
+  it('may end a dump with an error', () => {
     const errno = Buffer.alloc(4)
     errno.writeInt32LE(-4)
     expect(read(Buffer.concat([header(20, NLMSG_DONE, 2), errno])).errno).toBe(4)
@@ -170,7 +170,7 @@ describe('answers', () => {
 })
 
 describe('hostile bytes', () => {
-  const walk = (bytes: Buffer) => {
+  const readAll = (bytes: Buffer) => {
     const message = new MessageReader(bytes)
     let seen = 0
     while (message.next()) {
@@ -198,16 +198,16 @@ describe('hostile bytes', () => {
     return seen
   }
 
-  it('never throws, never reads outside, always ends: random bytes', () => {
+  it('never throw, never read outside, always end: random bytes', () => {
     fc.assert(
       fc.property(fc.uint8Array({ maxLength: 300 }), (bytes) => {
-        walk(Buffer.from(bytes))
+        readAll(Buffer.from(bytes))
       }),
       { numRuns: 1000 },
     )
   })
 
-  it('never throws, never reads outside, always ends: real messages with bytes changed and ends cut off', () => {
+  it('never throw, never read outside, always end: real messages with changed bytes and missing ends', () => {
     const writer = new MessageWriter()
     writer.begin(NLMSG_ERROR, 0x300)
     writer.netfilter(2)
@@ -218,7 +218,7 @@ describe('hostile bytes', () => {
     write(writer, [{ type: 1, value: [{ type: 1, value: [{ type: 1, value: Buffer.alloc(4) }] }] }])
     writer.end()
     const good = writer.toBytes()
-    expect(walk(good)).toBeGreaterThan(5)
+    expect(readAll(good)).toBeGreaterThan(5)
     fc.assert(
       fc.property(
         fc.nat(good.length),
@@ -226,14 +226,14 @@ describe('hostile bytes', () => {
         (cut, changes) => {
           const bytes = Buffer.from(good)
           for (const [at, value] of changes) bytes[at] = value
-          walk(bytes.subarray(0, cut))
+          readAll(bytes.subarray(0, cut))
         },
       ),
       { numRuns: 2000 },
     )
   })
 
-  it('says what is wrong, once', () => {
+  it('are reported with the first error', () => {
     const short = new MessageReader(hex('10000000 0100 0000 01000000 00000000 ffff'))
     expect(short.next()).toBe(true)
     expect(short.next()).toBe(false)
@@ -246,7 +246,7 @@ describe('hostile bytes', () => {
   })
 })
 
-it('shows messages to people', () => {
+it('prints messages in readable form', () => {
   const writer = new MessageWriter(64, 3)
   writer.begin(0x0a00, 1)
   writer.netfilter(2)

@@ -86,7 +86,7 @@ function recogniseChains(dump: TableDump, expected: ExpectedTable, committed: Co
     committed.chains.set(name, digest)
     const balance = parseBalanceName(name)
     if (balance === undefined) return [{ id: `chain ${name}`, kind: 'chain', digest }]
-    // Chains of frontends are shared: they are no entries of their own.
+    // Chains of frontends are shared: they are not entries.
     const wanted = expected.balanceChains.find(balance).find((spec) => spec.chain.name === name)
     if (wanted !== undefined && wanted.digest !== digest) committed.damagedChains.set(name, wanted.chain)
     committed.adoptChain(name)

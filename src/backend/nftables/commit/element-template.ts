@@ -11,7 +11,7 @@ import { SetCodec } from './set-codec.ts'
 /** Finds the shape of a set by its name. Affinity sets have one name per endpoint. */
 export type FindShape = (set: string) => NftSetShape | undefined
 
-/** The templates of one table. Whoever fills a template writes the element before anything else may fill the template again. */
+/** The templates of one table. A template is filled and written at once: nothing may run in between that fills it again. */
 export class ElementTemplates {
   readonly #family: Family
   readonly #findShape: FindShape

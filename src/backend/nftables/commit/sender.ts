@@ -124,8 +124,8 @@ export class TransactionSender {
       const entry = batch.entryOf(failure.sequence)
       const error = this.#options.nft.failure(entry === undefined ? 'commit' : `write ${entry}`, failure)
       if (failure.errno === errno.EPERM) throw this.#reportForeignOwner(error)
-      // An object that is absent or present against the committed state is no fault of the entry: the table must be observed again. But
-      // right after an observation the kernel is right, and after a refusal the object may be absent because of that refusal.
+      // If an object is absent or present contrary to the committed state, the entry is not at fault: the table must be observed again. But
+      // right after an observation the state is correct, and after a refusal the object may be absent because of that refusal.
       const contradicts = contradicting.has(failure.errno) && this.#isEstablished && !hasRefusals
       if (entry === undefined || contradicts) throw error
       if (!refused.has(entry)) refused.set(entry, error)

@@ -316,7 +316,7 @@ const balanceOf = (spec: FrontendSpec): Balance => ({
 /** Matches the names of the chains that services with affinity have. */
 export const affinityChain = /^(service|local|external|endpoint)-/
 
-/** Drops a packet that was on its way into a chain when the chain was given up. The client sends it again, and it takes the new way. */
+/** Drops a packet that was on its way into a chain when the chain was given up. The client sends it again, and it finds the new chain. */
 const finalDrop = {
   op: 'add-rule',
   rule: { statements: [{ kind: 'drop' }] },

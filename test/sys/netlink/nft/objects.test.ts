@@ -563,7 +563,7 @@ describe('reading back', () => {
     expect(readComment(Uint8Array.of(7, 200, 1))).toBeUndefined()
   })
 
-  it('never throws, whatever the bytes', () => {
+  it('never throws on any bytes', () => {
     const reader = new AttributeReader()
     const decoders = [
       decodeTable,
