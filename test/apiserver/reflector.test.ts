@@ -1,4 +1,4 @@
-// Our own client and reflector against our own server: the first pair that must understand each other.
+// The client and the reflector of the proxy against the embedded API server.
 
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -29,7 +29,7 @@ let gate: Gate
 let client: Client
 let stopped: AbortController
 let running: Promise<void>[]
-let told: string[]
+let reported: string[]
 
 beforeEach(async () => {
   directory = mkdtempSync(join(tmpdir(), 'sluice-reflect-'))
@@ -41,7 +41,7 @@ beforeEach(async () => {
   client = new Client(loadConnection({ kubeconfig, master: '', env: {} }), options)
   stopped = new AbortController()
   running = []
-  told = []
+  reported = []
 })
 afterEach(async () => {
   stopped.abort()
@@ -60,20 +60,20 @@ const reflect = async (through: ReflectorOptions<SliceRecord>['client'] = client
     log: silentLogger,
     random: () => 0,
     sink: {
-      put: (key, record) => told.push(`put ${key} ${record.endpoints.map(({ ip }) => ip).join(',')}`),
-      drop: (key) => told.push(`drop ${key}`),
-      synced: () => told.push('synced'),
-      problem: (problem) => told.push(`problem ${problem.message}`),
+      put: (key, record) => reported.push(`put ${key} ${record.endpoints.map(({ ip }) => ip).join(',')}`),
+      drop: (key) => reported.push(`drop ${key}`),
+      synced: () => reported.push('synced'),
+      problem: (problem) => reported.push(`problem ${problem.message}`),
     },
   })
   running.push(reflector.run(stopped.signal))
   await until('synced', () => reflector.status().synced)
   return reflector
 }
-const news = async (last: string) => {
-  await until(`${last} was told, but ${told}`, () => told.includes(last))
-  await new Promise((resolve) => setTimeout(resolve, 50)) // anything told twice would come now
-  return told.splice(0).sort()
+const nextReports = async (last: string) => {
+  await until(`${last}; reported so far: ${reported}`, () => reported.includes(last))
+  await new Promise((resolve) => setTimeout(resolve, 50)) // a change that is reported twice would come now
+  return reported.splice(0).sort()
 }
 const changeBehindTheGate = async (between: () => Promise<unknown>) => {
   for (const [name, ip] of [
@@ -82,8 +82,8 @@ const changeBehindTheGate = async (between: () => Promise<unknown>) => {
     ['leave', '10.0.0.3'],
   ] as const)
     await post(server, slices, slice(name, 'web', [ip]))
-  await until('all three', () => told.length >= 4)
-  told.length = 0
+  await until('all three', () => reported.length >= 4)
+  reported.length = 0
   gate.shut()
   await ask(server, { method: 'DELETE', path: `${slices}/leave` })
   await put(server, `${slices}/change`, slice('change', 'web', ['10.0.0.22']))
@@ -94,51 +94,51 @@ const changeBehindTheGate = async (between: () => Promise<unknown>) => {
 const difference = ['drop default/leave', 'put default/change 10.0.0.22', 'put default/come 10.0.0.4']
 
 describe('the reflector on the embedded server', () => {
-  it('tells each create, change and delete once, in order', async () => {
+  it('reports each create, change and delete once, in order', async () => {
     await post(server, slices, slice('old', 'web', ['10.0.0.9']))
     await reflect()
-    expect(told.splice(0)).toEqual(['put default/old 10.0.0.9', 'synced'])
+    expect(reported.splice(0)).toEqual(['put default/old 10.0.0.9', 'synced'])
     await post(server, slices, slice('a', 'web', ['10.0.0.1']))
     await put(server, `${slices}/a`, slice('a', 'web', ['10.0.0.1', '10.0.0.2']))
     await ask(server, { method: 'DELETE', path: `${slices}/a` })
-    await until('deleted', () => told.includes('drop default/a'))
-    expect(told).toEqual(['put default/a 10.0.0.1', 'put default/a 10.0.0.1,10.0.0.2', 'drop default/a'])
+    await until('deleted', () => reported.includes('drop default/a'))
+    expect(reported).toEqual(['put default/a 10.0.0.1', 'put default/a 10.0.0.1,10.0.0.2', 'drop default/a'])
   })
 
   it('D19: an object that stops matching the selector is a delete, and comes back as an add', async () => {
     await reflect()
     await post(server, slices, slice('a', 'web', ['10.0.0.1']))
-    await news('put default/a 10.0.0.1')
+    await nextReports('put default/a 10.0.0.1')
     await patch(server, `${slices}/a`, { metadata: { labels: { 'service.kubernetes.io/headless': '' } } })
-    expect(await news('drop default/a')).toEqual(['drop default/a'])
+    expect(await nextReports('drop default/a')).toEqual(['drop default/a'])
     await patch(server, `${slices}/a`, { metadata: { labels: { 'service.kubernetes.io/headless': null } } })
-    expect(await news('put default/a 10.0.0.1')).toEqual(['put default/a 10.0.0.1'])
+    expect(await nextReports('put default/a 10.0.0.1')).toEqual(['put default/a 10.0.0.1'])
   })
 
-  it('goes on where it was when only the connection broke', async () => {
+  it('resumes where it was after a broken connection', async () => {
     const reflector = await reflect()
     await changeBehindTheGate(async () => {})
-    expect(await news('put default/come 10.0.0.4')).toEqual(difference)
+    expect(await nextReports('put default/come 10.0.0.4')).toEqual(difference)
     expect(reflector.status().connected).toBe(true)
   })
 
-  it('tells the difference after a restart on the same port, and goes on from its version', async () => {
+  it('reports the difference after a restart on the same port, and resumes from its version', async () => {
     await reflect()
     await changeBehindTheGate(async () => {
       const { port } = server
       await server.close()
       server = await start({ stateDir: join(directory, 'state'), port })
     })
-    expect(await news('put default/come 10.0.0.4')).toEqual(difference)
+    expect(await nextReports('put default/come 10.0.0.4')).toEqual(difference)
   })
 
-  it('tells the difference after its version was forgotten (410)', async () => {
+  it('reports the difference after its version has expired (410)', async () => {
     await reflect()
     await changeBehindTheGate(async () => server.registry.compactHistory())
-    expect(await news('put default/come 10.0.0.4')).toEqual(difference)
+    expect(await nextReports('put default/come 10.0.0.4')).toEqual(difference)
   })
 
-  it('tells the difference when the server comes back without any memory', async () => {
+  it('reports the difference after a restart of a server without stored state', async () => {
     const tls = createSelfSigned(['127.0.0.1'], Date.now())
     const first = await start({ tls, token: 'a-token-that-stays-the-same' })
     const { port, token } = first
@@ -148,11 +148,11 @@ describe('the reflector on the embedded server', () => {
     const options = { qps: 100, burst: 100, userAgent: defaultUserAgent, log: silentLogger, clock: systemClock }
     const other = new Client(loadConnection({ kubeconfig, master: '', env: {} }), options)
     await reflect(other)
-    told.length = 0
+    reported.length = 0
     await first.close()
     const second = await start({ tls, token, port })
     await post(second, slices, slice('new', 'web', ['10.0.0.2']))
-    expect(await news('put default/new 10.0.0.2')).toEqual(['drop default/old', 'put default/new 10.0.0.2'])
+    expect(await nextReports('put default/new 10.0.0.2')).toEqual(['drop default/old', 'put default/new 10.0.0.2'])
     stopped.abort()
     await Promise.all(running)
     other.close()
@@ -181,7 +181,7 @@ describe('the reflector on the embedded server', () => {
         return answer
       },
     })
-    expect(told.filter((line) => line.startsWith('put '))).toHaveLength(601) // many-0 twice: it did change
+    expect(reported.filter((line) => line.startsWith('put '))).toHaveLength(601) // many-0 twice: it did change
     expect(pages).toBe(2)
   })
 
@@ -217,7 +217,7 @@ describe('the reflector on the embedded server', () => {
     expect(seen).toEqual(['Service default/kubernetes', 'Service default/web', 'ServiceCIDR kubernetes', 'Node n1'])
   })
 
-  it('takes the events that the proxy records, and shows them in both forms', async () => {
+  it('stores the events that the proxy records, and serves them in both forms', async () => {
     const recorder = new EventRecorder({ client, clock: systemClock, hostname: 'host', log: silentLogger })
     running.push(recorder.run(stopped.signal))
     recorder.record({
@@ -249,6 +249,6 @@ describe('the reflector on the embedded server', () => {
   it('works in the same process without a socket', async () => {
     await reflect(server.client)
     await post(server, slices, slice('a', 'web', ['10.0.0.1']))
-    expect(await news('put default/a 10.0.0.1')).toEqual(['put default/a 10.0.0.1', 'synced'])
+    expect(await nextReports('put default/a 10.0.0.1')).toEqual(['put default/a 10.0.0.1', 'synced'])
   })
 })

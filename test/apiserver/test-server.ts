@@ -1,4 +1,4 @@
-// A server of its own for each test, its objects in short, and the ways to ask it.
+// Starts a server for a test, builds small objects, and sends requests.
 
 import { mkdtempSync, rmSync } from 'node:fs'
 import { request } from 'node:https'
@@ -47,7 +47,7 @@ export const slices = '/apis/discovery.k8s.io/v1/namespaces/default/endpointslic
 
 export interface Reply {
   readonly status: number
-  // biome-ignore lint/suspicious/noExplicitAny: answers are picked apart by the tests that know them
+  // biome-ignore lint/suspicious/noExplicitAny: each test knows the form of the responses that it reads
   readonly json: any
   readonly headers: Record<string, string | string[] | undefined>
 }
@@ -61,18 +61,16 @@ export interface Question {
   readonly token?: string
 }
 
-/** Over TLS, as a client would. */
+function encodeBody(body: unknown): string | Buffer | undefined {
+  if (body === undefined || typeof body === 'string' || Buffer.isBuffer(body)) return body
+  return JSON.stringify(body)
+}
+
+/** Sends a request over TLS. */
 export function ask(server: ApiServer, question: Question): Promise<Reply> {
   return new Promise((resolve, reject) => {
     const { body } = question
-    const raw =
-      body === undefined
-        ? undefined
-        : Buffer.isBuffer(body)
-          ? body
-          : typeof body === 'string'
-            ? body
-            : JSON.stringify(body)
+    const raw = encodeBody(body)
     const outgoing = request(
       {
         host: '127.0.0.1',
@@ -101,7 +99,7 @@ export function ask(server: ApiServer, question: Question): Promise<Reply> {
           try {
             json = JSON.parse(text)
           } catch {
-            // some answers are plain text
+            // Some responses are plain text.
           }
           resolve({ status: incoming.statusCode ?? 0, json, headers: incoming.headers })
         })

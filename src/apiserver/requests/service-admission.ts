@@ -106,7 +106,7 @@ export function assignFamilies(
 ): void {
   const spec = ensureObject(service, 'spec')
   if (!hasClusterIp(spec)) return
-  // The endpoints of such a service are written by the user, and may have families that the cluster has not.
+  // Users write the endpoints of a headless service without a selector, in any family.
   const allowsAnyFamily = isHeadless(spec) && !hasSelector(spec)
   const namesFamilies = getStrings(spec, 'ipFamilies').length > 0
   spec.ipFamilyPolicy ??= allowsAnyFamily && !namesFamilies ? 'RequireDualStack' : 'SingleStack'

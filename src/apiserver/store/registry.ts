@@ -7,7 +7,7 @@
 //  4. The recent changes are kept, so that watches can resume and pages of a list stay consistent. Older versions have expired (410).
 
 import type { Json } from '../schema/json.ts'
-import { nameOf, namespaceOf } from '../schema/object-metadata.ts'
+import { metadataOf, nameOf, namespaceOf } from '../schema/object-metadata.ts'
 import {
   type Change,
   type Collection,
@@ -141,8 +141,7 @@ export class Registry {
   /** Stores the object under the name in its metadata, with the next version. */
   put(resource: string, object: Json): Entry {
     const version = ++this.#head
-    const metadata = object.metadata as Json
-    const stored: Json = { ...object, metadata: { ...metadata, resourceVersion: String(version) } }
+    const stored: Json = { ...object, metadata: { ...metadataOf(object), resourceVersion: String(version) } }
     const entry: Entry = { object: stored, json: JSON.stringify(stored), version }
     this.#record({ resource, namespace: namespaceOf(object), name: nameOf(object) }, entry)
     return entry

@@ -1,7 +1,7 @@
 // The registry on disk: a snapshot and the changes that came after it, in one directory. Reading it is in log-recovery.ts.
 //
 //  1. When `append` has resolved, the batch is on disk: each batch is one line with a checksum, and it is synced before the next batch
-//     is written. So only the last line can be torn by a crash or a power cut. No client was told that it succeeded: it is dropped.
+//     is written. So only the last line can be torn by a crash or a power cut. Its writers have got no response, so it is dropped.
 //  2. A bad line followed by good lines is damage, not a crash. Then opening fails and names the file and the byte.
 //  3. Compaction never blocks writers: they continue in the next file while the snapshot of the state before it is written to a new
 //     file. Only a complete, synced snapshot replaces the old one.
@@ -60,7 +60,7 @@ export async function openLog(
 
 async function openLogFile(directory: string, { generation, size }: LogPosition): Promise<FileHandle> {
   const file = await open(join(directory, `${generation}.journal`), 'a+', 0o600)
-  // Removes a torn line before anything is written behind it.
+  // Removes a torn line before the next line is written behind it.
   await file.truncate(size)
   await file.sync()
   await syncDirectory(directory)

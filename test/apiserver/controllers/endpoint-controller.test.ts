@@ -1,4 +1,4 @@
-// Slices from selectors and pod records, and what ends by itself: pods, namespaces, dependents, events.
+// The controllers: slices of services with a selector, and objects that end by themselves (pods, namespaces, dependents, events).
 
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { findEndpoints, planSlices } from '../../../src/apiserver/controllers/endpoint-slices.ts'
@@ -87,7 +87,7 @@ describe('slices of a service with a selector', () => {
     await post(server, pods, pod('other', { app: 'db' }, '10.1.0.3', { spec }))
   })
 
-  it('follow readiness, labels, and termination until the grace is over', async () => {
+  it('follow the readiness, labels and termination of pods until the grace period is over', async () => {
     await expectEndpoints(['10.1.0.1 ready serving -', '10.1.0.2 - - -'])
     expect((await slicesOf())[0]).toMatchObject({
       addressType: 'IPv4',
@@ -101,7 +101,7 @@ describe('slices of a service with a selector', () => {
     await patch(server, `${pods}/p2`, { metadata: { labels: { app: 'none' } } })
     await ask(server, { method: 'DELETE', path: `${pods}/p1` })
     await expectEndpoints(['10.1.0.1 - serving terminating', '10.1.0.3 ready serving -'])
-    // The clock goes on by itself, too: half of the grace leaves a slow machine the other half.
+    // The real time counts as well: half of the grace period leaves the other half to a slow machine.
     pass(15_000)
     await expectEndpoints(['10.1.0.1 - serving terminating', '10.1.0.3 ready serving -'])
     pass(16_000)
@@ -109,7 +109,7 @@ describe('slices of a service with a selector', () => {
     expect((await ask(server, { path: `${pods}/p1` })).status).toBe(404)
   })
 
-  it('are one name for one set of ports, and stay who they are', async () => {
+  it('hold endpoints with equal ports, and keep their names', async () => {
     await expectEndpoints(['10.1.0.1 ready serving -', '10.1.0.2 - - -'])
     const [before] = await slicesOf()
     await post(
@@ -128,7 +128,7 @@ describe('slices of a service with a selector', () => {
     expect((await ask(server, { path: '/api/v1/namespaces/default/endpoints/web' })).status).toBe(404)
   })
 
-  it('are repaired when somebody changes or deletes them', async () => {
+  it('are repaired when a user changes or deletes them', async () => {
     await expectEndpoints(['10.1.0.1 ready serving -', '10.1.0.2 - - -'])
     const name = (await slicesOf())[0]?.metadata.name as string
     await patch(server, `${slices}/${name}`, { endpoints: [] })
@@ -137,7 +137,7 @@ describe('slices of a service with a selector', () => {
     await expectEndpoints(['10.1.0.1 ready serving -', '10.1.0.2 - - -'])
   })
 
-  it('know the zones of nodes, and give hints where the service wants its traffic near', async () => {
+  it('have the zones of nodes, and hints if the service prefers close endpoints', async () => {
     await post(server, '/api/v1/nodes', {
       metadata: { name: 'node-1', labels: { 'topology.kubernetes.io/zone': 'z1' } },
     })
@@ -149,12 +149,12 @@ describe('slices of a service with a selector', () => {
     )
   })
 
-  it('say all to a service that wants all', async () => {
+  it('have endpoints that are not ready as ready ones if the service publishes them', async () => {
     await patch(server, `${services}/web`, { spec: { publishNotReadyAddresses: true } })
     await expectEndpoints(['10.1.0.1 ready serving -', '10.1.0.2 ready - -'])
   })
 
-  it('are of both families for a dual-stack service', async () => {
+  it('have both families for a dual-stack service', async () => {
     await post(server, services, service('dual', { selector: { app: 'two' }, ipFamilyPolicy: 'RequireDualStack' }))
     await post(
       server,
@@ -166,7 +166,7 @@ describe('slices of a service with a selector', () => {
   })
 })
 
-it('leaves the slices of a service without a selector to their owner', async () => {
+it('does not touch the slices of a service without a selector', async () => {
   await post(server, services, service('own'))
   await post(server, slices, slice('own-1', 'own', ['10.1.0.1']))
   await patch(server, `${services}/own`, { metadata: { labels: { a: 'b' } } })
@@ -176,7 +176,7 @@ it('leaves the slices of a service without a selector to their owner', async () 
   expect((await slicesOf('own'))[0]?.endpoints).toHaveLength(2)
 })
 
-it('holds at most a hundred endpoints in a slice, and moves none without need', () => {
+it('puts at most a hundred endpoints into a slice, and moves none without need', () => {
   const spec = { selector: { a: 'b' }, ipFamilies: ['IPv4'], ports: [{ port: 80, targetPort: 80 }] }
   const object = { metadata: { name: 'web', namespace: 'x' }, spec }
   const record = (i: number) => ({
@@ -212,8 +212,8 @@ it('holds at most a hundred endpoints in a slice, and moves none without need', 
   ])
 })
 
-describe('what ends by itself', () => {
-  it('a namespace, with everything in it', async () => {
+describe('the server itself', () => {
+  it('removes a namespace with all objects in it', async () => {
     await post(server, '/api/v1/namespaces', { metadata: { name: 'temp' } })
     const path = '/api/v1/namespaces/temp'
     await post(server, `${path}/services`, service('web', { selector: { app: 'web' }, type: 'NodePort' }))
@@ -237,7 +237,7 @@ describe('what ends by itself', () => {
     expect([...server.registry.list('endpointslices', 'temp')]).toEqual([])
   })
 
-  it('dependents of what is deleted', async () => {
+  it('removes the dependents of a deleted object', async () => {
     const { json } = await post(server, services, service('owner'))
     const owned = {
       ...slice('owned', 'x', ['10.1.0.1']),
@@ -251,7 +251,7 @@ describe('what ends by itself', () => {
     await until('gone', async () => (await ask(server, { path: `${slices}/owned` })).status === 404)
   })
 
-  it('events after an hour, but not those that go on', async () => {
+  it('removes an event an hour after it was last seen', async () => {
     const event = (name: string) => ({
       metadata: { name },
       eventTime: new Date(clock.now()).toISOString().replace('Z', '000Z'),
@@ -278,7 +278,7 @@ describe('what ends by itself', () => {
     )
   })
 
-  it('nothing that every cluster has', async () => {
+  it('keeps the objects that every cluster has', async () => {
     expect(await ask(server, { method: 'DELETE', path: '/api/v1/namespaces/default' })).toMatchObject({ status: 403 })
     await ask(server, { method: 'DELETE', path: `${services}/kubernetes` })
     await until('back', async () => (await ask(server, { path: `${services}/kubernetes` })).status === 200)

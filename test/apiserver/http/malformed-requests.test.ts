@@ -1,4 +1,4 @@
-// Ten thousand malformed bodies, paths and queries: no crash, no 500, and a Status or a plain 404 for each.
+// Ten thousand malformed bodies, paths and queries: none crashes the server or gets a 500; each gets a Status or a plain 404.
 
 import { Agent, request } from 'node:https'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
@@ -18,7 +18,7 @@ afterAll(async () => {
   state.remove()
 })
 
-/** The same requests in every run: a failure can be repeated. */
+/** Generates the same requests in every run, so that a failure can be repeated. */
 function generator(seed: number): () => number {
   let at = seed
   return () => {
@@ -151,20 +151,21 @@ const segments = [
   'default',
 ]
 
-/** A good object with one to three of its parts replaced, removed or repeated. */
+/** Returns the object with some of its parts replaced, removed or repeated. */
 function spoil(value: unknown): unknown {
   if (chance(0.15)) return pick(junk)
   if (Array.isArray(value))
     return chance(0.1) ? [...value, ...value] : value.map((each) => (chance(0.4) ? spoil(each) : each))
   if (typeof value !== 'object' || value === null) return chance(0.5) ? pick(junk) : value
-  const made: Record<string, unknown> = {}
+  const spoiled: Record<string, unknown> = {}
   for (const [key, inner] of Object.entries(value)) {
     if (chance(0.1)) continue
-    made[chance(0.05) ? `${key}x` : key] = chance(0.4) ? spoil(inner) : inner
+    spoiled[chance(0.05) ? `${key}x` : key] = chance(0.4) ? spoil(inner) : inner
   }
   if (chance(0.2))
-    made[pick(['spec', 'metadata', 'status', 'kind', 'apiVersion', '$patch', '__proto__', 'constructor'])] = pick(junk)
-  return made
+    spoiled[pick(['spec', 'metadata', 'status', 'kind', 'apiVersion', '$patch', '__proto__', 'constructor'])] =
+      pick(junk)
+  return spoiled
 }
 
 const good: readonly unknown[] = [
@@ -240,11 +241,11 @@ function body(kind: number): string {
   return text
 }
 
-/** Where the good object would go. */
-const homes = [0, 1, 6, 2, 7, 5, 0, 0]
+/** The index of the path that accepts each good object. */
+const pathIndexes = [0, 1, 6, 2, 7, 5, 0, 0]
 
 function path(kind: number): string {
-  let made = chance(0.7) ? (paths[homes[kind] as number] as string) : pick(paths)
+  let made = chance(0.7) ? (paths[pathIndexes[kind] as number] as string) : pick(paths)
   if (chance(0.6))
     made += `/${chance(0.7) ? pick(['fuzz', 'kubernetes', 'default', 'nope']) : encodeURIComponent(String(pick(junk)))}`
   if (chance(0.15)) made += '/status'
@@ -279,7 +280,7 @@ function send(options: {
 }): Promise<Outcome> {
   return new Promise((resolve, reject) => {
     const sent = ['GET', 'HEAD'].includes(options.method) ? '' : options.body
-    // Node's client frames no body of a DELETE or TRACE by itself.
+    // Node's client does not set the length for a DELETE or TRACE.
     const headers = { ...options.headers, 'content-length': String(Buffer.byteLength(sent)) }
     const { method, path: target } = options
     const outgoing = request(
@@ -288,7 +289,7 @@ function send(options: {
         let text = ''
         const done = () =>
           resolve({ status: incoming.statusCode ?? 0, text, type: String(incoming.headers['content-type']) })
-        // A watch goes on; its beginning is enough.
+        // A watch does not end; its beginning is enough.
         const timer = setTimeout(() => incoming.destroy(), 30)
         incoming.on('data', (chunk) => {
           text += chunk
@@ -305,7 +306,7 @@ function send(options: {
 }
 
 describe('malformed requests', () => {
-  it('are all answered in good order', async () => {
+  it('all get a valid response', async () => {
     const counts = new Map<number, number>()
     const total = 10_000
     let left = total
@@ -342,7 +343,7 @@ describe('malformed requests', () => {
       }
     }
     await Promise.all(Array.from({ length: 16 }, client))
-    // The mix reached every kind of answer, or it would show nothing.
+    // The requests must cause every kind of response; otherwise the test would show nothing.
     for (const status of [200, 201, 400, 404, 405, 406, 409, 415, 422])
       expect(counts.get(status) ?? 0, `answers with ${status}`).toBeGreaterThan(5)
     const well = await send({ method: 'GET', path: '/readyz', headers: {}, body: '' })
@@ -350,7 +351,7 @@ describe('malformed requests', () => {
     expect(({} as { polluted?: unknown }).polluted).toBeUndefined()
   }, 240_000)
 
-  it('that are no HTTP at all, or too large, end only themselves', async () => {
+  it('do not disturb other requests when they are too large', async () => {
     const large = await send({
       method: 'POST',
       path: '/api/v1/namespaces',

@@ -1,4 +1,4 @@
-// The API as a protocol: who may ask, optimistic concurrency, pages, watches, forms of answers, server-side apply.
+// The API as a protocol: authentication, optimistic concurrency, pages, watches, forms of responses, server-side apply.
 
 import { createHash, X509Certificate } from 'node:crypto'
 import { connect } from 'node:net'
@@ -16,7 +16,7 @@ beforeAll(async () => {
 })
 afterAll(() => server.close())
 
-/** Lines of a watch until there are `count`. */
+/** Reads `count` events of a watch. */
 async function watch(
   query: string,
   count: number,
@@ -47,7 +47,7 @@ async function watch(
 }
 
 describe('access', () => {
-  it('needs the token, but not for health and version', async () => {
+  it('needs the token, except for health and version', async () => {
     for (const token of ['', 'x', `${server.token}x`, server.token.slice(1)]) {
       expect(await ask(server, { path: services, token })).toMatchObject({
         status: 401,
@@ -60,7 +60,7 @@ describe('access', () => {
       json: { major: '1', minor: '36' },
     })
   })
-  it('is given on loopback only, unless another address is asked for', async () => {
+  it('is possible on loopback only, unless another address is configured', async () => {
     const attempt = (host: string) =>
       new Promise((resolve) => {
         const socket = connect(server.port, host, () => {
@@ -73,7 +73,7 @@ describe('access', () => {
     expect(await attempt('127.0.0.2')).toBe('closed')
     await expect(startApiServer({ log: silentLogger, tls: false, address: '0.0.0.0' })).rejects.toThrow(/loopback only/)
   })
-  it('is by a certificate for exactly the addresses of the server', () => {
+  it('uses a certificate for exactly the addresses of the server', () => {
     const now = Date.parse('2026-11-16T00:00:00Z')
     const pair = createSelfSigned(['localhost', '127.0.0.1', '::1', 'host.example'], now)
     const certificate = new X509Certificate(pair.cert)
@@ -91,8 +91,8 @@ describe('access', () => {
   })
 })
 
-describe('writes', () => {
-  it('that come from an old version are conflicts; those without a version are not', async () => {
+describe('a write', () => {
+  it('from an old version is a conflict; a write without a version is not', async () => {
     const { json: first } = await post(server, services, service('w1'))
     const stale = { ...service('w1'), metadata: { name: 'w1', resourceVersion: first.metadata.resourceVersion } }
     const second = await put(server, `${services}/w1`, {
@@ -114,17 +114,17 @@ describe('writes', () => {
     const other = await ask(server, { method: 'DELETE', path: `${services}/w1`, body: { preconditions: { uid: 'x' } } })
     expect(other).toMatchObject({ status: 409, json: { reason: 'Conflict' } })
   })
-  it('that change nothing make no version', async () => {
+  it('that changes nothing makes no new version', async () => {
     const { json } = await post(server, services, service('w2'))
     const again = await put(server, `${services}/w2`, json)
     expect(again.json.metadata.resourceVersion).toBe(json.metadata.resourceVersion)
   })
-  it('that are only tried leave nothing behind', async () => {
+  it('with dryRun stores nothing', async () => {
     const { status, json } = await post(server, `${services}?dryRun=All`, service('w3'))
     expect([status, json.spec.clusterIP]).toEqual([201, expect.stringMatching(/^10\.96/)])
     expect((await ask(server, { path: `${services}/w3` })).status).toBe(404)
   })
-  it('cannot change who an object is, nor set its status on the side', async () => {
+  it('cannot change the identity of an object, or its status without /status', async () => {
     const { json } = await post(server, services, {
       ...service('w4', { type: 'LoadBalancer' }),
       status: { loadBalancer: { ingress: [{ ip: '192.0.2.1' }] } },
@@ -143,7 +143,7 @@ describe('writes', () => {
       status: { loadBalancer: { ingress: [{ ip: '192.0.2.1' }] } },
     })
   })
-  it('with finalizers wait for the last of them', async () => {
+  it('deletes an object with finalizers when the last one is removed', async () => {
     await post(server, services, service('w5', {}, { finalizers: ['a.b/c'] }))
     const marked = await ask(server, { method: 'DELETE', path: `${services}/w5` })
     expect(marked.json.metadata.deletionTimestamp).toBeDefined()
@@ -153,19 +153,19 @@ describe('writes', () => {
     await patch(server, `${services}/w5`, { metadata: { finalizers: null } })
     expect((await ask(server, { path: `${services}/w5` })).status).toBe(404)
   })
-  it('make names where none is given', async () => {
+  it('generates a name from generateName', async () => {
     const { json } = await post(server, services, {
       metadata: { generateName: 'gen-' },
       spec: { ports: [{ port: 80 }] },
     })
     expect(json.metadata.name).toMatch(/^gen-[a-z0-9]{5}$/)
   })
-  it("of endpoints are the server's own business", async () => {
+  it('of Endpoints is not allowed, because only the server writes them', async () => {
     expect(await post(server, '/api/v1/namespaces/default/endpoints', { metadata: { name: 'x' } })).toMatchObject({
       status: 405,
     })
   })
-  it('of a namespace that is not there are refused', async () => {
+  it('to a namespace that does not exist is refused', async () => {
     expect(await post(server, '/api/v1/namespaces/nowhere/services', service('x'))).toMatchObject({
       status: 404,
       json: { message: 'namespaces "nowhere" not found' },
@@ -173,8 +173,8 @@ describe('writes', () => {
   })
 })
 
-describe('lists', () => {
-  it('come in pages of one moment, whatever changes between them', async () => {
+describe('a list', () => {
+  it('has pages of one version, whatever changes between them', async () => {
     const own = await start()
     for (let i = 0; i < 25; i++)
       await own.client.request({
@@ -196,7 +196,7 @@ describe('lists', () => {
     expect(names).toEqual(Array.from({ length: 25 }, (_, i) => `p${String(i).padStart(2, '0')}`))
     expect(versions.size).toBe(1)
     const { json } = await ask(own, { path: `${slices}?limit=10` })
-    expect(json.metadata.remainingItemCount).toBe(16) // two went, three came
+    expect(json.metadata.remainingItemCount).toBe(16) // two were deleted, three were created
     own.registry.compactHistory()
     await post(own, slices, slice('last', 'web', ['10.0.0.1']))
     own.registry.compactHistory()
@@ -206,7 +206,7 @@ describe('lists', () => {
     })
     await own.close()
   })
-  it('answer as tables, as metadata, and refuse what they cannot be', async () => {
+  it('can be a table or metadata only, and refuses other forms', async () => {
     await post(server, services, service('t1'))
     const table = await ask(server, {
       path: services,
@@ -235,9 +235,8 @@ describe('lists', () => {
 })
 
 describe('a watch', () => {
-  it('begins with the state when no version is given, and marks its end if asked to', async () => {
-    const own = server
-    await post(own, services, service('state'))
+  it('begins with all objects if no version is given, and marks their end if asked to', async () => {
+    await post(server, services, service('state'))
     const events = await watch(
       'sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&fieldSelector=metadata.name=state',
       2,
@@ -248,7 +247,7 @@ describe('a watch', () => {
       resourceVersion: String(server.registry.version),
     })
   })
-  it('tells what was missed since a version, in the words of the selector', async () => {
+  it('reports the changes since a version as events of the selected objects', async () => {
     const from = server.registry.version
     await post(server, services, service('s1', {}, { labels: { see: 'me' } }))
     await patch(server, `${services}/s1`, { metadata: { labels: { more: 'x' } } })
@@ -261,7 +260,7 @@ describe('a watch', () => {
     expect([...versions].sort((a, b) => a - b)).toEqual(versions)
     expect(versions[4]).toBe(server.registry.version)
   })
-  it('says 410 in the stream when its version has expired', async () => {
+  it('reports 410 as an event when its version has expired', async () => {
     const own = await start()
     await post(own, services, service('a'))
     own.registry.compactHistory()
@@ -271,7 +270,7 @@ describe('a watch', () => {
     expect(JSON.parse(lines[0] as string)).toMatchObject({ type: 'ERROR', object: { code: 410, reason: 'Expired' } })
     await own.close()
   })
-  it('tells the columns of a table once', async () => {
+  it('sends the columns of a table once', async () => {
     const from = server.registry.version
     await post(server, services, service('col1'))
     await post(server, services, service('col2'))
@@ -291,7 +290,7 @@ describe('a watch', () => {
       ['col2', true],
     ])
   })
-  it('ends by itself after the time it was given, with a last bookmark', async () => {
+  it('ends after its timeout with a last bookmark', async () => {
     const { json } = await ask(server, {
       path: `${services}?watch=1&timeoutSeconds=1&allowWatchBookmarks=true&resourceVersion=${server.registry.version}`,
     })
@@ -300,7 +299,7 @@ describe('a watch', () => {
       object: { kind: 'Service', metadata: { resourceVersion: String(server.registry.version) } },
     })
   })
-  it('of one who has left costs nothing any more', async () => {
+  it('ends when its reader aborts', async () => {
     const stop = new AbortController()
     const stream = await server.client.stream({ path: services, query: { watch: '1' }, signal: stop.signal })
     await stream.next()
@@ -322,7 +321,7 @@ describe('server-side apply', () => {
       'application/apply-patch+yaml',
     )
 
-  it('creates, merges, gives up, and settles conflicts', async () => {
+  it('creates, merges, removes fields that the applier gives up, and detects conflicts', async () => {
     expect(
       (await apply('one', { ports: [{ port: 80, protocol: 'TCP' }], selector: { a: 'b' } }, false, { x: 'y' })).status,
     ).toBe(201)

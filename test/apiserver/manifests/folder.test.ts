@@ -1,4 +1,4 @@
-// A directory of manifests: objects follow the files; a broken file is named by line and field, and changes nothing.
+// A directory of manifests: objects follow the files. An invalid file changes nothing, and is reported with line and field.
 
 import { mkdirSync, renameSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -12,24 +12,24 @@ import { ask, folder, services, start } from '../test-server.ts'
 let base: ReturnType<typeof folder>
 let directory: string
 let server: ApiServer
-let said: string[]
-const log: Logger = { ...silentLogger, error: (message, fields) => said.push(`${message} ${JSON.stringify(fields)}`) }
+let logged: string[]
+const log: Logger = { ...silentLogger, error: (message, fields) => logged.push(`${message} ${JSON.stringify(fields)}`) }
 
 beforeEach(() => {
   base = folder()
   directory = join(base.path, 'manifests')
   mkdirSync(directory)
-  said = []
+  logged = []
 })
 afterEach(async () => {
   await server?.close()
   base.remove()
 })
-const begin = async () => {
+const startServer = async () => {
   server = await start({ stateDir: join(base.path, 'state'), manifests: directory, log })
 }
 const write = (name: string, text: string) => {
-  // As editors do: whole or not at all.
+  // Replaces the file at once, as editors do.
   writeFileSync(join(directory, `.${name}.part`), text)
   renameSync(join(directory, `.${name}.part`), join(directory, name))
 }
@@ -51,8 +51,8 @@ spec:
       port: ${port}
 ${more}`
 
-describe('manifests', () => {
-  it('are applied at the start, and then follow the files', async () => {
+describe('a directory of manifests', () => {
+  it('is applied at the start, and then whenever a file changes', async () => {
     write(
       'a.yaml',
       `${web(80)}---
@@ -64,7 +64,7 @@ status: {podIP: 10.1.0.1}
 # nothing here
 `,
     )
-    await begin()
+    await startServer()
     expect(names()).toEqual(['default/web'])
     await until(
       'a slice',
@@ -93,48 +93,54 @@ status: {podIP: 10.1.0.1}
   })
 
   it.each([
-    ['a syntax error', 'apiVersion: v1\nkind: Service\nmetadata: {name: [}\n', 3, '', /.+/],
-    ['an unknown field', web(80, '  nonsense: 1\n'), 10, 'spec.nonsense', /unknown field/],
-    ['a wrong type', web(80).replace('port: 80', 'port: "80"'), 9, 'spec.ports[0].port', /cannot unmarshal string/],
-    ['a value out of range', web(70000), 9, 'spec.ports[0].port', /must be between 1 and 65535/],
-    [
-      'a missing field',
-      'apiVersion: v1\nkind: Service\nmetadata:\n  labels: {a: b}\n',
-      4,
-      'metadata.name',
-      /Required value/,
-    ],
-    [
-      'a kind that is not served',
-      '---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {name: x}\n',
-      3,
-      'kind',
-      /not served here/,
-    ],
-    [
-      'a second document that is wrong',
-      `${web(80)}---\napiVersion: v1\nkind: Service\nmetadata: {name: second}\nspec:\n  type: Nonsense\n  ports: [{port: 1}]\n`,
-      15,
-      'spec.type',
-      /Unsupported value: "Nonsense"/,
-    ],
-    [
-      'an address that may not change',
-      web(80, '  clusterIP: 10.96.0.1\n'),
-      10,
-      'spec.clusterIPs[0]',
-      /may not change once set/,
-    ],
-    [
-      'a namespace that is not there',
-      web(80).replace('name: web', 'name: web\n  namespace: nowhere'),
-      4,
-      '',
-      /namespaces "nowhere" not found/,
-    ],
-  ])('with %s change nothing, and say where', async (_, text, line, field, message) => {
+    {
+      what: 'a syntax error',
+      text: 'apiVersion: v1\nkind: Service\nmetadata: {name: [}\n',
+      problem: { line: 3, field: '', message: /.+/ },
+    },
+    {
+      what: 'an unknown field',
+      text: web(80, '  nonsense: 1\n'),
+      problem: { line: 10, field: 'spec.nonsense', message: /unknown field/ },
+    },
+    {
+      what: 'a wrong type',
+      text: web(80).replace('port: 80', 'port: "80"'),
+      problem: { line: 9, field: 'spec.ports[0].port', message: /cannot unmarshal string/ },
+    },
+    {
+      what: 'a value out of range',
+      text: web(70000),
+      problem: { line: 9, field: 'spec.ports[0].port', message: /must be between 1 and 65535/ },
+    },
+    {
+      what: 'a missing field',
+      text: 'apiVersion: v1\nkind: Service\nmetadata:\n  labels: {a: b}\n',
+      problem: { line: 4, field: 'metadata.name', message: /Required value/ },
+    },
+    {
+      what: 'a kind that is not served',
+      text: '---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {name: x}\n',
+      problem: { line: 3, field: 'kind', message: /not served here/ },
+    },
+    {
+      what: 'a wrong second document',
+      text: `${web(80)}---\napiVersion: v1\nkind: Service\nmetadata: {name: second}\nspec:\n  type: Nonsense\n  ports: [{port: 1}]\n`,
+      problem: { line: 15, field: 'spec.type', message: /Unsupported value: "Nonsense"/ },
+    },
+    {
+      what: 'an address that may not change',
+      text: web(80, '  clusterIP: 10.96.0.1\n'),
+      problem: { line: 10, field: 'spec.clusterIPs[0]', message: /may not change once set/ },
+    },
+    {
+      what: 'a namespace that does not exist',
+      text: web(80).replace('name: web', 'name: web\n  namespace: nowhere'),
+      problem: { line: 4, field: '', message: /namespaces "nowhere" not found/ },
+    },
+  ])('a file with $what changes nothing, and is reported with line and field', async ({ text, problem: wanted }) => {
     write('web.yaml', web(80))
-    await begin()
+    await startServer()
     const before = server.registry.find('services', 'default', 'web')
     expect(before).toBeDefined()
     write('web.yaml', text)
@@ -142,32 +148,33 @@ status: {podIP: 10.1.0.1}
     expect(server.registry.find('services', 'default', 'web')).toEqual(before)
     expect(names()).toEqual(['default/web'])
     const [problem] = server.manifests?.problems() ?? []
+    const { line, field, message } = wanted
     expect(problem).toMatchObject({ file: 'web.yaml', field, message: expect.stringMatching(message) })
-    // A field that is not written is shown where it would be: at what is next above it.
+    // A field that the file lacks has the line of the next field above it.
     expect([line, line - 1]).toContain(problem?.line)
     const count = server.manifests?.problems().length
     await server.manifests?.rescan()
-    expect(said, 'each thing is said once').toHaveLength(count as number)
+    expect(logged, 'each problem is logged once').toHaveLength(count as number)
     write('web.yaml', web(8080))
     await server.manifests?.rescan()
     expect(server.manifests?.problems()).toEqual([])
     expect(server.registry.find('services', 'default', 'web')?.object.spec).toMatchObject({ ports: [{ port: 8080 }] })
   })
 
-  it('are a whole: what fails late takes back what was done before it', async () => {
+  it('applies a file as a whole: a late failure undoes the objects before it', async () => {
     const nodePort = (name: string) =>
       `apiVersion: v1\nkind: Service\nmetadata: {name: ${name}}\nspec: {type: NodePort, ports: [{port: 1, nodePort: 30007}]}\n`
     write('a.yaml', `${nodePort('one')}---\n${nodePort('two')}`)
-    await begin()
+    await startServer()
     expect(names()).toEqual([])
     expect(server.manifests?.problems()).toMatchObject([
       { field: 'spec.ports[0].nodePort', message: expect.stringMatching(/already allocated/) },
     ])
   })
 
-  it('that were removed while nobody looked are noticed after the restart, and those of others stay', async () => {
+  it('loses the objects of a file that was removed while the server was down, and keeps those of other clients', async () => {
     write('a.yaml', web(80))
-    await begin()
+    await startServer()
     await server.client.request({
       method: 'POST',
       path: services,
@@ -175,14 +182,14 @@ status: {podIP: 10.1.0.1}
     })
     await server.close()
     rmSync(join(directory, 'a.yaml'))
-    await begin()
+    await startServer()
     expect(names()).toEqual(['default/mine'])
   })
 
-  it('that say the same thing twice are told so', async () => {
+  it('refuses an object that another file contains', async () => {
     write('a.yaml', web(80))
     write('b.yaml', web(81))
-    await begin()
+    await startServer()
     expect(server.manifests?.problems()).toMatchObject([
       { file: 'b.yaml', line: 4, message: 'services default web is already in a.yaml' },
     ])
@@ -191,9 +198,9 @@ status: {podIP: 10.1.0.1}
     expect(server.registry.find('services', 'default', 'web')?.object.spec).toMatchObject({ ports: [{ port: 81 }] })
   })
 
-  it('that break keep what they said, even where another file says something else', async () => {
+  it('keeps the objects of a file that becomes invalid, even if another file contains them too', async () => {
     write('a.yaml', web(80))
-    await begin()
+    await startServer()
     write('b.yaml', web(81))
     await server.manifests?.rescan()
     write('a.yaml', web(82).replace('port: 82', 'port: many'))
@@ -204,7 +211,7 @@ status: {podIP: 10.1.0.1}
       { file: 'a.yaml', field: 'spec.ports[0].port' },
       { file: 'b.yaml', message: 'services default web is already in a.yaml' },
     ])
-    // Nor do they lose what their new text would have given away.
+    // An invalid file also keeps the objects that its new content lacks.
     write('a.yaml', 'apiVersion: v1\nkind: Service\nmetadata: {name: other}\nspec: {ports: [{port: 99999}]}\n')
     await server.manifests?.rescan()
     expect(names()).toEqual(['default/web'])
@@ -216,12 +223,12 @@ status: {podIP: 10.1.0.1}
     expect(server.manifests?.problems()).toEqual([])
   })
 
-  it('give a load balancer its addresses, and take them away', async () => {
+  it('sets the addresses of a load balancer, and removes them', async () => {
     const balanced = (ip: string) =>
       web(80, `  type: LoadBalancer\nstatus:\n  loadBalancer:\n    ingress:\n      - ip: ${ip}\n`)
     const ingress = () => server.registry.find('services', 'default', 'web')?.object.status
     write('a.yaml', balanced('192.0.2.7'))
-    await begin()
+    await startServer()
     expect(ingress()).toMatchObject({ loadBalancer: { ingress: [{ ip: '192.0.2.7' }] } })
     write('a.yaml', balanced('over-there').replace('port: 80', 'port: 81'))
     await server.manifests?.rescan()
@@ -234,17 +241,17 @@ status: {podIP: 10.1.0.1}
     expect(ingress()).toEqual({ loadBalancer: {} })
   })
 
-  it('that cannot be read are named, and the others are applied', async () => {
+  it('reports an unreadable file, and applies the others', async () => {
     write('b.yaml', web(80))
     symlinkSync(base.path, join(directory, 'a.yaml'))
-    await begin()
+    await startServer()
     expect(names()).toEqual(['default/web'])
     expect(server.manifests?.problems()).toMatchObject([{ file: 'a.yaml', message: expect.stringMatching(/EISDIR/) }])
   })
 
-  it('stay in force when the directory is gone for a while', async () => {
+  it('keeps its objects while the directory is gone', async () => {
     write('a.yaml', web(80))
-    await begin()
+    await startServer()
     renameSync(directory, `${directory}.away`)
     await server.manifests?.rescan()
     expect(names()).toEqual(['default/web'])

@@ -1,4 +1,4 @@
-// The three kinds of patches: examples of their specifications, and properties over random documents.
+// The three kinds of patches: the examples of their standards, and properties with random documents.
 
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
@@ -17,14 +17,15 @@ const { tree } = fc.letrec<{ tree: unknown; map: unknown; list: unknown }>((tie)
 }))
 const document = fc.dictionary(key, tree, { maxKeys: 4 })
 
-/** The merge patch that makes `b` out of `a`. */
+/** The merge patch that turns `a` into `b`. */
 function difference(a: unknown, b: unknown): unknown {
   const isMap = (value: unknown): value is Json => typeof value === 'object' && value !== null && !Array.isArray(value)
   if (!isMap(a) || !isMap(b)) return b
-  const made: Record<string, unknown> = {}
-  for (const name of Object.keys(a)) if (!Object.hasOwn(b, name)) made[name] = null
-  for (const [name, value] of Object.entries(b)) if (!deepEqual(a[name], value)) made[name] = difference(a[name], value)
-  return made
+  const patch: Record<string, unknown> = {}
+  for (const name of Object.keys(a)) if (!Object.hasOwn(b, name)) patch[name] = null
+  for (const [name, value] of Object.entries(b))
+    if (!deepEqual(a[name], value)) patch[name] = difference(a[name], value)
+  return patch
 }
 
 describe('a merge patch', () => {
@@ -41,7 +42,7 @@ describe('a merge patch', () => {
     expect(mergePatch(target, patch)).toEqual(result)
   })
 
-  it('makes any document out of any other, and changes neither', () => {
+  it('turns any document into any other, and changes neither', () => {
     fc.assert(
       fc.property(document, document, (a, b) => {
         const before = JSON.stringify([a, b])
@@ -51,7 +52,7 @@ describe('a merge patch', () => {
     )
   })
 
-  it('does the same when it is applied twice', () => {
+  it('has the same result when it is applied twice', () => {
     fc.assert(
       fc.property(document, document, (a, patch) => {
         const once = mergePatch(a, patch)
@@ -60,7 +61,7 @@ describe('a merge patch', () => {
     )
   })
 
-  it('cannot reach the prototype of anything', () => {
+  it('cannot change a prototype', () => {
     const patch = JSON.parse('{"a":{"__proto__":{"polluted":true}}}') as unknown
     mergePatch({ a: {} }, patch)
     expect(({} as { polluted?: boolean }).polluted).toBeUndefined()
@@ -117,7 +118,7 @@ describe('a JSON patch', () => {
     )
   })
 
-  it('adds and removes a member without a trace', () => {
+  it('restores the document when it adds a member and removes it again', () => {
     fc.assert(
       fc.property(document, tree, (target, value) => {
         const patch = [
@@ -131,9 +132,9 @@ describe('a JSON patch', () => {
   })
 })
 
-const shape = getResource('services').schema
+const schema = getResource('services').schema
 const strategic = (target: Json, patch: Json) =>
-  strategicPatch(shape, target, patch) as { spec: { ports: unknown; [key: string]: unknown }; metadata: Json }
+  strategicPatch(schema, target, patch) as { spec: { ports: unknown; [key: string]: unknown }; metadata: Json }
 
 describe('a strategic merge patch', () => {
   const service = {
@@ -154,7 +155,7 @@ describe('a strategic merge patch', () => {
       { port: 82 },
     ])
   })
-  it('deletes an element by directive, and puts the rest in the order it is told', () => {
+  it('deletes an element by directive, and orders the others as the patch says', () => {
     const patch = {
       spec: {
         ports: [{ port: 80, $patch: 'delete' }, { port: 82 }],
@@ -163,7 +164,7 @@ describe('a strategic merge patch', () => {
     }
     expect(strategic(service, patch).spec.ports).toEqual([{ port: 82 }, { port: 81, name: 'b' }])
   })
-  it('replaces where it is told to, and lists without a key always', () => {
+  it('replaces objects and lists by directive, and lists without a key always', () => {
     expect(strategic(service, { spec: { ports: [{ $patch: 'replace' }, { port: 1 }] } }).spec.ports).toEqual([
       { port: 1 },
     ])
@@ -181,14 +182,14 @@ describe('a strategic merge patch', () => {
       /does not contain declared merge key: port/,
     )
   })
-  it('is a merge patch wherever there are no lists', () => {
+  it('equals a merge patch where there are no lists', () => {
     fc.assert(
       fc.property(
         fc.dictionary(fc.constantFrom('x', 'y'), fc.oneof(leaf, fc.constant(null))),
         fc.dictionary(fc.constantFrom('x', 'y'), leaf),
         (patch, labels) => {
           const target = { metadata: { labels } }
-          expect(strategicPatch(shape, target, { metadata: { labels: patch } })).toEqual(
+          expect(strategicPatch(schema, target, { metadata: { labels: patch } })).toEqual(
             mergePatch(target, { metadata: { labels: patch } }),
           )
         },

@@ -1,4 +1,4 @@
-// Label and field selectors: the grammar, its errors, and its algebra.
+// Label and field selectors: the grammar, its errors, and laws that hold for all selectors.
 
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
@@ -64,7 +64,7 @@ describe('a label selector', () => {
     )
   })
 
-  it('splits all objects into those that match and those that match the opposite', () => {
+  it('matches an object or its opposite does, but never both', () => {
     const key = fc.constantFrom('a', 'b')
     const value = fc.constantFrom('x', 'y', '')
     fc.assert(
@@ -78,7 +78,7 @@ describe('a label selector', () => {
     )
   })
 
-  it('never throws anything but a refusal', () => {
+  it('throws only Status errors', () => {
     fc.assert(
       fc.property(fc.string({ unit: fc.constantFrom(...'ab=!<>(), innotx/.-') }), (text) => {
         try {

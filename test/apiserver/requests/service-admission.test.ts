@@ -1,4 +1,4 @@
-// What the server adds to services: families, addresses, ports; what stays and what goes on update; that nothing leaks.
+// The fields that the server decides in services: families, addresses, ports. Updates keep or drop them, and nothing leaks.
 
 import fc from 'fast-check'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
@@ -72,7 +72,7 @@ describe('a service', () => {
     })
   })
 
-  it('is refused addresses that are taken, outside, or of the wrong family', async () => {
+  it('cannot have an address that is taken, out of range, or of the wrong family', async () => {
     expect(await create('a', { clusterIP: '10.96.0.77' })).toMatchObject({ clusterIP: '10.96.0.77' })
     expect(await create('b', { clusterIP: '10.96.0.77' })).toMatch(/already allocated/)
     expect(await create('b', { clusterIP: '10.99.0.1' })).toMatch(/does not match the current range/)
@@ -87,7 +87,7 @@ describe('a service', () => {
     expect(await create('b', { clusterIP: '10.96.0.77' })).toMatchObject({ clusterIP: '10.96.0.77' })
   })
 
-  it('goes from one stack to two and back, and keeps its first address', async () => {
+  it('changes from one stack to two and back, and keeps its first address', async () => {
     const { clusterIP } = await create('a')
     const dual = await change('a', { ipFamilyPolicy: 'RequireDualStack' })
     expect(dual).toMatchObject({ clusterIPs: [clusterIP, v6], ipFamilies: ['IPv4', 'IPv6'] })
@@ -99,7 +99,7 @@ describe('a service', () => {
     expect(await change('a', { clusterIP: '10.96.1.1' })).toMatch(/may not change once set/)
   })
 
-  it('gets node ports with its type, and gives them back with it', async () => {
+  it('gets node ports with its type, and loses them with it', async () => {
     const { ports } = await create('a', {
       type: 'NodePort',
       ports: [
@@ -123,7 +123,7 @@ describe('a service', () => {
     )
   })
 
-  it('keeps the node port of a port that is called the same, and an address that a file no longer names', async () => {
+  it('keeps the node port of a port with the same name, and an address that a file no longer names', async () => {
     const path = `${services}/a?fieldManager=file&force=true`
     const apply = async (spec: Body) =>
       (await patch(server, path, service('a', { type: 'NodePort', ...spec }), 'application/apply-patch+yaml')).json.spec
@@ -148,14 +148,14 @@ describe('a service', () => {
     ).toBeUndefined()
   })
 
-  it('is told when everything is given out, and the next one gets what comes back', async () => {
+  it('is refused when all node ports are in use, and gets one that another service returns', async () => {
     for (let i = 0; i < 32; i++) expect(await create(`n${i}`, { type: 'NodePort' })).toMatchObject({ type: 'NodePort' })
     expect(await create('late', { type: 'NodePort' })).toMatch(/range is full/)
     await ask(server, { method: 'DELETE', path: `${services}/n7` })
     expect(await create('late', { type: 'NodePort' })).toMatchObject({ type: 'NodePort' })
   })
 
-  it('becomes an external name and loses all it had', async () => {
+  it('loses its addresses and ports when it becomes an external name', async () => {
     await create('a', { type: 'NodePort' })
     const { json } = await put(server, `${services}/a`, {
       ...service('a'),
@@ -164,7 +164,7 @@ describe('a service', () => {
     expect(json.spec).toEqual({ type: 'ExternalName', externalName: 'example.org', sessionAffinity: 'None' })
   })
 
-  it('gets addresses of a range that is added, and keeps that range for as long as it uses it', async () => {
+  it('gets addresses of an added range, which stays while a service uses it', async () => {
     const cidrs = '/apis/networking.k8s.io/v1/servicecidrs'
     expect(await create('a', { clusterIP: '10.97.0.5' })).toMatch(/does not match/)
     expect((await post(server, cidrs, { metadata: { name: 'more' }, spec: { cidrs: ['10.97.0.0/24'] } })).status).toBe(
@@ -181,31 +181,43 @@ describe('a service', () => {
   })
 })
 
+interface Step {
+  readonly name: string
+  readonly type: string
+  readonly dual: boolean
+  readonly local: boolean
+}
+
+async function takeStep({ name, type, dual, local }: Step): Promise<void> {
+  const path = `${services}/${name}`
+  if (type === 'delete') await ask(server, { method: 'DELETE', path })
+  else if (type === 'ExternalName')
+    await put(server, path, service(name, { type, externalName: 'x.y', ports: undefined }))
+  else {
+    const policy = { externalTrafficPolicy: local ? 'Local' : 'Cluster' }
+    await put(
+      server,
+      path,
+      service(name, {
+        type,
+        ipFamilyPolicy: dual ? 'PreferDualStack' : 'SingleStack',
+        ...(type === 'ClusterIP' ? {} : policy),
+      }),
+    )
+  }
+}
+
 describe('allocations', () => {
-  it('are exactly what the services say, after any history and after every restart', async () => {
+  it('equal the fields of the services after any history and after every restart', async () => {
     const step = fc.record({
       name: fc.constantFrom('a', 'b', 'c'),
-      type: fc.constantFrom('ClusterIP', 'NodePort', 'LoadBalancer', 'ExternalName', 'drop'),
+      type: fc.constantFrom('ClusterIP', 'NodePort', 'LoadBalancer', 'ExternalName', 'delete'),
       dual: fc.boolean(),
       local: fc.boolean(),
     })
     await fc.assert(
       fc.asyncProperty(fc.array(step, { minLength: 1, maxLength: 12 }), async (steps) => {
-        for (const { name, type, dual, local } of steps) {
-          const path = `${services}/${name}`
-          if (type === 'drop') await ask(server, { method: 'DELETE', path })
-          else {
-            const external =
-              type === 'LoadBalancer' || type === 'NodePort'
-                ? { externalTrafficPolicy: local ? 'Local' : 'Cluster' }
-                : {}
-            const spec =
-              type === 'ExternalName'
-                ? { type, externalName: 'x.y', ports: undefined }
-                : { type, ipFamilyPolicy: dual ? 'PreferDualStack' : 'SingleStack', ...external }
-            await put(server, path, service(name, spec))
-          }
-        }
+        for (const each of steps) await takeStep(each)
         const before = new Allocations(range)
         server.registry.index((each) => before.observe(each))
         const held = [...server.registry.list('services')].map(({ object }) => object.spec as Body)
@@ -222,25 +234,21 @@ describe('allocations', () => {
     )
   }, 60_000)
 
-  it('find every free address of a small range, and only those', () => {
+  it('find every free address of a small range, and no other', () => {
     const allocations = new Allocations(range)
     const registry = new Registry({ writeAheadLog: createMemoryLog() })
     registry.index((each) => allocations.observe(each))
     registry.put('servicecidrs', { metadata: { name: 'kubernetes' }, spec: { cidrs: ['10.0.0.0/28', 'fd00::/124'] } })
     const given = new Set<string>()
-    for (let i = 0; ; i++) {
-      const ip = allocations.findFreeIp(i % 2 === 0 ? 4 : 6)
-      if (ip === undefined) {
-        if (i % 2 === 0 && allocations.findFreeIp(6) === undefined) break
-        if (i % 2 === 1 && allocations.findFreeIp(4) === undefined) break
-        continue
+    for (const family of [4, 6] as const) {
+      for (let ip = allocations.findFreeIp(family); ip !== undefined; ip = allocations.findFreeIp(family)) {
+        expect(given).not.toContain(ip)
+        given.add(ip)
+        registry.put('services', {
+          metadata: { name: `s${given.size}`, namespace: 'x' },
+          spec: { clusterIP: ip, clusterIPs: [ip] },
+        })
       }
-      expect(given).not.toContain(ip)
-      given.add(ip)
-      registry.put('services', {
-        metadata: { name: `s${i}`, namespace: 'x' },
-        spec: { clusterIP: ip, clusterIPs: [ip] },
-      })
     }
     expect(given.size).toBe(14 + 15)
   })

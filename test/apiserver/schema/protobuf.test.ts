@@ -1,3 +1,5 @@
+// Times in the protobuf form of a request body.
+
 import { describe, expect, it } from 'vitest'
 import { newEvent } from '../../../src/apiserver/schema/kinds.ts'
 import { decodeProtobuf } from '../../../src/apiserver/schema/protobuf.ts'
@@ -9,8 +11,8 @@ function varint(value: number): number[] {
 const message = (number: number, ...bytes: readonly number[]): number[] => [number * 8 + 2, bytes.length, ...bytes]
 const integer = (number: number, value: number): number[] => [number * 8, ...varint(value)]
 
-describe('a time in a binary body', () => {
-  // Whole seconds, as creationTimestamp has them, and the MicroTime of an event, which Go reads with exactly six digits.
+describe('a time in a protobuf body', () => {
+  // creationTimestamp has whole seconds; the MicroTime of an event has a fraction, which Go accepts only with six digits.
   it.each([
     [0, '2025-11-16T09:53:21Z'],
     [9_000_000, '2025-11-16T09:53:21.009000Z'],

@@ -1,10 +1,12 @@
-// kill -9 at any moment: whatever was acknowledged is there after the restart, exactly once, and nothing is leaked.
+// Kills a server with SIGKILL at any moment: after the restart every acknowledged write is there exactly once, and no address leaks.
 
 import { type ChildProcess, spawn } from 'node:child_process'
 import { appendFileSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import type { Json } from '../../../src/apiserver/schema/json.ts'
+import { nameOf } from '../../../src/apiserver/schema/object-metadata.ts'
 import { folder, post, service, services, start } from '../test-server.ts'
 
 const worker = fileURLToPath(new URL('crash.worker.ts', import.meta.url))
@@ -17,12 +19,12 @@ afterEach(() => state.remove())
 interface Known {
   readonly ip: string
   readonly port: string
-  /** Its deletion was asked for but not acknowledged: either is right. */
+  /** True if its deletion was requested but not acknowledged: the service may exist or not. */
   uncertain: boolean
   note: string
 }
 
-/** Runs a writer for a while, kills it, and takes over what it had acknowledged. */
+/** Runs a writer for a while, kills it, and adds the writes that it acknowledged to `known`. */
 async function runAndKill(
   round: number,
   known: Map<string, Known>,
@@ -61,7 +63,7 @@ async function runAndKill(
 }
 
 describe('a server that is killed', () => {
-  it('loses no acknowledged write, in rounds of kill -9 under load', async () => {
+  it('loses no acknowledged write in rounds of SIGKILL under load', async () => {
     const known = new Map<string, Known>()
     let writes = 0
     for (let round = 0; round < 12; round++) {
@@ -69,34 +71,11 @@ describe('a server that is killed', () => {
       writes += run.writes
       const server = await start({ stateDir: state.path, tls: false })
       const found = new Map(
-        [...server.registry.list('services', 'default')].map(({ object }) => [
-          (object.metadata as { name: string }).name,
-          object,
-        ]),
+        [...server.registry.list('services', 'default')].map(({ object }) => [nameOf(object), object as StoredService]),
       )
-      for (const [name, { ip, port, uncertain, note }] of known) {
-        const object = found.get(name) as
-          | {
-              spec: { clusterIP: string; ports: { nodePort: number }[] }
-              metadata: { annotations?: Record<string, string> }
-            }
-          | undefined
-        if (object === undefined) {
-          expect(uncertain, `${name} was acknowledged and is gone`).toBe(true)
-          known.delete(name)
-          continue
-        }
-        expect([object.spec.clusterIP, String(object.spec.ports[0]?.nodePort)], name).toEqual([ip, port])
-        if (note !== '') expect(object.metadata.annotations?.i, name).toBe(note)
-      }
-      // What was asked for but not acknowledged may be there; what was never asked for may not.
-      for (const [name, object] of found) {
-        if (known.has(name) || name === 'kubernetes') continue
-        const { ip, port } = addresses(object)
-        known.set(name, { ip, port, uncertain: true, note: '' })
-        expect(name).toMatch(/^s-\d+-\d+-\d+$/)
-      }
-      const ips = [...found.values()].map((object) => addresses(object).ip)
+      expectAcknowledged(known, found)
+      addUnacknowledged(known, found)
+      const ips = [...found.values()].map((service) => service.spec.clusterIP)
       expect(new Set(ips).size, 'an address was given twice').toBe(ips.length)
       expect(server.registry.head).toBeGreaterThanOrEqual(run.last)
       await server.close()
@@ -104,7 +83,7 @@ describe('a server that is killed', () => {
     expect(writes).toBeGreaterThan(200)
   }, 180_000)
 
-  it('drops a torn last line, and only that, wherever it was cut', async () => {
+  it('drops a torn last line and nothing else, wherever it was cut', async () => {
     let server = await start({ stateDir: state.path, tls: false })
     const ask = (name: string) => server.client.request({ method: 'POST', path: services, body: service(name) })
     await ask('kept')
@@ -122,9 +101,7 @@ describe('a server that is killed', () => {
     for (const cut of [good.length, good.length + 1, good.length + 9, good.length + 40, full.length - 1]) {
       writeFileSync(journal, full.subarray(0, cut))
       server = await start({ stateDir: state.path, tls: false })
-      const names = [...server.registry.list('services')].map(
-        ({ object }) => (object.metadata as { name: string }).name,
-      )
+      const names = [...server.registry.list('services')].map(({ object }) => nameOf(object))
       expect(names, `cut at ${cut}`).toEqual(['kept', 'kubernetes'])
       await ask('after')
       await server.close()
@@ -134,7 +111,7 @@ describe('a server that is killed', () => {
     }
   })
 
-  it('refuses to guess when the damage is in the middle, and says where', async () => {
+  it('refuses to start when the damage is in the middle, and names the file and the byte', async () => {
     const server = await start({ stateDir: state.path, tls: false })
     for (const name of ['a', 'b', 'c'])
       await server.client.request({ method: 'POST', path: services, body: service(name) })
@@ -147,7 +124,7 @@ describe('a server that is killed', () => {
     await expect(start({ stateDir: state.path, tls: false })).rejects.toThrow(/1\.journal is damaged at byte \d+/)
   })
 
-  it('ignores a snapshot that was not finished', async () => {
+  it('ignores an unfinished snapshot', async () => {
     let server = await start({ stateDir: state.path, tls: false })
     await server.client.request({ method: 'POST', path: services, body: service('a') })
     await server.close()
@@ -158,7 +135,7 @@ describe('a server that is killed', () => {
     expect(readdirSync(join(state.path, 'registry'))).toEqual(['1.journal'])
   })
 
-  it('lets no second server use the same directory, and is not fooled by a dead one', async () => {
+  it('refuses a directory that another server uses, and ignores the lock of a dead one', async () => {
     const first = await start({ stateDir: state.path, tls: false })
     await expect(start({ stateDir: state.path, tls: false })).rejects.toThrow(/in use by process \d+/)
     await first.close()
@@ -167,7 +144,7 @@ describe('a server that is killed', () => {
     await second.close()
   })
 
-  it('keeps the token and the certificate, so that kubeconfigs go on working', async () => {
+  it('keeps the token and the certificate, so that kubeconfigs keep working', async () => {
     const first = await start({ stateDir: state.path })
     const before = first.kubeconfig()
     const { port } = first
@@ -179,7 +156,32 @@ describe('a server that is killed', () => {
   })
 })
 
-function addresses(object: unknown): { ip: string; port: string } {
-  const { spec } = object as { spec: { clusterIP: string; ports: { nodePort?: number }[] } }
-  return { ip: spec.clusterIP, port: String(spec.ports[0]?.nodePort) }
+type StoredService = Json & {
+  readonly metadata: { readonly annotations?: Record<string, string> }
+  readonly spec: { readonly clusterIP: string; readonly ports: readonly { readonly nodePort?: number }[] }
+}
+
+const nodePortOf = ({ spec }: StoredService): string => String(spec.ports[0]?.nodePort)
+
+/** Checks that every acknowledged service is there; a service whose deletion is uncertain may be gone. */
+function expectAcknowledged(known: Map<string, Known>, found: ReadonlyMap<string, StoredService>): void {
+  for (const [name, { ip, port, uncertain, note }] of known) {
+    const service = found.get(name)
+    if (service === undefined) {
+      expect(uncertain, `${name} was acknowledged and is gone`).toBe(true)
+      known.delete(name)
+      continue
+    }
+    expect([service.spec.clusterIP, nodePortOf(service)], name).toEqual([ip, port])
+    if (note !== '') expect(service.metadata.annotations?.i, name).toBe(note)
+  }
+}
+
+/** A write that was requested but not acknowledged may be there. A service that no writer requested may not. */
+function addUnacknowledged(known: Map<string, Known>, found: ReadonlyMap<string, StoredService>): void {
+  for (const [name, service] of found) {
+    if (known.has(name) || name === 'kubernetes') continue
+    expect(name).toMatch(/^s-\d+-\d+-\d+$/)
+    known.set(name, { ip: service.spec.clusterIP, port: nodePortOf(service), uncertain: true, note: '' })
+  }
 }

@@ -1,4 +1,4 @@
-// A server that is meant to be killed: it writes as fast as it can, and tells each write only after it was acknowledged.
+// A server for crash.test.ts to kill: it writes as fast as it can, and prints each write after it was acknowledged.
 
 import { writeSync } from 'node:fs'
 import { startApiServer } from '../../../src/apiserver/start.ts'
@@ -9,13 +9,13 @@ const server = await startApiServer({
   log: silentLogger,
   stateDir,
   tls: false,
-  // Small, so that it also dies between and within snapshots.
+  // Small, so that it is also killed between and during snapshots.
   compactBytes: Number(round) % 2 === 0 ? 20_000 : 4_000_000,
 })
 const path = '/api/v1/namespaces/default/services'
-// The line must be out before the next write begins: a buffered one would be lost with us.
-const tell = (line: string) => writeSync(1, `${line}\n`)
-tell('up')
+// The line must be written before the next request: SIGKILL would lose a buffered line.
+const print = (line: string) => writeSync(1, `${line}\n`)
+print('up')
 
 async function write(writer: number): Promise<void> {
   for (let i = 0; ; i++) {
@@ -26,7 +26,7 @@ async function write(writer: number): Promise<void> {
       metadata: { resourceVersion: string }
       spec: { clusterIP: string; ports: { nodePort: number }[] }
     }
-    tell(`put ${name} ${metadata.resourceVersion} ${spec.clusterIP} ${spec.ports[0]?.nodePort}`)
+    print(`put ${name} ${metadata.resourceVersion} ${spec.clusterIP} ${spec.ports[0]?.nodePort}`)
     if (i % 3 === 0) {
       const annotations = { round, i: String(i), padding: 'x'.repeat(500) }
       const changed = await server.client.request({
@@ -35,12 +35,12 @@ async function write(writer: number): Promise<void> {
         contentType: 'application/merge-patch+json',
         body: { metadata: { annotations } },
       })
-      tell(`note ${name} ${i} ${(changed.json as { metadata: { resourceVersion: string } }).metadata.resourceVersion}`)
+      print(`note ${name} ${i} ${(changed.json as { metadata: { resourceVersion: string } }).metadata.resourceVersion}`)
     }
     if (i % 5 !== 4) {
-      tell(`drop? ${name}`)
+      print(`drop? ${name}`)
       await server.client.request({ method: 'DELETE', path: `${path}/${name}` })
-      tell(`drop ${name}`)
+      print(`drop ${name}`)
     }
   }
 }

@@ -1,4 +1,4 @@
-// Versions, the recent past, group commit, and what happens when the disk says no.
+// Versions, history, group commit, and failed writes of the registry.
 
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
@@ -12,7 +12,7 @@ const valuesOf = (registry: Registry) =>
   [...registry.list('things')].map(({ object }) => [(object.metadata as { name: string }).name, object.value])
 
 describe('the registry', () => {
-  it('gives every change the next version, and tells it only once it is on disk', async () => {
+  it('gives every change the next version, and publishes it only when it is on disk', async () => {
     const steps: string[] = []
     let release = () => {}
     const slow: WriteAheadLog = {
@@ -23,7 +23,7 @@ describe('the registry', () => {
         }),
     }
     const registry = new Registry({ writeAheadLog: slow })
-    registry.subscribe('things', (changes) => steps.push(`told ${changes.map(({ version }) => version).join()}`))
+    registry.subscribe('things', (changes) => steps.push(`published ${changes.map(({ version }) => version).join()}`))
     const first = registry.put('things', thing('a', 1))
     const settled = registry.settled().then(() => steps.push('settled'))
     registry.put('things', thing('b', 2))
@@ -32,11 +32,11 @@ describe('the registry', () => {
     expect(registry.version).toBe(1)
     release()
     await settled
-    expect(steps).toEqual(['told 2,3', 'settled'])
+    expect(steps).toEqual(['published 2,3', 'settled'])
     expect([first.version, registry.version, registry.head]).toEqual([2, 3, 3])
   })
 
-  it('takes changes back in reverse order when they cannot be written, and goes on', async () => {
+  it('undoes changes in reverse order when they cannot be written, and continues', async () => {
     let broken = false
     const errors: unknown[] = []
     const writeAheadLog: WriteAheadLog = {
@@ -46,10 +46,10 @@ describe('the registry', () => {
       },
     }
     const registry = new Registry({ writeAheadLog, onStorageError: (error) => errors.push(error) })
-    const told: Change[] = []
+    const published: Change[] = []
     const index = new Map<string, unknown>()
     registry.index(({ name, next }) => (next === undefined ? index.delete(name) : index.set(name, next.object.value)))
-    registry.subscribe('things', (changes) => told.push(...changes))
+    registry.subscribe('things', (changes) => published.push(...changes))
     registry.put('things', thing('a', 1))
     await registry.settled()
     broken = true
@@ -69,11 +69,11 @@ describe('the registry', () => {
       ['a', 1],
       ['c', 3],
     ])
-    expect(told.map(({ name }) => name)).toEqual(['a', 'c'])
+    expect(published.map(({ name }) => name)).toEqual(['a', 'c'])
     expect(errors).toHaveLength(1)
   })
 
-  it('lists what was there at any version that has not expired', async () => {
+  it('lists the objects of any version that has not expired', async () => {
     await fc.assert(
       fc.asyncProperty(
         fc.array(fc.record({ name: fc.constantFrom('a', 'b', 'c', 'd'), drop: fc.boolean(), value: fc.nat(9) }), {
@@ -98,7 +98,7 @@ describe('the registry', () => {
     )
   })
 
-  it('forgets the oldest past first, for each resource by itself', async () => {
+  it('drops the oldest changes first, for each resource separately', async () => {
     const registry = new Registry({ writeAheadLog: createMemoryLog(), historyLimit: 10 })
     const other = registry.put('others', thing('x', 0))
     for (let i = 0; i < 30; i++) registry.put('things', thing('a', i))
@@ -110,7 +110,7 @@ describe('the registry', () => {
     expect(registry.changesSince('others', other.version)).toBeUndefined()
   })
 
-  it('is the same after a restart, through any number of snapshots', async () => {
+  it('has the same state after each restart, with several snapshots', async () => {
     const state = folder()
     const path = `${state.path}/registry`
     let expected: unknown = []
