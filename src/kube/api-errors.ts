@@ -1,7 +1,7 @@
-// What the API server and the network say when they refuse, as errors with stable codes.
+// Turns refusals of the API server and failures of the network into errors with stable codes. Pure.
 
 import { ApiError, type ErrorCode, ProxyError } from '../lib/errors.ts'
-import { asObject, type JsonObject } from './reflect/fields.ts'
+import { asObject, type JsonObject, stringAt } from './reflect/fields.ts'
 
 const codes: Readonly<Record<number, ErrorCode>> = {
   400: 'bad-request',
@@ -19,22 +19,22 @@ const codes: Readonly<Record<number, ErrorCode>> = {
 
 export interface ApiFailure {
   readonly status: number
-  /** The body, or the object of an ERROR event; a Status if it came from the API server. */
+  /** The body, or the object of an ERROR event. A Status if the API server itself sent it. */
   readonly body: unknown
-  /** `GET https://…`. */
+  /** The request, such as `GET https://…`. */
   readonly what: string
   readonly retryAfterMs?: number | undefined
 }
 
-export function statusError(refusal: ApiFailure): ApiError {
-  const body = asObject(refusal.body) ?? {}
+export function statusError(failure: ApiFailure): ApiError {
+  const body = asObject(failure.body) ?? {}
   const details = asObject(body.details) ?? {}
-  const reason = typeof body.reason === 'string' ? body.reason : ''
-  const status = refusal.status || (typeof body.code === 'number' ? body.code : 500)
-  const said = typeof body.message === 'string' ? body.message : excerpt(refusal.body)
+  const reason = stringAt(body, 'reason')
+  const status = failure.status || (typeof body.code === 'number' ? body.code : 500)
+  const explanation = typeof body.message === 'string' ? body.message : excerpt(failure.body)
   const seconds = typeof details.retryAfterSeconds === 'number' ? details.retryAfterSeconds : 0
-  const retryAfterMs = refusal.retryAfterMs ?? (seconds > 0 ? seconds * 1000 : undefined)
-  const message = `${refusal.what}: ${status}${said === '' ? '' : ` ${said}`}`
+  const retryAfterMs = failure.retryAfterMs ?? (seconds > 0 ? seconds * 1000 : undefined)
+  const message = `${failure.what}: ${status}${explanation === '' ? '' : ` ${explanation}`}`
   return new ApiError(codeOf(status, reason, body, details), message, {
     status,
     reason,
@@ -44,39 +44,44 @@ export function statusError(refusal: ApiFailure): ApiError {
 
 function codeOf(status: number, reason: string, body: JsonObject, details: JsonObject): ErrorCode {
   const causes = Array.isArray(details.causes) ? details.causes : []
-  // Servers before 1.18 say it only in the message.
-  const tooLarge =
+  // Servers before 1.18 name this reason only in the message.
+  const isTooLarge =
     causes.some((cause) => asObject(cause)?.reason === 'ResourceVersionTooLarge') ||
-    (typeof body.message === 'string' && body.message.includes('Too large resource version'))
-  if (tooLarge) return 'resource-version-too-large'
+    stringAt(body, 'message').includes('Too large resource version')
+  if (isTooLarge) return 'resource-version-too-large'
   if (reason === 'Expired' || reason === 'Gone') return 'expired'
   if (reason === 'AlreadyExists') return 'already-exists'
   return codes[status] ?? (status >= 500 ? 'server-error' : 'bad-response')
 }
 
 function excerpt(body: unknown): string {
-  const text = typeof body === 'string' ? body : body === undefined ? '' : JSON.stringify(body)
+  if (body === undefined) return ''
+  const text = typeof body === 'string' ? body : JSON.stringify(body)
   return text.length <= 200 ? text.trim() : `${text.slice(0, 197)}...`
 }
 
-/** `Retry-After` in seconds, the only form the API server uses. */
+/** Returns the milliseconds of a `Retry-After` header in seconds, the only form that the API server uses. */
 export function readRetryAfter(header: string | undefined): number | undefined {
   return header !== undefined && /^\d{1,6}$/.test(header) ? Number(header) * 1000 : undefined
 }
 
-/** A failure below HTTP: code `tls` if certificates are the reason, else `connection`. */
+/** Returns an error for a failure below HTTP, with code `tls` if certificates are the reason, else `connection`. */
 export function networkError(what: string, error: unknown): ProxyError {
   if (error instanceof ProxyError) return error
-  const code = String((error as NodeJS.ErrnoException | undefined)?.code ?? '')
-  const said = error instanceof Error && error.message !== '' ? error.message : code
-  // Node's word for a body that ends too early; it explains nothing further.
-  const broke = said === 'aborted'
-  const why = broke ? 'the connection broke off' : said
-  const tls = /^(CERT_|ERR_TLS_|ERR_SSL_|UNABLE_TO_|SELF_SIGNED|DEPTH_ZERO|HOSTNAME_MISMATCH|EPROTO|ERR_OSSL)/.test(
+  const code = systemCode(error)
+  const text = error instanceof Error && error.message !== '' ? error.message : code
+  // Node reports a body that ends too early only as "aborted".
+  const isBroken = text === 'aborted'
+  const explanation = isBroken ? 'the connection broke off' : text
+  const isTls = /^(CERT_|ERR_TLS_|ERR_SSL_|UNABLE_TO_|SELF_SIGNED|DEPTH_ZERO|HOSTNAME_MISMATCH|EPROTO|ERR_OSSL)/.test(
     code,
   )
-  return new ProxyError(tls ? 'tls' : 'connection', `${what}: ${why}`, {
-    cause: broke ? undefined : error,
+  return new ProxyError(isTls ? 'tls' : 'connection', `${what}: ${explanation}`, {
+    cause: isBroken ? undefined : error,
     fields: { errno: code },
   })
 }
+
+/** Returns the code of a Node error, such as ENOENT or ECONNRESET, or ''. */
+export const systemCode = (error: unknown): string =>
+  error instanceof Error && 'code' in error ? String(error.code ?? '') : ''

@@ -1,4 +1,4 @@
-// Requests to the API server: who we are, how often we may ask, what a refusal means, and bodies as JSON or as lines.
+// The API client: credentials, rate limit, retries, and answers as JSON or as a stream of lines.
 
 import type { IncomingMessage } from 'node:http'
 import { createGunzip } from 'node:zlib'
@@ -13,17 +13,17 @@ import { type LineBatches, readLines } from './line-stream.ts'
 import { TokenBucket } from './rate-limiter.ts'
 import { Transport } from './transport.ts'
 
-/** Feeds the rest_client_* metrics. */
+/** Receives the figures of the rest_client_* metrics. */
 export interface RequestObserver {
-  request(seen: {
+  request(measured: {
     readonly verb: string
     readonly host: string
-    /** '<error>' if there was no answer. */
+    /** The HTTP status, or '<error>' if there was no answer. */
     readonly code: string
     readonly durationMs: number
     readonly requestBytes: number
     readonly responseBytes: number
-    /** A stream: the duration is up to its first byte, and its size is not known. */
+    /** True for a stream: the duration ends at its first byte, and its size is unknown. */
     readonly watch: boolean
   }): void
   throttled(verb: string, host: string, ms: number): void
@@ -53,10 +53,10 @@ export interface ApiRequest extends RequestCall {
 
 export const defaultUserAgent = 'kube-proxy/v1.36.4 (linux/amd64) sluice'
 
-/** The API server queues a request for at most a minute before it answers. */
+/** Limit until the head of an answer. The API server queues a request for at most a minute. */
 const headMs = 75_000
 const bodySilenceMs = 60_000
-/** An object is at most 1.5 MiB in etcd; JSON makes it somewhat larger. */
+/** An object has at most 1.5 MiB in etcd; JSON makes it larger. */
 const maxLineBytes = 16 << 20
 const maxBodyBytes = 400 << 20
 const maxRetries = 10
@@ -81,25 +81,28 @@ export class Client {
     return this.#connection.server.origin
   }
 
-  /** Throws a ProxyError whose code tells the reason: see status.ts. */
+  /** Throws a ProxyError whose code says the reason; see api-errors.ts. */
   async request(request: ApiRequest): Promise<{ readonly status: number; readonly json: unknown }> {
     const method = request.method ?? 'GET'
-    const waited = await this.#bucket.acquire(request.signal)
-    this.#options.observer?.throttled(method, this.#host, waited)
+    const waitedMs = await this.#bucket.acquire(request.signal)
+    this.#options.observer?.throttled(method, this.#host, waitedMs)
     const deadline = new Deadline(this.#options.clock, request.signal)
     try {
       const { response, report } = await this.#exchange(request, deadline, false)
-      const text = await this.#readBody(response, deadline, this.#what(request))
+      const text = await this.#readBody(response, deadline, this.#describe(request))
       report(text.length)
-      return { status: response.statusCode ?? 0, json: text === '' ? undefined : parseBody(text, this.#what(request)) }
+      return {
+        status: response.statusCode ?? 0,
+        json: text === '' ? undefined : parseBody(text, this.#describe(request)),
+      }
     } finally {
       deadline.end()
     }
   }
 
   /**
-   * Resolves when the server has accepted; then yields arrays of complete lines as they come. Ends when the server ends the
-   * stream, throws when the connection breaks. Watches are not rate limited, as in client-go.
+   * Resolves when the server has accepted the request; then yields arrays of complete lines as they come. Ends when the server ends the
+   * stream, throws when the connection breaks. As in client-go, watches are not rate limited.
    */
   async stream(call: RequestCall): Promise<LineBatches> {
     const deadline = new Deadline(this.#options.clock, call.signal)
@@ -107,7 +110,7 @@ export class Client {
       const { response, report } = await this.#exchange(call, deadline, true)
       report(0)
       deadline.stop()
-      return this.#lines(response, deadline, this.#what(call))
+      return this.#lines(response, deadline, this.#describe(call))
     } catch (error) {
       deadline.end()
       throw error
@@ -126,32 +129,32 @@ export class Client {
     })
   }
 
-  /** Asks until there is an answer that is no refusal, or one that asking again will not change. */
+  /** Sends the request until it succeeds, or fails in a way that another attempt will not change. */
   async #exchange(request: ApiRequest, deadline: Deadline, watch: boolean): Promise<Exchange> {
     const body = request.body === undefined ? undefined : Buffer.from(JSON.stringify(request.body))
-    let renewed = false
+    let isRenewed = false
     for (let retries = 0; ; ) {
       const identity = await deadline.race(this.#credentials.identity())
       const { response, report } = await this.#send({ request, body, watch, identity }, deadline)
       const status = response.statusCode ?? 0
       if (status >= 200 && status < 300) return { response, report }
-      const text = await this.#readBody(response, deadline, this.#what(request))
+      const text = await this.#readBody(response, deadline, this.#describe(request))
       report(text.length)
       const retryAfterMs = readRetryAfter(response.headers['retry-after'])
       const verb = request.method ?? 'GET'
-      if (status === 401 && !renewed && this.#credentials.reject(identity)) {
-        renewed = true
+      if (status === 401 && !isRenewed && this.#credentials.reject(identity)) {
+        isRenewed = true
         this.#transport.recheck()
         this.#options.observer?.retried(verb, this.#host, '401')
       } else if (retryAfterMs !== undefined && (status === 429 || status >= 500) && retries < maxRetries) {
         retries++
         this.#options.observer?.retried(verb, this.#host, String(status))
-        this.#options.log.v(2, 'The API server asks to come back later', { path: request.path, status, retryAfterMs })
+        this.#options.log.v(2, 'The API server asks to retry later', { path: request.path, status, retryAfterMs })
         deadline.stop()
         await sleep(this.#options.clock, Math.min(retryAfterMs, maxRetryAfterMs), request.signal)
       } else {
         if (status === 401) this.#transport.recheck()
-        throw statusError({ status, body: tryParse(text), what: this.#what(request), retryAfterMs })
+        throw statusError({ status, body: tryParse(text), what: this.#describe(request), retryAfterMs })
       }
     }
   }
@@ -172,7 +175,7 @@ export class Client {
         watch,
       })
     const gzip = !watch && this.#connection.compression
-    deadline.start(headMs, new ProxyError('timeout', `${this.#what(request)}: no answer in ${headMs / 1000} s`))
+    deadline.start(headMs, new ProxyError('timeout', `${this.#describe(request)}: no answer in ${headMs / 1000} s`))
     try {
       const response = await this.#transport.send({
         method: verb,
@@ -199,21 +202,22 @@ export class Client {
   }
 
   async #readBody(response: IncomingMessage, deadline: Deadline, what: string): Promise<string> {
-    const zipped = response.headers['content-encoding'] === 'gzip'
-    const stream = zipped ? response.pipe(createGunzip()) : response
-    // An error of the source does not travel through pipe().
-    if (zipped) response.once('error', (error) => stream.destroy(error))
+    const isZipped = response.headers['content-encoding'] === 'gzip'
+    const stream = isZipped ? response.pipe(createGunzip()) : response
+    // pipe() does not forward an error of the source.
+    if (isZipped) response.once('error', (error) => stream.destroy(error))
     const chunks: Buffer[] = []
     let bytes = 0
-    const silence = () => deadline.start(bodySilenceMs, new ProxyError('timeout', `${what}: the answer stopped coming`))
-    silence()
+    const limitSilence = () =>
+      deadline.start(bodySilenceMs, new ProxyError('timeout', `${what}: the answer stopped before its end`))
+    limitSilence()
     try {
       for await (const chunk of stream as AsyncIterable<Buffer>) {
         chunks.push(chunk)
         bytes += chunk.length
         if (bytes > maxBodyBytes)
           throw new ProxyError('bad-response', `${what}: the answer is larger than ${maxBodyBytes} bytes`)
-        silence()
+        limitSilence()
       }
     } catch (error) {
       response.destroy()
@@ -234,14 +238,14 @@ export class Client {
     return `${prefix}${call.path}${query.size === 0 ? '' : `?${query}`}`
   }
 
-  #what(request: ApiRequest): string {
+  #describe(request: ApiRequest): string {
     return `${request.method ?? 'GET'} ${this.server}${request.path}`
   }
 }
 
 interface Exchange {
   readonly response: IncomingMessage
-  /** To be called once, when the size of the answer is known. */
+  /** Must be called once, when the size of the answer is known. */
   readonly report: (responseBytes: number) => void
 }
 
@@ -256,7 +260,7 @@ function parseBody(text: string, what: string): unknown {
   try {
     return JSON.parse(text)
   } catch (error) {
-    throw new ProxyError('bad-response', `${what}: the answer is no JSON`, { cause: error })
+    throw new ProxyError('bad-response', `${what}: the answer is not valid JSON`, { cause: error })
   }
 }
 

@@ -1,26 +1,26 @@
-// Where the API server is and how to be believed there: the outcome of reading a kubeconfig or a service account.
+// The types of a connection to the API server: its address, TLS settings and credentials. kubeconfig.ts makes them. Pure.
 
-/** Bytes that may change under us (a file, read again) or may not (data in the kubeconfig). `field` names them in errors. */
-export type Source =
+/** A certificate or a key: a file, which is read again when it changes, or text of the kubeconfig. `field` names it in errors. */
+export type PemSource =
   | { readonly field: string; readonly file: string }
   | { readonly field: string; readonly text: string }
 
 export interface Connection {
-  /** What people know it by: the kubeconfig's path, or `in-cluster`. */
+  /** For messages: the path of the kubeconfig, `in-cluster` or `--master`. */
   readonly origin: string
   readonly server: URL
-  /** undefined: the system's roots. */
-  readonly ca: Source | undefined
+  /** Undefined if the system's roots are trusted. */
+  readonly ca: PemSource | undefined
   readonly insecure: boolean
-  /** '': the host of `server`. */
+  /** The name to expect in the certificate; '' for the host of `server`. */
   readonly serverName: string
   readonly proxy: URL | undefined
   readonly compression: boolean
-  readonly certificate: { readonly cert: Source; readonly key: Source } | undefined
+  readonly certificate: { readonly cert: PemSource; readonly key: PemSource } | undefined
   readonly auth: Auth
   /** Impersonation headers. */
   readonly headers: Readonly<Record<string, string | string[]>>
-  /** Not fatal, but somebody should know. */
+  /** Lines to log once. */
   readonly warnings: readonly string[]
 }
 
@@ -29,7 +29,8 @@ export type Auth =
   | { readonly kind: 'token'; readonly token: string }
   | {
       readonly kind: 'token-file'
-      readonly file: string /** Used while the file cannot be read. */
+      readonly file: string
+      /** Used while the file cannot be read. */
       readonly token: string
     }
   | { readonly kind: 'basic'; readonly username: string; readonly password: string }
@@ -41,6 +42,6 @@ export interface ExecPlugin {
   readonly args: readonly string[]
   readonly env: Readonly<Record<string, string>>
   readonly installHint: string
-  /** `spec.cluster` of what the plugin is given; undefined unless provideClusterInfo. */
+  /** `spec.cluster` of the plugin's input; undefined unless provideClusterInfo is set. */
   readonly cluster: object | undefined
 }

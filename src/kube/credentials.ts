@@ -1,4 +1,4 @@
-// Who we are to the API server: static, from a token file that rotates, or from an exec plugin whose answers expire.
+// The credentials for requests to the API server: static, from a token file that rotates, or from an exec plugin whose answers expire.
 
 import { readFile } from 'node:fs/promises'
 import type { Logger } from '../lib/log.ts'
@@ -6,12 +6,12 @@ import type { Clock } from '../lib/time.ts'
 import type { Auth } from './connection.ts'
 import { type Credential, runPlugin } from './exec-plugin.ts'
 
-/** The kubelet replaces a token well before it expires; client-go looks as often. */
+/** The kubelet replaces a token well before it expires. client-go reads it again as often. */
 const rereadMs = 60_000
 
 export interface ClientIdentity {
   readonly authorization: string
-  /** Given by an exec plugin; PEM. */
+  /** PEM, from an exec plugin. */
   readonly certificate: Credential['certificate']
 }
 
@@ -22,9 +22,10 @@ export class ClientCredentials {
   readonly #clock: Clock
   readonly #log: Logger
   #identity: ClientIdentity | undefined
-  #goodUntil = 0
-  /** One look-up at a time: a hundred requests must not start a hundred plugins. */
-  #looking: Promise<ClientIdentity> | undefined
+  /** Unix ms. */
+  #validUntil = 0
+  /** One refresh at a time: a hundred requests must not start a hundred plugins. */
+  #refreshing: Promise<ClientIdentity> | undefined
 
   constructor(auth: Auth, clock: Clock, log: Logger) {
     this.#auth = auth
@@ -33,26 +34,26 @@ export class ClientCredentials {
   }
 
   async identity(): Promise<ClientIdentity> {
-    if (this.#identity !== undefined && this.#clock.now() < this.#goodUntil) return this.#identity
-    this.#looking ??= this.#look().finally(() => {
-      this.#looking = undefined
+    if (this.#identity !== undefined && this.#clock.now() < this.#validUntil) return this.#identity
+    this.#refreshing ??= this.#refresh().finally(() => {
+      this.#refreshing = undefined
     })
-    return this.#looking
+    return this.#refreshing
   }
 
-  /** The server did not accept `used`: the next look-up is a fresh one. False if that cannot help. */
+  /** Called when the server refuses `used`. Returns whether the next request can get new credentials. */
   reject(used: ClientIdentity): boolean {
     if (this.#auth.kind !== 'token-file' && this.#auth.kind !== 'exec') return false
-    // Someone else was refused with the same identity before, and a newer one is here already.
-    if (this.#identity === used) this.#goodUntil = 0
+    // Otherwise another request was refused with the same identity before, and newer credentials are here already.
+    if (this.#identity === used) this.#validUntil = 0
     return true
   }
 
-  async #look(): Promise<ClientIdentity> {
+  async #refresh(): Promise<ClientIdentity> {
     const auth = this.#auth
     let authorization = ''
     let certificate: Credential['certificate']
-    let goodUntil = Number.POSITIVE_INFINITY
+    let validUntil = Number.POSITIVE_INFINITY
     switch (auth.kind) {
       case 'none':
         break
@@ -64,28 +65,28 @@ export class ClientCredentials {
         break
       case 'token-file':
         authorization = await this.#readToken(auth.file, auth.token)
-        goodUntil = this.#clock.now() + rereadMs
+        validUntil = this.#clock.now() + rereadMs
         break
       case 'exec': {
         const credential = await runPlugin(auth.plugin)
         authorization = credential.token === '' ? '' : `Bearer ${credential.token}`
         certificate = credential.certificate
-        goodUntil = credential.expires
+        validUntil = credential.expires
       }
     }
-    this.#goodUntil = goodUntil
+    this.#validUntil = validUntil
     this.#identity = authorization === '' && certificate === undefined ? anonymous : { authorization, certificate }
     return this.#identity
   }
 
-  /** A file that cannot be read just now leaves us who we were. */
+  /** If the file cannot be read now, the last token stays in use. */
   async #readToken(file: string, initial: string): Promise<string> {
     try {
       const token = (await readFile(file, 'utf8')).trim()
       if (token !== '') return `Bearer ${token}`
-      this.#log.warn('Token file is empty; the last token is used', { file })
+      this.#log.warn('The token file is empty; the last token is used', { file })
     } catch (error) {
-      this.#log.warn('Token file cannot be read; the last token is used', { file, error })
+      this.#log.warn('The token file cannot be read; the last token is used', { file, error })
     }
     return this.#identity?.authorization || `Bearer ${initial.trim()}`
   }

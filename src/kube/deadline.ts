@@ -1,9 +1,8 @@
-// A signal that the caller's signal or a time limit aborts; the limit is set anew for each step of a request.
+// A signal that aborts with the caller's signal or at a time limit, which each step of a request sets again.
 
 import type { ProxyError } from '../lib/errors.ts'
 import type { Clock } from '../lib/time.ts'
 
-/** The caller's signal, plus a limit that can be set anew for each step. */
 export class Deadline {
   readonly #controller = new AbortController()
   readonly #clock: Clock
@@ -26,13 +25,13 @@ export class Deadline {
     return this.#controller.signal.aborted ? this.#controller.signal.reason : undefined
   }
 
-  /** Replaces the limit that was set before. */
+  /** Sets the limit, and replaces an earlier one. */
   start(ms: number, error: ProxyError): void {
     this.stop()
     this.#timer = this.#clock.after(ms, () => this.#controller.abort(error))
   }
 
-  /** For what cannot be aborted itself: the promise goes on, but nobody waits for it. */
+  /** Waits for a promise that cannot be aborted: after an abort it goes on, but its result is ignored. */
   race<T>(promise: Promise<T>): Promise<T> {
     return new Promise((resolve, reject) => {
       const onAbort = () => reject(this.signal.reason)
@@ -47,6 +46,7 @@ export class Deadline {
     this.#timer = undefined
   }
 
+  /** Also stops listening to the caller's signal. */
   end(): void {
     this.stop()
     this.#outer?.removeEventListener('abort', this.#onAbort)

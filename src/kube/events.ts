@@ -1,4 +1,4 @@
-// Tells users through events.k8s.io/v1 what happens on this node; repeats become a series, and nobody ever waits for it.
+// Records Events (events.k8s.io/v1) about this node and the objects it reads. Repeated events become a series. Callers never wait.
 
 import { randomUUID } from 'node:crypto'
 import { ApiError, describeError, ProxyError } from '../lib/errors.ts'
@@ -9,7 +9,7 @@ import type { Client } from './client.ts'
 interface Reference {
   readonly apiVersion: string
   readonly kind: string
-  /** '' if the kind has none. */
+  /** '' if the kind has no namespace. */
   readonly namespace: string
   readonly name: string
   readonly uid?: string
@@ -26,7 +26,7 @@ export interface Occurrence {
 export interface EventRecorderOptions {
   readonly client: Pick<Client, 'request'>
   readonly clock: Clock
-  /** The operating system's, not the override. */
+  /** The name of the operating system, not the override. */
   readonly hostname: string
   readonly log: Logger
   readonly random?: () => number
@@ -38,28 +38,29 @@ const maxAttempts = 12
 const retryMs = 10_000
 const refreshMs = 30 * 60_000
 const seriesEndMs = 6 * 60_000
-/** Bytes; the API server refuses longer notes. */
+/** In bytes. The API server refuses longer notes. */
 const noteLimit = 1024
 
-/** An event and, once it has repeated, its series. */
-interface Story {
+/** An event with its repetitions. */
+interface EventSeries {
   readonly path: string
   readonly event: { readonly metadata: { readonly name: string } }
   count: number
-  observed: number
-  /** What the API server has been told. */
-  told: number
-  toldAt: number
-  created: boolean
+  observedAt: number
+  /** The count that the API server has. */
+  sentCount: number
+  sentAt: number
+  /** True once the API server has the event. */
+  isCreated: boolean
 }
 
 export class EventRecorder {
   readonly #options: EventRecorderOptions
   readonly #instance: string
-  readonly #stories = new Map<string, Story>()
-  readonly #queue: Story[] = []
+  readonly #series = new Map<string, EventSeries>()
+  readonly #queue: EventSeries[] = []
   #dropped = 0
-  #busy = false
+  #isSending = false
   #wake: (() => void) | undefined
 
   constructor(options: EventRecorderOptions) {
@@ -67,21 +68,21 @@ export class EventRecorder {
     this.#instance = `${controller}-${options.hostname}`.slice(0, 128)
   }
 
-  /** Never throws, never waits. What is recorded before `run` is sent by it. */
+  /** Never throws, never waits. Events that are recorded before `run` are sent by `run`. */
   record(occurrence: Occurrence): void {
     const { type, reason, action, regarding } = occurrence
     const key = JSON.stringify([type, action, reason, regarding])
     const now = this.#options.clock.now()
-    const known = this.#stories.get(key)
-    if (known !== undefined && now - known.observed < seriesEndMs) {
+    const known = this.#series.get(key)
+    if (known !== undefined && now - known.observedAt < seriesEndMs) {
       known.count++
-      known.observed = now
-      // The first repeat is told at once; further ones when the series is refreshed or ends.
+      known.observedAt = now
+      // The first repetition is sent at once; further ones when the series is refreshed or ends.
       if (known.count === 2) this.#enqueue(known)
       return
     }
-    const story = this.#begin(occurrence, now)
-    if (this.#enqueue(story)) this.#stories.set(key, story)
+    const series = this.#beginSeries(occurrence, now)
+    if (this.#enqueue(series)) this.#series.set(key, series)
   }
 
   /** Sends until the signal aborts. */
@@ -89,30 +90,30 @@ export class EventRecorder {
     const stop = () => this.#wake?.()
     signal.addEventListener('abort', stop, { once: true })
     while (!signal.aborted) {
-      const story = this.#queue.shift()
-      this.#busy = story !== undefined
-      if (story !== undefined) await this.#deliver(story, signal)
-      else await this.#idle()
-      this.#review()
+      const series = this.#queue.shift()
+      this.#isSending = series !== undefined
+      if (series !== undefined) await this.#deliver(series, signal)
+      else await this.#waitForWork()
+      this.#refreshSeries()
     }
     signal.removeEventListener('abort', stop)
   }
 
-  /** For a process that is about to end: until everything is sent, but no longer than that. */
+  /** Resolves when every event has been sent, or at the limit. For a process that is about to end. */
   async drain(limitMs: number): Promise<void> {
     const { clock } = this.#options
     const end = clock.monotonic() + limitMs
-    while ((this.#busy || this.#queue.length > 0) && clock.monotonic() < end) await sleep(clock, 20)
+    while ((this.#isSending || this.#queue.length > 0) && clock.monotonic() < end) await sleep(clock, 20)
   }
 
-  #begin({ type, reason, action, note, regarding }: Occurrence, now: number): Story {
+  #beginSeries({ type, reason, action, note, regarding }: Occurrence, now: number): EventSeries {
     const namespace = regarding.namespace || 'default'
     const name = `${regarding.name}.${(BigInt(Math.round(now)) * 1_000_000n + this.#nanoseconds()).toString(16)}`
-    const valid = name.length <= 253 && /^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$/.test(name)
+    const isValid = name.length <= 253 && /^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$/.test(name)
     const event = {
       apiVersion: 'events.k8s.io/v1',
       kind: 'Event',
-      metadata: { name: valid ? name : randomUUID(), namespace },
+      metadata: { name: isValid ? name : randomUUID(), namespace },
       eventTime: microTime(now),
       reportingController: controller,
       reportingInstance: this.#instance,
@@ -123,28 +124,28 @@ export class EventRecorder {
       regarding: { ...regarding, namespace: regarding.namespace === '' ? undefined : regarding.namespace },
     }
     const path = `/apis/events.k8s.io/v1/namespaces/${encodeURIComponent(namespace)}/events`
-    return { path, event, count: 1, observed: now, told: 0, toldAt: now, created: false }
+    return { path, event, count: 1, observedAt: now, sentCount: 0, sentAt: now, isCreated: false }
   }
 
-  /** Our clock ticks in milliseconds; two events in one must still have two names. */
+  /** The clock has only milliseconds, but two events within one millisecond need different names. */
   #nanoseconds(): bigint {
     return BigInt(Math.floor((this.#options.random ?? Math.random)() * 1_000_000))
   }
 
-  #enqueue(story: Story): boolean {
-    if (this.#queue.includes(story)) return true
+  #enqueue(series: EventSeries): boolean {
+    if (this.#queue.includes(series)) return true
     if (this.#queue.length >= queueLimit) {
-      if (this.#dropped++ === 0) this.#options.log.warn('Too many events wait to be sent; new ones are dropped')
+      if (this.#dropped++ === 0) this.#options.log.warn('Too many events wait to be sent; new events are dropped')
       return false
     }
     this.#dropped = 0
-    this.#queue.push(story)
+    this.#queue.push(series)
     this.#wake?.()
     return true
   }
 
-  /** Until something is recorded, or it is time to look after the series. */
-  #idle(): Promise<void> {
+  /** Resolves when an event is recorded, or when a series may have ended. */
+  #waitForWork(): Promise<void> {
     return new Promise((resolve) => {
       const done = () => {
         timer.cancel()
@@ -157,32 +158,31 @@ export class EventRecorder {
     })
   }
 
-  #review(): void {
+  /** Sends the count of every series that has ended or was last sent long ago. Forgets the series that have ended. */
+  #refreshSeries(): void {
     const now = this.#options.clock.now()
-    for (const [key, story] of this.#stories) {
-      const ended = now - story.observed >= seriesEndMs
-      if (story.count > story.told && story.told > 0 && (ended || now - story.toldAt >= refreshMs)) this.#enqueue(story)
-      if (ended) this.#stories.delete(key)
+    for (const [key, series] of this.#series) {
+      const { count, sentCount, sentAt, observedAt } = series
+      const hasEnded = now - observedAt >= seriesEndMs
+      if (count > sentCount && sentCount > 0 && (hasEnded || now - sentAt >= refreshMs)) this.#enqueue(series)
+      if (hasEnded) this.#series.delete(key)
     }
   }
 
-  async #deliver(story: Story, signal: AbortSignal): Promise<void> {
+  async #deliver(series: EventSeries, signal: AbortSignal): Promise<void> {
     const { clock, log } = this.#options
     for (let attempt = 1; !signal.aborted; attempt++) {
       try {
-        await this.#send(story, signal)
+        await this.#send(series, signal)
         return
       } catch (error) {
         if (signal.aborted) return
         if (!(error instanceof ProxyError)) throw error
-        // A refusal stays a refusal; only what did not get through is worth another try.
-        const refused = error instanceof ApiError && error.status < 500 && error.code !== 'too-many-requests'
-        if (refused || attempt >= maxAttempts) {
-          log.warn('An event could not be written', {
-            event: story.event.metadata.name,
-            attempt,
-            error: describeError(error),
-          })
+        // Another attempt does not change a refusal. Only an event that did not reach the API server is sent again.
+        const isRefused = error instanceof ApiError && error.status < 500 && error.code !== 'too-many-requests'
+        if (isRefused || attempt >= maxAttempts) {
+          const { name } = series.event.metadata
+          log.warn('Cannot write an event', { event: name, attempt, error: describeError(error) })
           return
         }
         const jitter = 1 + 0.25 * (this.#options.random ?? Math.random)()
@@ -191,37 +191,43 @@ export class EventRecorder {
     }
   }
 
-  async #send(story: Story, signal: AbortSignal): Promise<void> {
-    const { client, clock } = this.#options
-    const { count, observed } = story
-    const series = count > 1 ? { series: { count, lastObservedTime: microTime(observed) } } : {}
+  async #send(series: EventSeries, signal: AbortSignal): Promise<void> {
+    const { count } = series
     try {
-      if (story.created) {
-        await client.request({
-          method: 'PATCH',
-          path: `${story.path}/${story.event.metadata.name}`,
-          contentType: 'application/merge-patch+json',
-          body: series,
-          signal,
-        })
-      } else await client.request({ method: 'POST', path: story.path, body: { ...story.event, ...series }, signal })
+      await this.#request(series, signal)
     } catch (error) {
       if (!(error instanceof ProxyError)) throw error
-      if (story.created && error.code === 'not-found') {
-        // It lived for an hour and is gone; the series goes on in a new event of the same name.
-        story.created = false
-        return this.#send(story, signal)
+      if (series.isCreated && error.code === 'not-found') {
+        // The API server deletes an event after an hour. The series continues in a new event of the same name.
+        series.isCreated = false
+        return this.#send(series, signal)
       }
-      // The answer to our first try was lost, but the event was not.
+      // Otherwise the answer to an earlier attempt was lost, but the event was written.
       if (error.code !== 'already-exists') throw error
     }
-    story.created = true
-    story.told = count
-    story.toldAt = clock.now()
+    series.isCreated = true
+    series.sentCount = count
+    series.sentAt = this.#options.clock.now()
+  }
+
+  async #request({ path, event, count, observedAt, isCreated }: EventSeries, signal: AbortSignal): Promise<void> {
+    const { client } = this.#options
+    const body = count > 1 ? { series: { count, lastObservedTime: microTime(observedAt) } } : {}
+    if (!isCreated) {
+      await client.request({ method: 'POST', path, body: { ...event, ...body }, signal })
+      return
+    }
+    await client.request({
+      method: 'PATCH',
+      path: `${path}/${event.metadata.name}`,
+      contentType: 'application/merge-patch+json',
+      body,
+      signal,
+    })
   }
 }
 
-/** RFC 3339 with six digits, which is what the API's MicroTime reads. */
+/** Formats RFC 3339 with six digits, as the API's MicroTime requires. */
 const microTime = (unixMs: number): string => new Date(unixMs).toISOString().replace('Z', '000Z')
 
 function clip(note: string): string {

@@ -1,4 +1,4 @@
-// HTTP proxies on the way to the API server: which one, if any, and tunnels through it.
+// HTTP proxies between this node and the API server: chooses the proxy, and opens tunnels through it.
 
 import { type ClientRequest, request as httpRequest } from 'node:http'
 import { request as httpsRequest } from 'node:https'
@@ -6,28 +6,28 @@ import type { Duplex } from 'node:stream'
 import { ProxyError } from '../lib/errors.ts'
 import { canonicalIp, contains, hostPort, isLoopback, parseCidr } from '../lib/ip.ts'
 
-/** A URL's host without the brackets of IPv6. */
+/** The host of a URL without the brackets of IPv6. */
 export const hostOf = (url: URL): string => url.hostname.replace(/^\[|\]$/g, '')
 
 export const portOf = (url: URL): number => Number(url.port) || (url.protocol === 'https:' ? 443 : 80)
 
-/** A proxy's URL; throws with the reason if it is none that can be used. */
+/** Parses the URL of a proxy. Throws an error with the reason if it cannot be used. */
 export function parseProxy(text: string): URL {
   const url = URL.canParse(text) ? new URL(text) : undefined
-  if (url === undefined || url.hostname === '') throw new Error(`is no URL: ${JSON.stringify(text)}`)
+  if (url === undefined || url.hostname === '') throw new Error(`is not a valid URL: ${JSON.stringify(text)}`)
   if (url.protocol === 'http:' || url.protocol === 'https:') return url
   throw new Error(`only http and https proxies are supported, not ${url.protocol.replace(':', '')}`)
 }
 
-/** What HTTPS_PROXY, HTTP_PROXY and NO_PROXY say about a server; kubeadm hands them on to its pods. */
+/** Returns the proxy that HTTPS_PROXY, HTTP_PROXY and NO_PROXY choose for a server. kubeadm passes these variables to its pods. */
 export function proxyFromEnvironment(server: URL, env: NodeJS.ProcessEnv): URL | undefined {
   const read = (name: string) => env[name] || env[name.toLowerCase()] || ''
   const text = read(server.protocol === 'https:' ? 'HTTPS_PROXY' : 'HTTP_PROXY')
-  if (text === '' || bypassed(server, read('NO_PROXY'))) return undefined
+  if (text === '' || isBypassed(server, read('NO_PROXY'))) return undefined
   return parseProxy(text.includes('://') ? text : `http://${text}`)
 }
 
-function bypassed(server: URL, noProxy: string): boolean {
+function isBypassed(server: URL, noProxy: string): boolean {
   const host = hostOf(server).toLowerCase()
   const ip = canonicalIp(host)
   if (host === 'localhost' || (ip !== undefined && isLoopback(ip))) return true
@@ -41,11 +41,11 @@ function bypassed(server: URL, noProxy: string): boolean {
   })
 }
 
-/** A raw connection to `host:port` made by the proxy on our behalf. */
+/** Opens a raw connection to `host:port` through the proxy. */
 export function openTunnel(proxy: URL, host: string, port: number): Promise<Duplex> {
   const target = hostPort(host, port)
-  const failed = (why: string, cause?: unknown) =>
-    new ProxyError('connection', `proxy ${proxy.host} did not connect to ${target}: ${why}`, { cause })
+  const failed = (reason: string, cause?: unknown) =>
+    new ProxyError('connection', `proxy ${proxy.host} did not connect to ${target}: ${reason}`, { cause })
   return new Promise((resolve, reject) => {
     const request: ClientRequest = (proxy.protocol === 'https:' ? httpsRequest : httpRequest)({
       host: hostOf(proxy),

@@ -1,13 +1,13 @@
-// Kubeconfig or in-cluster files to a connection; every complaint names the file and the field.
+// Turns a kubeconfig, or the service account of a pod, into a connection. Every error names the file and the field.
 
-import { accessSync, constants, readFileSync } from 'node:fs'
-import { dirname, isAbsolute, join, resolve } from 'node:path'
+import { accessSync, constants } from 'node:fs'
+import { join } from 'node:path'
 import { createSecureContext } from 'node:tls'
-import { parseDocument } from 'yaml'
-import { ProxyError } from '../lib/errors.ts'
-import type { Auth, Connection, ExecPlugin, Source } from './connection.ts'
+import { describeError, ProxyError } from '../lib/errors.ts'
+import type { Auth, Connection, ExecPlugin, PemSource } from './connection.ts'
 import { parseProxy, proxyFromEnvironment } from './http-proxy.ts'
-import { asObject, type JsonObject } from './reflect/fields.ts'
+import { KubeconfigSection, kubeconfigError, readPem, readText } from './kubeconfig-file.ts'
+import { asObject } from './reflect/fields.ts'
 
 export interface ConnectionOptions {
   readonly kubeconfig: string
@@ -18,49 +18,54 @@ export interface ConnectionOptions {
   readonly serviceAccountDir?: string
 }
 
-const serviceAccountDir = '/var/run/secrets/kubernetes.io/serviceaccount'
+const defaultServiceAccountDir = '/var/run/secrets/kubernetes.io/serviceaccount'
 
-/** The KUBECONFIG variable is not looked at: kube-proxy knows only its flags and the pod it runs in. */
+/** Ignores the variable KUBECONFIG: kube-proxy reads only its flags and the files of its pod. */
 export function loadConnection(options: ConnectionOptions): Connection {
-  const env = options.env ?? process.env
-  const connection =
-    options.kubeconfig !== ''
-      ? fromFile(options.kubeconfig, options.master, env)
-      : options.master !== ''
-        ? plain({ origin: '--master', server: parseServer(options.master, false, '--master', ''), env })
-        : inCluster(env, options.serviceAccountDir)
-  checkMaterial(connection)
+  const connection = readConnection(options, options.env ?? process.env)
+  checkCertificates(connection)
   return connection
 }
 
-function inCluster(env: NodeJS.ProcessEnv, dir = serviceAccountDir): Connection {
+function readConnection(
+  { kubeconfig, master, serviceAccountDir = defaultServiceAccountDir }: ConnectionOptions,
+  env: NodeJS.ProcessEnv,
+): Connection {
+  if (kubeconfig !== '') return fromFile(kubeconfig, master, env)
+  if (master === '') return fromServiceAccount(serviceAccountDir, env)
+  return plainConnection('--master', parseServer(master, { isSecure: false, file: '--master', field: '' }), env)
+}
+
+// ---- The service account of a pod. ----
+
+function fromServiceAccount(dir: string, env: NodeJS.ProcessEnv): Connection {
   const host = env.KUBERNETES_SERVICE_HOST ?? ''
   const port = env.KUBERNETES_SERVICE_PORT ?? ''
   if (host === '' || port === '') {
     throw new ProxyError(
       'config',
-      'no --kubeconfig and no --master is given, and this is no pod: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set',
+      'neither --kubeconfig nor --master is given, and this is not a pod: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set',
     )
   }
   const origin = 'in-cluster'
-  const server = parseServer(`https://${host.includes(':') ? `[${host}]` : host}:${port}`, true, origin, 'server')
+  const url = `https://${host.includes(':') ? `[${host}]` : host}:${port}`
+  const server = parseServer(url, { isSecure: true, file: origin, field: 'server' })
   const file = join(dir, 'token')
   const ca = join(dir, 'ca.crt')
-  const token = readText(file, origin, 'token')
-  const base = plain({ origin, server, env })
-  const auth: Auth = { kind: 'token-file', file, token }
-  if (readable(ca)) return { ...base, auth, ca: { field: 'ca.crt', file: ca } }
-  return { ...base, auth, warnings: [`${ca} cannot be read; only servers the system trusts will be believed`] }
+  const auth: Auth = { kind: 'token-file', file, token: readText(file, origin, 'token') }
+  const base = { ...plainConnection(origin, server, env), auth }
+  if (isReadable(ca)) return { ...base, ca: { field: 'ca.crt', file: ca } }
+  return { ...base, warnings: [`${ca} cannot be read; only servers that the system trusts are accepted`] }
 }
 
-function plain(given: { origin: string; server: URL; env: NodeJS.ProcessEnv }): Connection {
+function plainConnection(origin: string, server: URL, env: NodeJS.ProcessEnv): Connection {
   return {
-    origin: given.origin,
-    server: given.server,
+    origin,
+    server,
     ca: undefined,
     insecure: false,
     serverName: '',
-    proxy: environmentProxy(given),
+    proxy: environmentProxy(server, env),
     compression: true,
     certificate: undefined,
     auth: { kind: 'none' },
@@ -69,265 +74,7 @@ function plain(given: { origin: string; server: URL; env: NodeJS.ProcessEnv }): 
   }
 }
 
-function fromFile(path: string, master: string, env: NodeJS.ProcessEnv): Connection {
-  const file = new Kubeconfig(path)
-  const contextName = file.text(file.root, 'current-context', 'current-context')
-  const missing = contextName === '' && master !== ''
-  if (contextName === '' && !missing) throw file.wrong('current-context', 'is not set')
-  const context = missing ? {} : file.named('contexts', 'context', contextName)
-  const clusterName = file.text(context, 'cluster', `contexts[${contextName}].context.cluster`)
-  const userName = file.text(context, 'user', `contexts[${contextName}].context.user`)
-  const cluster = clusterName === '' ? {} : file.named('clusters', 'cluster', clusterName)
-  const user = userName === '' ? {} : file.named('users', 'user', userName)
-  const at = `clusters[${clusterName}].cluster`
-
-  const ca = file.source(cluster, 'certificate-authority', at)
-  const insecure = file.flag(cluster, 'insecure-skip-tls-verify', at)
-  if (insecure && ca !== undefined)
-    throw file.wrong(`${at}.insecure-skip-tls-verify`, 'and a certificate authority exclude each other')
-  const certificate = readCertificate(file, user, `users[${userName}].user`)
-  const secure = ca !== undefined || insecure || certificate !== undefined
-  const given = file.text(cluster, 'server', `${at}.server`)
-  if (master === '' && given === '') throw file.wrong(`${at}.server`, 'is not set')
-  const server = parseServer(
-    master || given,
-    secure,
-    master === '' ? path : '--master',
-    master === '' ? `${at}.server` : '',
-  )
-  const proxyUrl = file.text(cluster, 'proxy-url', `${at}.proxy-url`)
-  return {
-    origin: path,
-    server,
-    ca,
-    insecure,
-    // A server given on the command line is not the one the name in the file was meant for.
-    serverName: master === '' ? file.text(cluster, 'tls-server-name', `${at}.tls-server-name`) : '',
-    proxy:
-      proxyUrl === '' ? environmentProxy({ server, env }) : file.attempt(`${at}.proxy-url`, () => parseProxy(proxyUrl)),
-    compression: !file.flag(cluster, 'disable-compression', at),
-    certificate,
-    auth: readAuth(file, user, `users[${userName}].user`, cluster),
-    headers: readImpersonation(file, user, `users[${userName}].user`),
-    warnings: [],
-  }
-}
-
-function readCertificate(file: Kubeconfig, user: JsonObject, at: string): Connection['certificate'] {
-  const cert = file.source(user, 'client-certificate', at)
-  const key = file.source(user, 'client-key', at)
-  if (cert === undefined && key === undefined) return undefined
-  if (key === undefined) throw file.wrong(`${at}.client-key`, 'is not set, but a client certificate is')
-  if (cert === undefined) throw file.wrong(`${at}.client-certificate`, 'is not set, but a client key is')
-  return { cert, key }
-}
-
-function readAuth(file: Kubeconfig, user: JsonObject, at: string, cluster: JsonObject): Auth {
-  const token = file.text(user, 'token', `${at}.token`)
-  const tokenFile = file.path(file.text(user, 'tokenFile', `${at}.tokenFile`))
-  const username = file.text(user, 'username', `${at}.username`)
-  const password = file.text(user, 'password', `${at}.password`)
-  if (user['auth-provider'] !== undefined) {
-    throw file.wrong(`${at}.auth-provider`, 'is no longer supported by Kubernetes; use an exec plugin')
-  }
-  const bearer = token !== '' || tokenFile !== ''
-  if (Number(bearer) + Number(username !== '') + Number(user.exec !== undefined) > 1) {
-    throw file.wrong(at, 'has more than one of token, username and exec; only one is allowed')
-  }
-  if (user.exec !== undefined) {
-    return { kind: 'exec', plugin: readPlugin(file, file.section(user, 'exec', `${at}.exec`), `${at}.exec`, cluster) }
-  }
-  if (username !== '') return { kind: 'basic', username, password }
-  if (tokenFile === '') return token === '' ? { kind: 'none' } : { kind: 'token', token }
-  return { kind: 'token-file', file: tokenFile, token: token || readText(tokenFile, file.name, `${at}.tokenFile`) }
-}
-
-function readPlugin(file: Kubeconfig, exec: JsonObject, at: string, cluster: JsonObject): ExecPlugin {
-  const apiVersion = file.text(exec, 'apiVersion', `${at}.apiVersion`)
-  if (!/^client\.authentication\.k8s\.io\/v1(beta1)?$/.test(apiVersion)) {
-    throw file.wrong(
-      `${at}.apiVersion`,
-      `must be client.authentication.k8s.io/v1 or v1beta1, is ${JSON.stringify(apiVersion)}`,
-    )
-  }
-  const command = file.text(exec, 'command', `${at}.command`)
-  if (command === '') throw file.wrong(`${at}.command`, 'is not set')
-  const mode =
-    file.text(exec, 'interactiveMode', `${at}.interactiveMode`) || (apiVersion.endsWith('beta1') ? 'IfAvailable' : '')
-  if (mode !== 'Never' && mode !== 'IfAvailable') {
-    const why = mode === 'Always' ? 'is Always, but a daemon has no terminal' : 'must be Never, IfAvailable or Always'
-    throw file.wrong(`${at}.interactiveMode`, why)
-  }
-  const env = file.list(exec, 'env', `${at}.env`).map((item) => asObject(item) ?? {})
-  return {
-    apiVersion,
-    command: /[/\\]/.test(command) ? file.path(command) : command,
-    args: file.list(exec, 'args', `${at}.args`).map(String),
-    env: Object.fromEntries(env.map((pair) => [String(pair.name ?? ''), String(pair.value ?? '')])),
-    installHint: file.text(exec, 'installHint', `${at}.installHint`),
-    cluster: file.flag(exec, 'provideClusterInfo', at) ? clusterOf(file, cluster) : undefined,
-  }
-}
-
-function clusterOf(file: Kubeconfig, cluster: JsonObject): object {
-  const ca = file.source(cluster, 'certificate-authority', 'cluster')
-  const pem = ca === undefined ? undefined : 'text' in ca ? ca.text : readText(ca.file, file.name, ca.field)
-  const extensions = file.list(cluster, 'extensions', 'cluster.extensions').map((item) => asObject(item) ?? {})
-  return {
-    server: cluster.server,
-    'tls-server-name': cluster['tls-server-name'],
-    'insecure-skip-tls-verify': cluster['insecure-skip-tls-verify'],
-    'certificate-authority-data': pem === undefined ? undefined : Buffer.from(pem).toString('base64'),
-    'proxy-url': cluster['proxy-url'],
-    'disable-compression': cluster['disable-compression'],
-    config: extensions.find((item) => item.name === 'client.authentication.k8s.io/exec')?.extension,
-  }
-}
-
-function readImpersonation(file: Kubeconfig, user: JsonObject, at: string): Connection['headers'] {
-  const headers: Record<string, string | string[]> = {}
-  const name = file.text(user, 'as', `${at}.as`)
-  const uid = file.text(user, 'as-uid', `${at}.as-uid`)
-  const groups = file.list(user, 'as-groups', `${at}.as-groups`).map(String)
-  if (name !== '') headers['impersonate-user'] = name
-  if (uid !== '') headers['impersonate-uid'] = uid
-  if (groups.length > 0) headers['impersonate-group'] = groups
-  for (const [key, values] of Object.entries(file.section(user, 'as-user-extra', `${at}.as-user-extra`))) {
-    headers[`impersonate-extra-${encodeURIComponent(key.toLowerCase())}`] = Array.isArray(values)
-      ? values.map(String)
-      : String(values)
-  }
-  return headers
-}
-
-/** One file, with readers that complain in its name. */
-class Kubeconfig {
-  readonly name: string
-  readonly root: JsonObject
-  readonly #dir: string
-
-  constructor(name: string) {
-    this.name = name
-    this.#dir = dirname(resolve(name))
-    const document = parseDocument(readText(name, name, ''), { prettyErrors: true })
-    const broken = document.errors[0]
-    if (broken !== undefined) throw this.wrong('', `is no YAML: ${broken.message.split('\n')[0]}`)
-    const root = asObject(document.toJS())
-    if (root === undefined) throw this.wrong('', 'is empty or no kubeconfig')
-    this.root = root
-  }
-
-  wrong(field: string, message: string, cause?: unknown): ProxyError {
-    return configError(this.name, field, message, cause)
-  }
-
-  attempt<T>(field: string, make: () => T): T {
-    try {
-      return make()
-    } catch (error) {
-      throw this.wrong(field, error instanceof Error ? error.message : String(error))
-    }
-  }
-
-  text(from: JsonObject, name: string, field: string): string {
-    const value = from[name] ?? ''
-    if (typeof value === 'string') return value
-    // YAML reads an unquoted token or name of digits as a number.
-    if (typeof value === 'number') return String(value)
-    throw this.wrong(field, 'must be a string')
-  }
-
-  flag(from: JsonObject, name: string, at: string): boolean {
-    const value = from[name] ?? false
-    if (typeof value !== 'boolean') throw this.wrong(`${at}.${name}`, 'must be true or false')
-    return value
-  }
-
-  list(from: JsonObject, name: string, field: string): readonly unknown[] {
-    const value = from[name] ?? []
-    if (!Array.isArray(value)) throw this.wrong(field, 'must be a list')
-    return value
-  }
-
-  section(from: JsonObject, name: string, field: string): JsonObject {
-    const value = asObject(from[name] ?? {})
-    if (value === undefined) throw this.wrong(field, 'must be an object')
-    return value
-  }
-
-  /** The entry of `clusters`, `users` or `contexts` with a name. */
-  named(list: string, inner: string, name: string): JsonObject {
-    const entry = this.list(this.root, list, list).find((item) => asObject(item)?.name === name)
-    if (entry === undefined) throw this.wrong(list, `has no entry named ${JSON.stringify(name)}`)
-    return this.section(entry as JsonObject, inner, `${list}[${name}].${inner}`)
-  }
-
-  /** Relative paths are relative to the kubeconfig, not to the working directory. */
-  path(path: string): string {
-    return path === '' || isAbsolute(path) ? path : resolve(this.#dir, path)
-  }
-
-  /** `name-data` (base64) wins over `name` (a file). */
-  source(from: JsonObject, name: string, at: string): Source | undefined {
-    const encoded = this.text(from, `${name}-data`, `${at}.${name}-data`)
-    if (encoded !== '') return { field: `${at}.${name}-data`, text: Buffer.from(encoded, 'base64').toString('latin1') }
-    const file = this.path(this.text(from, name, `${at}.${name}`))
-    return file === '' ? undefined : { field: `${at}.${name}`, file }
-  }
-}
-
-function parseServer(text: string, secure: boolean, file: string, field: string): URL {
-  const url = text.includes('://') ? text : `${secure ? 'https' : 'http'}://${text}`
-  const parsed = URL.canParse(url) ? new URL(url) : undefined
-  if (parsed === undefined || (parsed.protocol !== 'http:' && parsed.protocol !== 'https:') || parsed.hostname === '') {
-    throw configError(file, field, `is no http or https URL: ${JSON.stringify(text)}`)
-  }
-  return parsed
-}
-
-function environmentProxy({ server, env }: { server: URL; env: NodeJS.ProcessEnv }): URL | undefined {
-  try {
-    return proxyFromEnvironment(server, env)
-  } catch (error) {
-    throw configError('environment', 'HTTPS_PROXY', error instanceof Error ? error.message : String(error))
-  }
-}
-
-/** Finds out at start, not at the first request, that a file is missing or holds something else. */
-function checkMaterial({ origin, ca, certificate }: Connection): void {
-  const pem = (source: Source) => ('text' in source ? source.text : readText(source.file, origin, source.field))
-  const attempt = (source: Source, options: Parameters<typeof createSecureContext>[0]) => {
-    try {
-      createSecureContext(options)
-    } catch (error) {
-      const where = 'file' in source ? ` (${source.file})` : ''
-      const why = error instanceof Error ? error.message : String(error)
-      throw configError(origin, source.field, `cannot be used${where}: ${why}`, error)
-    }
-  }
-  if (ca !== undefined) {
-    // OpenSSL takes a bundle without certificates for an empty one.
-    if (!pem(ca).includes('-----BEGIN CERTIFICATE-----'))
-      throw configError(origin, ca.field, 'holds no PEM certificate')
-    attempt(ca, { ca: pem(ca) })
-  }
-  if (certificate === undefined) return
-  attempt(certificate.cert, { cert: pem(certificate.cert) })
-  attempt(certificate.key, { cert: pem(certificate.cert), key: pem(certificate.key) })
-}
-
-function readText(path: string, file: string, field: string): string {
-  try {
-    return readFileSync(path, 'utf8')
-  } catch (error) {
-    const code = (error as NodeJS.ErrnoException).code
-    // The system's own message would only say the same again.
-    const what = path === file ? 'cannot be read' : `cannot read ${path}`
-    throw configError(file, field, `${what}: ${code === 'ENOENT' ? 'no such file' : code}`)
-  }
-}
-
-function readable(path: string): boolean {
+function isReadable(path: string): boolean {
   try {
     accessSync(path, constants.R_OK)
     return true
@@ -336,7 +83,201 @@ function readable(path: string): boolean {
   }
 }
 
-function configError(file: string, field: string, message: string, cause?: unknown): ProxyError {
-  const text = [file, field, message].filter((part) => part !== '').join(': ')
-  return new ProxyError('config', text, { cause, fields: { file, field } })
+// ---- A kubeconfig. ----
+
+function fromFile(path: string, master: string, env: NodeJS.ProcessEnv): Connection {
+  const { cluster, user } = findContext(KubeconfigSection.open(path), master !== '')
+  const ca = cluster.pem('certificate-authority')
+  const insecure = cluster.flag('insecure-skip-tls-verify')
+  if (insecure && ca !== undefined) {
+    throw cluster.error('insecure-skip-tls-verify', 'and a certificate authority exclude each other')
+  }
+  const certificate = readCertificate(user)
+  const isSecure = ca !== undefined || insecure || certificate !== undefined
+  const server =
+    master === ''
+      ? parseServer(readServer(cluster), { isSecure, file: path, field: cluster.pathOf('server') })
+      : parseServer(master, { isSecure, file: '--master', field: '' })
+  return {
+    origin: path,
+    server,
+    ca,
+    insecure,
+    // The name in the file belongs to the server of the file, not to the one on the command line.
+    serverName: master === '' ? cluster.text('tls-server-name') : '',
+    proxy: readProxy(cluster) ?? environmentProxy(server, env),
+    compression: !cluster.flag('disable-compression'),
+    certificate,
+    auth: readAuth(user, cluster),
+    headers: readImpersonation(user),
+    warnings: [],
+  }
+}
+
+interface ContextParts {
+  readonly cluster: KubeconfigSection
+  readonly user: KubeconfigSection
+}
+
+/** Finds the cluster and the user of the current context. A file without a current context is enough if `--master` is given. */
+function findContext(root: KubeconfigSection, hasMaster: boolean): ContextParts {
+  const name = root.text('current-context')
+  if (name === '' && !hasMaster) throw root.error('current-context', 'is not set')
+  const context = root.entry('contexts', 'context', name)
+  const cluster = context.text('cluster')
+  const user = context.text('user')
+  return { cluster: root.entry('clusters', 'cluster', cluster), user: root.entry('users', 'user', user) }
+}
+
+function readServer(cluster: KubeconfigSection): string {
+  const server = cluster.text('server')
+  if (server === '') throw cluster.error('server', 'is not set')
+  return server
+}
+
+function readProxy(cluster: KubeconfigSection): URL | undefined {
+  const url = cluster.text('proxy-url')
+  if (url === '') return undefined
+  try {
+    return parseProxy(url)
+  } catch (error) {
+    throw cluster.error('proxy-url', describeError(error))
+  }
+}
+
+function readCertificate(user: KubeconfigSection): Connection['certificate'] {
+  const cert = user.pem('client-certificate')
+  const key = user.pem('client-key')
+  if (cert === undefined && key === undefined) return undefined
+  if (key === undefined) throw user.error('client-key', 'is not set, but a client certificate is')
+  if (cert === undefined) throw user.error('client-certificate', 'is not set, but a client key is')
+  return { cert, key }
+}
+
+function readAuth(user: KubeconfigSection, cluster: KubeconfigSection): Auth {
+  const token = user.text('token')
+  const tokenFile = user.filePath('tokenFile')
+  const username = user.text('username')
+  const password = user.text('password')
+  const hasPlugin = user.fields.exec !== undefined
+  if (user.fields['auth-provider'] !== undefined) {
+    throw user.error('auth-provider', 'is no longer supported by Kubernetes; use an exec plugin')
+  }
+  const ways = [token !== '' || tokenFile !== '', username !== '', hasPlugin]
+  if (ways.filter(Boolean).length > 1) {
+    throw user.error('', 'has more than one of token, username and exec; only one is allowed')
+  }
+  if (hasPlugin) return { kind: 'exec', plugin: readPlugin(user.section('exec'), cluster) }
+  if (username !== '') return { kind: 'basic', username, password }
+  if (tokenFile === '') return token === '' ? { kind: 'none' } : { kind: 'token', token }
+  return { kind: 'token-file', file: tokenFile, token: token || user.contents('tokenFile') }
+}
+
+function readPlugin(exec: KubeconfigSection, cluster: KubeconfigSection): ExecPlugin {
+  const apiVersion = exec.text('apiVersion')
+  if (!/^client\.authentication\.k8s\.io\/v1(beta1)?$/.test(apiVersion)) {
+    const given = JSON.stringify(apiVersion)
+    throw exec.error('apiVersion', `must be client.authentication.k8s.io/v1 or v1beta1, is ${given}`)
+  }
+  const command = exec.text('command')
+  if (command === '') throw exec.error('command', 'is not set')
+  checkInteractiveMode(exec, apiVersion.endsWith('beta1') ? 'IfAvailable' : '')
+  const env = exec.list('env').map((item) => asObject(item) ?? {})
+  return {
+    apiVersion,
+    command: /[/\\]/.test(command) ? exec.resolvePath(command) : command,
+    args: exec.list('args').map(String),
+    env: Object.fromEntries(env.map((pair) => [String(pair.name ?? ''), String(pair.value ?? '')])),
+    installHint: exec.text('installHint'),
+    cluster: exec.flag('provideClusterInfo') ? clusterInfo(cluster) : undefined,
+  }
+}
+
+function checkInteractiveMode(exec: KubeconfigSection, defaultMode: string): void {
+  const mode = exec.text('interactiveMode') || defaultMode
+  if (mode === 'Never' || mode === 'IfAvailable') return
+  const message = mode === 'Always' ? 'is Always, but a daemon has no terminal' : 'must be Never, IfAvailable or Always'
+  throw exec.error('interactiveMode', message)
+}
+
+/** Returns what the plugin gets as `spec.cluster`. */
+function clusterInfo(cluster: KubeconfigSection): object {
+  const { fields } = cluster
+  const ca = cluster.pem('certificate-authority')
+  const extensions = cluster.list('extensions').map((item) => asObject(item) ?? {})
+  return {
+    server: fields.server,
+    'tls-server-name': fields['tls-server-name'],
+    'insecure-skip-tls-verify': fields['insecure-skip-tls-verify'],
+    'certificate-authority-data': ca && Buffer.from(readPem(ca, cluster.file)).toString('base64'),
+    'proxy-url': fields['proxy-url'],
+    'disable-compression': fields['disable-compression'],
+    config: extensions.find((item) => item.name === 'client.authentication.k8s.io/exec')?.extension,
+  }
+}
+
+function readImpersonation(user: KubeconfigSection): Connection['headers'] {
+  const headers: Record<string, string | string[]> = {}
+  const name = user.text('as')
+  const uid = user.text('as-uid')
+  const groups = user.list('as-groups').map(String)
+  if (name !== '') headers['impersonate-user'] = name
+  if (uid !== '') headers['impersonate-uid'] = uid
+  if (groups.length > 0) headers['impersonate-group'] = groups
+  for (const [key, values] of Object.entries(user.section('as-user-extra').fields)) {
+    const header = `impersonate-extra-${encodeURIComponent(key.toLowerCase())}`
+    headers[header] = Array.isArray(values) ? values.map(String) : String(values)
+  }
+  return headers
+}
+
+// ---- Both. ----
+
+interface ServerOrigin {
+  /** A server without a scheme gets https if this is true, else http. */
+  readonly isSecure: boolean
+  readonly file: string
+  readonly field: string
+}
+
+function parseServer(text: string, { isSecure, file, field }: ServerOrigin): URL {
+  const url = text.includes('://') ? text : `${isSecure ? 'https' : 'http'}://${text}`
+  const parsed = URL.canParse(url) ? new URL(url) : undefined
+  if (parsed === undefined || (parsed.protocol !== 'http:' && parsed.protocol !== 'https:') || parsed.hostname === '') {
+    throw kubeconfigError(file, field, `is not a valid http or https URL: ${JSON.stringify(text)}`)
+  }
+  return parsed
+}
+
+function environmentProxy(server: URL, env: NodeJS.ProcessEnv): URL | undefined {
+  try {
+    return proxyFromEnvironment(server, env)
+  } catch (error) {
+    throw kubeconfigError('environment', 'HTTPS_PROXY', describeError(error))
+  }
+}
+
+/** Finds missing and unusable files at the start, not at the first request. */
+function checkCertificates({ origin, ca, certificate }: Connection): void {
+  const tryUse = (source: PemSource, options: Parameters<typeof createSecureContext>[0]) => {
+    try {
+      createSecureContext(options)
+    } catch (error) {
+      const where = 'file' in source ? ` (${source.file})` : ''
+      const message = `cannot be used${where}: ${error instanceof Error ? error.message : String(error)}`
+      throw kubeconfigError(origin, source.field, message, error)
+    }
+  }
+  if (ca !== undefined) {
+    const pem = readPem(ca, origin)
+    // OpenSSL accepts a bundle without certificates as an empty bundle.
+    if (!pem.includes('-----BEGIN CERTIFICATE-----')) {
+      throw kubeconfigError(origin, ca.field, 'holds no PEM certificate')
+    }
+    tryUse(ca, { ca: pem })
+  }
+  if (certificate === undefined) return
+  const cert = readPem(certificate.cert, origin)
+  tryUse(certificate.cert, { cert })
+  tryUse(certificate.key, { cert, key: readPem(certificate.key, origin) })
 }

@@ -1,7 +1,7 @@
-// Lines out of a byte stream, with back-pressure: no more is read before the lines that are there are dealt with.
+// Cuts a byte stream into lines, with back-pressure: nothing more is read before the reader has dealt with the lines that are there.
 //
-// By events, not by `for await` over the stream: each of the stream's own promises costs as much as reading a change does, and a change
-// that comes alone goes through all of them.
+// It uses the events of the stream, not `for await`: each promise of the stream costs as much as reading a change does, and a single change
+// would pass through all of them.
 
 import type { Readable } from 'node:stream'
 import { ProxyError } from '../lib/errors.ts'
@@ -9,22 +9,22 @@ import { nextTurn } from '../lib/time.ts'
 
 const newline = 10
 
-/** As much as its reader deals with in a few milliseconds; then everybody else of the process has a turn. */
-export const turnBytes = 64 << 10
+/** What a reader deals with in a few milliseconds. After that many bytes the event loop gets a turn. */
+export const bytesPerTurn = 64 << 10
 
 interface LinesOptions {
   readonly maxBytes: number
-  /** What the reader is told when the stream breaks. */
+  /** Turns an error of the stream into the error that the reader gets. */
   readonly explain?: (error: unknown) => unknown
-  /** Once, when nothing more is read, for whatever reason. */
+  /** Called once, when nothing more is read, for whatever reason. */
   readonly done?: () => void
 }
 
 export type LineBatches = AsyncIterableIterator<readonly string[]>
 
-/** Batches of complete lines. What follows the last newline when the stream ends is half a line, and dropped. */
+/** Returns batches of complete lines. Half a line at the end of the stream is dropped. */
 export function readLines(stream: Readable, options: LinesOptions): LineBatches {
-  return new Lines(stream, options)
+  return new LineReader(stream, options)
 }
 
 interface Waiter {
@@ -32,13 +32,14 @@ interface Waiter {
   reject(error: unknown): void
 }
 
-/** For one reader that asks for the next batch when it is done with the last. */
-class Lines implements LineBatches {
+/** Serves one caller, which asks for the next batch when it is done with the last. */
+class LineReader implements LineBatches {
   readonly #stream: Readable
   readonly #options: LinesOptions
   #ready: string[] = []
-  #held: Buffer[] = []
-  #heldBytes = 0
+  /** The beginning of a line whose end has not come yet. */
+  #partial: Buffer[] = []
+  #partialBytes = 0
   #sinceTurn = 0
   #waiter: Waiter | undefined
   #state: 'open' | 'ended' | 'failed' = 'open'
@@ -47,7 +48,7 @@ class Lines implements LineBatches {
   constructor(stream: Readable, options: LinesOptions) {
     this.#stream = stream
     this.#options = options
-    stream.on('data', (chunk: Buffer) => this.#take(chunk))
+    stream.on('data', (chunk: Buffer) => this.#append(chunk))
     stream.once('end', () => this.#finish('ended'))
     stream.once('error', (error) => this.#finish('failed', error))
     stream.once('close', () => this.#finish('failed', new Error('closed before its end')))
@@ -70,39 +71,40 @@ class Lines implements LineBatches {
     return this
   }
 
-  #take(chunk: Buffer): void {
+  #append(chunk: Buffer): void {
     let start = 0
     for (let end = chunk.indexOf(newline); end >= 0; end = chunk.indexOf(newline, start)) {
-      const line = this.#heldBytes === 0 ? chunk.toString('utf8', start, end) : this.#joined(chunk.subarray(start, end))
+      const line =
+        this.#partialBytes === 0 ? chunk.toString('utf8', start, end) : this.#joinPartial(chunk.subarray(start, end))
       start = end + 1
       if (line !== '') this.#ready.push(line)
     }
     if (start < chunk.length) {
-      this.#held.push(chunk.subarray(start))
-      this.#heldBytes += chunk.length - start
+      this.#partial.push(chunk.subarray(start))
+      this.#partialBytes += chunk.length - start
       const { maxBytes } = this.#options
-      if (this.#heldBytes > maxBytes) {
+      if (this.#partialBytes > maxBytes) {
         this.#finish('failed', new ProxyError('line-too-long', `a line of the stream is longer than ${maxBytes} bytes`))
         return
       }
     }
     this.#sinceTurn += chunk.length
     this.#deliver()
-    if (this.#ready.length === 0 && this.#sinceTurn < turnBytes) return
+    if (this.#ready.length === 0 && this.#sinceTurn < bytesPerTurn) return
     this.#stream.pause()
     if (this.#waiter !== undefined) this.#resume()
   }
 
-  #joined(last: Buffer): string {
-    const line = Buffer.concat([...this.#held, last]).toString('utf8')
-    this.#held = []
-    this.#heldBytes = 0
+  #joinPartial(last: Buffer): string {
+    const line = Buffer.concat([...this.#partial, last]).toString('utf8')
+    this.#partial = []
+    this.#partialBytes = 0
     return line
   }
 
-  /** A stream that has more would be read on in the same turn of the event loop, megabytes of it. */
+  /** Waits for a turn of the event loop if necessary: a stream that has more would be read on in the same turn, for megabytes. */
   #resume(): void {
-    if (this.#sinceTurn < turnBytes) {
+    if (this.#sinceTurn < bytesPerTurn) {
       this.#stream.resume()
       return
     }
@@ -112,7 +114,7 @@ class Lines implements LineBatches {
     })
   }
 
-  /** True if somebody waited and need not any more. */
+  /** Returns true if a caller was waiting and has got its answer. */
   #deliver(): boolean {
     const waiter = this.#waiter
     if (waiter === undefined) return false

@@ -1,4 +1,4 @@
-// Sockets to the API server: keep-alive, TLS material that is read again when it changes, tunnels through proxies.
+// Sends requests to the API server: keep-alive, TLS files that are read again when they change, and tunnels through proxies.
 
 import { existsSync, readFileSync } from 'node:fs'
 import { readFile } from 'node:fs/promises'
@@ -10,20 +10,21 @@ import { type ConnectionOptions, checkServerIdentity, connect, createSecureConte
 import { ProxyError } from '../lib/errors.ts'
 import type { Logger } from '../lib/log.ts'
 import type { Clock } from '../lib/time.ts'
-import { networkError } from './api-errors.ts'
-import type { Connection, Source } from './connection.ts'
+import { networkError, systemCode } from './api-errors.ts'
+import type { Connection, PemSource } from './connection.ts'
 import type { Credential } from './exec-plugin.ts'
 import { hostOf, openTunnel, portOf, proxyAuthorization } from './http-proxy.ts'
 
+/** How often the TLS files are read again. */
 const recheckMs = 60_000
-/** A peer that is gone without a word is found out in this time plus ten probes a second apart (libuv's choice). */
+/** A peer that disappeared without closing is detected after this time plus ten probes, one per second (libuv's choice). */
 const keepAliveMs = 30_000
-/** Each takes a connection out of the pool, so a new one comes long before. */
-const staleTries = 20
+/** Each attempt removes a connection from the pool, so that a new connection is opened long before. */
+const maxStaleSockets = 20
 
-export interface Sending {
+export interface OutgoingRequest {
   readonly method: string
-  /** With query. */
+  /** With the query. */
   readonly path: string
   readonly headers: Readonly<Record<string, string | string[] | number>>
   readonly body: Buffer | undefined
@@ -31,7 +32,7 @@ export interface Sending {
   readonly signal: AbortSignal | undefined
 }
 
-interface Material {
+interface TlsMaterial {
   readonly ca: string | undefined
   readonly cert: string | undefined
   readonly key: string | undefined
@@ -43,8 +44,8 @@ export class Transport {
   readonly #log: Logger
   readonly #live = new Set<ClientRequest>()
   #agent: HttpAgent | HttpsAgent | undefined
-  #material: Material | undefined
-  #checked = Number.NEGATIVE_INFINITY
+  #material: TlsMaterial | undefined
+  #checkedAt = Number.NEGATIVE_INFINITY
   #closed = false
 
   constructor(connection: Connection, clock: Clock, log: Logger) {
@@ -53,23 +54,24 @@ export class Transport {
     this.#log = log
   }
 
-  /** Resolves with the response's head. A body that breaks off rejects in the reader. */
-  async send(sending: Sending): Promise<IncomingMessage> {
-    const agent = await this.#currentAgent(sending.certificate)
+  /** Resolves with the head of the response. If the body breaks off, its reader gets the error. */
+  async send(outgoing: OutgoingRequest): Promise<IncomingMessage> {
+    const agent = await this.#currentAgent(outgoing.certificate)
     for (let stale = 0; ; stale++) {
       try {
-        return await this.#attempt(sending, agent)
+        return await this.#attempt(outgoing, agent)
       } catch (error) {
         if (!(error instanceof StaleSocket)) throw error
-        // The server closed an idle connection just as we took it from the pool: nothing was processed. Others there may be like it.
-        if (sending.method !== 'GET' || stale === staleTries) throw error.error
+        // The server closed an idle connection just as it was taken from the pool, so it processed nothing. Other idle connections may be
+        // closed, too.
+        if (outgoing.method !== 'GET' || stale === maxStaleSockets) throw error.error
       }
     }
   }
 
-  /** Certificates or keys may have been replaced: look before the next request. */
+  /** Reads the TLS files again before the next request, since certificates or keys may have been replaced. */
   recheck(): void {
-    this.#checked = Number.NEGATIVE_INFINITY
+    this.#checkedAt = Number.NEGATIVE_INFINITY
   }
 
   close(): void {
@@ -78,67 +80,72 @@ export class Transport {
     this.#agent?.destroy()
   }
 
-  #attempt(sending: Sending, agent: HttpAgent | HttpsAgent): Promise<IncomingMessage> {
+  #attempt(outgoing: OutgoingRequest, agent: HttpAgent | HttpsAgent): Promise<IncomingMessage> {
     if (this.#closed) return Promise.reject(new ProxyError('closed', 'the API client is closed'))
-    if (sending.signal?.aborted) return Promise.reject(sending.signal.reason)
+    if (outgoing.signal?.aborted) return Promise.reject(outgoing.signal.reason)
     const { server, proxy } = this.#connection
-    const relayed = proxy !== undefined && server.protocol === 'http:'
-    const url = `${server.origin}${sending.path}`
+    const isRelayed = proxy !== undefined && server.protocol === 'http:'
+    const url = `${server.origin}${outgoing.path}`
     return new Promise((resolve, reject) => {
-      const make = server.protocol === 'https:' ? httpsRequest : httpRequest
-      const request = make({
-        host: hostOf(relayed ? proxy : server),
-        port: portOf(relayed ? proxy : server),
-        path: relayed ? url : sending.path,
-        method: sending.method,
-        headers: { host: server.host, ...sending.headers, ...(relayed ? proxyAuthorization(proxy) : {}) },
+      const makeRequest = server.protocol === 'https:' ? httpsRequest : httpRequest
+      const request = makeRequest({
+        host: hostOf(isRelayed ? proxy : server),
+        port: portOf(isRelayed ? proxy : server),
+        path: isRelayed ? url : outgoing.path,
+        method: outgoing.method,
+        headers: { host: server.host, ...outgoing.headers, ...(isRelayed ? proxyAuthorization(proxy) : {}) },
         agent,
       })
-      const onAbort = () => request.destroy(asError(sending.signal?.reason))
-      sending.signal?.addEventListener('abort', onAbort, { once: true })
+      const onAbort = () => request.destroy(asError(outgoing.signal?.reason))
+      outgoing.signal?.addEventListener('abort', onAbort, { once: true })
       this.#live.add(request)
       request.once('close', () => {
         this.#live.delete(request)
-        sending.signal?.removeEventListener('abort', onAbort)
+        outgoing.signal?.removeEventListener('abort', onAbort)
       })
       request.once('socket', (socket) => socket.setKeepAlive(true, keepAliveMs))
       request.once('response', resolve)
       request.on('error', (error) => {
-        if (sending.signal?.aborted) return reject(sending.signal.reason)
-        const failure = networkError(`${sending.method} ${url.split('?')[0]}`, error)
+        if (outgoing.signal?.aborted) return reject(outgoing.signal.reason)
+        const failure = networkError(`${outgoing.method} ${url.split('?')[0]}`, error)
         if (failure.code === 'tls') this.recheck()
-        const stale = request.reusedSocket && (error as NodeJS.ErrnoException).code === 'ECONNRESET'
-        reject(stale ? new StaleSocket(failure) : failure)
+        const isStale = request.reusedSocket && systemCode(error) === 'ECONNRESET'
+        reject(isStale ? new StaleSocket(failure) : failure)
       })
-      request.end(sending.body)
+      request.end(outgoing.body)
     })
   }
 
   async #currentAgent(certificate: Credential['certificate']): Promise<HttpAgent | HttpsAgent> {
     const { server } = this.#connection
     if (server.protocol === 'http:') {
-      this.#agent ??= new HttpAgent({ keepAlive: true, keepAliveMsecs: keepAliveMs, ...addressing })
+      this.#agent ??= new HttpAgent({ keepAlive: true, keepAliveMsecs: keepAliveMs, ...addressOptions })
       return this.#agent
     }
-    const due = this.#clock.monotonic() - this.#checked >= recheckMs
-    if (this.#agent !== undefined && !due && (certificate === undefined || this.#material?.cert === certificate.cert)) {
+    const isDue = this.#clock.monotonic() - this.#checkedAt >= recheckMs
+    if (
+      this.#agent !== undefined &&
+      !isDue &&
+      (certificate === undefined || this.#material?.cert === certificate.cert)
+    ) {
       return this.#agent
     }
     try {
       const material = await this.#readMaterial(certificate)
-      this.#checked = this.#clock.monotonic()
-      if (this.#agent === undefined || !equal(material, this.#material)) this.#replaceAgent(material)
+      this.#checkedAt = this.#clock.monotonic()
+      if (this.#agent !== undefined && equal(material, this.#material)) return this.#agent
+      return this.#replaceAgent(material)
     } catch (error) {
-      // Half-way through a rotation certificate and key need not fit; what we have goes on until they do.
+      // In the middle of a rotation, certificate and key may not belong together. The last ones stay in use until they do.
       if (this.#agent === undefined) throw error
-      this.#log.warn('TLS files cannot be used now; the last ones stay in use', { error })
+      this.#log.warn('The TLS files cannot be used now; the last ones stay in use', { error })
+      return this.#agent
     }
-    return this.#agent as HttpsAgent
   }
 
-  async #readMaterial(given: Credential['certificate']): Promise<Material> {
+  async #readMaterial(given: Credential['certificate']): Promise<TlsMaterial> {
     const { ca, certificate } = this.#connection
-    const pem = async (source: Source) => {
+    const pem = async (source: PemSource) => {
       if ('text' in source) return source.text
       try {
         return await readFile(source.file, 'utf8')
@@ -153,24 +160,25 @@ export class Transport {
     }
   }
 
-  /** Running requests stay on their connections; new ones make new connections. */
-  #replaceAgent(material: Material): void {
+  /** Running requests keep their connections; new requests open new ones. */
+  #replaceAgent(material: TlsMaterial): HttpsAgent {
     const agent = this.#makeAgent(material)
     const old = this.#agent
     if (old !== undefined) {
-      this.#log.info('TLS material has changed', { server: this.#connection.server.origin })
+      this.#log.info('The TLS files have changed', { server: this.#connection.server.origin })
       old.maxFreeSockets = 0
       for (const sockets of Object.values(old.freeSockets)) for (const socket of sockets ?? []) socket.destroy()
     }
     this.#agent = agent
     this.#material = material
+    return agent
   }
 
-  #makeAgent(material: Material): HttpsAgent {
+  #makeAgent(material: TlsMaterial): HttpsAgent {
     const { server, serverName, insecure, proxy, origin } = this.#connection
     let secureContext: SecureContext
     try {
-      // Like Go, and unlike OpenSSL's default, any certificate of the bundle is trusted, not only self-signed roots.
+      // As in Go, and unlike OpenSSL's default, any certificate of the bundle is trusted, not only self-signed roots.
       const trust = { ca: material.ca, allowPartialTrustChain: true }
       secureContext = createSecureContext({ ...trust, cert: material.cert, key: material.key })
     } catch (error) {
@@ -181,11 +189,11 @@ export class Transport {
     const options: ConnectionOptions = {
       secureContext,
       rejectUnauthorized: !insecure,
-      // SNI must not carry an address.
+      // SNI must not contain an address.
       servername: isIP(name) === 0 ? name : '',
       checkServerIdentity: (_, cert) => checkServerIdentity(name, cert),
     }
-    const agent = new HttpsAgent({ keepAlive: true, keepAliveMsecs: keepAliveMs, ...addressing, ...options })
+    const agent = new HttpsAgent({ keepAlive: true, keepAliveMsecs: keepAliveMs, ...addressOptions, ...options })
     if (proxy !== undefined) {
       const tunnelled: CreateConnection = (_, done) => {
         openTunnel(proxy, host, portOf(server)).then(
@@ -202,9 +210,10 @@ export class Transport {
 
 type CreateConnection = (options: object, done: (error: Error | null, socket?: Duplex) => void) => undefined
 
-/** Node gives up on an address after 250 ms when a name has several; an API server may be further away. */
-const addressing = { autoSelectFamilyAttemptTimeout: 2_500 }
+/** If a name has several addresses, Node gives up on one after 250 ms by default. An API server may be further away. */
+const addressOptions = { autoSelectFamilyAttemptTimeout: 2_500 }
 
+/** Thrown when the server has closed the idle connection that a request used. */
 class StaleSocket {
   readonly error: ProxyError
   constructor(error: ProxyError) {
@@ -214,10 +223,10 @@ class StaleSocket {
 
 const asError = (reason: unknown): Error => (reason instanceof Error ? reason : new Error(String(reason)))
 
-const equal = (a: Material, b: Material | undefined): boolean =>
+const equal = (a: TlsMaterial, b: TlsMaterial | undefined): boolean =>
   a.ca === b?.ca && a.cert === b?.cert && a.key === b?.key
 
-/** Where distributions keep their roots. Node would use its own list, which knows no CA of a company. */
+/** Where distributions keep their roots. Node would use its own list, which does not contain the CA of a company. */
 const rootFiles = ['/etc/ssl/certs/ca-certificates.crt', '/etc/pki/tls/certs/ca-bundle.crt', '/etc/ssl/cert.pem']
 
 function systemRoots(): string | undefined {

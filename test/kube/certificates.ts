@@ -1,4 +1,4 @@
-// Certificates made by openssl in a directory of the test's own.
+// Makes certificates with openssl, in a directory of the test.
 
 import { execFileSync } from 'node:child_process'
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
@@ -39,7 +39,7 @@ export class CertificateShop {
     return { ...request, certFile, cert: readFileSync(certFile, 'utf8') }
   }
 
-  /** A CA below another: trusted by Go if it is in the bundle, by OpenSSL only if told so. */
+  /** Makes a CA below another one. Go trusts it if it is in the bundle, OpenSSL only with partial trust chains. */
   intermediate(name: string, by: Pair): Pair {
     const extensions = join(this.dir, `${name}.ext`)
     writeFileSync(extensions, 'basicConstraints=critical,CA:TRUE\n')

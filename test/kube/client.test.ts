@@ -5,7 +5,7 @@ import { Readable } from 'node:stream'
 import { gzipSync } from 'node:zlib'
 import { afterEach, describe, expect, it } from 'vitest'
 import { type Client, defaultUserAgent, type RequestObserver } from '../../src/kube/client.ts'
-import { readLines, turnBytes } from '../../src/kube/line-stream.ts'
+import { bytesPerTurn, readLines } from '../../src/kube/line-stream.ts'
 import { TokenBucket } from '../../src/kube/rate-limiter.ts'
 import { ProxyError } from '../../src/lib/errors.ts'
 import { fastClock } from '../support/fast-clock.ts'
@@ -56,7 +56,7 @@ async function collect(stream: AsyncIterable<readonly string[]>): Promise<string
 }
 
 describe('requests', () => {
-  it('asks for JSON under our name, and sends bodies as JSON', async () => {
+  it('requests JSON with our user agent, and sends bodies as JSON', async () => {
     const server = await serve(json({ ok: true }))
     const client = open(connectionTo(`${server.url}/prefix/`, { headers: { 'impersonate-user': 'jane' } }), undefined, {
       userAgent: defaultUserAgent,
@@ -98,7 +98,7 @@ describe('requests', () => {
     expect(new Set(server.seen.map((seen) => seen.raw.socket.remotePort)).size).toBe(1)
   })
 
-  it('asks again when the server has closed the idle connection, unless that could do something twice', async () => {
+  it('repeats a GET when the server has closed the idle connection, but no request that could then be done twice', async () => {
     const server = await serve([json({}), hangUp, json({ again: true }), hangUp])
     const client = open(connectionTo(server.url))
     await client.request({ path: '/' })
@@ -107,7 +107,7 @@ describe('requests', () => {
     expect(server.seen).toHaveLength(4)
   })
 
-  it('asks again as often as it meets idle connections that the server has closed', async () => {
+  it('repeats a GET for each idle connection that the server has closed', async () => {
     const server = await serve([
       ...Array.from({ length: 4 }, () => json({})),
       hangUp,
@@ -133,7 +133,7 @@ describe('requests', () => {
     [500, 'InternalError', 'server-error'],
     [503, 'ServiceUnavailable', 'unavailable'],
     [504, 'Timeout', 'timeout'],
-  ])('turns %i %s into %s, with what the server said', async (status, reason, code) => {
+  ])('turns %i %s into %s, with the message of the server', async (status, reason, code) => {
     const server = await serve(refuse(status, reason, 'because'))
     const error = await failure(open(connectionTo(server.url)).request({ path: '/x' }))
     expect(error.code).toBe(code)
@@ -141,7 +141,7 @@ describe('requests', () => {
     expect(error.fields).toMatchObject({ status, reason })
   })
 
-  it('knows a resource version that is too large, old style and new', async () => {
+  it('recognises a resource version that is too large, in the old form and the new', async () => {
     const cause = { details: { retryAfterSeconds: 1, causes: [{ reason: 'ResourceVersionTooLarge' }] } }
     const server = await serve([
       refuse(504, 'Timeout', 'x', cause),
@@ -154,7 +154,7 @@ describe('requests', () => {
     expect((await failure(client.request({ path: '/' }))).code).toBe('resource-version-too-large')
   })
 
-  it('says what is wrong with an answer that is no JSON', async () => {
+  it('reports an answer that is not valid JSON', async () => {
     const server = await serve([
       (response) => void response.end('<html>'),
       (response) => void response.writeHead(502).end('<html>bad gateway</html>'),
@@ -168,7 +168,7 @@ describe('requests', () => {
     expect((await failure(client.request({ path: '/' }))).code).toBe('bad-response')
   })
 
-  it('comes back when asked to, at most ten times', async () => {
+  it('retries when the server asks for it, at most ten times', async () => {
     const busy = json({}, 429, { 'retry-after': '2' })
     const clock = fastClock(1000)
     const retries: string[] = []
@@ -188,7 +188,7 @@ describe('requests', () => {
     expect(never.seen).toHaveLength(11)
   })
 
-  it('gives up on a server that does not answer, or stops in the middle', async () => {
+  it('gives up on a server that does not answer, or stops in the middle of an answer', async () => {
     const half: Answer = (response) => void response.writeHead(200).write('{"a":')
     const client = open(connectionTo((await serve([hang, half, hangUp])).url), fastClock(500))
     expect(await failure(client.request({ path: '/' }))).toMatchObject({
@@ -202,7 +202,7 @@ describe('requests', () => {
     expect((await failure(client.request({ path: '/' }))).code).toBe('connection')
   })
 
-  it('cannot be fooled by a body that breaks off', async () => {
+  it('reports a body that breaks off', async () => {
     const cut: Answer = (response) => {
       response.writeHead(200, { 'content-length': '100' }).write('{"items":[]}')
       setTimeout(() => response.socket?.destroy(), 5)
@@ -216,7 +216,7 @@ describe('requests', () => {
     expect((await failure(client.request({ path: '/' }))).code).toBe('connection')
   })
 
-  it('says which server it cannot reach', async () => {
+  it('names the server that it cannot reach', async () => {
     const server = await new ScriptServer(hang).start()
     await server.stop()
     const error = await failure(open(connectionTo(server.url)).request({ path: '/x' }))
@@ -224,7 +224,7 @@ describe('requests', () => {
     expect(error.message).toMatch(/^GET http:\/\/127\.0\.0\.1:\d+\/x: .*ECONNREFUSED/)
   })
 
-  it('stops when told to, before, during and after the answer begins', async () => {
+  it('stops when the signal aborts before, during and after the head of the answer', async () => {
     const server = await serve([hang, (response) => void response.writeHead(200).write('{')])
     const client = open(connectionTo(server.url))
     await expect(client.request({ path: '/', signal: AbortSignal.abort(new Error('early')) })).rejects.toThrow('early')
@@ -236,7 +236,7 @@ describe('requests', () => {
     }
   })
 
-  it('tells the observer about every request', async () => {
+  it('reports every request to the observer', async () => {
     const server = await serve([json({}), refuse(404, 'NotFound'), hangUp])
     const seen: unknown[] = []
     const throttled: number[] = []
@@ -259,7 +259,7 @@ describe('requests', () => {
 })
 
 describe('streams', () => {
-  it('lets others have a turn after so many bytes, even if more is there', async () => {
+  it('yields the event loop after some bytes, even if more bytes are there', async () => {
     let turns = 0
     let running = true
     const count = () => {
@@ -279,11 +279,11 @@ describe('streams', () => {
       most = Math.max(most, bytes)
     }
     running = false
-    expect(most).toBeLessThanOrEqual(turnBytes + chunk.length)
-    expect(turns).toBeGreaterThanOrEqual((400 * chunk.length) / turnBytes - 1)
+    expect(most).toBeLessThanOrEqual(bytesPerTurn + chunk.length)
+    expect(turns).toBeGreaterThanOrEqual((400 * chunk.length) / bytesPerTurn - 1)
   })
 
-  it('gives whole lines only, and drops the half line at the end', async () => {
+  it('yields only whole lines, and drops the half line at the end', async () => {
     const server = await serve((response) => {
       response.writeHead(200)
       const [first, second] = [Buffer.from('{"a":1}\n{"b":"ü').subarray(0, -1), Buffer.from('ü').subarray(1)]
@@ -306,7 +306,7 @@ describe('streams', () => {
     expect(got).toEqual(['a'])
   })
 
-  it('stops in the middle with the reason it was given', async () => {
+  it('stops in the middle with the reason of the signal', async () => {
     const server = await serve(lines(['a\n'], 'open'))
     const controller = new AbortController()
     const stream = await open(connectionTo(server.url)).stream({ path: '/', signal: controller.signal })
@@ -335,7 +335,7 @@ describe('streams', () => {
     await stream.return?.()
   })
 
-  it('refuses a line without end', async () => {
+  it('refuses a line that does not end', async () => {
     async function* endless() {
       for (;;) yield Buffer.alloc(1000, 'x')
     }
@@ -372,7 +372,7 @@ describe('credentials', () => {
     expect(server.seen.map((seen) => seen.headers.authorization)).toEqual(['Bearer t', 'Basic dTpw'])
   })
 
-  it('reads a rotated token after a minute, without having been refused', async () => {
+  it('reads a rotated token after a minute, before any refusal', async () => {
     const server = await serve(json({}))
     const file = join(temporary(), 'token')
     writeFileSync(file, 'old\n')
@@ -396,7 +396,7 @@ describe('credentials', () => {
     ])
   })
 
-  it('reads the token again when refused, and asks once more', async () => {
+  it('reads the token again after a refusal, and repeats the request once', async () => {
     let good = 'old'
     const server = await serve(withToken(() => good))
     const file = join(temporary(), 'token')
@@ -455,7 +455,7 @@ printf '{"kind":"ExecCredential","apiVersion":"client.authentication.k8s.io/v1",
 
   it.each([
     ['exit 3', 'echo "no luck" >&2; exit 3', 'no luck'],
-    ['no JSON', 'echo hello', 'no JSON'],
+    ['no JSON', 'echo hello', 'not valid JSON'],
     [
       'another version',
       `echo '{"kind":"ExecCredential","apiVersion":"client.authentication.k8s.io/v1beta1","status":{"token":"t"}}'`,
@@ -493,7 +493,7 @@ printf '{"kind":"ExecCredential","apiVersion":"client.authentication.k8s.io/v1",
     expect(server.seen).toHaveLength(0)
   })
 
-  it('does not wait for a plugin when told to stop', async () => {
+  it('does not wait for a plugin when the signal aborts', async () => {
     const command = join(temporary(), 'plugin')
     writeFileSync(command, '#!/bin/sh\nexec sleep 3\n', { mode: 0o755 })
     const plugin = {
@@ -513,7 +513,7 @@ printf '{"kind":"ExecCredential","apiVersion":"client.authentication.k8s.io/v1",
     expect(performance.now() - started).toBeLessThan(2_000)
   })
 
-  it('gives the hint of a plugin that is not installed', async () => {
+  it('shows the install hint of a plugin that is not installed', async () => {
     const plugin = {
       apiVersion: 'client.authentication.k8s.io/v1',
       command: 'no-such-plugin-here',
@@ -538,7 +538,7 @@ describe('rate limit', () => {
     expect(waits).toEqual([0, 0, 0, 200, 400, 600])
   })
 
-  it('fills up with time, to the burst and no further', async () => {
+  it('refills with time, up to the burst', async () => {
     let at = 0
     const clock = { ...fastClock(1000), monotonic: () => at }
     const bucket = new TokenBucket(10, 2, clock)
@@ -547,14 +547,14 @@ describe('rate limit', () => {
     expect([await bucket.acquire(), await bucket.acquire(), await bucket.acquire()]).toEqual([0, 0, 100])
   })
 
-  it('gives the token of one who left to the next', async () => {
+  it('passes the token of an aborted request to the next one', async () => {
     const bucket = new TokenBucket(1, 1, { ...fastClock(1000), monotonic: () => 0 })
     await bucket.acquire()
     await expect(bucket.acquire(AbortSignal.abort(new Error('left')))).rejects.toThrow('left')
     expect(await bucket.acquire()).toBe(1000)
   })
 
-  it('knows no limit below zero, and the default at zero', async () => {
+  it('has no limit below zero, and the default at zero', async () => {
     const clock = { ...fastClock(1000), monotonic: () => 0 }
     const unlimited = new TokenBucket(-1, 0, clock)
     for (let i = 0; i < 100; i++) expect(await unlimited.acquire()).toBe(0)

@@ -69,7 +69,7 @@ describe('events', () => {
     })
   })
 
-  it('takes another name if the object’s cannot be part of one', async () => {
+  it('uses another name if the name of the object cannot be part of one', async () => {
     const { server, recorder, bodies } = await setUp(json({}, 201))
     recorder.record({ ...starting, regarding: { ...starting.regarding, name: 'Node_1' } })
     recorder.record({ ...starting, regarding: { ...starting.regarding, name: 'n'.repeat(250) } })
@@ -86,7 +86,7 @@ describe('events', () => {
     expect(event.note).toMatch(/^ü+\.\.\.$/)
   })
 
-  it('makes a series of repeats: the second is told at once, the rest when it ends', async () => {
+  it('turns repetitions into a series: sends the first at once, the rest when the series ends', async () => {
     const { server, clock, recorder, bodies, pass } = await setUp(json({}), 100_000)
     recorder.record(bindFailure('web'))
     recorder.record(bindFailure('other'))
@@ -111,7 +111,7 @@ describe('events', () => {
     expect(clock.waits.length).toBeGreaterThan(0)
   })
 
-  it('tries again what did not get through, and knows when it had', async () => {
+  it('sends an event again if it did not arrive, and notices if it did', async () => {
     const { server, clock, recorder } = await setUp([
       hangUp,
       refuse(500, 'InternalError'),
@@ -126,7 +126,7 @@ describe('events', () => {
     expect(server.seen[3]?.method).toBe('PATCH')
   })
 
-  it('gives up after twelve tries, or when refused, and goes on with the next', async () => {
+  it('gives up after twelve attempts or a refusal, and goes on with the next event', async () => {
     const { server, recorder } = await setUp([
       refuse(403, 'Forbidden'),
       ...Array<Answer>(12).fill(hangUp),
@@ -139,7 +139,7 @@ describe('events', () => {
     expect(JSON.parse((await server.seen[13]?.body) as string).regarding.name).toBe('kept')
   })
 
-  it('writes a series anew when its event is gone', async () => {
+  it('writes a series again when its event has been deleted', async () => {
     const { server, recorder, bodies } = await setUp([json({}, 201), refuse(404, 'NotFound'), json({}, 201)])
     recorder.record(bindFailure('web'))
     await until('the event', () => server.seen.length === 1)
@@ -149,7 +149,7 @@ describe('events', () => {
     expect((await bodies())[2].series.count).toBe(2)
   })
 
-  it('holds at most a thousand, and nobody waits', async () => {
+  it('holds at most a thousand events, and no caller waits', async () => {
     const clock = fastClock(1)
     const sent: string[] = []
     const client = {

@@ -1,4 +1,4 @@
-// One collection of an API server in memory: resource versions, history, WatchList, pages, compaction, and faults on order.
+// One collection of an API server in memory: resource versions, history, WatchList, pages, compaction, and faults that a test orders.
 
 import type { ServerResponse } from 'node:http'
 import { type Answer, json, refuse, ScriptServer, type Seen } from './script-server.ts'
@@ -18,17 +18,17 @@ interface Change {
 export class FakeApi {
   readonly objects = new Map<string, FakeObject>()
   version = 100
-  /** History up to here is forgotten. */
+  /** The server has forgotten the history up to this version. */
   compacted = 0
   watchList = true
   pageSize = 3
-  /** Used up once, by the next request in that state. */
+  /** Each fault hits one request, the next in its state. */
   readonly faults: { state: State; answer: Answer }[] = []
   readonly states: { state: State; seen: Seen }[] = []
   readonly server: ScriptServer
   readonly #history: Change[] = []
   readonly #watchers = new Set<ServerResponse>()
-  /** What pages are taken from, by version. */
+  /** The snapshots that pages come from, by version. */
   readonly #snapshots = new Map<number, readonly FakeObject[]>()
 
   constructor() {
@@ -56,12 +56,12 @@ export class FakeApi {
     this.send(bookmark(this.version))
   }
 
-  /** Raw text to all watchers. */
+  /** Sends raw text to all watchers. */
   send(text: string): void {
     for (const watcher of this.#watchers) watcher.write(text)
   }
 
-  /** All watches end: cut off in the middle, or in good order. */
+  /** Ends all watches: cut off in the middle, or in good order. */
   endWatches(how: 'cut' | 'end'): void {
     for (const watcher of this.#watchers) {
       if (how === 'end') watcher.end()
@@ -85,22 +85,14 @@ export class FakeApi {
   }
 
   #answer(response: ServerResponse, seen: Seen): void {
-    const { query } = seen
-    const state: State =
-      query.get('watch') === null
-        ? query.get('continue') === null
-          ? 'list'
-          : 'page'
-        : query.get('sendInitialEvents') === 'true'
-          ? 'watchlist'
-          : 'watch'
+    const state = stateOf(seen.query)
     this.states.push({ state, seen })
     const fault = this.faults.findIndex((one) => one.state === state)
     if (fault >= 0) this.faults.splice(fault, 1)[0]?.answer(response, seen)
     else if (state === 'list' || state === 'page') this.#list(response, seen)
     else if (state === 'watchlist' && !this.watchList) unsupported(response, seen)
-    else if (state === 'watch' && Number(query.get('resourceVersion')) < this.compacted) expired(response, seen)
-    else this.#watch(response, state === 'watch' ? Number(query.get('resourceVersion')) : undefined)
+    else if (state === 'watch' && Number(seen.query.get('resourceVersion')) < this.compacted) expired(response, seen)
+    else this.#watch(response, state === 'watch' ? Number(seen.query.get('resourceVersion')) : undefined)
   }
 
   #watch(response: ServerResponse, from: number | undefined): void {
@@ -140,3 +132,8 @@ export const errorLine = (code: number, reason: string, message = reason, detail
 
 const unsupported = refuse(422, 'Invalid', 'sendInitialEvents is forbidden for watch')
 const expired = refuse(410, 'Expired', 'too old resource version')
+
+function stateOf(query: URLSearchParams): State {
+  if (query.get('watch') === null) return query.get('continue') === null ? 'list' : 'page'
+  return query.get('sendInitialEvents') === 'true' ? 'watchlist' : 'watch'
+}

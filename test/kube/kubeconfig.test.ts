@@ -44,7 +44,7 @@ function load(
   return loadConnection({ kubeconfig, master: more.master ?? '', env: more.env ?? {} })
 }
 
-const complaint = (run: () => unknown): string => {
+const failure = (run: () => unknown): string => {
   try {
     run()
   } catch (error) {
@@ -56,7 +56,7 @@ const complaint = (run: () => unknown): string => {
 }
 
 describe('a kubeconfig', () => {
-  it('names a server, and needs no user', () => {
+  it('needs a server, but no user', () => {
     expect(load({})).toMatchObject({
       server: new URL('https://api:6443'),
       auth: { kind: 'none' },
@@ -65,7 +65,7 @@ describe('a kubeconfig', () => {
     })
   })
 
-  it('may carry everything inside', () => {
+  it('may contain certificates and keys as data', () => {
     const connection = load(
       { 'certificate-authority-data': base64(ca.cert), 'tls-server-name': 'kubernetes', 'disable-compression': true },
       {
@@ -86,7 +86,7 @@ describe('a kubeconfig', () => {
     })
   })
 
-  it('may point to files, relative to itself', () => {
+  it('may name files, relative to itself', () => {
     mkdirSync(join(dir, 'pki'), { recursive: true })
     writeFileSync(join(dir, 'pki', 'ca.pem'), ca.cert)
     writeFileSync(join(dir, 'token'), 'secret\n')
@@ -96,13 +96,13 @@ describe('a kubeconfig', () => {
     expect(load({}, { tokenFile: 'token' }).auth).toMatchObject({ token: 'secret\n' })
   })
 
-  it('knows tokens and passwords', () => {
+  it('reads tokens and passwords', () => {
     expect(load({}, { token: 't' }).auth).toEqual({ kind: 'token', token: 't' })
     expect(load({}, { token: 12345 }).auth).toEqual({ kind: 'token', token: '12345' })
     expect(load({}, { username: 'u', password: 'p' }).auth).toEqual({ kind: 'basic', username: 'u', password: 'p' })
   })
 
-  it('knows exec plugins', () => {
+  it('reads exec plugins', () => {
     const exec = {
       apiVersion: 'client.authentication.k8s.io/v1',
       command: './bin/plugin',
@@ -133,7 +133,7 @@ describe('a kubeconfig', () => {
     expect(load({}, { exec: beta }).auth).toMatchObject({ plugin: { command: 'aws', cluster: undefined } })
   })
 
-  it('is overridden by --master, whose server is not the one the TLS name was for', () => {
+  it('is overridden by --master, which also discards the TLS name of the other server', () => {
     const connection = load(
       { 'tls-server-name': 'x', 'insecure-skip-tls-verify': true },
       { token: 't' },
@@ -144,7 +144,7 @@ describe('a kubeconfig', () => {
     expect(load({}, {}, { master: 'http://m', root: { 'current-context': '' } }).server.href).toBe('http://m/')
   })
 
-  it('may name a proxy; otherwise the environment does', () => {
+  it('may name a proxy; otherwise the environment names it', () => {
     expect(load({ 'proxy-url': 'http://p:3128' }).proxy?.host).toBe('p:3128')
     expect(load({}, {}, { env: { HTTPS_PROXY: 'http://e:1' } }).proxy?.host).toBe('e:1')
     expect(load({ 'proxy-url': 'http://p:3128' }, {}, { env: { HTTPS_PROXY: 'http://e:1' } }).proxy?.host).toBe(
@@ -155,10 +155,10 @@ describe('a kubeconfig', () => {
   it.each<[string, Fields, Fields, string]>([
     ['no server', { server: '' }, {}, 'clusters[c1].cluster.server: is not set'],
     [
-      'a server that is none',
+      'a server with another scheme',
       { server: 'ftp://x' },
       {},
-      'clusters[c1].cluster.server: is no http or https URL: "ftp://x"',
+      'clusters[c1].cluster.server: is not a valid http or https URL: "ftp://x"',
     ],
     ['a wrong type', { server: ['x'] }, {}, 'clusters[c1].cluster.server: must be a string'],
     [
@@ -174,7 +174,7 @@ describe('a kubeconfig', () => {
       'clusters[c1].cluster.certificate-authority: cannot read',
     ],
     [
-      'a CA that is none',
+      'a CA without a certificate',
       { 'certificate-authority-data': base64('x') },
       {},
       'clusters[c1].cluster.certificate-authority-data: holds no PEM certificate',
@@ -182,14 +182,19 @@ describe('a kubeconfig', () => {
     ['no key', {}, { 'client-certificate-data': 'eA==' }, 'users[u1].user.client-key: is not set'],
     ['no certificate', {}, { 'client-key-data': 'eA==' }, 'users[u1].user.client-certificate: is not set'],
     [
-      'a certificate that is none',
+      'an invalid certificate',
       {},
       { 'client-certificate-data': base64('x'), 'client-key-data': base64('x') },
       'users[u1].user.client-certificate-data: cannot be used',
     ],
     ['no token file', {}, { tokenFile: 'none' }, 'users[u1].user.tokenFile: cannot read'],
-    ['two ways', {}, { token: 't', username: 'u' }, 'users[u1].user: has more than one of'],
-    ['an old way', {}, { 'auth-provider': { name: 'gcp' } }, 'users[u1].user.auth-provider: is no longer supported'],
+    ['two kinds of credentials', {}, { token: 't', username: 'u' }, 'users[u1].user: has more than one of'],
+    [
+      'an auth provider',
+      {},
+      { 'auth-provider': { name: 'gcp' } },
+      'users[u1].user.auth-provider: is no longer supported',
+    ],
     [
       'an unknown plugin version',
       {},
@@ -214,35 +219,35 @@ describe('a kubeconfig', () => {
       { exec: { apiVersion: 'client.authentication.k8s.io/v1', command: 'x', interactiveMode: 'Always' } },
       'a daemon has no terminal',
     ],
-  ])('is told by file and field what is wrong: %s', (_, cluster, user, message) => {
-    const said = complaint(() => load(cluster, user))
-    expect(said.startsWith(join(dir, 'config'))).toBe(true)
-    expect(said).toContain(message)
+  ])('is refused with file and field: %s', (_, cluster, user, message) => {
+    const text = failure(() => load(cluster, user))
+    expect(text.startsWith(join(dir, 'config'))).toBe(true)
+    expect(text).toContain(message)
   })
 
-  it('names a key that does not fit its certificate', () => {
+  it('is refused if a key does not belong to its certificate', () => {
     const user = { 'client-certificate-data': base64(pair.cert), 'client-key-data': base64(ca.key) }
-    expect(complaint(() => load({}, user))).toContain('users[u1].user.client-key-data: cannot be used')
+    expect(failure(() => load({}, user))).toContain('users[u1].user.client-key-data: cannot be used')
     const insecure = { 'insecure-skip-tls-verify': true, 'certificate-authority-data': base64(ca.cert) }
-    expect(complaint(() => load(insecure))).toContain('exclude each other')
+    expect(failure(() => load(insecure))).toContain('exclude each other')
   })
 
-  it('names what is missing in its structure', () => {
-    expect(complaint(() => load({}, {}, { root: { 'current-context': '' } }))).toContain('current-context: is not set')
-    expect(complaint(() => load({}, {}, { root: { 'current-context': 'x' } }))).toContain(
+  it('is refused if a part of its structure is missing', () => {
+    expect(failure(() => load({}, {}, { root: { 'current-context': '' } }))).toContain('current-context: is not set')
+    expect(failure(() => load({}, {}, { root: { 'current-context': 'x' } }))).toContain(
       'contexts: has no entry named "x"',
     )
-    expect(complaint(() => load({}, {}, { root: { clusters: [] } }))).toContain('clusters: has no entry named "c1"')
-    expect(complaint(() => load({}, {}, { root: { users: null } }))).toContain('users: has no entry named "u1"')
-    expect(complaint(() => loadConnection({ kubeconfig: join(dir, 'none'), master: '', env: {} }))).toContain(
+    expect(failure(() => load({}, {}, { root: { clusters: [] } }))).toContain('clusters: has no entry named "c1"')
+    expect(failure(() => load({}, {}, { root: { users: null } }))).toContain('users: has no entry named "u1"')
+    expect(failure(() => loadConnection({ kubeconfig: join(dir, 'none'), master: '', env: {} }))).toContain(
       'no such file',
     )
     writeFileSync(join(dir, 'bad'), 'a: [b\nc: d')
-    expect(complaint(() => loadConnection({ kubeconfig: join(dir, 'bad'), master: '', env: {} }))).toMatch(
-      /bad: is no YAML: .* at line 2/,
+    expect(failure(() => loadConnection({ kubeconfig: join(dir, 'bad'), master: '', env: {} }))).toMatch(
+      /bad: is not valid YAML: .* at line 2/,
     )
     writeFileSync(join(dir, 'bad'), '')
-    expect(complaint(() => loadConnection({ kubeconfig: join(dir, 'bad'), master: '', env: {} }))).toContain('is empty')
+    expect(failure(() => loadConnection({ kubeconfig: join(dir, 'bad'), master: '', env: {} }))).toContain('is empty')
   })
 })
 
@@ -263,19 +268,17 @@ describe('in a pod', () => {
       warnings: [],
     })
     writeFileSync(join(mount, 'ca.crt'), 'x')
-    expect(complaint(inPod)).toContain('ca.crt: holds no PEM certificate')
+    expect(failure(inPod)).toContain('ca.crt: holds no PEM certificate')
   })
 
-  it('says what is missing', () => {
-    expect(complaint(() => loadConnection({ kubeconfig: '', master: '', env: {} }))).toContain(
-      'KUBERNETES_SERVICE_HOST',
-    )
+  it('names what is missing', () => {
+    expect(failure(() => loadConnection({ kubeconfig: '', master: '', env: {} }))).toContain('KUBERNETES_SERVICE_HOST')
     expect(
-      complaint(() => loadConnection({ kubeconfig: '', master: '', env, serviceAccountDir: `${dir}/nowhere` })),
+      failure(() => loadConnection({ kubeconfig: '', master: '', env, serviceAccountDir: `${dir}/nowhere` })),
     ).toContain('cannot read')
   })
 
-  it('asks --master alone without credentials', () => {
+  it('uses --master alone without credentials', () => {
     expect(loadConnection({ kubeconfig: '', master: 'http://127.0.0.1:8080', env })).toMatchObject({
       auth: { kind: 'none' },
     })
@@ -285,7 +288,7 @@ describe('in a pod', () => {
 describe('the environment’s proxy', () => {
   const chosen = (server: string, env: NodeJS.ProcessEnv) => proxyFromEnvironment(new URL(server), env)?.host
 
-  it('depends on the scheme, and needs none itself', () => {
+  it('depends on the scheme of the server, and needs no scheme itself', () => {
     const env = { HTTPS_PROXY: 'secure:1', http_proxy: 'http://plain:2' }
     expect(chosen('https://api', env)).toBe('secure:1')
     expect(chosen('http://api', env)).toBe('plain:2')

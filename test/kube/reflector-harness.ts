@@ -1,4 +1,4 @@
-// A reflector on a fake API, and a sink that notes everything it is told.
+// A reflector on a fake API, with a sink that records every call.
 
 import type { RecordSink } from '../../src/kube/reflect/change-filter.ts'
 import type { DecodedRecord } from '../../src/kube/reflect/fields.ts'
@@ -19,7 +19,7 @@ function decodeFake(input: unknown): DecodedRecord<number> {
 
 export class ReflectorHarness {
   readonly state = new Map<string, number>()
-  readonly told: string[] = []
+  readonly calls: string[] = []
   readonly problems: Problem[] = []
   readonly reflector: Reflector<number>
   readonly clock: FastClock
@@ -33,17 +33,17 @@ export class ReflectorHarness {
     this.#client = clientTo(connectionTo(url), this.clock)
     const sink: RecordSink<number> = {
       put: (key, record) => {
-        if (this.state.get(key) === record) this.told.push(`DUPLICATE put ${key}=${record}`)
+        if (this.state.get(key) === record) this.calls.push(`DUPLICATE put ${key}=${record}`)
         this.state.set(key, record)
-        this.told.push(`put ${key}=${record}`)
+        this.calls.push(`put ${key}=${record}`)
       },
       drop: (key) => {
-        if (!this.state.delete(key)) this.told.push(`DUPLICATE drop ${key}`)
-        this.told.push(`drop ${key}`)
+        if (!this.state.delete(key)) this.calls.push(`DUPLICATE drop ${key}`)
+        this.calls.push(`drop ${key}`)
       },
       synced: () => {
         this.synced++
-        this.told.push('synced')
+        this.calls.push('synced')
       },
       problem: (problem) => this.problems.push(problem),
     }
@@ -66,7 +66,7 @@ export class ReflectorHarness {
   }
 
   get duplicates(): string[] {
-    return this.told.filter((line) => line.startsWith('DUPLICATE'))
+    return this.calls.filter((line) => line.startsWith('DUPLICATE'))
   }
 
   async stop(): Promise<void> {

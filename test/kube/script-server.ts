@@ -1,4 +1,4 @@
-// An HTTP(S) server whose every answer the test decides, down to half lines and hangs.
+// An HTTP(S) server whose answers the test scripts, down to half lines and hangs.
 
 import { createServer, type IncomingMessage, type RequestListener, type Server, type ServerResponse } from 'node:http'
 import { createServer as createTlsServer, type ServerOptions } from 'node:https'
@@ -26,7 +26,7 @@ export class ScriptServer {
   url = ''
   port = 0
 
-  /** `answer` is asked for each request; an array is used up in order, its last answer repeats. */
+  /** A function answers each request; an array is used in order, and its last answer repeats. */
   constructor(answer: Answer | readonly Answer[], tls?: ServerOptions) {
     let next = 0
     this.#answer = (response, seen) => {
@@ -89,14 +89,14 @@ export const hangUp: Answer = (response) => {
   response.socket?.destroy()
 }
 
-/** A stream of lines, given as events or as raw text, then left open, ended in good order, or cut. */
+/** Answers with a stream of lines, given as events or as raw text, then leaves it open, ends it in good order, or cuts it. */
 export function lines(parts: readonly (object | string)[], then: 'open' | 'end' | 'cut'): Answer {
   return (response) => {
     response.writeHead(200, { 'content-type': 'application/json' })
     response.flushHeaders()
     for (const part of parts) response.write(typeof part === 'string' ? part : `${JSON.stringify(part)}\n`)
     if (then === 'end') response.end()
-    // What was written must leave before the connection dies.
+    // The written bytes must be sent before the connection is destroyed.
     if (then === 'cut') setTimeout(() => response.socket?.destroy(), 5)
   }
 }

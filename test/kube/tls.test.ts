@@ -30,7 +30,7 @@ afterEach(async () => {
   for (const cleanup of cleanups.splice(0).reverse()) await cleanup()
 })
 
-/** Answers with who the client is by its certificate. */
+/** Answers with the name in the client certificate. */
 const whoAreYou: Answer = (response, seen) => {
   const subject = (seen.raw.socket as TLSSocket).getPeerCertificate().subject
   json({ you: subject?.CN ?? 'anonymous' })(response, seen)
@@ -69,12 +69,12 @@ const codeOf = (client: ReturnType<typeof open>) =>
   )
 
 describe('TLS', () => {
-  it('believes a server whose certificate the CA signed', async () => {
+  it('accepts a server whose certificate the CA signed', async () => {
     const server = await serve()
     expect(await ask(open(server.url, { ca: text(ca.cert) }))).toEqual({ you: 'anonymous' })
   })
 
-  it('does not believe a server of another CA, nor one that only the system could know', async () => {
+  it('refuses a server of another CA, and one that only the system could trust', async () => {
     const server = await serve()
     expect(await codeOf(open(server.url, { ca: text(otherCa.cert) }))).toMatch(
       /^tls: GET https:.*(unable to|self.signed)/i,
@@ -83,12 +83,12 @@ describe('TLS', () => {
     expect(server.seen).toHaveLength(0)
   })
 
-  it('believes anyone if told not to verify', async () => {
+  it('accepts any server without verification', async () => {
     const server = await serve()
     expect(await ask(open(server.url, { insecure: true }))).toEqual({ you: 'anonymous' })
   })
 
-  it('does not believe a certificate for another name, unless that name is asked for', async () => {
+  it('refuses a certificate for another name, unless the kubeconfig expects that name', async () => {
     const server = await serve(shop.issue('named', ca, 'DNS:kubernetes.default'))
     expect(await codeOf(open(server.url, { ca: text(ca.cert) }))).toMatch(/^tls: .*IP: 127\.0\.0\.1 is not in the cert/)
     expect(await ask(open(server.url, { ca: text(ca.cert), serverName: 'kubernetes.default' }))).toEqual({
@@ -98,19 +98,19 @@ describe('TLS', () => {
     expect(await codeOf(open(server.url, { ca: text(ca.cert), serverName: '10.0.0.1' }))).toMatch(/^tls: /)
   })
 
-  it('takes an intermediate CA of the bundle for a root, as Go does', async () => {
+  it('accepts an intermediate CA of the bundle as a root, as Go does', async () => {
     const middle = shop.intermediate('middle', ca)
     const server = await serve(shop.issue('below', middle, 'IP:127.0.0.1'))
     expect(await ask(open(server.url, { ca: text(middle.cert) }))).toEqual({ you: 'anonymous' })
   })
 
-  it('shows its client certificate', async () => {
+  it('sends its client certificate', async () => {
     const server = await serve()
     const certificate = { cert: text(clientPair.cert), key: text(clientPair.key) }
     expect(await ask(open(server.url, { ca: text(ca.cert), certificate }))).toEqual({ you: 'client' })
   })
 
-  it('says that the server wants a certificate', async () => {
+  it('reports that the server requires a certificate', async () => {
     const server = await new ScriptServer(whoAreYou, {
       ...tlsOptions(serverPair),
       requestCert: true,
@@ -120,7 +120,7 @@ describe('TLS', () => {
     expect(await codeOf(open(server.url, { ca: text(ca.cert) }))).toMatch(/^(tls|connection): /)
   })
 
-  it('takes up rotated files: the CA, the certificate and its key', async () => {
+  it('uses rotated files: the CA, the certificate and its key', async () => {
     const [caFile, certFile, keyFile] = ['live-ca', 'live-cert', 'live-key'].map((name) => join(shop.dir, name)) as [
       string,
       string,
@@ -142,13 +142,13 @@ describe('TLS', () => {
     const renamed = shop.issue('client-two', ca, '')
     copyFileSync(renamed.certFile, certFile)
     at += 61_000
-    // The key has not come yet: the pair does not fit, so the old one stays.
+    // The key has not been replaced yet: the pair does not match, so the old pair stays in use.
     expect(await ask(client)).toEqual({ you: 'client' })
     copyFileSync(renamed.keyFile, keyFile)
     at += 61_000
     expect(await ask(client)).toEqual({ you: 'client-two' })
 
-    // The server moves to another CA; the first failure makes us look at the file.
+    // The server changes its CA; the first failure makes the client read the file again.
     const moved = await serve(shop.issue('server-two', otherCa, 'IP:127.0.0.1'))
     const second = open(moved.url, { ca: file(caFile) }, clock)
     expect(await codeOf(second)).toMatch(/^tls: /)
@@ -156,7 +156,7 @@ describe('TLS', () => {
     expect(await ask(second)).toEqual({ you: 'anonymous' })
   })
 
-  it('lets a running watch live while certificates rotate', async () => {
+  it('keeps a running watch while certificates rotate', async () => {
     const caFile = join(shop.dir, 'rotating-ca')
     copyFileSync(ca.certFile, caFile)
     let at = 0
@@ -180,7 +180,7 @@ describe('TLS', () => {
     await pending.catch(() => {})
   })
 
-  it('uses the certificate that an exec plugin gives', async () => {
+  it('uses the certificate of an exec plugin', async () => {
     const command = join(shop.dir, 'plugin')
     const status = { clientCertificateData: clientPair.cert, clientKeyData: clientPair.key }
     const credential = JSON.stringify({ kind: 'ExecCredential', apiVersion: 'client.authentication.k8s.io/v1', status })
@@ -201,7 +201,7 @@ describe('TLS', () => {
     expect(new Set(server.seen.map((seen) => seen.raw.socket.remotePort)).size).toBe(1)
   })
 
-  it('does all of that from a kubeconfig', async () => {
+  it('does all of this from a kubeconfig', async () => {
     const server = await serve()
     const path = join(shop.dir, 'kubeconfig')
     writeFileSync(
@@ -260,7 +260,7 @@ describe('proxies', () => {
     client.close()
   })
 
-  it('says that the proxy refused, or is not there', async () => {
+  it('reports that the proxy refused or cannot be reached', async () => {
     const { url } = await proxy(() => false)
     expect(await codeOf(open('https://127.0.0.1:1', { insecure: true, proxy: url }))).toMatch(
       /^connection: .*it answered 407/,
@@ -271,7 +271,7 @@ describe('proxies', () => {
     )
   })
 
-  it('asks the proxy for plain http servers', async () => {
+  it('sends requests for plain http servers through the proxy', async () => {
     const { asked, url } = await proxy(() => true)
     expect(await ask(open('http://api.example', { proxy: url }))).toEqual({ by: 'proxy' })
     expect(asked).toEqual(['GET http://api.example/'])

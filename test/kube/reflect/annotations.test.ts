@@ -1,4 +1,4 @@
-// Our own annotations on Services and EndpointSlices: read, or told and ignored.
+// Sluice's annotations on Services and EndpointSlices are read, or reported and ignored.
 
 import { describe, expect, it } from 'vitest'
 import { decodeEndpointSlice } from '../../../src/kube/reflect/decode-endpoint-slice.ts'
@@ -25,7 +25,7 @@ describe('sluice/scheduler', () => {
     expect(service(undefined).record).not.toHaveProperty('scheduler')
   })
 
-  it.each(['', 'WLC', 'a-b', 'x'.repeat(16), '../rr'])('is told and ignored when it is %j', (text) => {
+  it.each(['', 'WLC', 'a-b', 'x'.repeat(16), '../rr'])('is reported and ignored if it is %j', (text) => {
     const { record, problems } = service({ 'sluice/scheduler': text })
     expect(record).not.toHaveProperty('scheduler')
     expect(problems.map(({ field }) => field)).toEqual(['metadata.annotations[sluice/scheduler]'])
@@ -39,7 +39,7 @@ describe('sluice/weight', () => {
     expect(slice({}).record).not.toHaveProperty('weight')
   })
 
-  it.each(['', '0', '-1', '65536', '1.5', 'many'])('is told and ignored when it is %j', (text) => {
+  it.each(['', '0', '-1', '65536', '1.5', 'many'])('is reported and ignored if it is %j', (text) => {
     const { record, problems } = slice({ 'sluice/weight': text })
     expect(record).not.toHaveProperty('weight')
     expect(problems.map(({ field }) => field)).toEqual(['metadata.annotations[sluice/weight]'])

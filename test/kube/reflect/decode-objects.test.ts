@@ -69,14 +69,14 @@ describe('services', () => {
     })
   })
 
-  it.each(['TCP', 'UDP', 'SCTP'])('C1: a headless service gives nothing, and no complaint (%s)', (protocol) => {
+  it.each(['TCP', 'UDP', 'SCTP'])('C1: a headless service gives no record and no problem (%s)', (protocol) => {
     for (const clusterIP of ['None', '', undefined]) {
       const decoded = decodeService(service({ clusterIP, ports: [{ port: 80, protocol }] }))
       expect(decoded).toEqual({ key: 'ns/web', record: undefined, problems: [] })
     }
   })
 
-  it('C2: ExternalName gives nothing even with a cluster IP', () => {
+  it('C2: ExternalName gives no record even with a cluster IP', () => {
     expect(decodeService(service({ type: 'ExternalName' }))).toEqual({ key: 'ns/web', record: undefined, problems: [] })
   })
 
@@ -93,7 +93,7 @@ describe('services', () => {
     expect(record(service(spec)).clusterIps).toEqual(['fd00::1'])
   })
 
-  it('C5: takes the addresses in the order of ipFamilies', () => {
+  it('C5: reads the addresses in the order of ipFamilies', () => {
     const spec = { ipFamilies: ['IPv6', 'IPv4'], clusterIP: 'fd00::1', clusterIPs: ['fd00::1', '10.0.0.1'] }
     expect(record(service(spec)).clusterIps).toEqual(['fd00::1', '10.0.0.1'])
   })
@@ -102,7 +102,7 @@ describe('services', () => {
     expect(record(service({ ipFamilies: ['IPv4', 'IPv6'] })).clusterIps).toEqual(['10.0.0.1'])
   })
 
-  it('C7: keeps addresses and ranges of both families for the model to divide', () => {
+  it('C7: keeps addresses and ranges of both families, which the model divides', () => {
     const status = { loadBalancer: { ingress: [{ ip: '4.4.4.4' }, { ip: '2001:db8::4' }] } }
     const spec = { externalIPs: ['5.5.5.5', '2001:DB8::5'], loadBalancerSourceRanges: ['10.0.0.0/8', 'fd00::/8'] }
     const got = record(service(spec, { status }))
@@ -118,7 +118,7 @@ describe('services', () => {
     ])
   })
 
-  it('C9: a range of everything is kept as it is for the model to judge', () => {
+  it('C9: keeps a range of all addresses, which the model interprets', () => {
     expect(record(service({ loadBalancerSourceRanges: ['10.0.0.0/8', '0.0.0.0/0'] })).sourceRanges).toEqual([
       '10.0.0.0/8',
       '0.0.0.0/0',
@@ -165,7 +165,7 @@ describe('services', () => {
     ])
   })
 
-  it('C20: a service of another proxy is not ours, whatever the label says', () => {
+  it('C20: ignores a service of another proxy, whatever the value of the label', () => {
     for (const value of ['other', '']) {
       const labels = { 'service.kubernetes.io/service-proxy-name': value }
       expect(decodeService(service({}, { metadata: { labels } })).record).toBeUndefined()
@@ -174,7 +174,7 @@ describe('services', () => {
     expect(decodeService(service({}, { metadata: { labels: headless } })).record).toBeDefined()
   })
 
-  it('skips a port that cannot be, and keeps the others', () => {
+  it('skips an invalid port, and keeps the others', () => {
     const ports = [
       { name: 'a', port: 80 },
       { name: 'b', port: 0 },
@@ -201,7 +201,7 @@ describe('services', () => {
     expect(fields).toContain('spec.ports[7]')
   })
 
-  it('the later of two ports with one name and protocol counts', () => {
+  it('uses the later of two ports with the same name and protocol', () => {
     const decoded = decodeService(
       service({
         ports: [
@@ -214,7 +214,7 @@ describe('services', () => {
     expect(complaints(decoded)).toEqual(['spec.ports[1]'])
   })
 
-  it('survives wrong types everywhere, and says where', () => {
+  it('survives wrong types everywhere, and reports their paths', () => {
     const decoded = decodeService(
       service({
         type: 'Magic',
@@ -248,7 +248,7 @@ describe('services', () => {
     ])
   })
 
-  it('a cluster IP that is none, or of another family than said, is not served', () => {
+  it('ignores a cluster IP that is not valid or of another family than stated', () => {
     for (const clusterIPs of [['nonsense'], ['fd00::1'], [5]]) {
       const decoded = decodeService(service({ clusterIPs }))
       expect(decoded.record).toBeUndefined()
@@ -256,7 +256,7 @@ describe('services', () => {
     }
   })
 
-  it('an object without identity is skipped as a whole', () => {
+  it('skips an object without identity', () => {
     for (const json of [
       null,
       5,
@@ -276,13 +276,13 @@ describe('services', () => {
     ])
   })
 
-  it('takes names at their limits, and none with signs that rules could trip over', () => {
+  it('accepts names of the maximum length, and no characters that could break rules', () => {
     const named = (name: string) => decodeService(service({}, { metadata: { name } }))
     expect(named('a'.repeat(253)).record?.key).toHaveLength(256)
     for (const name of ['a'.repeat(254), 'a b', 'a\nb', 'a/b', '"', '-a']) expect(named(name).record).toBeUndefined()
   })
 
-  it('names the load balancer that lacks its health check node port', () => {
+  it('reports a load balancer without a health check node port', () => {
     expect(complaints(decodeService(service({ type: 'LoadBalancer', externalTrafficPolicy: 'Local' })))).toEqual([
       'spec.healthCheckNodePort',
     ])
@@ -322,7 +322,7 @@ describe('slices', () => {
     })
   })
 
-  it('D4: a port without name or number is ignored, the others work', () => {
+  it('D4: ignores a port without name or number, and keeps the others', () => {
     const ports = [
       { port: 1 },
       { name: 'a' },
@@ -335,13 +335,13 @@ describe('slices', () => {
     expect(complaints(decoded)).toEqual(['ports[0].name', 'ports[1].port', 'ports[2].port', 'ports[3].port'])
   })
 
-  it('D5: an empty port name is a name', () => {
+  it('D5: accepts an empty port name', () => {
     expect(decodeEndpointSlice(slice({ ports: [{ name: '', port: 1, protocol: 'UDP' }] })).record?.ports).toEqual([
       { name: '', protocol: 'udp', port: 1 },
     ])
   })
 
-  it('D9: names are no addresses, and unknown address types are reported', () => {
+  it('D9: ignores host names, and reports unknown address types', () => {
     expect(decodeEndpointSlice(slice({ addressType: 'FQDN' }))).toEqual({
       key: 'ns/web-abc',
       record: undefined,
@@ -351,7 +351,7 @@ describe('slices', () => {
     expect(decodeEndpointSlice(slice({ addressType: 'IPv6', endpoints: [] })).record?.family).toBe(6)
   })
 
-  it('D10: a slice of no service is ignored and named', () => {
+  it('D10: ignores and reports a slice without a service', () => {
     const decoded = decodeEndpointSlice(slice({}, { labels: {} }))
     expect(decoded.record).toBeUndefined()
     expect(decoded.problems).toMatchObject([{ object: 'ns/web-abc', message: 'is missing' }])
@@ -364,17 +364,17 @@ describe('slices', () => {
     }
   })
 
-  it('D12: only the first address counts, in its canonical form', () => {
+  it('D12: uses only the first address, in canonical form', () => {
     const decoded = decodeEndpointSlice(slice({ endpoints: [{ addresses: ['10.180.00.001', '10.1.0.2'] }] }))
     expect(decoded.record?.endpoints.map((endpoint) => endpoint.ip)).toEqual(['10.180.0.1'])
   })
 
-  it('D19: a slice marked headless is not ours', () => {
+  it('D19: ignores a slice with the headless label', () => {
     const labels = { 'kubernetes.io/service-name': 'web', 'service.kubernetes.io/headless': '' }
     expect(decodeEndpointSlice(slice({}, { labels }))).toEqual({ key: 'ns/web-abc', record: undefined, problems: [] })
   })
 
-  it('skips the bad endpoints of a slice and keeps the good ones', () => {
+  it('skips the invalid endpoints of a slice and keeps the others', () => {
     const endpoints = [
       {},
       { addresses: [] },
@@ -394,7 +394,7 @@ describe('slices', () => {
     ])
   })
 
-  it('takes ten thousand endpoints, and does not complain ten thousand times', () => {
+  it('decodes ten thousand endpoints, and does not report ten thousand problems', () => {
     const good = Array.from({ length: 10_000 }, (_, i) => ({
       addresses: [`10.${(i >> 16) & 255}.${(i >> 8) & 255}.${i & 255}`],
     }))
@@ -404,7 +404,7 @@ describe('slices', () => {
     expect(decoded.problems.at(-1)?.message).toBe('and 9980 more problems')
   })
 
-  it('shares what repeats: node names, hints, ports and empty lists', () => {
+  it('shares values that repeat: node names, hints, ports and empty lists', () => {
     const make = (name: string) =>
       decodeEndpointSlice(
         JSON.parse(
@@ -427,7 +427,7 @@ describe('slices', () => {
 })
 
 describe('nodes and service CIDRs', () => {
-  it('puts internal addresses first, and leaves out what is none', () => {
+  it('puts internal addresses first, and skips addresses that are not IPs', () => {
     const status = {
       addresses: [
         { type: 'Hostname', address: 'n1' },
@@ -479,11 +479,11 @@ describe('nodes and service CIDRs', () => {
   })
 })
 
-describe('whatever comes', () => {
+describe('any input', () => {
   const decoders = { decodeService, decodeEndpointSlice, decodeNode, decodeServiceCidr }
   const shapes = [service({}), slice({}), { metadata: { name: 'n' }, spec: {}, status: { addresses: [{}] } }]
 
-  it.each(Object.entries(decoders))('%s never throws, and never gives a record without a key', (_, decode) => {
+  it.each(Object.entries(decoders))('%s never throws, and never returns a record without a key', (_, decode) => {
     fc.assert(
       fc.property(fc.jsonValue(), (json) => {
         const decoded = decode(json)

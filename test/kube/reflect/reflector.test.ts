@@ -31,16 +31,16 @@ const agree = (api: FakeApi, made: ReflectorHarness, what = 'the sink equals the
 const stateNames = (api: FakeApi) => api.states.map((entry) => entry.state)
 
 describe('with WatchList', () => {
-  it('gets snapshot and changes on one connection', async () => {
+  it('reads snapshot and changes on one connection', async () => {
     const api = await fake('a', 'b')
     const made = harness(api, 10, { labelSelector: '!x', fieldSelector: 'a!=b' })
     await agree(api, made)
-    expect(made.told).toEqual(['put ns/a=101', 'put ns/b=102', 'synced'])
+    expect(made.calls).toEqual(['put ns/a=101', 'put ns/b=102', 'synced'])
     api.put('c')
     api.remove('a')
     api.put('b')
     await agree(api, made)
-    expect(made.told.slice(3)).toEqual(['put ns/c=103', 'drop ns/a', 'put ns/b=105'])
+    expect(made.calls.slice(3)).toEqual(['put ns/c=103', 'drop ns/a', 'put ns/b=105'])
     expect(api.states).toHaveLength(1)
     const query = Object.fromEntries(api.states[0]?.seen.query ?? [])
     const timeout = Number(query.timeoutSeconds)
@@ -64,13 +64,13 @@ describe('with WatchList', () => {
     })
   })
 
-  it('is synced with nothing, too', async () => {
+  it('also syncs an empty collection', async () => {
     const made = harness(await fake())
     await until('synced', () => made.synced === 1)
-    expect(made.told).toEqual(['synced'])
+    expect(made.calls).toEqual(['synced'])
   })
 
-  it('takes live changes among the initial events, before the snapshot ends', async () => {
+  it('accepts live changes among the initial events, before the snapshot ends', async () => {
     const api = await fake()
     const event = (type: string, name: string, version: number) => ({
       type,
@@ -85,10 +85,10 @@ describe('with WatchList', () => {
     api.faults.push({ state: 'watchlist', answer: lines([...parts, bookmark(12, true)], 'open') })
     const made = harness(api)
     await until('synced', () => made.synced === 1)
-    expect(made.told).toEqual(['put ns/a=5', 'put ns/b=9', 'drop ns/a', 'put ns/b=12', 'synced'])
+    expect(made.calls).toEqual(['put ns/a=5', 'put ns/b=9', 'drop ns/a', 'put ns/b=12', 'synced'])
   })
 
-  it('goes on where it was when the server ends the watch, at the last bookmark', async () => {
+  it('continues at the last bookmark when the server ends the watch', async () => {
     const api = await fake('a')
     const made = harness(api)
     await agree(api, made)
@@ -100,11 +100,11 @@ describe('with WatchList', () => {
     await until('the next watch', () => api.states.length === 2)
     expect(api.states[1]?.seen.query.get('resourceVersion')).toBe('500')
     expect(api.states[1]?.seen.query.get('sendInitialEvents')).toBeNull()
-    expect(made.told).toEqual(['put ns/a=101', 'synced'])
+    expect(made.calls).toEqual(['put ns/a=101', 'synced'])
   })
 
   it.each([400, 405, 422, 501])(
-    'reads pages from a server that refuses it with %i, and does not ask again',
+    'reads pages from a server that refuses WatchList with %i, and does not try it again',
     async (code) => {
       const api = await fake('a', 'b', 'c', 'd', 'e', 'f', 'g')
       api.faults.push({ state: 'watchlist', answer: refuse(code, 'Invalid', 'sendInitialEvents is forbidden') })
@@ -122,7 +122,7 @@ describe('with WatchList', () => {
     },
   )
 
-  it('reads pages when the end of the snapshot never comes, and tells nothing twice', async () => {
+  it('reads pages when the end of the snapshot never comes, and delivers nothing twice', async () => {
     const api = await fake('a', 'b')
     const objects = [...api.objects.values()].map((object) => ({ type: 'ADDED', object }))
     api.faults.push({ state: 'watchlist', answer: lines(objects, 'open') })
@@ -130,7 +130,7 @@ describe('with WatchList', () => {
     await agree(api, made)
     await until('a watch', () => api.watchers === 1)
     expect(stateNames(api)).toEqual(['watchlist', 'list', 'watch'])
-    expect(made.told).toEqual(['put ns/a=101', 'put ns/b=102', 'synced'])
+    expect(made.calls).toEqual(['put ns/a=101', 'put ns/b=102', 'synced'])
   })
 
   it('reads pages from a server that answers a watch with a list', async () => {
@@ -143,7 +143,7 @@ describe('with WatchList', () => {
 })
 
 describe('in pages', () => {
-  it('reads all at once when the pages expire', async () => {
+  it('reads a list without pages when the pages expire', async () => {
     const api = await fake('a', 'b', 'c', 'd', 'e')
     api.watchList = false
     api.faults.push({
@@ -159,11 +159,11 @@ describe('in pages', () => {
     await agree(api, made)
     expect(stateNames(api).slice(0, 4)).toEqual(['watchlist', 'list', 'page', 'list'])
     expect(api.states[3]?.seen.query.get('limit')).toBeNull()
-    expect(made.told).toContain('drop ns/a')
+    expect(made.calls).toContain('drop ns/a')
     expect(made.duplicates).toEqual([])
   })
 
-  it('starts over when a page is no list', async () => {
+  it('starts again when a page is not a list', async () => {
     const api = await fake('a', 'b', 'c', 'd')
     api.watchList = false
     api.faults.push({ state: 'page', answer: json({ hello: 1 }) })
@@ -173,7 +173,7 @@ describe('in pages', () => {
     expect(made.duplicates).toEqual([])
   })
 
-  it('holds the event loop for no longer than a page', async () => {
+  it('reads a large collection page by page', async () => {
     const api = new FakeApi()
     for (let i = 0; i < 3_000; i++) api.put(`object-${i}`)
     api.pageSize = 500
@@ -187,21 +187,21 @@ describe('in pages', () => {
 })
 
 describe('after an interruption', () => {
-  it('tells only the difference of a new snapshot', async () => {
+  it('delivers only the difference of a new snapshot', async () => {
     for (const watchList of [true, false]) {
       const api = await fake('same', 'changed', 'gone')
       api.watchList = watchList
       const made = harness(api)
       await agree(api, made)
       await until('a watch', () => api.watchers === 1)
-      const before = made.told.length
+      const before = made.calls.length
       api.endWatches('cut')
       api.remove('gone')
       api.put('changed')
       api.put('new')
       api.compact()
       await agree(api, made)
-      expect(made.told.slice(before).sort()).toEqual(['drop ns/gone', 'put ns/changed=105', 'put ns/new=106'])
+      expect(made.calls.slice(before).sort()).toEqual(['drop ns/gone', 'put ns/changed=105', 'put ns/new=106'])
       expect(made.synced).toBe(1)
     }
   })
@@ -216,13 +216,13 @@ describe('after an interruption', () => {
     api.endWatches('cut')
     api.put('b')
     await agree(api, made)
-    expect(made.told).toEqual(['put ns/a=101', 'synced', 'put ns/b=102'])
+    expect(made.calls).toEqual(['put ns/a=101', 'synced', 'put ns/b=102'])
     expect(made.problems).toEqual([])
     expect(stateNames(api).filter((state) => state !== 'watch')).toEqual(['watchlist'])
   })
 
   it.each(['not json', '{"type":"ADDED"}', '{"type":"NEWS","object":{}}', '[]', '"x"', '{"type":"ADDED","object":5}'])(
-    'reports the line %s and takes a new snapshot',
+    'reports the line %s and reads a new snapshot',
     async (line) => {
       const api = await fake('a')
       const made = harness(api)
@@ -237,7 +237,7 @@ describe('after an interruption', () => {
     },
   )
 
-  it('retries a version that is too large, and gives it up when it stays so', async () => {
+  it('retries a version that is too large, and gives it up after some attempts', async () => {
     const api = await fake('a')
     const made = harness(api)
     await agree(api, made)
@@ -248,7 +248,7 @@ describe('after an interruption', () => {
     await agree(api, made)
     expect(stateNames(api)).toEqual(['watchlist', 'watch', 'watch', 'watch'])
 
-    // A server restored from a backup never gets there.
+    // A server that was restored from a backup never reaches the version.
     await until('a watch', () => api.watchers === 1)
     for (let i = 0; i < 10; i++) api.faults.push({ state: 'watch', answer: tooLarge })
     api.endWatches('cut')
@@ -277,7 +277,7 @@ describe('after an interruption', () => {
     if (_ === '429') expect(made.clock.waits.some((ms) => ms >= 5_000 && ms <= 7_000)).toBe(true)
   })
 
-  it('cuts a watch that is silent for longer than it asked for', async () => {
+  it('ends a watch that is silent for longer than requested', async () => {
     const api = await fake('a')
     const made = harness(api, 1_000, { random: () => 0 })
     await agree(api, made)
@@ -289,18 +289,18 @@ describe('after an interruption', () => {
   })
 })
 
-describe('patience', () => {
-  /** Waits in a hurry, but to the reflector no time passes, and requests have all the time they need. */
+describe('back-off', () => {
+  /** Shortens the waits, while for the reflector no time passes and requests have no time limit. */
   function waiting(api: FakeApi, random: number) {
     const clock = fastClock(1_000)
     const client = clientTo(connectionTo(api.server.url))
     cleanups.push(() => client.close())
     const made = harness(api, 1, { client, clock: { ...clock, monotonic: () => 0 }, random: () => random })
-    // Not the limits on a silent snapshot and on a silent watch.
+    // Without the limits on a silent snapshot and on a silent watch.
     return { made, waits: () => clock.waits.filter((ms) => ms !== 10_000 && ms <= 30_000) }
   }
 
-  it('waits longer and longer, to half a minute, and is quick again after success', async () => {
+  it('waits longer and longer, up to half a minute, and starts again after a success', async () => {
     const api = await fake('a')
     for (let i = 0; i < 8; i++) api.faults.push({ state: 'watchlist', answer: hangUp })
     const { made, waits } = waiting(api, 0.5)
@@ -314,7 +314,7 @@ describe('patience', () => {
   it.each([
     [0, 800],
     [1, 1600],
-  ])('spreads what many nodes would do at once (%d)', async (random, first) => {
+  ])('spreads the requests of many nodes (%d)', async (random, first) => {
     const api = await fake('a')
     api.faults.push({ state: 'watchlist', answer: hangUp })
     const { made, waits } = waiting(api, random)
@@ -322,7 +322,7 @@ describe('patience', () => {
     expect(waits()).toEqual([first])
   })
 
-  it('does not spin on a server that ends every watch at once', async () => {
+  it('waits between watches that the server ends at once', async () => {
     const api = await fake('a')
     const { made, waits } = waiting(api, 0)
     await agree(api, made)
@@ -337,7 +337,7 @@ describe('selectors', () => {
   const unknown: Answer = refuse(400, 'BadRequest', 'field label not supported: spec.clusterIP')
 
   it.each([true, false])(
-    'does without a field selector the server does not know (WatchList: %s)',
+    'drops a field selector that the server does not support (WatchList: %s)',
     async (watchList) => {
       const api = await fake('a')
       api.watchList = watchList
@@ -351,7 +351,7 @@ describe('selectors', () => {
     },
   )
 
-  it('insists on one that is needed', async () => {
+  it('keeps a field selector that is required', async () => {
     const api = await fake('a')
     api.faults.push({ state: 'watchlist', answer: unknown }, { state: 'list', answer: unknown })
     const made = harness(api, 100, { fieldSelector: 'metadata.name=n' })
@@ -369,7 +369,7 @@ describe('objects', () => {
     api.send(`${JSON.stringify({ type, object: api.objects.get(key) })}\n`)
   }
 
-  it('drops one that is to be ignored from now on, and takes it back later', async () => {
+  it('drops an object that is ignored from now on, and puts it again later', async () => {
     const api = await fake('a')
     const made = harness(api)
     await agree(api, made)
@@ -377,10 +377,10 @@ describe('objects', () => {
     set(api, 'b', -1)
     set(api, 'a', 7)
     await until('the end', () => made.state.get('ns/a') === 7)
-    expect(made.told.slice(2)).toEqual(['drop ns/a', 'put ns/a=7'])
+    expect(made.calls.slice(2)).toEqual(['drop ns/a', 'put ns/a=7'])
   })
 
-  it('names a bad one once, and keeps the others', async () => {
+  it('reports an invalid object once per version, and keeps the others', async () => {
     const api = await fake('a')
     set(api, 'bad', 'text')
     api.put('z')
@@ -402,7 +402,7 @@ describe('objects', () => {
     expect(made.duplicates).toEqual([])
   })
 
-  it('does not hide a bug of ours', async () => {
+  it('does not hide a bug of the decoder', async () => {
     const api = await fake('a')
     const made = harness(api, 100, {
       decode: () => {
@@ -417,13 +417,13 @@ describe('objects', () => {
 describe('any fault in any state', () => {
   const half = '{"type":"ADDED","object":{"metadata":{"namespace":"ns","name":"half"'
   const faults: Record<string, Answer> = {
-    'connection refused in the act': hangUp,
+    'connection reset': hangUp,
     'no answer': hang,
     'headers, then cut': lines([], 'cut'),
     'half a line, then cut': lines([half], 'cut'),
     'half a line, then end': lines([half], 'end'),
-    garbage: lines(['garbage\n'], 'open'),
-    'garbage, then end': lines(['garbage\n'], 'end'),
+    'a malformed line': lines(['garbage\n'], 'open'),
+    'a malformed line, then end': lines(['garbage\n'], 'end'),
     empty: lines([], 'end'),
     '401': refuse(401, 'Unauthorized'),
     '403': refuse(403, 'Forbidden'),
@@ -445,7 +445,7 @@ describe('any fault in any state', () => {
     const api = await fake('a', 'b', 'c', 'd', 'e')
     api.watchList = state === 'watchlist'
     api.faults.push({ state, answer: faults[fault] as Answer }, { state, answer: faults[fault] as Answer })
-    // Fast enough for hangs of a minute and a quarter, slow enough for a busy machine.
+    // Fast enough for hangs of 75 s, slow enough for a busy machine.
     const made = harness(api, 400)
     await until('the fault has struck', () => api.faults.length < 2)
     await agree(api, made)
@@ -470,7 +470,7 @@ describe('any fault in any state', () => {
     expect(performance.now() - started).toBeLessThan(2_000)
   })
 
-  it('stops at once while it waits for its next try', async () => {
+  it('stops at once while it waits for its next attempt', async () => {
     const api = await fake('a')
     for (let i = 0; i < 50; i++) api.faults.push({ state: 'watchlist', answer: hangUp })
     const made = harness(api, 1)

@@ -1,0 +1,125 @@
+// Reads sections and fields of a kubeconfig file. Every error names the file and the field.
+
+import { readFileSync } from 'node:fs'
+import { dirname, isAbsolute, resolve } from 'node:path'
+import { parseDocument } from 'yaml'
+import { ProxyError } from '../lib/errors.ts'
+import { systemCode } from './api-errors.ts'
+import type { PemSource } from './connection.ts'
+import { asObject, type JsonObject, join } from './reflect/fields.ts'
+
+/** One object of the file, with its path. */
+export class KubeconfigSection {
+  readonly fields: JsonObject
+  /** Name of the kubeconfig. */
+  readonly file: string
+  readonly #path: string
+
+  constructor(file: string, path: string, fields: JsonObject) {
+    this.file = file
+    this.#path = path
+    this.fields = fields
+  }
+
+  /** Opens a file. Throws if it cannot be read or is not a kubeconfig. */
+  static open(file: string): KubeconfigSection {
+    const document = parseDocument(readText(file, file, ''), { prettyErrors: true })
+    const broken = document.errors[0]
+    if (broken !== undefined) {
+      throw kubeconfigError(file, '', `is not valid YAML: ${broken.message.split('\n')[0]}`)
+    }
+    const root = asObject(document.toJS())
+    if (root === undefined) throw kubeconfigError(file, '', 'is empty or not a kubeconfig')
+    return new KubeconfigSection(file, '', root)
+  }
+
+  /** An error about one field, or about the section itself if `name` is ''. */
+  error(name: string, message: string, cause?: unknown): ProxyError {
+    return kubeconfigError(this.file, this.pathOf(name), message, cause)
+  }
+
+  pathOf(name: string): string {
+    return name === '' ? this.#path : join(this.#path, name)
+  }
+
+  text(name: string): string {
+    const value = this.fields[name] ?? ''
+    if (typeof value === 'string') return value
+    // YAML reads an unquoted token or name of digits as a number.
+    if (typeof value === 'number') return String(value)
+    throw this.error(name, 'must be a string')
+  }
+
+  flag(name: string): boolean {
+    const value = this.fields[name] ?? false
+    if (typeof value !== 'boolean') throw this.error(name, 'must be true or false')
+    return value
+  }
+
+  list(name: string): readonly unknown[] {
+    const value = this.fields[name] ?? []
+    if (!Array.isArray(value)) throw this.error(name, 'must be a list')
+    return value
+  }
+
+  section(name: string): KubeconfigSection {
+    const value = asObject(this.fields[name] ?? {})
+    if (value === undefined) throw this.error(name, 'must be an object')
+    return new KubeconfigSection(this.file, this.pathOf(name), value)
+  }
+
+  /** Returns the inner object of the entry with a name in `clusters`, `users` or `contexts`. Without a name, it is empty. */
+  entry(list: string, inner: string, name: string): KubeconfigSection {
+    const path = `${list}[${name}]`
+    if (name === '') return new KubeconfigSection(this.file, `${path}.${inner}`, {})
+    const entry = this.list(list)
+      .map(asObject)
+      .find((item) => item?.name === name)
+    if (entry === undefined) throw this.error(list, `has no entry named ${JSON.stringify(name)}`)
+    return new KubeconfigSection(this.file, path, entry).section(inner)
+  }
+
+  /** Reads a path to a file. A relative path is relative to the kubeconfig, not to the working directory. */
+  filePath(name: string): string {
+    return this.resolvePath(this.text(name))
+  }
+
+  resolvePath(path: string): string {
+    return path === '' || isAbsolute(path) ? path : resolve(dirname(resolve(this.file)), path)
+  }
+
+  /** Reads the file that a field names. */
+  contents(name: string): string {
+    return readText(this.filePath(name), this.file, this.pathOf(name))
+  }
+
+  /** Reads a certificate or a key. `name-data` (base64) wins over `name` (a file). */
+  pem(name: string): PemSource | undefined {
+    const data = `${name}-data`
+    const encoded = this.text(data)
+    if (encoded !== '') return { field: this.pathOf(data), text: Buffer.from(encoded, 'base64').toString('latin1') }
+    const file = this.filePath(name)
+    return file === '' ? undefined : { field: this.pathOf(name), file }
+  }
+}
+
+/** Returns the bytes of a certificate or a key of a kubeconfig. */
+export const readPem = (source: PemSource, file: string): string =>
+  'text' in source ? source.text : readText(source.file, file, source.field)
+
+/** Reads `path`, which `field` of `file` names. */
+export function readText(path: string, file: string, field: string): string {
+  try {
+    return readFileSync(path, 'utf8')
+  } catch (error) {
+    const code = systemCode(error)
+    // The message of the system would repeat the path.
+    const what = path === file ? 'cannot be read' : `cannot read ${path}`
+    throw kubeconfigError(file, field, `${what}: ${code === 'ENOENT' ? 'no such file' : code}`)
+  }
+}
+
+export function kubeconfigError(file: string, field: string, message: string, cause?: unknown): ProxyError {
+  const text = [file, field, message].filter((part) => part !== '').join(': ')
+  return new ProxyError('config', text, { cause, fields: { file, field } })
+}
