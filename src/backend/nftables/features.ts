@@ -34,7 +34,7 @@ const probe = 'sluice-probe'
 export async function findFeatures(nft: Nftables, family: Family): Promise<NftablesFeatures> {
   const table = { family, name: probe }
   const parts = new Map<number, string>()
-  const failure = await attempt(nft, (w) => writeRequired(w, family, parts))
+  const failure = await tryCommit(nft, (writer) => writeRequired(writer, family, parts))
   if (failure !== undefined) {
     const part = parts.get(failure.sequence)
     const missing =
@@ -43,29 +43,29 @@ export async function findFeatures(nft: Nftables, family: Family): Promise<Nftab
         : `this kernel cannot do nftables mode: it has no ${part ?? 'nf_tables with NAT'} (Linux 5.13 has it)`
     throw new ProxyError('nftables', missing, { cause: nft.failure('try the kernel', failure) })
   }
-  const withFlags = (flags: number) => (w: MessageWriter) => {
-    writeTable(w, { ...table, flags })
-    writeTable(w, table, 'delete')
+  const withFlags = (flags: number) => (writer: MessageWriter) => {
+    writeTable(writer, { ...table, flags })
+    writeTable(writer, table, 'delete')
   }
-  const works = async (write: (writer: MessageWriter) => void) => (await attempt(nft, write)) === undefined
+  const works = async (write: (writer: MessageWriter) => void) => (await tryCommit(nft, write)) === undefined
   return {
     owner: await works(withFlags(TABLE_OWNER)),
     persist: await works(withFlags(TABLE_OWNER | TABLE_PERSIST)),
-    destroy: await works((w) => writeTable(w, table, 'destroy')),
+    destroy: await works((writer) => writeTable(writer, table, 'destroy')),
   }
 }
 
 /** Makes and deletes a table with one object of every kind that our table has. `parts` maps each message to what it tries. */
-function writeRequired(w: MessageWriter, family: Family, parts: Map<number, string>): void {
+function writeRequired(writer: MessageWriter, family: Family, parts: Map<number, string>): void {
   const names = { family, table: probe }
-  writeTable(w, { family, name: probe })
+  writeTable(writer, { family, name: probe })
   const chains: readonly Chain['base'][] = [
     { type: 'nat', hook: 'prerouting', priority: -100 },
     { type: 'nat', hook: 'postrouting', priority: 100 },
     { type: 'filter', hook: 'input', priority: 0 },
   ]
   for (const base of chains) {
-    if (base !== undefined) parts.set(writeChain(w, { ...names, name: base.hook, base }), `${base.type} chains`)
+    if (base !== undefined) parts.set(writeChain(writer, { ...names, name: base.hook, base }), `${base.type} chains`)
   }
   const sets: readonly (readonly [string, NftSetShape])[] = [
     ['slots', 'address . protocol . port . slot : address . port'],
@@ -74,12 +74,12 @@ function writeRequired(w: MessageWriter, family: Family, parts: Map<number, stri
   ]
   for (const [i, [name, shape]] of sets.entries()) {
     const declared = declareSet({ name, shape, comment: '', timeoutSeconds: 1 }, family)
-    parts.set(writeSet(w, { ...names, name, id: i + 1, ...declared }), `sets of the shape ${shape}`)
+    parts.set(writeSet(writer, { ...names, name, id: i + 1, ...declared }), `sets of the shape ${shape}`)
   }
   for (const [name, chain, statement] of optional) {
-    parts.set(writeRule(w, { ...names, chain, expressions: compile(statement, family, 0) }), name)
+    parts.set(writeRule(writer, { ...names, chain, expressions: compile(statement, family, 0) }), name)
   }
-  writeTable(w, { family, name: probe }, 'delete')
+  writeTable(writer, { family, name: probe }, 'delete')
 }
 
 /** Parts that a kernel with nf_tables may lack. */
@@ -107,11 +107,15 @@ const optional: readonly (readonly [name: string, chain: ChainHook, statement: S
 export function restrictFeatures(found: NftablesFeatures, names = process.env.SLUICE_NFT_FEATURES): NftablesFeatures {
   if (names === undefined) return found
   const allowed = new Set(names.split(','))
-  const entries = Object.entries(found).map(([name, has]) => [name, has && allowed.has(name)])
-  return Object.fromEntries(entries) as NftablesFeatures
+  return {
+    owner: found.owner && allowed.has('owner'),
+    persist: found.persist && allowed.has('persist'),
+    destroy: found.destroy && allowed.has('destroy'),
+  }
 }
 
-async function attempt(nft: Nftables, write: (writer: MessageWriter) => void) {
+/** Returns the first failure; undefined if the kernel committed the transaction. */
+async function tryCommit(nft: Nftables, write: (writer: MessageWriter) => void) {
   const writer = new MessageWriter()
   beginBatch(writer)
   write(writer)

@@ -88,8 +88,9 @@ export class ConntrackTable {
     if (flows.length >= manyFlows) {
       const left: TrackedFlow[] = []
       for (const alike of groupByAddresses(flows).values()) {
-        if (alike.length >= manyFlows && (await this.#removeMatching(alike[0] as TrackedFlow, wait)))
-          removed += alike.length
+        const [first] = alike
+        const isDone = first !== undefined && alike.length >= manyFlows && (await this.#removeMatching(first, wait))
+        if (isDone) removed += alike.length
         else left.push(...alike)
       }
       single = left

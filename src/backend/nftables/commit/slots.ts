@@ -22,6 +22,7 @@ export function placeEndpoints(current: readonly string[], wanted: readonly stri
     if (unplaced.delete(endpoint)) slots[i] = endpoint
   }
   const written: number[] = []
+  // There are as many unplaced endpoints as holes.
   const waiting = unplaced.values()
   for (let i = 0; i < size; i++) {
     if (slots[i] !== undefined) continue

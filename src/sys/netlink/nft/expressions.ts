@@ -246,7 +246,7 @@ export function writeExpression<Name extends ExpressionName>(
   writer: MessageWriter,
   expression: Expression<Name>,
 ): void {
-  const { name, write } = writers[expression.expression as Name]
+  const { name, write } = writers[expression.expression]
   const element = writer.open(NFTA_LIST.ELEM)
   writer.text(NFTA_EXPR.NAME, name)
   const data = writer.open(NFTA_EXPR.DATA)
