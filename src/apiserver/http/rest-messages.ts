@@ -1,4 +1,4 @@
-// Requests and responses of the API without a transport; sockets are in rest-server.ts, callers in the same process in in-process-client.ts.
+// Requests and responses of the API, independent of the transport (rest-server.ts for sockets, in-process-client.ts for this process).
 
 import type { WatchSink } from '../requests/watch-queue.ts'
 import { type StatusRefusal, statusObject } from '../schema/api-status.ts'

@@ -258,7 +258,7 @@ function checkFile(
   })
 }
 
-/** The file of each object by its key. A file keeps the objects of its last valid content, unless its new content is valid and lacks them. */
+/** The file of each object, by its key. A file keeps the objects of its last valid content, unless its valid new content lacks them. */
 function findOwners(changed: readonly ChangedFile[], states: ReadonlyMap<string, FileState>): Map<string, string> {
   const owners = new Map<string, string>()
   const valid = new Map(changed.filter((each) => !hasProblems(each)).map((each) => [each.file, each]))

@@ -1,4 +1,4 @@
-// The schema of every kind that is served. Pods and nodes are records here: fields that the server does not read are stored unchanged. Pure.
+// The schema of every kind that is served. Pods and nodes are records here: the server stores fields that it does not read unchanged. Pure.
 
 import {
   anything,

@@ -168,10 +168,10 @@ export class Registry {
    */
   index(indexer: (change: Change) => void): void {
     this.#indexers.push(indexer)
-    for (const [resource, collection] of this.#collections) {
-      for (const entry of listEntries(collection, undefined)) {
-        const id = { resource, namespace: namespaceOf(entry.object), name: nameOf(entry.object) }
-        indexer(createChange({ ...id, version: entry.version, previous: undefined, next: entry }))
+    for (const [resource, { namespaces }] of this.#collections) {
+      for (const [namespace, names] of namespaces) {
+        for (const [name, next] of names)
+          indexer(createChange({ version: next.version, resource, namespace, name, previous: undefined, next }))
       }
     }
   }
