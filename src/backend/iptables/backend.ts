@@ -5,13 +5,13 @@ import type { Backend, Settings } from '../backend.ts'
 import { findPrograms, usableFamilies } from '../iptables-kit/flavour.ts'
 import type { ProgramSet } from '../iptables-kit/programs.ts'
 import { base, servesLocalhost } from './base.ts'
-import { type IptEntry, partsOf } from './entries.ts'
+import { type IptablesEntry, splitEntry } from './entries.ts'
 import { plan } from './plan.ts'
 import { IptablesTarget } from './target.ts'
 
 export type IptablesSettings = Pick<Settings, 'syncPeriodMs' | 'localhostNodePorts'>
 
-export function iptables(settings: IptablesSettings): Backend<IptEntry> {
+export function iptables(settings: IptablesSettings): Backend<IptablesEntry> {
   const { localhostNodePorts, syncPeriodMs } = settings
   let found: Promise<ProgramSet> | undefined
   return {
@@ -21,17 +21,17 @@ export function iptables(settings: IptablesSettings): Backend<IptEntry> {
     async prepare(node, log) {
       if (!servesLocalhost(node, localhostNodePorts)) return
       if (ensureSysctl('net/ipv4/conf/all/route_localnet', 1)) {
-        log.info('set route_localnet, for node ports on 127.0.0.1; --iptables-localhost-nodeports=false avoids it')
+        log.info('Set route_localnet for node ports on 127.0.0.1; --iptables-localhost-nodeports=false avoids it')
       }
     },
     base: (node) => base(node, localhostNodePorts),
     plan: (port, node) => plan(port, node, { localhost: servesLocalhost(node, localhostNodePorts) }),
-    parts: partsOf,
+    parts: splitEntry,
     async open(context) {
       found ??= findPrograms(context.log)
       const programs = await found
       const { flavour, version } = programs
-      context.log.info('using iptables', { family: context.family, flavour, version: version.join('.') })
+      context.log.info('Using iptables', { family: context.family, flavour, version: version.join('.') })
       return new IptablesTarget({ context, programs, syncPeriodMs })
     },
   }

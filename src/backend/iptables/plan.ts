@@ -1,63 +1,52 @@
-// One service port as iptables rules: how it is captured in the shared chains, and the chains that choose an endpoint. Pure.
+// Plans one service port as iptables rules: rules in the shared chains that capture it, and own chains that choose an endpoint. Pure.
 
 import { hostPort } from '../../lib/ip.ts'
 import { reachableOf } from '../../model/endpoints.ts'
 import type { Endpoint, Frontend, NodeView, ServicePort } from '../../model/types.ts'
 import { counters } from '../iptables-kit/chains.ts'
 import { iptablesEndpointHash, iptablesHash } from '../names.ts'
-import { type IptEntry, portEntry } from './entries.ts'
+import { createPortEntry, type PortEntry } from './entries.ts'
 
 export interface IptablesPlanOptions {
   /** Node ports are served on 127.0.0.1. */
   readonly localhost: boolean
 }
 
-export function plan(port: ServicePort, node: NodeView, options: IptablesPlanOptions): readonly IptEntry[] {
+export function plan(port: ServicePort, node: NodeView, options: IptablesPlanOptions): readonly PortEntry[] {
   if (port.frontends.length === 0) return []
-  const run = begin(port, node)
-  const { filter, nat, counted } = capture(run, options)
+  const context = createContext(port, node)
+  const { filter, nat, counted } = capture(context, options)
   const chains: string[] = []
   const own: string[] = []
-  // kube-proxy writes the first rule for the cluster IP before it comes to the other chains of the port.
-  const internal = internalRule(run)
+  // kube-proxy writes the first rule for the cluster IP before the other chains of the port.
+  const internal = internalRule(context)
   if (internal !== undefined) own.push(internal)
-  if (run.exposed && run.usable) {
-    chains.push(run.ext)
-    own.push(...externalRules(run))
+  if (context.isExposed && context.isUsable) {
+    chains.push(context.ext)
+    own.push(...externalRules(context))
   }
-  if (run.firewalled) {
-    chains.push(run.fw)
-    own.push(...firewallRules(run))
+  if (context.hasFirewall) {
+    chains.push(context.fw)
+    own.push(...firewallRules(context))
   }
-  const reachable = port.local.length === 0 ? port.cluster : reachableOf(port)
-  const seps = reachable.map((endpoint) => separate(run, endpoint))
-  const sepOf = port.local.length === 0 ? undefined : new Map(reachable.map((one, i) => [one, seps[i] as Separate]))
-  for (const which of ['cluster', 'local'] as const) {
-    if (port[which].length === 0) continue
-    chains.push(which === 'cluster' ? run.svc : run.svl)
-    balance(run, which, port[which] === reachable ? seps : port[which].flatMap((one) => sepOf?.get(one) ?? []), own)
-  }
-  for (const sep of seps) {
-    chains.push(sep.chain)
-    deliver(run, sep, own)
-  }
+  const endpoints = planEndpoints(context, chains, own)
   if (filter.length + nat.length + chains.length + port.endpoints === 0) return []
-  const unreached = Math.max(0, port.endpoints - seps.length)
-  const endpoints = seps.length + unreached
-  return [portEntry(port, { chains, shared: nat, counted, own, filter, unreached, endpoints })]
+  const unreached = Math.max(0, port.endpoints - endpoints)
+  return [createPortEntry(port, { chains, shared: nat, counted, own, filter, unreached }, endpoints + unreached)]
 }
 
 /** What all rules of a port are made of. */
-interface Run {
+interface PortContext {
   readonly port: ServicePort
   readonly node: NodeView
   /** Some endpoint is usable somewhere. */
-  readonly usable: boolean
-  /** It has addresses beyond the cluster IP. */
-  readonly exposed: boolean
-  readonly firewalled: boolean
+  readonly isUsable: boolean
+  /** The port has addresses beyond the cluster IP. */
+  readonly isExposed: boolean
+  readonly hasFirewall: boolean
   readonly clusterIp: Frontend | undefined
   readonly balancers: readonly Frontend[]
+  // Names of the own chains.
   readonly svc: string
   readonly svl: string
   readonly ext: string
@@ -66,16 +55,16 @@ interface Run {
   readonly match: string
 }
 
-function begin(port: ServicePort, node: NodeView): Run {
+function createContext(port: ServicePort, node: NodeView): PortContext {
   const hash = iptablesHash(port)
-  const usable = port.internal !== 'reject'
-  const balancers = port.frontends.filter(({ kind }) => kind === 'load-balancer')
+  const isUsable = port.internal !== 'reject'
+  const balancers = frontendsOf(port, 'load-balancer')
   return {
     port,
     node,
-    usable,
-    exposed: port.frontends.some(({ kind }) => kind !== 'cluster-ip'),
-    firewalled: usable && balancers.some(({ allow }) => allow.length > 0),
+    isUsable,
+    isExposed: port.frontends.some(({ kind }) => kind !== 'cluster-ip'),
+    hasFirewall: isUsable && balancers.some(({ allow }) => allow.length > 0),
     clusterIp: port.frontends.find(({ kind }) => kind === 'cluster-ip'),
     balancers,
     svc: `KUBE-SVC-${hash}`,
@@ -86,61 +75,35 @@ function begin(port: ServicePort, node: NodeView): Run {
   }
 }
 
+const frontendsOf = (port: ServicePort, wanted: Frontend['kind']): readonly Frontend[] =>
+  port.frontends.filter(({ kind }) => kind === wanted)
+
 // ---- Shared chains. ----
 
-interface Captured {
+interface CapturedRules {
   readonly filter: string[]
   readonly nat: string[]
   /** Rules in nat that count packets for localhost. */
   counted: number
 }
 
-function capture(run: Run, { localhost }: IptablesPlanOptions): Captured {
-  const { port, node, match, ext, fw, usable, firewalled, balancers } = run
-  const captured: Captured = { filter: [], nat: [], counted: 0 }
-  const { filter, nat } = captured
-  const to = ({ ip, port: number }: Frontend) => `${match} -d ${ip} --dport ${number}`
-  const refused = usable ? 'has no local endpoints' : 'has no endpoints'
-  const verdict = usable ? 'DROP' : 'REJECT'
-  const refuses = port.external === 'reject' || port.external === 'drop'
-  const refuseExternal = (where: string) => {
-    filter.push(`-A KUBE-EXTERNAL-SERVICES -m comment --comment "${port.name} ${refused}" ${where} -j ${verdict}`)
-  }
-
-  captureClusterIp(run, captured)
-  if (!run.exposed && port.health === undefined) return captured
-  for (const frontend of port.frontends.filter(({ kind }) => kind === 'external-ip')) {
-    if (usable) nat.push(`-A KUBE-SERVICES -m comment --comment "${port.name} external IP" ${to(frontend)} -j ${ext}`)
-    if (refuses) refuseExternal(to(frontend))
-  }
-  for (const frontend of balancers) {
-    const next = firewalled ? fw : ext
-    if (usable)
-      nat.push(`-A KUBE-SERVICES -m comment --comment "${port.name} loadbalancer IP" ${to(frontend)} -j ${next}`)
-    if (firewalled) {
-      const comment = `"${port.name} traffic not accepted by ${fw}"`
-      filter.push(`-A KUBE-PROXY-FIREWALL -m comment --comment ${comment} ${to(frontend)} -j DROP`)
-    }
-  }
-  if (refuses) for (const frontend of balancers) refuseExternal(to(frontend))
-  for (const { port: number } of port.frontends.filter(({ kind }) => kind === 'node-port')) {
-    const rule = `-A KUBE-NODEPORTS -m comment --comment ${port.name} ${match}`
-    // Written only where the kernel can count: the target takes it out elsewhere, and the next rule serves loopback as well.
-    if (usable && localhost && node.family === 4) {
-      captured.counted++
-      nat.push(`${rule} -d 127.0.0.0/8 --dport ${number} -m nfacct --nfacct-name ${counters.localhost} -j ${ext}`)
-    }
-    if (usable) nat.push(`${rule} --dport ${number} -j ${ext}`)
-    if (refuses) refuseExternal(`-m addrtype --dst-type LOCAL ${match} --dport ${number}`)
-  }
+function capture(context: PortContext, { localhost }: IptablesPlanOptions): CapturedRules {
+  const { port } = context
+  const rules: CapturedRules = { filter: [], nat: [], counted: 0 }
+  captureClusterIp(context, rules)
+  if (!context.isExposed && port.health === undefined) return rules
+  captureExternalIps(context, rules)
+  captureBalancers(context, rules)
+  captureNodePorts(context, localhost && context.node.family === 4, rules)
   if (port.health !== undefined) {
     const comment = `"${port.name} health check node port"`
-    filter.push(`-A KUBE-NODEPORTS -m comment --comment ${comment} -m tcp -p tcp --dport ${port.health.port} -j ACCEPT`)
+    const match = `-m tcp -p tcp --dport ${port.health.port}`
+    rules.filter.push(`-A KUBE-NODEPORTS -m comment --comment ${comment} ${match} -j ACCEPT`)
   }
-  return captured
+  return rules
 }
 
-function captureClusterIp({ port, clusterIp, match, svc, svl }: Run, { filter, nat }: Captured): void {
+function captureClusterIp({ port, clusterIp, match, svc, svl }: PortContext, { filter, nat }: CapturedRules): void {
   if (clusterIp === undefined) return
   const where = `${match} -d ${clusterIp.ip} --dport ${clusterIp.port}`
   const rule = (comment: string, target: string) =>
@@ -150,25 +113,73 @@ function captureClusterIp({ port, clusterIp, match, svc, svl }: Run, { filter, n
   else nat.push(rule('cluster IP', port.internal === 'local' ? svl : svc))
 }
 
+function captureExternalIps(context: PortContext, { filter, nat }: CapturedRules): void {
+  const { port, match, ext, isUsable } = context
+  for (const frontend of frontendsOf(port, 'external-ip')) {
+    const where = matchFrontend(match, frontend)
+    if (isUsable) nat.push(`-A KUBE-SERVICES -m comment --comment "${port.name} external IP" ${where} -j ${ext}`)
+    filter.push(...refuseExternal(context, where))
+  }
+}
+
+function captureBalancers(context: PortContext, { filter, nat }: CapturedRules): void {
+  const { port, match, ext, fw, isUsable, hasFirewall, balancers } = context
+  for (const frontend of balancers) {
+    const where = matchFrontend(match, frontend)
+    const target = hasFirewall ? fw : ext
+    if (isUsable) nat.push(`-A KUBE-SERVICES -m comment --comment "${port.name} loadbalancer IP" ${where} -j ${target}`)
+    if (hasFirewall) {
+      const comment = `"${port.name} traffic not accepted by ${fw}"`
+      filter.push(`-A KUBE-PROXY-FIREWALL -m comment --comment ${comment} ${where} -j DROP`)
+    }
+  }
+  for (const frontend of balancers) filter.push(...refuseExternal(context, matchFrontend(match, frontend)))
+}
+
+function captureNodePorts(context: PortContext, localhost: boolean, rules: CapturedRules): void {
+  const { port, match, ext, isUsable } = context
+  for (const { port: number } of frontendsOf(port, 'node-port')) {
+    const rule = `-A KUBE-NODEPORTS -m comment --comment ${port.name} ${match}`
+    // Where the kernel cannot count packets, features.ts removes this rule, and the next one serves loopback as well.
+    if (isUsable && localhost) {
+      rules.counted++
+      const counter = `-m nfacct --nfacct-name ${counters.localhost}`
+      rules.nat.push(`${rule} -d 127.0.0.0/8 --dport ${number} ${counter} -j ${ext}`)
+    }
+    if (isUsable) rules.nat.push(`${rule} --dport ${number} -j ${ext}`)
+    rules.filter.push(...refuseExternal(context, `-m addrtype --dst-type LOCAL ${match} --dport ${number}`))
+  }
+}
+
+const matchFrontend = (match: string, { ip, port }: Frontend): string => `${match} -d ${ip} --dport ${port}`
+
+/** The rule that refuses traffic from outside, if it has no endpoint. */
+function refuseExternal({ port, isUsable }: PortContext, where: string): readonly string[] {
+  if (port.external !== 'reject' && port.external !== 'drop') return []
+  const reason = isUsable ? 'has no local endpoints' : 'has no endpoints'
+  const verdict = isUsable ? 'DROP' : 'REJECT'
+  return [`-A KUBE-EXTERNAL-SERVICES -m comment --comment "${port.name} ${reason}" ${where} -j ${verdict}`]
+}
+
 // ---- Own chains. ----
 
-/** In the chain that cluster IP traffic goes to: who does not count as a local pod is masqueraded. */
-function internalRule({ port, node, clusterIp, match, svc, svl }: Run): string | undefined {
+/** In the chain that cluster IP traffic goes to: traffic that does not come from a local pod is masqueraded. */
+function internalRule({ port, node, clusterIp, match, svc, svl }: PortContext): string | undefined {
   const { internal } = port
   if (clusterIp === undefined || (internal !== 'cluster' && internal !== 'local') || port[internal].length === 0)
     return undefined
-  const from = node.masqueradeAll ? '' : fromLocalPods(node, false)
+  const from = node.masqueradeAll ? '' : matchLocalPods(node, false)
   if (from === undefined) return undefined
-  const where = `${match} -d ${clusterIp.ip} --dport ${clusterIp.port}${from}`
+  const where = `${matchFrontend(match, clusterIp)}${from}`
   const chain = internal === 'cluster' ? svc : svl
   return `-A ${chain} -m comment --comment "${port.name} cluster IP" ${where} -j KUBE-MARK-MASQ`
 }
 
-function externalRules({ port, node, ext, svc, svl }: Run): readonly string[] {
+function externalRules({ port, node, ext, svc, svl }: PortContext): readonly string[] {
   const rule = (comment: string, rest: string) =>
     `-A ${ext} -m comment --comment "${comment} ${port.name} external destinations"${rest}`
   if (port.external === 'cluster') return [rule('masquerade traffic for', ' -j KUBE-MARK-MASQ'), `-A ${ext} -j ${svc}`]
-  const pods = fromLocalPods(node, true)
+  const pods = matchLocalPods(node, true)
   const local = ' -m addrtype --src-type LOCAL'
   return [
     ...(pods === undefined ? [] : [rule('pod traffic for', `${pods} -j ${svc}`)]),
@@ -178,7 +189,7 @@ function externalRules({ port, node, ext, svc, svl }: Run): readonly string[] {
   ]
 }
 
-function firewallRules({ port, balancers, fw, ext }: Run): readonly string[] {
+function firewallRules({ port, balancers, fw, ext }: PortContext): readonly string[] {
   const allow = balancers.find((frontend) => frontend.allow.length > 0)?.allow ?? []
   const sources = port.nodeAllowed ? [...allow, ...balancers.map(({ ip }) => ip)] : allow
   return [
@@ -187,48 +198,59 @@ function firewallRules({ port, balancers, fw, ext }: Run): readonly string[] {
   ]
 }
 
-interface Separate {
-  readonly chain: string
-  readonly ip: string
-  readonly address: string
-}
-
-function separate({ port }: Run, { ip, port: number }: Endpoint): Separate {
-  const address = hostPort(ip, number)
-  return { ip, address, chain: `KUBE-SEP-${iptablesEndpointHash(port, address)}` }
+/** Adds the chains that choose an endpoint and those of the endpoints, and returns how many endpoints are reached from here. */
+function planEndpoints(context: PortContext, chains: string[], own: string[]): number {
+  const { port, svc, svl } = context
+  const reachable = port.local.length === 0 ? port.cluster : reachableOf(port)
+  const names = reachable.map((endpoint) => `KUBE-SEP-${iptablesEndpointHash(port, addressOf(endpoint))}`)
+  const nameOf = port.local.length === 0 ? undefined : new Map(reachable.map((one, i) => [one, names[i] as string]))
+  for (const which of ['cluster', 'local'] as const) {
+    if (port[which].length === 0) continue
+    const chain = which === 'cluster' ? svc : svl
+    chains.push(chain)
+    const targets = port[which] === reachable ? names : port[which].flatMap((one) => nameOf?.get(one) ?? [])
+    balance(chain, targets, port.affinitySeconds, own)
+  }
+  for (const [i, endpoint] of reachable.entries()) {
+    const chain = names[i] as string
+    chains.push(chain)
+    deliver(context, endpoint, chain, own)
+  }
+  return reachable.length
 }
 
 /** The first endpoint with probability 1/n, the next with 1/(n-1) of what is left, and the last with all of it. */
-function balance({ port, svc, svl }: Run, which: 'cluster' | 'local', known: readonly Separate[], out: string[]): void {
-  const rule = `-A ${which === 'cluster' ? svc : svl}`
-  const seconds = port.affinitySeconds
-  if (seconds > 0) {
-    for (const { chain } of known)
-      out.push(`${rule} -m recent --name ${chain} --rcheck --seconds ${seconds} --reap -j ${chain}`)
+function balance(chain: string, targets: readonly string[], affinitySeconds: number, out: string[]): void {
+  if (affinitySeconds > 0) {
+    for (const target of targets) {
+      out.push(`-A ${chain} -m recent --name ${target} --rcheck --seconds ${affinitySeconds} --reap -j ${target}`)
+    }
   }
-  let left = known.length
-  for (const { chain } of known) {
-    const chance = left === 1 ? '' : ` -m statistic --mode random --probability ${probability(left)}`
+  let left = targets.length
+  for (const target of targets) {
+    const chance = left === 1 ? '' : ` -m statistic --mode random --probability ${formatProbability(left)}`
     left--
-    out.push(`${rule}${chance} -j ${chain}`)
+    out.push(`-A ${chain}${chance} -j ${target}`)
   }
 }
 
-function deliver({ port, match }: Run, { chain, ip, address }: Separate, out: string[]): void {
+function deliver({ port, match }: PortContext, endpoint: Endpoint, chain: string, out: string[]): void {
   const remember = port.affinitySeconds === 0 ? '' : ` -m recent --name ${chain} --set`
   out.push(
-    `-A ${chain} -s ${ip} -j KUBE-MARK-MASQ`,
-    `-A ${chain}${remember} ${match} -j DNAT --to-destination ${address}`,
+    `-A ${chain} -s ${endpoint.ip} -j KUBE-MARK-MASQ`,
+    `-A ${chain}${remember} ${match} -j DNAT --to-destination ${addressOf(endpoint)}`,
   )
 }
 
-/** undefined if local traffic cannot be told from other traffic. */
-function fromLocalPods({ local }: NodeView, wanted: boolean): string | undefined {
+const addressOf = ({ ip, port }: Endpoint): string => hostPort(ip, port)
+
+/** The match for traffic from local pods, or for all other traffic; undefined if local traffic cannot be recognised. */
+function matchLocalPods({ local }: NodeView, isWanted: boolean): string | undefined {
   if (local === undefined) return undefined
-  const not = wanted ? '' : '! '
+  const not = isWanted ? '' : '! '
   if (local.kind === 'cidr') return ` ${not}-s ${local.cidr}`
   return ` ${not}-i ${local.kind === 'interface' ? local.name : `${local.prefix}+`}`
 }
 
-/** C's "%.10f" of 1/n. Of all n up to 20,000 only 2048 is an exact tie, which C rounds to even and JavaScript up. */
-export const probability = (n: number): string => (n === 2048 ? '0.0004882812' : (1 / n).toFixed(10))
+/** C's "%.10f" of 1/n. Of all n up to 20,000 only 2048 is an exact tie, which C rounds to even and JavaScript rounds up. */
+export const formatProbability = (n: number): string => (n === 2048 ? '0.0004882812' : (1 / n).toFixed(10))

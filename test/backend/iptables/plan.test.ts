@@ -1,7 +1,7 @@
 // Each policy and each odd corner as rules, by the words of kube-proxy 1.36.4; the examples of the seed documents among them.
 
 import { describe, expect, it } from 'vitest'
-import { probability } from '../../../src/backend/iptables/plan.ts'
+import { formatProbability } from '../../../src/backend/iptables/plan.ts'
 import { endpoint, everyAddress, service, slice, tcp, view } from '../../support/builders.ts'
 import { rulesOf, WriterHarness } from './writer-harness.ts'
 
@@ -259,11 +259,11 @@ describe('large clusters', () => {
     harness.put(service(), many(1000))
     await harness.sync()
     expect(harness.text).toContain('"ns1/svc1:p80 -> 10.1.0.0:80"')
-    expect(harness.book.endpoints).toBe(1000)
+    expect(harness.written.endpoints).toBe(1000)
     // Nothing that is written changes, but what is written from now on does.
     harness.put(service(), many(1001))
     await harness.sync()
-    expect(harness.book.endpoints).toBe(1001)
+    expect(harness.written.endpoints).toBe(1001)
     harness.put(
       service({ key: 'ns1/other', clusterIps: ['172.30.0.99'] }),
       slice([endpoint('10.2.0.1')], { service: 'ns1/other' }),
@@ -273,7 +273,7 @@ describe('large clusters', () => {
     expect(harness.text).not.toContain(' -> ')
     harness.drop('ns1/svc1')
     await harness.sync()
-    expect(harness.book.endpoints).toBe(1)
+    expect(harness.written.endpoints).toBe(1)
   })
 
   it('G12: leaves out the comments of endpoints above 1000, and no others', async () => {
@@ -293,7 +293,7 @@ describe('large clusters', () => {
 })
 
 it('prints probabilities as C does', () => {
-  expect([1, 2, 3, 10, 2048, 100001].map(probability)).toEqual([
+  expect([1, 2, 3, 10, 2048, 100001].map(formatProbability)).toEqual([
     '1.0000000000',
     '0.5000000000',
     '0.3333333333',

@@ -1,11 +1,11 @@
-// From records to the text that iptables-restore would get: resolve, plan, ledger and writer are the real ones.
+// Turns records into the text that iptables-restore would get. Resolve, plan, ledger and writer are the real ones.
 
 import type { Changes } from '../../../src/backend/backend.ts'
 import { iptables } from '../../../src/backend/iptables/backend.ts'
-import type { IptEntry } from '../../../src/backend/iptables/entries.ts'
+import type { IptablesEntry } from '../../../src/backend/iptables/entries.ts'
 import type { IptablesFeatures } from '../../../src/backend/iptables/features.ts'
-import { unitsOf } from '../../../src/backend/iptables/target.ts'
-import { RestoreWriter, type WriteResult } from '../../../src/backend/iptables/writer.ts'
+import { RestoreWriter, type WriteResult } from '../../../src/backend/iptables/restore-writer.ts'
+import { groupChanges } from '../../../src/backend/iptables/units.ts'
 import { WrittenRules } from '../../../src/backend/iptables/written.ts'
 import { Ledger } from '../../../src/backend/ledger.ts'
 import { resolve } from '../../../src/model/resolve.ts'
@@ -20,16 +20,16 @@ export const allFeatures: IptablesFeatures = {
   counters: new Set(['ct_state_invalid_dropped_pkts', 'localhost_nps_accepted_pkts']),
 }
 
-/** One lane whose kernel is the list of texts it was given. */
+/** One lane; its kernel keeps the list of texts that it was given. */
 export class WriterHarness {
   readonly texts: string[] = []
-  readonly ledger = new Ledger<IptEntry>()
-  readonly book = new WrittenRules()
+  readonly ledger = new Ledger<IptablesEntry>()
+  readonly written = new WrittenRules()
   readonly writer: RestoreWriter<MemoryFile>
   readonly node: NodeView
   readonly #backend
-  /** Throws where the programs would. */
-  judge: (text: string) => void = () => {}
+  /** Throws where the programs would fail. */
+  check: (text: string) => void = () => {}
 
   constructor(
     node: NodeView = view({ nodePorts: everyAddress }),
@@ -38,16 +38,16 @@ export class WriterHarness {
     this.node = node
     this.#backend = iptables({ syncPeriodMs: 30_000, localhostNodePorts: localhost })
     this.writer = new RestoreWriter({
-      book: this.book,
+      written: this.written,
       chainsPerRestore,
-      sheet: () => new MemoryFile('rules'),
-      restore: async (paper) => {
-        const text = String(paper)
+      createSink: () => new MemoryFile('rules'),
+      restore: async (input) => {
+        const text = String(input)
         this.texts.push(text)
-        this.judge(text)
+        this.check(text)
       },
     })
-    this.book.features = features
+    this.written.features = features
     this.ledger.want('', this.#backend.base(node))
   }
 
@@ -63,9 +63,11 @@ export class WriterHarness {
     this.ledger.want(service, [])
   }
 
-  async sync(): Promise<WriteResult & { readonly changes: Changes<IptEntry> }> {
+  /** With `everything` the changes are taken as all that is wanted, as after an observation. */
+  async sync({ everything = false } = {}): Promise<WriteResult & { readonly changes: Changes<IptablesEntry> }> {
     const changes = diffAtOnce(this.ledger)
-    const written = await this.writer.write(unitsOf(changes), new AbortController().signal)
+    const { signal } = new AbortController()
+    const written = await this.writer.write(groupChanges(changes), { everything, signal })
     settleAtOnce(
       this.ledger,
       changes,
@@ -74,7 +76,7 @@ export class WriterHarness {
     return { ...written, changes }
   }
 
-  /** The last text. */
+  /** The last text that was restored. */
   get text(): string {
     return this.texts.at(-1) ?? ''
   }

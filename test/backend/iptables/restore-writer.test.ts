@@ -1,9 +1,10 @@
 // What is written when, and what happens when the programs refuse: who is blamed, who goes in all the same.
 
 import { describe, expect, it } from 'vitest'
-import { strayChain } from '../../../src/backend/iptables/entries.ts'
+import { ExpectedUses } from '../../../src/backend/iptables/drift.ts'
+import { createStray } from '../../../src/backend/iptables/entries.ts'
 import { adapt } from '../../../src/backend/iptables/features.ts'
-import { composeJumps } from '../../../src/backend/iptables/restore.ts'
+import { composeJumps } from '../../../src/backend/iptables/jumps.ts'
 import { jumps } from '../../../src/backend/iptables-kit/chains.ts'
 import { suspectLines } from '../../../src/backend/iptables-kit/restore-text.ts'
 import { ProxyError } from '../../../src/lib/errors.ts'
@@ -46,12 +47,12 @@ describe('writing', () => {
     put(harness, 2, '10.0.0.2')
     await harness.sync()
     put(harness, 2, '10.0.0.2', '10.0.0.3')
-    const { lines } = await harness.sync()
+    const { rules: counts } = await harness.sync()
     expect(harness.texts).toHaveLength(2)
     expect(harness.text).toContain('"ns/s1:p80 cluster IP"')
     expect(harness.text).not.toMatch(/^:KUBE-SEP-.*\n(?:.*\n)*.*10\.0\.0\.1/m)
     expect(harness.text.match(/^:KUBE-(?:SVC|SEP|EXT)-/gm)).toHaveLength(2)
-    expect(lines).toEqual({
+    expect(counts).toEqual({
       filter: harness.text.slice(0, harness.text.indexOf('*nat')).match(/^-/gm)?.length,
       nat: harness.text.slice(harness.text.indexOf('*nat')).match(/^-/gm)?.length,
     })
@@ -65,10 +66,9 @@ describe('writing', () => {
     harness.drop('ns/s2')
     put(harness, 4, '10.0.0.4')
     resetAtOnce(harness.ledger, [])
-    harness.writer.startAnew()
-    await harness.sync()
+    await harness.sync({ everything: true })
     expect(harness.text).not.toContain('ns/s2')
-    expect([...harness.book.entries()].some(({ service: of }) => of === 'ns/s2')).toBe(false)
+    expect([...harness.written.entries()].some(({ service: of }) => of === 'ns/s2')).toBe(false)
     put(harness, 1, '10.0.0.9')
     await harness.sync()
     expect(harness.text).toContain('"ns/s3:p80 cluster IP"')
@@ -85,8 +85,7 @@ describe('writing', () => {
     harness.drop('ns/s2')
     put(harness, 1, '10.0.0.9')
     resetAtOnce(harness.ledger, [])
-    harness.writer.startAnew()
-    await harness.sync()
+    await harness.sync({ everything: true })
     const gone = harness.text.match(/^-X \S+/gm)?.map((line) => line.slice(3)) ?? []
     // All of the second service, and the old endpoint of the first.
     expect(gone).toHaveLength(4)
@@ -101,9 +100,8 @@ describe('writing', () => {
     const wanted = ownChains(harness.text)
     const heir = new WriterHarness()
     put(heir, 1, '10.0.0.1')
-    resetAtOnce(heir.ledger, [...wanted, 'KUBE-SVC-LEFT', 'KUBE-SEP-LEFT'].map(strayChain))
-    heir.writer.startAnew()
-    await heir.sync()
+    resetAtOnce(heir.ledger, [...wanted, 'KUBE-SVC-LEFT', 'KUBE-SEP-LEFT'].map(createStray))
+    await heir.sync({ everything: true })
     expect(heir.text.match(/^-X .*/gm)).toEqual(['-X KUBE-SVC-LEFT', '-X KUBE-SEP-LEFT'])
     expect(ownChains(heir.text)).toEqual([...wanted, 'KUBE-SVC-LEFT', 'KUBE-SEP-LEFT'])
     expect(diffAtOnce(heir.ledger)).toEqual({ put: [], drop: [] })
@@ -153,7 +151,7 @@ describe('writing', () => {
     }
     expect(harness.text).not.toContain('ns/s1')
     expect(rulesOf(harness.text, 'KUBE-SERVICES')).toHaveLength(1)
-    expect(harness.book.ruleCount('nat')).toBe(5)
+    expect(harness.written.ruleCount('nat')).toBe(5)
   })
 
   it('keeps count of rules and uses through any history', async () => {
@@ -167,9 +165,10 @@ describe('writing', () => {
     for (const n of [1, 4, 5]) put(fresh, n, `10.0.0.${n}`, '10.0.1.1')
     put(fresh, 2)
     await fresh.sync()
-    expect([...harness.book.uses()].sort()).toEqual([...fresh.book.uses()].sort())
-    expect(harness.book.ruleCount('nat')).toBe(fresh.text.slice(fresh.text.indexOf('*nat')).match(/^-A/gm)?.length)
-    expect(harness.book.endpoints).toBe(6)
+    const usesOf = ({ written }: WriterHarness) => [...new ExpectedUses(written).uses()].sort()
+    expect(usesOf(harness)).toEqual(usesOf(fresh))
+    expect(harness.written.ruleCount('nat')).toBe(fresh.text.slice(fresh.text.indexOf('*nat')).match(/^-A/gm)?.length)
+    expect(harness.written.endpoints).toBe(6)
   })
 })
 
@@ -181,11 +180,11 @@ describe('very many chains', () => {
     const parts = new WriterHarness(undefined, { chainsPerRestore: 7 })
     for (const harness of [whole, parts]) for (let n = 1; n < 8; n++) put(harness, n, `10.0.0.${n}`)
     await whole.sync()
-    const { lines } = await parts.sync()
+    const { rules: counts } = await parts.sync()
     // Three chains each: two services fit.
     expect(parts.texts).toHaveLength(5)
     expect(new Set(parts.texts.flatMap(rules))).toEqual(new Set(rules(whole.text)))
-    expect(lines.nat).toBe(parts.texts.join('').match(/^-A KUBE-(?!F)(?!EXTERNAL)/gm)?.length)
+    expect(counts.nat).toBe(parts.texts.join('').match(/^-A KUBE-(?!F)(?!EXTERNAL)/gm)?.length)
     for (const text of parts.texts.slice(0, 4)) expect(text).not.toContain('KUBE-SERVICES')
     for (let n = 1; n < 8; n++) parts.drop(`ns/s${n}`)
     await parts.sync()
@@ -199,7 +198,7 @@ describe('very many chains', () => {
 
   it('are refused only where they must be', async () => {
     const harness = new WriterHarness(undefined, { chainsPerRestore: 7 })
-    harness.judge = refuse(/^-A KUBE-SEP-.*10\.0\.0\.13\b/, () => '')
+    harness.check = refuse(/^-A KUBE-SEP-.*10\.0\.0\.13\b/, () => '')
     for (let n = 10; n < 20; n++) put(harness, n, `10.0.0.${n}`)
     const { refused } = await harness.sync()
     expect(new Set(refused.map(({ error }) => /ns\/s\d+/.exec(error.message)?.[0]))).toEqual(new Set(['ns/s13']))
@@ -212,7 +211,7 @@ it('interrupts nobody when a line is told: no text that goes in lacks another se
   for (let n = 10; n < 20; n++) put(harness, n, `10.0.0.${n}`)
   const judge = refuse(/^-A KUBE-S\S+ .*10\.0\.0\.13\b/, (line) => `Error occurred at line: ${line}`)
   const accepted: string[] = []
-  harness.judge = (text) => {
+  harness.check = (text) => {
     judge(text)
     accepted.push(text)
   }
@@ -226,7 +225,7 @@ describe.each(styles)('a refusal in the words of %s', (_, words) => {
   it('isolates the service whose rules are refused', async () => {
     const harness = new WriterHarness()
     await harness.sync()
-    harness.judge = refuse(/^-A KUBE-S\S+ .*10\.0\.0\.13\b/, words)
+    harness.check = refuse(/^-A KUBE-S\S+ .*10\.0\.0\.13\b/, words)
     for (let n = 10; n < 20; n++) put(harness, n, `10.0.0.${n}`)
     const { refused, failures } = await harness.sync()
     expect(failures).toBeGreaterThan(0)
@@ -234,7 +233,7 @@ describe.each(styles)('a refusal in the words of %s', (_, words) => {
     for (const { error } of refused) expect(error.message).toContain('ns/s13')
     expect(refused.map(({ id }) => id)).toContain('ns/s13:p80/tcp')
     expect(rulesOf(harness.text, 'KUBE-NODEPORTS').some((line) => line.includes('ns/s13'))).toBe(false)
-    const held = [...harness.book.entries()].map(({ service: of }) => of)
+    const held = [...harness.written.entries()].map(({ service: of }) => of)
     expect(new Set(held)).toEqual(new Set(['', ...[10, 11, 12, 14, 15, 16, 17, 18, 19].map((n) => `ns/s${n}`)]))
     // All others are settled: there is nothing more to do.
     expect(diffAtOnce(harness.ledger).put).toEqual([])
@@ -244,7 +243,7 @@ describe.each(styles)('a refusal in the words of %s', (_, words) => {
     const harness = new WriterHarness()
     await harness.sync()
     put(harness, 10, '10.0.0.10')
-    harness.judge = refuse(/ns\/s13/, words)
+    harness.check = refuse(/ns\/s13/, words)
     put(harness, 13)
     await harness.sync()
     // The last text is the one that counts, and it went in.
@@ -256,13 +255,13 @@ describe.each(styles)('a refusal in the words of %s', (_, words) => {
     const harness = new WriterHarness()
     for (let n = 10; n < 20; n++) put(harness, n, `10.0.0.${n}`)
     await harness.sync()
-    harness.judge = refuse(/^-A KUBE-SEP-.*10\.9\.9\.1[26]\b/, words)
+    harness.check = refuse(/^-A KUBE-SEP-.*10\.9\.9\.1[26]\b/, words)
     for (let n = 10; n < 20; n++) put(harness, n, `10.9.9.${n}`)
     const { refused } = await harness.sync()
     expect(new Set(refused.map(({ error }) => /ns\/s\d+/.exec(error.message)?.[0]))).toEqual(
       new Set(['ns/s12', 'ns/s16']),
     )
-    const texts = [...harness.book.entries()].map(({ digest }) => digest).join('')
+    const texts = [...harness.written.entries()].map(({ digest }) => digest).join('')
     expect(texts).toContain('DNAT --to-destination 10.0.0.12:80')
     expect(texts).toContain('DNAT --to-destination 10.9.9.13:80')
     expect(texts).not.toContain('DNAT --to-destination 10.9.9.12:80')
@@ -280,12 +279,12 @@ describe.each(styles)('a refusal in the words of %s', (_, words) => {
       )
     give(2, '10.0.0.1')
     await harness.sync()
-    harness.judge = refuse(/10\.9\.9\.9\b/, words)
+    harness.check = refuse(/10\.9\.9\.9\b/, words)
     give(1, '10.9.9.9')
     const { refused } = await harness.sync()
     expect(refused.map(({ id }) => id).sort()).toEqual(['ns/two:p80/tcp', 'ns/two:p81/tcp'])
     expect(harness.text).toContain('"ns/two:p81 cluster IP"')
-    harness.judge = () => {}
+    harness.check = () => {}
     for (const { id } of refused) harness.ledger.retry(id)
     await harness.sync()
     expect(harness.text).not.toContain('ns/two:p81')
@@ -297,23 +296,23 @@ describe.each(styles)('a refusal in the words of %s', (_, words) => {
     const harness = new WriterHarness()
     put(harness, 1, '10.0.0.1')
     await harness.sync()
-    harness.judge = refuse(/"ns\/s1:p80 cluster IP"/, words)
+    harness.check = refuse(/"ns\/s1:p80 cluster IP"/, words)
     put(harness, 2, '10.0.0.2')
     await expect(harness.sync()).rejects.toMatchObject({ code: 'iptables-restore' })
     // Nothing of the failed write is taken for written.
-    expect([...harness.book.entries()].some(({ service: of }) => of === 'ns/s2')).toBe(false)
+    expect([...harness.written.entries()].some(({ service: of }) => of === 'ns/s2')).toBe(false)
   })
 
   it('lets a service go on when only its old chains cannot be deleted', async () => {
     const harness = new WriterHarness()
     put(harness, 1, '10.0.0.1')
     await harness.sync()
-    harness.judge = refuse(/^-X KUBE-SEP-/, words)
+    harness.check = refuse(/^-X KUBE-SEP-/, words)
     put(harness, 1, '10.0.0.2')
-    const { refused, left } = await harness.sync()
+    const { refused, undeleted } = await harness.sync()
     // The service is as it should be; the chain is nobody's any more, and has to be found again.
     expect(refused).toEqual([])
-    expect(left?.message).toContain('chains of ns/s1 cannot be deleted')
+    expect(undeleted?.message).toContain('chains of ns/s1 cannot be deleted')
     expect(harness.text).toContain('10.0.0.2:80')
   })
 
@@ -321,13 +320,13 @@ describe.each(styles)('a refusal in the words of %s', (_, words) => {
     const harness = new WriterHarness()
     put(harness, 1, '10.0.0.1')
     await harness.sync()
-    harness.judge = refuse(/^-X KUBE-SEP-/, words)
+    harness.check = refuse(/^-X KUBE-SEP-/, words)
     harness.drop('ns/s1')
-    const { refused, left } = await harness.sync()
+    const { refused, undeleted } = await harness.sync()
     expect(refused.map(({ id }) => id)).toEqual(['ns/s1:p80/tcp'])
-    expect(left).toBeUndefined()
+    expect(undeleted).toBeUndefined()
     expect(harness.text).not.toContain('ns/s1')
-    harness.judge = () => {}
+    harness.check = () => {}
     harness.ledger.retry('ns/s1:p80/tcp')
     await harness.sync()
     expect(harness.text.match(/^-X /gm)).toHaveLength(3)
@@ -337,7 +336,7 @@ describe.each(styles)('a refusal in the words of %s', (_, words) => {
 
 it('passes on what is no refusal, like a lock or an abort', async () => {
   const harness = new WriterHarness()
-  harness.judge = () => {
+  harness.check = () => {
     throw new ProxyError('iptables-locked', 'somebody holds the lock')
   }
   await expect(harness.sync()).rejects.toMatchObject({ code: 'iptables-locked' })

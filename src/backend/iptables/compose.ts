@@ -1,0 +1,158 @@
+// Composes the input of iptables-restore for a staged write, in kube-proxy's order. Pure.
+//
+// There is one restore per write, with --noflush: a `:CHAIN` line makes or empties a chain, chains that are not named stay as they are,
+// and each table changes as a whole at its COMMIT. The shared chains are always written whole: there is no other way to keep the order of
+// their rules. Service chains are written only where they changed.
+
+import { counters, kubeletFirewall, sharedChains } from '../iptables-kit/chains.ts'
+import type { RestoreInput } from '../iptables-kit/restore-input.ts'
+import { chainOfRule, declaration, declarations, deletion, linesOf } from '../iptables-kit/restore-text.ts'
+import { type BasePart, type PortEntry, portNameOf } from './entries.ts'
+import { adapt } from './features.ts'
+import { findPlace, type StagedWrite } from './stage.ts'
+
+/** In a cluster with more endpoints their rules have no comments, which are half of the text. */
+export const largeEndpoints = 1000
+
+/**
+ * One function per restore, to be run in order. Where there are too many chains for one restore, chains are written before anything jumps
+ * to them, all chains of a port at once; and chains are deleted after nothing jumps to them.
+ */
+export function planRestores(
+  staged: StagedWrite,
+  chainsPerRestore: number,
+): readonly ((input: RestoreInput) => void)[] {
+  const { rewritten, staleChains, chains } = staged
+  const weigh = ({ id, rules }: PortEntry) => chains?.get(id)?.size ?? rules.chainCount
+  const writes = splitByWeight(rewritten, weigh, chainsPerRestore)
+  const deletions = splitByWeight(staleChains, () => 1, chainsPerRestore)
+  const isSplit = { writes: writes.length > 1, deletions: deletions.length > 1 }
+  return [
+    ...(isSplit.writes ? writes.map((ports) => (input: RestoreInput) => composeChains(input, staged, ports)) : []),
+    (input) => composeTables(input, staged, isSplit.writes ? [] : rewritten, isSplit.deletions ? [] : staleChains),
+    ...(isSplit.deletions ? deletions.map((stale) => (input: RestoreInput) => composeDeletions(input, stale)) : []),
+  ]
+}
+
+/** Both tables: all shared chains, the service chains of `ports`, and the deletion of `stale` chains. */
+function composeTables(
+  input: RestoreInput,
+  staged: StagedWrite,
+  ports: readonly PortEntry[],
+  stale: readonly string[],
+): void {
+  const head = baseText(staged, 'filter head')
+  input.begin('filter')
+  input.add(declarations(sharedChains.filter))
+  if (head !== '') input.add(declaration(kubeletFirewall))
+  input.add(head)
+  addFilterRules(input, staged)
+  input.add(baseText(staged, 'filter tail'))
+  input.commit()
+  input.begin('nat')
+  input.add(declarations(sharedChains.nat))
+  addDeclarations(input, staged, ports)
+  input.add(declarations(stale))
+  input.add(baseText(staged, 'nat head'))
+  addNatRules(input, staged, ports)
+  for (const chain of stale) input.add(deletion(chain))
+  input.add(baseText(staged, 'nat tail'))
+  input.commit()
+}
+
+/** Service chains alone, with the only shared chain that they jump to. */
+function composeChains(input: RestoreInput, staged: StagedWrite, ports: readonly PortEntry[]): void {
+  input.begin('nat')
+  input.add(declaration('KUBE-MARK-MASQ'))
+  addDeclarations(input, staged, ports)
+  for (const line of baseText(staged, 'nat head').match(/^-A KUBE-MARK-MASQ .*\n/gm) ?? []) input.add(line)
+  for (const port of ports) input.add(ownRules(port, staged))
+  input.commit()
+}
+
+function composeDeletions(input: RestoreInput, stale: readonly string[]): void {
+  input.begin('nat')
+  input.add(declarations(stale))
+  for (const chain of stale) input.add(deletion(chain))
+  input.commit()
+}
+
+// Each of these loops is a function of its own: V8 compiles small loops sooner.
+
+function addFilterRules(input: RestoreInput, { ports }: StagedWrite): void {
+  for (const { rules } of ports) if (rules.filterCount > 0) input.addCounted(rules.filter(), rules.filterCount)
+}
+
+function addDeclarations(input: RestoreInput, { chains }: StagedWrite, ports: readonly PortEntry[]): void {
+  for (const { id, rules } of ports) {
+    const some = chains?.get(id)
+    const text = some === undefined ? rules.declarations() : declarations(rules.chains().filter((one) => some.has(one)))
+    input.addCounted(text, 0)
+  }
+}
+
+/** The shared rules of all ports, those of a rewritten port followed by the rules of its own chains. */
+function addNatRules(input: RestoreInput, staged: StagedWrite, rewritten: readonly PortEntry[]): void {
+  if (rewritten === staged.ports && staged.chains === undefined && isLarge(staged)) {
+    addAllRules(input, staged)
+    return
+  }
+  let from = 0
+  for (const port of rewritten) {
+    const to = findPlace(staged.ports, port.id, from) + 1
+    addSharedRules(input, staged, from, to)
+    input.add(ownRules(port, staged))
+    from = to
+  }
+  addSharedRules(input, staged, from, staged.ports.length)
+}
+
+function addAllRules(input: RestoreInput, { ports, features }: StagedWrite): void {
+  const isCounting = features.counters.has(counters.localhost)
+  for (const { rules } of ports) {
+    if (isCounting || rules.countedCount === 0) input.addCounted(rules.nat(), rules.sharedCount + rules.ownCount)
+    else input.add(`${adapt(rules.shared(), features)}${rules.own()}`)
+  }
+}
+
+/** The shared rules of the ports from index `from` to `to`. */
+function addSharedRules(input: RestoreInput, { ports, features }: StagedWrite, from: number, to: number): void {
+  const isCounting = features.counters.has(counters.localhost)
+  for (let i = from; i < to; i++) {
+    const { rules } = ports[i] as PortEntry
+    if (isCounting || rules.countedCount === 0) input.addCounted(rules.shared(), rules.sharedCount)
+    else input.add(adapt(rules.shared(), features))
+  }
+}
+
+/** The rules of those own chains of a port that are written. */
+function ownRules(port: PortEntry, staged: StagedWrite): string {
+  const rules = isLarge(staged) ? port.rules.own() : port.rules.ownWithComments(portNameOf(port))
+  const some = staged.chains?.get(port.id)
+  if (some === undefined) return rules
+  return linesOf(rules)
+    .filter((line) => some.has(chainOfRule(line)))
+    .join('')
+}
+
+const isLarge = ({ endpoints }: StagedWrite): boolean => endpoints > largeEndpoints
+
+const baseText = ({ base, features }: StagedWrite, part: BasePart): string =>
+  adapt(base.get(part)?.digest ?? '', features)
+
+/** Splits a list into as few runs as possible, each of at most `limit` in weight or of a single item. */
+function splitByWeight<T>(items: readonly T[], weigh: (item: T) => number, limit: number): readonly (readonly T[])[] {
+  if (limit === Number.POSITIVE_INFINITY) return [items]
+  const runs: T[][] = []
+  let left = 0
+  for (const item of items) {
+    const weight = weigh(item)
+    if (runs.length === 0 || weight > left) {
+      runs.push([])
+      left = limit
+    }
+    runs.at(-1)?.push(item)
+    left -= weight
+  }
+  return runs
+}
