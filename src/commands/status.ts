@@ -1,7 +1,7 @@
 // `sluice status`: compares, per service, what is wanted, what was programmed and what the kernel holds; and shows the last syncs.
 
 import type { FamilySummary, ReportSummary, ServiceSummary, Summary } from '../http/admin.ts'
-import { serviceSummaries } from '../inspect/service-summaries.ts'
+import { summariseServices } from '../inspect/service-summaries.ts'
 import { ProxyError } from '../lib/errors.ts'
 import { type Family, familyName } from '../lib/ip.ts'
 import { count } from '../lib/plural.ts'
@@ -59,7 +59,7 @@ async function ask(flags: Flags, service: string): Promise<StatusAnswer> {
   const { context, dryRun } = await planInputs(await readInputs(flags))
   try {
     const hashes = context.views.map(({ family }) => ({ family, stateHash: dryRun.stateHash(family) }))
-    return { proxy: undefined, hashes, services: await serviceSummaries(context, service, false) }
+    return { proxy: undefined, hashes, services: await summariseServices(context, service, false) }
   } finally {
     await dryRun.close()
   }

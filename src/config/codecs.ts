@@ -4,11 +4,11 @@ import { parseIp } from '../lib/ip.ts'
 import { formatDuration } from '../lib/time.ts'
 import {
   formatCsv,
-  goDuration,
   isIpPort,
   parseBool,
   parseCsv,
   parseGates,
+  parseGoDuration,
   parseInteger,
   parseLevel,
   parsePortRange,
@@ -57,22 +57,22 @@ export interface Codec<T> {
 }
 
 const readString = (plain: unknown): string | undefined => (typeof plain === 'string' ? plain : undefined)
-const same = <T>(value: T): T => value
+const keep = <T>(value: T): T => value
 
 const text: Codec<string> = {
   label: 'string',
   allowed: 'a string',
-  parse: same,
+  parse: keep,
   read: readString,
-  show: same,
-  write: same,
+  show: keep,
+  write: keep,
 }
 
 const duration: Codec<number> = {
   label: 'duration',
   allowed: 'a duration such as 250ms, 5s, 1m or 2h22m',
-  parse: goDuration,
-  read: (plain) => (typeof plain === 'string' ? goDuration(plain) : undefined),
+  parse: parseGoDuration,
+  read: (plain) => (typeof plain === 'string' ? parseGoDuration(plain) : undefined),
   show: formatDuration,
   write: formatDuration,
 }
@@ -86,29 +86,29 @@ export const codecs: { readonly [K in Kind]: Codec<Kinds[K]> } = {
     parse: parseBool,
     read: (plain) => (typeof plain === 'boolean' ? plain : undefined),
     show: String,
-    write: same,
+    write: keep,
   },
   int32: {
     label: 'int32',
     allowed: 'a whole number of 32 bits',
-    parse: (given) => int32(parseInteger(given)),
-    read: (plain) => int32(plain),
+    parse: (given) => toInt32(parseInteger(given)),
+    read: (plain) => toInt32(plain),
     show: String,
-    write: same,
+    write: keep,
   },
   float32: {
     label: 'float32',
     allowed: 'a number of 32 bits',
-    parse: (given) => (/^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i.test(given) ? float32(Number(given)) : undefined),
-    read: (plain) => float32(plain),
+    parse: (given) => (/^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i.test(given) ? toFloat32(Number(given)) : undefined),
+    read: (plain) => toFloat32(plain),
     show: String,
-    write: same,
+    write: keep,
   },
   duration,
   flushFrequency: {
     ...duration,
     allowed: 'a duration such as 5s, or a whole number of nanoseconds',
-    parse: goDuration,
+    parse: parseGoDuration,
     read: (plain) => (isInteger(plain) ? plain / 1e6 : duration.read(plain)),
   },
   list: {
@@ -141,13 +141,13 @@ export const codecs: { readonly [K in Kind]: Codec<Kinds[K]> } = {
     ...text,
     label: 'ip',
     allowed: 'an IP address',
-    parse: (given, current) => addressOr(given, current, parseIp(given) !== undefined),
+    parse: (given, current) => chooseAddress(given, current, parseIp(given) !== undefined),
   },
   ipPort: {
     ...text,
     label: 'ipport',
     allowed: 'IP, IP:port or [IPv6]:port',
-    parse: (given, current) => addressOr(given, current, isIpPort(given)),
+    parse: (given, current) => chooseAddress(given, current, isIpPort(given)),
   },
   level: {
     label: 'Level',
@@ -155,7 +155,7 @@ export const codecs: { readonly [K in Kind]: Codec<Kinds[K]> } = {
     parse: parseLevel,
     read: (plain) => (isUint32(plain) ? plain : undefined),
     show: String,
-    write: same,
+    write: keep,
   },
   vmodule: {
     label: 'pattern=N,...',
@@ -174,8 +174,8 @@ export const codecs: { readonly [K in Kind]: Codec<Kinds[K]> } = {
     parse: parseQuantity,
     read: (plain) =>
       typeof plain === 'string' || typeof plain === 'number' ? parseQuantity(String(plain)) : undefined,
-    show: same,
-    write: same,
+    show: keep,
+    write: keep,
   },
   portRange: {
     ...text,
@@ -196,16 +196,16 @@ export const codecs: { readonly [K in Kind]: Codec<Kinds[K]> } = {
 }
 
 /** As in kube-proxy, an empty string is accepted and changes nothing: manifests pass empty variables. */
-function addressOr(given: string, current: string, isAddress: boolean): string | undefined {
+function chooseAddress(given: string, current: string, isAddress: boolean): string | undefined {
   if (given === '') return current
   return isAddress ? given : undefined
 }
 
 /** Returns the number as it is written, if 32 bits can hold an approximation. */
-const float32 = (value: unknown): number | undefined =>
+const toFloat32 = (value: unknown): number | undefined =>
   typeof value === 'number' && Number.isFinite(Math.fround(value)) ? value : undefined
 
-const int32 = (value: unknown): number | undefined =>
+const toInt32 = (value: unknown): number | undefined =>
   isInteger(value) && value >= -(2 ** 31) && value < 2 ** 31 ? value : undefined
 
 const isInteger = (plain: unknown): plain is number => Number.isInteger(plain)

@@ -2,7 +2,7 @@
 // the proxy uses. Pure.
 
 import type { Value } from './codecs.ts'
-import { type FieldTree, fileDefault, type GivenLeaf, isZero, type ValidLeaf, writeValue } from './setting.ts'
+import { type FieldTree, type GivenLeaf, getFileDefault, isZero, type ValidLeaf, writeValue } from './setting.ts'
 import { type FieldRow, fieldSettings } from './settings-table.ts'
 
 export const apiVersion = 'kubeproxy.config.k8s.io/v1alpha1'
@@ -42,24 +42,24 @@ export type Config = Resolved<ValidDocument>
  */
 export function makeDocument(values: ReadonlyMap<string, Value>): Document {
   const tree = {}
-  for (const row of fieldSettings) setPath(tree, row.path, values.get(row.path) ?? fileDefault(row))
+  for (const row of fieldSettings) setPath(tree, row.path, values.get(row.path) ?? getFileDefault(row))
   return tree as Document
 }
 
 /** Name of the block in v1alpha1 that holds the sync periods of a mode. */
-export const periodBlock = (mode: string): Block => (mode === 'ipvs' || mode === 'nftables' ? mode : 'iptables')
+export const findPeriodBlock = (mode: string): Block => (mode === 'ipvs' || mode === 'nftables' ? mode : 'iptables')
 
-export const masqueradeBlock = (mode: string): 'nftables' | 'iptables' => (mode === 'nftables' ? mode : 'iptables')
+export const findMasqueradeBlock = (mode: string): 'nftables' | 'iptables' => (mode === 'nftables' ? mode : 'iptables')
 
 export function fromV1alpha1(document: Document): Unchecked {
   const { clusterCIDR, resourceContainer: _, ...fields } = document
-  const { syncPeriod, minSyncPeriod } = document[periodBlock(document.mode)]
-  const { masqueradeAll, masqueradeBit } = document[masqueradeBlock(document.mode)]
+  const { syncPeriod, minSyncPeriod } = document[findPeriodBlock(document.mode)]
+  const { masqueradeAll, masqueradeBit } = document[findMasqueradeBlock(document.mode)]
   return {
     ...fields,
-    iptables: withoutModeSettings(document.iptables),
-    ipvs: withoutModeSettings(document.ipvs),
-    nftables: withoutModeSettings(document.nftables),
+    iptables: omitModeSettings(document.iptables),
+    ipvs: omitModeSettings(document.ipvs),
+    nftables: omitModeSettings(document.nftables),
     syncPeriod,
     minSyncPeriod,
     masqueradeAll,
@@ -68,7 +68,7 @@ export function fromV1alpha1(document: Document): Unchecked {
   }
 }
 
-function withoutModeSettings<B extends Partial<ModeSettings>>(block: B): Omit<B, keyof ModeSettings> {
+function omitModeSettings<B extends Partial<ModeSettings>>(block: B): Omit<B, keyof ModeSettings> {
   const { syncPeriod: _sync, minSyncPeriod: _min, masqueradeAll: _all, ...rest } = block
   return rest
 }
@@ -78,8 +78,8 @@ export function toV1alpha1(config: Unchecked): Record<string, unknown> {
   const { clusterCIDRs, iptables, ipvs, nftables, ...fields } = config
   const { syncPeriod, minSyncPeriod, masqueradeAll } = config
   const modeSettings = (block: Block): ModeSettings => ({
-    ...(block === periodBlock(config.mode) ? { syncPeriod, minSyncPeriod } : { syncPeriod: 0, minSyncPeriod: 0 }),
-    masqueradeAll: block === masqueradeBlock(config.mode) && masqueradeAll,
+    ...(block === findPeriodBlock(config.mode) ? { syncPeriod, minSyncPeriod } : { syncPeriod: 0, minSyncPeriod: 0 }),
+    masqueradeAll: block === findMasqueradeBlock(config.mode) && masqueradeAll,
   })
   return writeDocument({
     ...fields,
@@ -98,7 +98,7 @@ function writeDocument(document: Document): Record<string, unknown> {
   ]
   for (const row of fieldSettings) {
     // A document has a value of the row's codec at the path of every row.
-    const value = valueAt(document, row.path) as Value
+    const value = getPath(document, row.path) as Value
     if (row.omitted && (isZero(value) || value === row.default)) continue
     written.push([row.path, writeValue(row, value)])
   }
@@ -120,5 +120,5 @@ export function setPath(tree: object, path: string, value: unknown): void {
   }
 }
 
-export const valueAt = (tree: object, path: string): unknown =>
+export const getPath = (tree: object, path: string): unknown =>
   path.split('.').reduce<unknown>((at, key) => (at as Tree | undefined)?.[key], tree)

@@ -101,7 +101,7 @@ class Decoder {
   }
 
   #checkHeader(map: YAMLMap, name: string, allowed: string): void {
-    const entry = entriesOf(this.#root, map).findLast(({ key }) => key === name)
+    const entry = listEntries(this.#root, map).findLast(({ key }) => key === name)
     const given = this.#plain(entry?.node)
     if (given === allowed) return
     const line = this.#lineOf(entry?.keyNode ?? map)
@@ -111,7 +111,7 @@ class Decoder {
 
   #readMap(map: YAMLMap, prefix: string): void {
     const seen = new Map<string, number>()
-    for (const { key, keyNode, node } of entriesOf(this.#root, map)) {
+    for (const { key, keyNode, node } of listEntries(this.#root, map)) {
       const path = prefix + key
       const line = this.#lineOf(keyNode)
       const first = seen.get(key)
@@ -142,7 +142,7 @@ class Decoder {
     const plain = this.#plain(node)
     const value = readValue(row, plain)
     if (value === undefined) {
-      this.#refuse(line, path, plain, allowedInFile(row))
+      this.#refuse(line, path, plain, describeAllowed(row))
       return
     }
     this.#values.set(path, value)
@@ -195,28 +195,28 @@ function parse(text: string, lineCounter: LineCounter) {
 }
 
 /** The entries of a map. Entries that `<<` merges come first, and only if the map does not have their key itself. */
-function entriesOf(root: Root, map: YAMLMap): readonly Entry[] {
+function listEntries(root: Root, map: YAMLMap): readonly Entry[] {
   const own = map.items
     .filter((pair) => !isMerge(pair))
-    .map((pair) => ({ key: keyOf(pair), keyNode: pair.key, node: pair.value }))
+    .map((pair) => ({ key: readKey(pair), keyNode: pair.key, node: pair.value }))
   const ownKeys = new Set(own.map(({ key }) => key))
   const merged = map.items
     .filter(isMerge)
     .flatMap(({ value }) => (isSeq(value) ? value.items : [value]))
     .map((source) => resolve(root, source))
-    .flatMap((source) => (isMap(source) ? entriesOf(root, source) : []))
+    .flatMap((source) => (isMap(source) ? listEntries(root, source) : []))
   return [...merged.filter(({ key }) => !ownKeys.has(key)), ...own]
 }
 
-const keyOf = ({ key }: Pair): string => String(isScalar(key) ? key.value : key)
+const readKey = ({ key }: Pair): string => String(isScalar(key) ? key.value : key)
 
 const isMerge = (pair: Pair): boolean =>
-  keyOf(pair) === '<<' || (isScalar(pair.key) && typeof pair.key.value === 'symbol')
+  readKey(pair) === '<<' || (isScalar(pair.key) && typeof pair.key.value === 'symbol')
 
 const resolve = (root: Root, node: unknown): unknown => (isAlias(node) ? node.resolve(root) : node)
 
 /** What a field allows in a file. Lists, maps and addresses look different on a command line. */
-function allowedInFile(row: Setting): string {
+function describeAllowed(row: Setting): string {
   if (row.kind === 'list') return 'a list of strings'
   if (row.kind === 'gates') return 'an object whose values are true or false'
   if (row.kind === 'vmodule') return 'a list of objects with filePattern and verbosity'

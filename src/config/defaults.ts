@@ -17,7 +17,7 @@ export interface DeprecatedPorts {
 
 /** Builds the configuration when no file is given. An explicit zero stays a zero. */
 export function fromFlags(flags: FieldFlags): Unchecked {
-  const document = makeDocument(new Map(flagFields(flags).map(({ path, value }) => [path, value])))
+  const document = makeDocument(new Map(listFlagFields(flags).map(({ path, value }) => [path, value])))
   const { syncPeriod, minSyncPeriod } = document[document.mode === 'ipvs' ? 'ipvs' : 'iptables']
   return {
     ...fromV1alpha1(document),
@@ -43,7 +43,7 @@ export function withDeprecatedPorts(config: Unchecked, ports: DeprecatedPorts): 
 /** Applies the given logging flags, which beat the logging block of a file. */
 export function withLoggingFlags(config: Unchecked, flags: FieldFlags): Unchecked {
   const logging = structuredClone(config.logging)
-  for (const { path, value, flag } of flagFields(flags)) {
+  for (const { path, value, flag } of listFlagFields(flags)) {
     if (path.startsWith('logging.') && flags.given.has(flag)) setPath({ logging }, path, value)
   }
   return { ...config, logging: { ...logging, vmodule: [...flags.values.vmodule, ...config.logging.vmodule] } }
@@ -72,7 +72,7 @@ export function withHostname(config: Unchecked, { values }: FieldFlags): Uncheck
 }
 
 /** Every flag that has a field, with the value of the flag. */
-function flagFields({ values }: FieldFlags): readonly { path: string; flag: string; value: Value }[] {
+function listFlagFields({ values }: FieldFlags): readonly { path: string; flag: string; value: Value }[] {
   const byName = new Map<string, Value>(Object.entries(values))
   return fieldSettings.flatMap(({ path, flag = '' }) => {
     const value = byName.get(flag)

@@ -19,7 +19,7 @@ const stageGates = { AllAlpha: 'alpha', AllBeta: 'beta' } as const
 export const gateNames: readonly string[] = [...Object.keys(stageGates), ...known.keys()].sort()
 
 /** Returns the first reason why these gates cannot be set, or undefined. */
-export function gateProblem(gates: Readonly<Record<string, boolean>>): string | undefined {
+export function findGateProblem(gates: Readonly<Record<string, boolean>>): string | undefined {
   for (const [name, on] of Object.entries(gates)) {
     if (Object.hasOwn(stageGates, name)) continue
     const gate = known.get(name)
@@ -30,7 +30,7 @@ export function gateProblem(gates: Readonly<Record<string, boolean>>): string | 
 }
 
 /** Returns a warning for each gate that a future release will remove. */
-export function gateWarnings(gates: Readonly<Record<string, boolean>>): string[] {
+export function findGateWarnings(gates: Readonly<Record<string, boolean>>): string[] {
   return Object.entries(gates).flatMap(([name, on]) => {
     const stage = known.get(name)?.stage
     if (stage !== 'ga' && stage !== 'deprecated') return []
@@ -40,7 +40,7 @@ export function gateWarnings(gates: Readonly<Record<string, boolean>>): string[]
 }
 
 /** Returns whether a gate is on. A gate that Kubernetes 1.36 does not have is off. */
-export function featureEnabled(
+export function isFeatureEnabled(
   config: { readonly featureGates: Readonly<Record<string, boolean>> },
   name: string,
 ): boolean {
@@ -56,7 +56,7 @@ export function featureEnabled(
 }
 
 /** Returns every gate with its effective value, for the metric `kubernetes_feature_enabled`. */
-export function featureStates(config: {
+export function listFeatures(config: {
   readonly featureGates: Readonly<Record<string, boolean>>
 }): { name: string; stage: string; enabled: boolean }[] {
   const stages = { alpha: 'ALPHA', beta: 'BETA', ga: '', deprecated: 'DEPRECATED' } as const
@@ -68,7 +68,7 @@ export function featureStates(config: {
   const rest = [...known].map(([name, gate]) => ({
     name,
     stage: stages[gate.stage],
-    enabled: featureEnabled(config, name),
+    enabled: isFeatureEnabled(config, name),
   }))
   return [...whole, ...rest]
 }

@@ -1,13 +1,13 @@
 // The logging block of the settings table. Its flags count even when a configuration file is given. Pure.
 
-import { field } from './setting.ts'
+import { declareField } from './setting.ts'
 
 export const logFormats = ['text', 'json'] as const
 
 const alpha = 'Alpha: needs the feature gate LoggingAlphaOptions.'
 
 export const loggingSettings = [
-  field('level', {
+  declareField('level', {
     flag: 'v',
     shorthand: 'v',
     path: 'logging.verbosity',
@@ -15,7 +15,7 @@ export const loggingSettings = [
     beatsFile: true,
     help: 'Verbosity of the log: lines of this level and below are written.',
   }),
-  field('vmodule', {
+  declareField('vmodule', {
     flag: 'vmodule',
     path: 'logging.vmodule',
     default: [],
@@ -23,7 +23,7 @@ export const loggingSettings = [
     beatsFile: true,
     help: 'Verbosity by component, in text format only. These patterns come before those of a file.',
   }),
-  field('string', {
+  declareField('string', {
     flag: 'logging-format',
     path: 'logging.format',
     words: logFormats,
@@ -31,7 +31,7 @@ export const loggingSettings = [
     beatsFile: true,
     help: 'Format of log lines: text or json.',
   }),
-  field('flushFrequency', {
+  declareField('flushFrequency', {
     flag: 'log-flush-frequency',
     path: 'logging.flushFrequency',
     default: 5000,
@@ -39,7 +39,7 @@ export const loggingSettings = [
     help: 'How long log lines may stay in a buffer.',
   }),
   ...logFormats.flatMap((format) => [
-    field('bool', {
+    declareField('bool', {
       flag: `log-${format}-split-stream`,
       path: `logging.options.${format}.splitStream`,
       default: false,
@@ -47,7 +47,7 @@ export const loggingSettings = [
       beatsFile: true,
       help: `In ${format} format, errors go to stderr and the rest to stdout. ${alpha}`,
     }),
-    field('quantity', {
+    declareField('quantity', {
       flag: `log-${format}-info-buffer-size`,
       path: `logging.options.${format}.infoBufferSize`,
       default: '0',

@@ -52,7 +52,7 @@ export interface TypedSetting<
 }
 
 /** Declares a field of the configuration file, with or without a flag. */
-export const field = <
+export const declareField = <
   const K extends Kind,
   const Path extends string,
   const Flag extends string = never,
@@ -63,7 +63,7 @@ export const field = <
 ): TypedSetting<K, Flag, Path, Word> & { readonly path: Path } => ({ kind, ...row })
 
 /** Declares a flag that has no field in the configuration file. */
-export const flagOnly = <const K extends Kind, const Flag extends string>(
+export const declareFlag = <const K extends Kind, const Flag extends string>(
   kind: K,
   row: Row<K> & { readonly flag: Flag; readonly path?: never; readonly words?: never },
 ): TypedSetting<K, Flag, never, never> & { readonly flag: Flag } => ({ kind, ...row })
@@ -117,18 +117,18 @@ type LeafBelow<L extends Leaf, Head extends string> = L extends { readonly path:
 
 /** Parses one use of a flag, whose earlier uses gave `current`. Returns undefined if the text is not allowed. */
 export function parseValue(row: Setting, text: string, current: Value, isFirst: boolean): Value | undefined {
-  return codecOf(row).parse(text, current, isFirst)
+  return getCodec(row).parse(text, current, isFirst)
 }
 
 /** Reads a plain value from a file. Returns undefined if it has the wrong type. */
-export const readValue = (row: Setting, plain: unknown): Value | undefined => codecOf(row).read(plain)
+export const readValue = (row: Setting, plain: unknown): Value | undefined => getCodec(row).read(plain)
 
-export const showValue = (row: Setting, value: Value): string => codecOf(row).show(value)
+export const showValue = (row: Setting, value: Value): string => getCodec(row).show(value)
 
-export const writeValue = (row: Setting, value: Value): unknown => codecOf(row).write(value)
+export const writeValue = (row: Setting, value: Value): unknown => getCodec(row).write(value)
 
 /** The value of a field that no file gives. */
-export const fileDefault = (row: Setting): Value => row.fileDefault ?? row.default
+export const getFileDefault = (row: Setting): Value => row.fileDefault ?? row.default
 
 /** Whether Go would call it a zero value. */
 export function isZero(value: Value): boolean {
@@ -144,4 +144,4 @@ interface AnyCodec {
 }
 
 /** A row's values come from its own codec only, which the compiler cannot follow across the table. */
-const codecOf = (row: Setting): AnyCodec => codecs[row.kind] as AnyCodec
+const getCodec = (row: Setting): AnyCodec => codecs[row.kind] as AnyCodec

@@ -9,7 +9,7 @@
 // `npx vitest run test/config -u` writes docs/flags.md.
 
 import { loggingSettings } from './logging-table.ts'
-import { type FieldSetting, field } from './setting.ts'
+import { declareField, type FieldSetting } from './setting.ts'
 
 const second = 1000
 const minute = 60 * second
@@ -22,86 +22,86 @@ export const localModes = ['ClusterCIDR', 'NodeCIDR', 'BridgeInterface', 'Interf
 const asIs = '0 leaves the kernel setting as it is.'
 
 const general = [
-  field('gates', {
+  declareField('gates', {
     flag: 'feature-gates',
     path: 'featureGates',
     default: {},
     omitted: true,
     help: 'Feature gates to change, as name=true or name=false. Every gate of Kubernetes 1.36 is accepted.',
   }),
-  field('string', {
+  declareField('string', {
     flag: 'kubeconfig',
     path: 'clientConnection.kubeconfig',
     default: '',
     help: 'Kubeconfig file for the API server. If this and --master are empty, the in-cluster configuration is used.',
   }),
-  field('string', {
+  declareField('string', {
     path: 'clientConnection.acceptContentTypes',
     default: '',
     help: 'Accept header for the API server. Accepted for compatibility: JSON is always used.',
   }),
-  field('string', {
+  declareField('string', {
     flag: 'kube-api-content-type',
     path: 'clientConnection.contentType',
     default: 'application/vnd.kubernetes.protobuf',
     help: 'Content type of requests. Accepted for compatibility: JSON is always used.',
   }),
-  field('float32', {
+  declareField('float32', {
     flag: 'kube-api-qps',
     path: 'clientConnection.qps',
     default: 5,
     help: 'Requests per second to the API server. A negative number means no limit.',
   }),
-  field('int32', {
+  declareField('int32', {
     flag: 'kube-api-burst',
     path: 'clientConnection.burst',
     default: 10,
     help: 'Requests that may be made at once before the rate limit applies.',
   }),
-  field('string', {
+  declareField('string', {
     flag: 'hostname-override',
     path: 'hostnameOverride',
     default: '',
     beatsFile: true,
     help: 'Name of the Node that this proxy runs on. Empty means the host name.',
   }),
-  field('ip', {
+  declareField('ip', {
     flag: 'bind-address',
     path: 'bindAddress',
     default: '0.0.0.0',
     help: "The node's primary IP, if it differs from the one of the Node object. No socket is bound to it.",
   }),
-  field('ipPort', {
+  declareField('ipPort', {
     flag: 'healthz-bind-address',
     path: 'healthzBindAddress',
     default: '0.0.0.0:10256',
     help: 'Address of the health server.',
   }),
-  field('ipPort', {
+  declareField('ipPort', {
     flag: 'metrics-bind-address',
     path: 'metricsBindAddress',
     default: '127.0.0.1:10249',
     help: 'Address of the metrics server.',
   }),
-  field('bool', {
+  declareField('bool', {
     flag: 'bind-address-hard-fail',
     path: 'bindAddressHardFail',
     default: false,
     help: 'Exit when the health or metrics address cannot be bound, instead of trying again every 5s.',
   }),
-  field('bool', {
+  declareField('bool', {
     flag: 'profiling',
     path: 'enableProfiling',
     default: false,
     help: 'Serve /debug pages on the metrics server.',
   }),
-  field('string', {
+  declareField('string', {
     flag: 'show-hidden-metrics-for-version',
     path: 'showHiddenMetricsForVersion',
     default: '',
     help: 'Show the metrics that were hidden in this version. Only the previous minor version is allowed.',
   }),
-  field('string', {
+  declareField('string', {
     flag: 'proxy-mode',
     path: 'mode',
     label: 'ProxyMode',
@@ -109,13 +109,13 @@ const general = [
     default: '',
     help: 'How services are programmed: iptables (also when empty), ipvs, nftables or userspace.',
   }),
-  field('duration', {
+  declareField('duration', {
     flag: 'config-sync-period',
     path: 'configSyncPeriod',
     default: 15 * minute,
     help: 'How often kube-proxy handles its cached objects again. Accepted for compatibility: this proxy needs no such resync.',
   }),
-  field('int32', {
+  declareField('int32', {
     flag: 'oom-score-adj',
     path: 'oomScoreAdj',
     default: -999,
@@ -125,115 +125,115 @@ const general = [
 ]
 
 const modes = [
-  field('int32', {
+  declareField('int32', {
     flag: 'iptables-masquerade-bit',
     path: 'iptables.masqueradeBit',
     default: 14,
     keepsZero: true,
     help: 'Bit of the firewall mark, 0 to 31, that requests source NAT in iptables and ipvs mode.',
   }),
-  field('bool', {
+  declareField('bool', {
     flag: 'masquerade-all',
     path: 'iptables.masqueradeAll',
     default: false,
     help: 'Apply source NAT to everything that is sent to cluster IPs, in every mode.',
   }),
-  field('bool', {
+  declareField('bool', {
     flag: 'iptables-localhost-nodeports',
     path: 'iptables.localhostNodePorts',
     default: true,
     keepsZero: true,
     help: 'Serve node ports on 127.0.0.0/8 in iptables mode.',
   }),
-  field('duration', {
+  declareField('duration', {
     flag: 'iptables-sync-period',
     path: 'iptables.syncPeriod',
     default: 30 * second,
     help: 'How often rules are checked and repaired, in every mode but ipvs.',
   }),
-  field('duration', {
+  declareField('duration', {
     flag: 'iptables-min-sync-period',
     path: 'iptables.minSyncPeriod',
     default: second,
     help: 'Minimum time between two syncs, in every mode but ipvs. 0 programs every change at once.',
   }),
-  field('duration', {
+  declareField('duration', {
     flag: 'ipvs-sync-period',
     path: 'ipvs.syncPeriod',
     default: 30 * second,
     help: 'How often rules are checked and repaired in ipvs mode.',
   }),
-  field('duration', {
+  declareField('duration', {
     flag: 'ipvs-min-sync-period',
     path: 'ipvs.minSyncPeriod',
     default: second,
     fileDefault: 0,
     help: 'Minimum time between two syncs in ipvs mode. In a file the default is 0.',
   }),
-  field('string', {
+  declareField('string', {
     flag: 'ipvs-scheduler',
     path: 'ipvs.scheduler',
     default: '',
     help: 'IPVS scheduler. Empty means rr.',
   }),
-  field('list', {
+  declareField('list', {
     flag: 'ipvs-exclude-cidrs',
     path: 'ipvs.excludeCIDRs',
     default: [],
     help: 'CIDRs whose virtual servers the proxy does not touch.',
   }),
-  field('bool', {
+  declareField('bool', {
     flag: 'ipvs-strict-arp',
     path: 'ipvs.strictARP',
     default: false,
     help: 'Set arp_ignore to 1 and arp_announce to 2.',
   }),
-  field('duration', {
+  declareField('duration', {
     flag: 'ipvs-tcp-timeout',
     path: 'ipvs.tcpTimeout',
     default: 0,
     help: `Timeout of idle TCP connections in IPVS. ${asIs}`,
   }),
-  field('duration', {
+  declareField('duration', {
     flag: 'ipvs-tcpfin-timeout',
     path: 'ipvs.tcpFinTimeout',
     default: 0,
     help: `Timeout of TCP connections after a FIN in IPVS. ${asIs}`,
   }),
-  field('duration', {
+  declareField('duration', {
     flag: 'ipvs-udp-timeout',
     path: 'ipvs.udpTimeout',
     default: 0,
     help: `Timeout of UDP flows in IPVS. ${asIs}`,
   }),
-  field('int32', {
+  declareField('int32', {
     path: 'nftables.masqueradeBit',
     default: 14,
     keepsZero: true,
     help: 'Bit of the firewall mark, 0 to 31, that requests source NAT in nftables mode.',
   }),
-  field('bool', {
+  declareField('bool', {
     path: 'nftables.masqueradeAll',
     default: false,
     help: 'Apply source NAT to everything that is sent to cluster IPs, in nftables mode.',
   }),
-  field('duration', {
+  declareField('duration', {
     path: 'nftables.syncPeriod',
     default: 30 * second,
     help: 'How often rules are checked and repaired in nftables mode.',
   }),
-  field('duration', {
+  declareField('duration', {
     path: 'nftables.minSyncPeriod',
     default: second,
     help: 'Minimum time between two syncs in nftables mode.',
   }),
-  field('portRange', {
+  declareField('portRange', {
     flag: 'proxy-port-range',
     path: 'portRange',
     default: '',
     help: 'Ports that userspace mode listens on. If empty, the kernel chooses.',
   }),
-  field('duration', {
+  declareField('duration', {
     flag: 'udp-timeout',
     path: 'udpIdleTimeout',
     default: 250,
@@ -243,7 +243,7 @@ const modes = [
 ]
 
 const traffic = [
-  field('string', {
+  declareField('string', {
     flag: 'detect-local-mode',
     path: 'detectLocalMode',
     label: 'LocalMode',
@@ -251,71 +251,71 @@ const traffic = [
     default: '',
     help: 'How traffic of local pods is recognised: ClusterCIDR (also when empty), NodeCIDR, BridgeInterface or InterfaceNamePrefix.',
   }),
-  field('string', {
+  declareField('string', {
     flag: 'pod-bridge-interface',
     path: 'detectLocal.bridgeInterface',
     default: '',
     help: 'Name of the bridge of local pods, for BridgeInterface.',
   }),
-  field('string', {
+  declareField('string', {
     flag: 'pod-interface-name-prefix',
     path: 'detectLocal.interfaceNamePrefix',
     default: '',
     help: 'Prefix of the interface names of local pods, for InterfaceNamePrefix.',
   }),
-  field('string', {
+  declareField('string', {
     flag: 'cluster-cidr',
     path: 'clusterCIDR',
     default: '',
     help: 'CIDR of all pods, or one of each family separated by a comma, for ClusterCIDR.',
   }),
-  field('list', {
+  declareField('list', {
     flag: 'nodeport-addresses',
     path: 'nodePortAddresses',
     default: [],
     help: 'Node addresses that serve node ports: CIDRs, localhost, all, or just primary. Empty means all, or primary in nftables mode.',
   }),
-  field('int32', {
+  declareField('int32', {
     flag: 'conntrack-max-per-core',
     path: 'conntrack.maxPerCore',
     default: 32 * 1024,
     keepsZero: true,
     help: 'Connections to track per CPU core. 0 leaves the limit as it is and ignores --conntrack-min.',
   }),
-  field('int32', {
+  declareField('int32', {
     flag: 'conntrack-min',
     path: 'conntrack.min',
     default: 128 * 1024,
     keepsZero: true,
     help: 'Minimum number of connections to track, whatever the number of cores.',
   }),
-  field('duration', {
+  declareField('duration', {
     flag: 'conntrack-tcp-timeout-established',
     path: 'conntrack.tcpEstablishedTimeout',
     default: 24 * hour,
     keepsZero: true,
     help: `Timeout of idle established TCP connections. ${asIs}`,
   }),
-  field('duration', {
+  declareField('duration', {
     flag: 'conntrack-tcp-timeout-close-wait',
     path: 'conntrack.tcpCloseWaitTimeout',
     default: hour,
     keepsZero: true,
     help: `Timeout of TCP connections in CLOSE_WAIT. ${asIs}`,
   }),
-  field('bool', {
+  declareField('bool', {
     flag: 'conntrack-tcp-be-liberal',
     path: 'conntrack.tcpBeLiberal',
     default: false,
     help: 'Set nf_conntrack_tcp_be_liberal to 1.',
   }),
-  field('duration', {
+  declareField('duration', {
     flag: 'conntrack-udp-timeout',
     path: 'conntrack.udpTimeout',
     default: 0,
     help: `Timeout of unanswered UDP flows. ${asIs}`,
   }),
-  field('duration', {
+  declareField('duration', {
     flag: 'conntrack-udp-timeout-stream',
     path: 'conntrack.udpStreamTimeout',
     default: 0,
@@ -325,13 +325,13 @@ const traffic = [
 
 const windows = 'Windows only: accepted, no effect.'
 const foreign = [
-  field('string', { path: 'winkernel.networkName', default: '', help: windows }),
-  field('string', { path: 'winkernel.sourceVip', default: '', help: windows }),
-  field('bool', { path: 'winkernel.enableDSR', default: false, help: windows }),
-  field('string', { path: 'winkernel.rootHnsEndpointName', default: '', help: windows }),
-  field('bool', { path: 'winkernel.forwardHealthCheckVip', default: false, help: windows }),
-  field('bool', { path: 'windowsRunAsService', default: false, omitted: true, help: windows }),
-  field('string', {
+  declareField('string', { path: 'winkernel.networkName', default: '', help: windows }),
+  declareField('string', { path: 'winkernel.sourceVip', default: '', help: windows }),
+  declareField('bool', { path: 'winkernel.enableDSR', default: false, help: windows }),
+  declareField('string', { path: 'winkernel.rootHnsEndpointName', default: '', help: windows }),
+  declareField('bool', { path: 'winkernel.forwardHealthCheckVip', default: false, help: windows }),
+  declareField('bool', { path: 'windowsRunAsService', default: false, omitted: true, help: windows }),
+  declareField('string', {
     flag: 'resource-container',
     path: 'resourceContainer',
     default: '',

@@ -4,7 +4,7 @@ import { ProxyError } from '../lib/errors.ts'
 import type { Value } from './codecs.ts'
 import { setPath } from './configuration.ts'
 import { type DecodedConfig, decode } from './decode.ts'
-import { type FieldTree, fileDefault, showValue, type ValidLeaf } from './setting.ts'
+import { type FieldTree, getFileDefault, showValue, type ValidLeaf } from './setting.ts'
 import { type SluiceRow, sluiceSettingByPath, sluiceSettings } from './sluice-table.ts'
 
 const apiVersion = 'sluice/v1alpha1'
@@ -15,7 +15,7 @@ export type SluiceConfig = FieldTree<ValidLeaf<SluiceRow>>
 
 export const defaultSluiceConfig = (): SluiceConfig => makeConfig(new Map())
 
-/** Throws a ProxyError that names file, line and field of every problem. An unknown field is a problem: nobody else reads this file. */
+/** Throws a ProxyError that names file, line and field of every problem. An unknown field is a problem, since only Sluice reads this file. */
 export function loadSluiceConfig(file: string, text: string): SluiceConfig {
   const decoded = decode(file, text, { apiVersion, kind, settings: sluiceSettingByPath })
   const problems = [...decoded.warnings, ...sluiceSettings.flatMap((row) => problemsOf(row, file, decoded))]
@@ -37,7 +37,7 @@ function problemsOf(row: SluiceRow, file: string, { values, lines }: DecodedConf
 /** The cast holds because the loop sets exactly the paths of the rows that the type is derived from, to values that were checked. */
 function makeConfig(values: ReadonlyMap<string, Value>): SluiceConfig {
   const tree = {}
-  for (const row of sluiceSettings) setPath(tree, row.path, values.get(row.path) ?? fileDefault(row))
+  for (const row of sluiceSettings) setPath(tree, row.path, values.get(row.path) ?? getFileDefault(row))
   return tree as SluiceConfig
 }
 

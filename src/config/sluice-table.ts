@@ -2,48 +2,48 @@
 //
 // To add a field, add a row. The type `SluiceConfig`, the file format and docs/sluice-config.md follow from it.
 
-import { type FieldSetting, field } from './setting.ts'
+import { declareField, type FieldSetting } from './setting.ts'
 
 const minute = 60_000
 
 export const sluiceSettings = [
-  field('string', {
+  declareField('string', {
     path: 'addresses.precedence',
     default: 'kind',
     words: ['kind', 'age'],
     help: 'Which Service holds an address that several want. kind: a cluster IP goes before a load-balancer IP, and that before an external IP; the older Service wins within a kind. age: the older Service always wins.',
   }),
-  field('duration', {
+  declareField('duration', {
     path: 'apiServer.silence',
     default: 5 * minute,
     help: 'How long the API server may be silent before /healthz and /livez mention it. The status code does not change.',
   }),
-  field('int32', {
+  declareField('int32', {
     path: 'limits.portsPerService',
     default: 2_000,
     help: 'Ports that one Service may have.',
   }),
-  field('int32', {
+  declareField('int32', {
     path: 'limits.addressesPerService',
     default: 2_000,
     help: 'External IPs and load-balancer IPs that one Service may have.',
   }),
-  field('int32', {
+  declareField('int32', {
     path: 'limits.frontendsPerService',
     default: 20_000,
     help: 'Ports of one Service multiplied by its addresses.',
   }),
-  field('int32', {
+  declareField('int32', {
     path: 'limits.sourceRangesPerService',
     default: 2_000,
     help: 'Entries of loadBalancerSourceRanges that one Service may have.',
   }),
-  field('int32', {
+  declareField('int32', {
     path: 'limits.endpointsPerService',
     default: 20_000,
     help: 'Endpoints of one Service in one IP family, each counted once per port.',
   }),
-  field('int32', {
+  declareField('int32', {
     path: 'limits.slicesPerService',
     default: 1_000,
     help: 'EndpointSlices of one Service in one IP family.',

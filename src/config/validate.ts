@@ -2,12 +2,12 @@
 
 import { type Family, parseCidr, parseIp } from '../lib/ip.ts'
 import { formatDuration } from '../lib/time.ts'
-import { type Config, periodBlock, type Unchecked } from './configuration.ts'
-import { featureEnabled, gateProblem } from './gates.ts'
+import { type Config, findPeriodBlock, type Unchecked } from './configuration.ts'
+import { findGateProblem, isFeatureEnabled } from './gates.ts'
 import { kubernetesVersion } from './kubernetes-version.ts'
 import { logFormats } from './logging-table.ts'
 import { localModes, proxyModes } from './settings-table.ts'
-import { parsePortRange, quantityBytes, splitAddress } from './value-syntax.ts'
+import { parsePortRange, parseQuantityBytes, splitAddress } from './value-syntax.ts'
 
 export interface FieldError {
   /** Name in kube-proxy's validation, such as `KubeProxyConfiguration.SyncPeriod`. */
@@ -41,26 +41,26 @@ export function validate(config: Unchecked): FieldError[] {
 /** Narrows a configuration in which `validate` finds no error. The platform defaults have filled an empty mode by then. */
 export const isValid = (config: Unchecked): config is Config => validate(config).length === 0
 
-const atLeast = (low: number, value: number, field: string, path: string): Finding[] =>
+const checkMinimum = (low: number, value: number, field: string, path: string): Finding[] =>
   value < low ? [[field, path, value, `must be greater than or equal to ${low}`]] : []
 
-const period = (value: number, field: string, path: string): Finding[] =>
+const checkPeriod = (value: number, field: string, path: string): Finding[] =>
   value < 0 ? [[field, path, formatDuration(value), 'must be greater than or equal to 0']] : []
 
 type Range = readonly [low: number, high: number]
 
-const within = ([low, high]: Range, value: number, field: string, path: string): Finding[] =>
+const checkRange = ([low, high]: Range, value: number, field: string, path: string): Finding[] =>
   value < low || value > high ? [[field, path, value, `must be within the range [${low}, ${high}]`]] : []
 
 const isOneOf = (words: readonly string[], text: string): boolean => words.includes(text)
 
-const cidrs = (list: readonly string[], field: string, path: string): Finding[] =>
+const checkCidrs = (list: readonly string[], field: string, path: string): Finding[] =>
   list.flatMap((text, i) =>
     parseCidr(text) === undefined ? [[`${field}[${i}]`, `${path}[${i}]`, text, 'must be a valid CIDR']] : [],
   )
 
 function checkGates({ featureGates }: Unchecked): Finding[] {
-  const problem = gateProblem(featureGates)
+  const problem = findGateProblem(featureGates)
   return problem === undefined ? [] : [['featureGates', 'featureGates', featureGates, problem]]
 }
 
@@ -68,19 +68,19 @@ function checkIpvs({ mode, ipvs }: Unchecked): Finding[] {
   if (mode !== 'ipvs') return []
   const block = 'KubeProxyIPVSConfiguration'
   return [
-    ...period(ipvs.tcpTimeout, `${block}.TCPTimeout`, 'ipvs.tcpTimeout'),
-    ...period(ipvs.tcpFinTimeout, `${block}.TCPFinTimeout`, 'ipvs.tcpFinTimeout'),
-    ...period(ipvs.udpTimeout, `${block}.UDPTimeout`, 'ipvs.udpTimeout'),
-    ...cidrs(ipvs.excludeCIDRs, `${block}.ExcludeCidrs`, 'ipvs.excludeCIDRs'),
+    ...checkPeriod(ipvs.tcpTimeout, `${block}.TCPTimeout`, 'ipvs.tcpTimeout'),
+    ...checkPeriod(ipvs.tcpFinTimeout, `${block}.TCPFinTimeout`, 'ipvs.tcpFinTimeout'),
+    ...checkPeriod(ipvs.udpTimeout, `${block}.UDPTimeout`, 'ipvs.udpTimeout'),
+    ...checkCidrs(ipvs.excludeCIDRs, `${block}.ExcludeCidrs`, 'ipvs.excludeCIDRs'),
   ]
 }
 
 function checkMasqueradeBits({ mode, iptables, nftables }: Unchecked): Finding[] {
   const field = (block: string) => `KubeProxy${block}Configuration.MasqueradeBit`
   return [
-    ...within([0, 31], iptables.masqueradeBit, field('IPTables'), 'iptables.masqueradeBit'),
+    ...checkRange([0, 31], iptables.masqueradeBit, field('IPTables'), 'iptables.masqueradeBit'),
     ...(mode === 'nftables'
-      ? within([0, 31], nftables.masqueradeBit, field('NFTables'), 'nftables.masqueradeBit')
+      ? checkRange([0, 31], nftables.masqueradeBit, field('NFTables'), 'nftables.masqueradeBit')
       : []),
   ]
 }
@@ -101,13 +101,17 @@ function checkLinux({ conntrack, oomScoreAdj }: Unchecked): Finding[] {
   const linux = 'KubeProxyLinuxConfiguration'
   const block = `${linux}.KubeProxyConntrackConfiguration`
   return [
-    ...atLeast(0, conntrack.maxPerCore, `${block}.MaxPerCore`, 'conntrack.maxPerCore'),
-    ...atLeast(0, conntrack.min, `${block}.Min`, 'conntrack.min'),
-    ...period(conntrack.tcpEstablishedTimeout, `${block}.TCPEstablishedTimeout`, 'conntrack.tcpEstablishedTimeout'),
-    ...period(conntrack.tcpCloseWaitTimeout, `${block}.TCPCloseWaitTimeout`, 'conntrack.tcpCloseWaitTimeout'),
-    ...period(conntrack.udpTimeout, `${block}.UDPTimeout`, 'conntrack.udpTimeout'),
-    ...period(conntrack.udpStreamTimeout, `${block}.UDPStreamTimeout`, 'conntrack.udpStreamTimeout'),
-    ...within([-1000, 1000], oomScoreAdj, `${linux}.OOMScoreAdj`, 'oomScoreAdj'),
+    ...checkMinimum(0, conntrack.maxPerCore, `${block}.MaxPerCore`, 'conntrack.maxPerCore'),
+    ...checkMinimum(0, conntrack.min, `${block}.Min`, 'conntrack.min'),
+    ...checkPeriod(
+      conntrack.tcpEstablishedTimeout,
+      `${block}.TCPEstablishedTimeout`,
+      'conntrack.tcpEstablishedTimeout',
+    ),
+    ...checkPeriod(conntrack.tcpCloseWaitTimeout, `${block}.TCPCloseWaitTimeout`, 'conntrack.tcpCloseWaitTimeout'),
+    ...checkPeriod(conntrack.udpTimeout, `${block}.UDPTimeout`, 'conntrack.udpTimeout'),
+    ...checkPeriod(conntrack.udpStreamTimeout, `${block}.UDPStreamTimeout`, 'conntrack.udpStreamTimeout'),
+    ...checkRange([-1000, 1000], oomScoreAdj, `${linux}.OOMScoreAdj`, 'oomScoreAdj'),
   ]
 }
 
@@ -116,7 +120,7 @@ function checkMode(config: Unchecked): Finding[] {
   if (mode !== '' && !isOneOf(proxyModes, mode)) {
     return [['Mode.ProxyMode', 'mode', mode, `must be one of ${proxyModes.join(', ')}, or empty for iptables`]]
   }
-  if (mode === 'ipvs' && !featureEnabled(config, 'KubeProxyIPVS')) {
+  if (mode === 'ipvs' && !isFeatureEnabled(config, 'KubeProxyIPVS')) {
     return [['Mode.ProxyMode', 'mode', mode, 'needs the feature gate KubeProxyIPVS, which is off']]
   }
   return []
@@ -124,7 +128,7 @@ function checkMode(config: Unchecked): Finding[] {
 
 function checkPeriods(config: Unchecked): Finding[] {
   const { configSyncPeriod, syncPeriod, minSyncPeriod } = config
-  const block = periodBlock(config.mode)
+  const block = findPeriodBlock(config.mode)
   const findings: Finding[] = []
   if (configSyncPeriod <= 0) {
     findings.push(['ConfigSyncPeriod', 'configSyncPeriod', formatDuration(configSyncPeriod), 'must be greater than 0'])
@@ -132,7 +136,7 @@ function checkPeriods(config: Unchecked): Finding[] {
   if (syncPeriod <= 0) {
     findings.push(['SyncPeriod', `${block}.syncPeriod`, formatDuration(syncPeriod), 'must be greater than 0'])
   }
-  findings.push(...period(minSyncPeriod, 'MinSyncPeriod', `${block}.minSyncPeriod`))
+  findings.push(...checkPeriod(minSyncPeriod, 'MinSyncPeriod', `${block}.minSyncPeriod`))
   if (minSyncPeriod > syncPeriod) {
     const message = `minSyncPeriod must not be greater than syncPeriod, which is ${formatDuration(syncPeriod)}`
     findings.push(['SyncPeriod', `${block}.minSyncPeriod`, formatDuration(minSyncPeriod), message])
@@ -234,12 +238,12 @@ function checkLogging(config: Unchecked): Finding[] {
     if (/[=,]/.test(rule.filePattern)) add(path, rule.filePattern, "the file pattern must not contain '=' or ','")
     if (rule.verbosity > maxLevel) add(path, rule.verbosity, `must be at most ${maxLevel}`)
   }
-  if (featureEnabled(config, 'LoggingAlphaOptions')) return findings
+  if (isFeatureEnabled(config, 'LoggingAlphaOptions')) return findings
   for (const stream of logFormats) {
     const options = config.logging.options[stream]
     const needsGate = 'needs the feature gate LoggingAlphaOptions'
     if (options.splitStream) add(`logging.options.${stream}.splitStream`, true, needsGate)
-    if (quantityBytes(options.infoBufferSize) !== 0) {
+    if (parseQuantityBytes(options.infoBufferSize) !== 0) {
       add(`logging.options.${stream}.infoBufferSize`, options.infoBufferSize, needsGate)
     }
   }
@@ -253,7 +257,7 @@ const checks: readonly Check[] = [
   checkUserspace,
   checkLinux,
   checkMode,
-  ({ clientConnection: { burst } }) => atLeast(0, burst, 'ClientConnection.Burst', 'clientConnection.burst'),
+  ({ clientConnection: { burst } }) => checkMinimum(0, burst, 'ClientConnection.Burst', 'clientConnection.burst'),
   checkPeriods,
   checkAddresses,
   checkNodePortAddresses,

@@ -22,26 +22,26 @@ export function parsePortRange(given: string): readonly [number, number] | null 
 }
 
 /** Returns the bytes of a Kubernetes quantity such as `2Ki`, rounded up, or undefined if the text is not a quantity. */
-export function quantityBytes(given: string): number | undefined {
+export function parseQuantityBytes(given: string): number | undefined {
   const match = /^([+-]?(?:\d+\.?\d*|\.\d+))(?:([numkMGTPE]|[KMGTPE]i)|[eE]([+-]?\d+))?$/.exec(given)
   if (match === null) return undefined
   const [, number, suffix = '', exponent = 0] = match
-  return Math.ceil(Number(number) * unitOf(suffix) * 10 ** Number(exponent))
+  return Math.ceil(Number(number) * parseUnit(suffix) * 10 ** Number(exponent))
 }
 
-function unitOf(suffix: string): number {
+function parseUnit(suffix: string): number {
   if (suffix.endsWith('i')) return 1024 ** ('KMGTPE'.indexOf(suffix.charAt(0)) + 1)
   // Steps of a thousand, from n (-3) over no suffix (0) to E (6).
   return 1000 ** (['n', 'u', 'm', '', 'k', 'M', 'G', 'T', 'P', 'E'].indexOf(suffix) - 3)
 }
 
 export function parseQuantity(given: string): string | undefined {
-  const bytes = quantityBytes(given)
+  const bytes = parseQuantityBytes(given)
   if (bytes === undefined) return undefined
   return bytes === 0 ? '0' : given
 }
 
-export function goDuration(given: string): number | undefined {
+export function parseGoDuration(given: string): number | undefined {
   const ms = parseDuration(given)
   // Go stores a duration as nanoseconds in 64 bits and refuses a longer one.
   return ms === undefined || Math.abs(ms) > 2 ** 63 / 1e6 ? undefined : ms
@@ -57,14 +57,14 @@ export function parseInteger(given: string): number | undefined {
   const match = /^([+-]?)(0[xX]_?|0[oO]_?|0[bB]_?|0_?(?=\d))?([\da-fA-F]+(?:_[\da-fA-F]+)*)$/.exec(given)
   if (match === null) return undefined
   const [, sign, prefix = '', separated = ''] = match
-  const base = baseOf(prefix.toLowerCase().replace('_', ''))
+  const base = parseBase(prefix.toLowerCase().replace('_', ''))
   const digits = separated.replaceAll('_', '')
   if ([...digits].some((digit) => Number.parseInt(digit, 16) >= base)) return undefined
   const size = Number.parseInt(digits, base)
   return sign === '-' && size !== 0 ? -size : size
 }
 
-function baseOf(prefix: string): number {
+function parseBase(prefix: string): number {
   if (prefix === '') return 10
   if (prefix === '0x') return 16
   return prefix === '0b' ? 2 : 8

@@ -17,12 +17,12 @@ import {
 import { socketPath } from '../http/admin-client.ts'
 import { type ExplainContext, explain } from '../inspect/explanation.ts'
 import { type KernelState, readKernelState } from '../inspect/kernel-state.ts'
-import { serviceSummaries } from '../inspect/service-summaries.ts'
+import { summariseServices } from '../inspect/service-summaries.ts'
 import { describeError } from '../lib/errors.ts'
 import type { Family } from '../lib/ip.ts'
 import type { Logger } from '../lib/log.ts'
 import type { NodeView } from '../model/types.ts'
-import { countConnections, trackedConnections } from './connection-counts.ts'
+import { countConnections, readTrackedConnections } from './connection-counts.ts'
 
 export interface AdminOptions {
   readonly engine: Engine
@@ -37,13 +37,13 @@ export interface AdminOptions {
 }
 
 /** Opens the admin socket, unless SLUICE_ADMIN_SOCKET is `off`. The proxy works without it, so a failure is only a warning. */
-export async function startAdmin(options: AdminOptions): Promise<{ close(): Promise<void> }> {
+export async function openAdminSocket(options: AdminOptions): Promise<{ close(): Promise<void> }> {
   const log = options.log.named('admin')
   const closed = { close: async () => {} }
   const path = socketPath(options.identity.node, process.env)
   if (path === '') return closed
   try {
-    const socket = await listenAdmin(path, adminAnswers(options), log)
+    const socket = await listenAdmin(path, makeAdminAnswers(options), log)
     log.v(1, 'Listening on the admin socket', { path })
     return socket
   } catch (error) {
@@ -53,19 +53,19 @@ export async function startAdmin(options: AdminOptions): Promise<{ close(): Prom
   }
 }
 
-export function adminAnswers(options: AdminOptions): AdminAnswers {
+export function makeAdminAnswers(options: AdminOptions): AdminAnswers {
   const { engine, journal, families } = options
   return {
     summary: () => summarise(options),
-    services: (service, kernel) => serviceSummaries(explainContext(options), service, kernel),
-    explain: (question) => explain(explainContext(options), question),
+    services: (service, kernel) => summariseServices(makeExplainContext(options), service, kernel),
+    explain: (question) => explain(makeExplainContext(options), question),
     inputs: () => readInputs(options),
     connections: () => countConnections(engine, families),
     subscribe: (listener) => subscribe(journal, listener),
   }
 }
 
-function explainContext(options: AdminOptions): ExplainContext {
+function makeExplainContext(options: AdminOptions): ExplainContext {
   const { engine, backend, identity, settings, families, views } = options
   const mode = findMode(identity.mode)
   return {
@@ -93,7 +93,7 @@ function summarise({ engine, journal, identity, families }: AdminOptions): Summa
   return {
     ...identity,
     services: [...engine.store.records()].length,
-    families: families.map((family) => familySummary(engine, journal, family)),
+    families: families.map((family) => summariseFamily(engine, journal, family)),
     conflicts: engine.conflicts(),
     quarantined: engine.quarantined().map(({ service, family, error, attempts, since, retryAt, ids }) => ({
       service,
@@ -104,13 +104,13 @@ function summarise({ engine, journal, identity, families }: AdminOptions): Summa
       retryAt,
       entries: ids,
     })),
-    reports: journal.recent().toReversed().map(reportSummary),
+    reports: journal.recent().toReversed().map(summariseReport),
     counters: journal.counters(),
-    connections: trackedConnections(),
+    connections: readTrackedConnections(),
   }
 }
 
-function familySummary(engine: Engine, journal: SyncJournal, family: Family): FamilySummary {
+function summariseFamily(engine: Engine, journal: SyncJournal, family: Family): FamilySummary {
   const last = journal.recent().findLast((report) => report.family === family)
   const stateHash = engine.stateHash(family)
   return {
@@ -118,11 +118,11 @@ function familySummary(engine: Engine, journal: SyncJournal, family: Family): Fa
     stateHash,
     // The hash begins with the number of entries.
     entries: Number.parseInt(stateHash.slice(0, 8), 16),
-    lastSync: last === undefined ? undefined : reportSummary(last),
+    lastSync: last === undefined ? undefined : summariseReport(last),
   }
 }
 
-const reportSummary = (report: SyncReport): ReportSummary => ({
+const summariseReport = (report: SyncReport): ReportSummary => ({
   family: report.family,
   startedAt: report.startedAt,
   durationMs: report.durationMs,
@@ -150,7 +150,7 @@ function readInputs({ engine, identity, settings, families, views, nodeAddresses
 
 function subscribe(journal: SyncJournal, listener: (event: AdminEvent) => void): () => void {
   return journal.subscribe({
-    report: (report) => listener({ kind: 'sync', report: reportSummary(report) }),
+    report: (report) => listener({ kind: 'sync', report: summariseReport(report) }),
     conflict: (conflict) => listener({ kind: 'conflict', conflict }),
     resolved: (conflict) => listener({ kind: 'resolved', conflict }),
     drift: (family, culprit) => listener({ kind: 'drift', family, culprit }),

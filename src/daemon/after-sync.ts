@@ -38,8 +38,8 @@ export function startAfterSync(options: AfterSyncOptions): { close(): Promise<vo
   const events = new SyncEvents({ recorder, node: name, uidOf })
   const checks = openHealthChecks(options, events)
   const cleaner = backend.untracked ? undefined : openCleaner(options)
-  journal.subscribe(eventListener(events, options.log))
-  journal.subscribe(followUpListener(options, checks, cleaner))
+  journal.subscribe(makeEventListener(events, options.log))
+  journal.subscribe(makeFollowUpListener(options, checks, cleaner))
   return {
     async close() {
       await cleaner?.stop()
@@ -50,7 +50,7 @@ export function startAfterSync(options: AfterSyncOptions): { close(): Promise<vo
 
 function openHealthChecks({ views, health, log }: AfterSyncOptions, events: SyncEvents): ServiceHealth {
   return new ServiceHealth({
-    addresses: (family) => views.of(family).nodePorts,
+    addresses: (family) => views.get(family).nodePorts,
     health,
     onBindFailure: (service, port, error) =>
       events.onService(service, {
@@ -62,7 +62,7 @@ function openHealthChecks({ views, health, log }: AfterSyncOptions, events: Sync
   })
 }
 
-function followUpListener(
+function makeFollowUpListener(
   { engine, health, metrics, log }: AfterSyncOptions,
   checks: ServiceHealth,
   cleaner: ReturnType<typeof openCleaner> | undefined,
@@ -83,7 +83,7 @@ function followUpListener(
   }
 }
 
-function eventListener(events: SyncEvents, log: Logger): JournalListener {
+function makeEventListener(events: SyncEvents, log: Logger): JournalListener {
   const action = 'SyncProxyRules'
   return {
     report({ refused }) {

@@ -4,7 +4,7 @@ import type { Settings } from '../backend/backend.ts'
 import type { Config } from '../config/configuration.ts'
 import { parsePortRange } from '../config/value-syntax.ts'
 
-export function settingsOf(config: Config): Settings {
+export function makeSettings(config: Config): Settings {
   return {
     syncPeriodMs: config.syncPeriod,
     masqueradeBit: config.masqueradeBit,

@@ -9,7 +9,7 @@ import type { TrackedFlow } from '../sys/netlink/conntrack-codec.ts'
 import { errnoOf } from '../sys/netlink/netlink-errors.ts'
 
 /** Returns undefined on a kernel that does not track connections. */
-export function trackedConnections(): { tracked: number; limit: number } | undefined {
+export function readTrackedConnections(): { tracked: number; limit: number } | undefined {
   try {
     const read = (name: string) => Number(readFileSync(`/proc/sys/net/netfilter/${name}`, 'utf8'))
     return { tracked: read('nf_conntrack_count'), limit: read('nf_conntrack_max') }

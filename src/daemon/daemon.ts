@@ -15,8 +15,8 @@ import { loadConnection } from '../kube/kubeconfig.ts'
 import type { RecordSink } from '../kube/reflect/change-filter.ts'
 import { Reflector } from '../kube/reflect/reflector.ts'
 import {
+  describeOwnNode,
   endpointSlices,
-  ownNode,
   serviceCidrs,
   services,
   type WatchedResource,
@@ -28,12 +28,12 @@ import type { Logger, RootLogger } from '../lib/log.ts'
 import { nextTurn, systemClock } from '../lib/time.ts'
 import type { NodeRecord } from '../model/types.ts'
 import { listOwnIps, watchAddresses } from '../sys/netlink/interface-addresses.ts'
-import { startAdmin } from './admin-answers.ts'
+import { openAdminSocket } from './admin-answers.ts'
 import { startAfterSync } from './after-sync.ts'
-import { settingsOf } from './backend-settings.ts'
+import { makeSettings } from './backend-settings.ts'
 import { HttpServers } from './http-servers.ts'
-import { nodeFacts } from './node-facts.ts'
-import { protectFromOom, tuneConnectionTracking, usableFamilies } from './node-setup.ts'
+import { makeNodeFacts } from './node-facts.ts'
+import { findUsableFamilies, protectFromOom, tuneConnectionTracking } from './node-setup.ts'
 import { NodeViews, ServiceCidrs } from './node-views.ts'
 import { NodeWatch } from './node-watch.ts'
 
@@ -61,7 +61,7 @@ export async function runDaemon(given: DaemonOptions): Promise<void> {
     const engine = await startEngine(daemon, node, views)
     reflectServices(daemon, engine, views)
     log.info('Running', { node: daemon.name, mode: options.config.mode, families: views.families.join(',') })
-    await aborted(signal)
+    await waitForAbort(signal)
   } catch (error) {
     if (!signal.aborted || error !== signal.reason) throw error
   } finally {
@@ -91,7 +91,7 @@ const clock = systemClock
 async function openConnections(context: DaemonContext): Promise<OpenedDaemon> {
   const { options, log, signal, closers } = context
   const { mode, clientConnection } = options.config
-  const name = nodeName(options.config)
+  const name = readNodeName(options.config)
   const journal = new SyncJournal({ log })
   const packetCounters = await findMode(mode).metrics.openPacketCounters?.()
   const servers = new HttpServers({ ...context, packetCounters, journal, clock, node: name })
@@ -116,7 +116,7 @@ async function openConnections(context: DaemonContext): Promise<OpenedDaemon> {
 }
 
 /** The name that EndpointSlices use for this node. If it differs from the Node's name, no endpoint is local. */
-function nodeName(config: Config): string {
+function readNodeName(config: Config): string {
   const name = (config.hostnameOverride || hostname()).trim().toLowerCase()
   if (name === '') throw new ProxyError('config', 'the host name is empty: give --hostname-override')
   return name
@@ -131,8 +131,8 @@ async function awaitOwnNode({ options, name, journal, log, signal, reflect, onFa
     onProblem: (problem) => journal.problem(problem),
     onFatal,
   })
-  reflect(ownNode(name), node)
-  await node.ready(signal)
+  reflect(describeOwnNode(name), node)
+  await node.waitUntilReady(signal)
   return node
 }
 
@@ -140,11 +140,11 @@ async function awaitOwnNode({ options, name, journal, log, signal, reflect, onFa
 async function prepareNode({ options, backend, name, log }: OpenedDaemon, record: NodeRecord | undefined) {
   const { config } = options
   const interfaceAddresses = await listOwnIps()
-  const facts = nodeFacts(config, { name, record, interfaceAddresses })
-  const families = await usableFamilies(config, backend, facts, log)
+  const facts = makeNodeFacts(config, { name, record, interfaceAddresses })
+  const families = await findUsableFamilies(config, backend, facts, log)
   const views = new NodeViews(facts, families)
   tuneConnectionTracking(config, log)
-  for (const family of families) await backend.prepare(views.of(family), log)
+  for (const family of families) await backend.prepare(views.get(family), log)
   return views
 }
 
@@ -157,7 +157,7 @@ async function startEngine(daemon: OpenedDaemon, node: NodeWatch, views: NodeVie
   const engine = new Engine({
     backend,
     families,
-    views: (family) => views.of(family),
+    views: (family) => views.get(family),
     settings: { minSyncMs: config.minSyncPeriod, syncMs: config.syncPeriod },
     clock,
     log,
@@ -175,7 +175,7 @@ async function startEngine(daemon: OpenedDaemon, node: NodeWatch, views: NodeVie
     health.setNode(record)
     views.update({ zone: record.zone })
   })
-  if (daemon.onServing !== undefined) afterFirstSyncs(journal, families, daemon.onServing, log)
+  if (daemon.onServing !== undefined) runAfterFirstSyncs(journal, families, daemon.onServing, log)
   views.watch((family, view) => engine.setView(family, view))
   const addresses = watchAddresses(() => void refreshAddresses(views, log))
   closers.push(() => addresses.close())
@@ -199,14 +199,14 @@ function sendEvents({ recorder, signal }: OpenedDaemon): () => Promise<void> {
 async function openAdmin(daemon: OpenedDaemon, engine: Engine, views: NodeViews): Promise<() => Promise<void>> {
   const { options, backend, journal, name, log } = daemon
   const { mode } = options.config
-  const admin = await startAdmin({
+  const admin = await openAdminSocket({
     engine,
     journal,
     backend,
-    settings: settingsOf(options.config),
+    settings: makeSettings(options.config),
     identity: { node: name, mode, pid: process.pid, version: sluiceVersion, startedAt: clock.now() },
     families: views.families,
-    views: (family) => views.of(family),
+    views: (family) => views.get(family),
     nodeAddresses: () => views.addresses,
     log,
   })
@@ -230,7 +230,7 @@ function reflectServices({ reflect, journal, recorder, name }: OpenedDaemon, eng
   })
 }
 
-function afterFirstSyncs(
+function runAfterFirstSyncs(
   journal: SyncJournal,
   families: readonly Family[],
   then: () => Promise<void>,
@@ -256,7 +256,7 @@ async function refreshAddresses(views: NodeViews, log: Logger): Promise<void> {
   }
 }
 
-function aborted(signal: AbortSignal): Promise<void> {
+function waitForAbort(signal: AbortSignal): Promise<void> {
   return new Promise((resolve) => {
     if (signal.aborted) resolve()
     else signal.addEventListener('abort', () => resolve(), { once: true })

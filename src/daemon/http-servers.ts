@@ -5,7 +5,7 @@ import { findMode } from '../backend/modes.ts'
 import type { PacketReader } from '../backend/proxy-mode.ts'
 import { toV1alpha1 } from '../config/configuration.ts'
 import type { Options } from '../config/flags/options.ts'
-import { featureEnabled, featureStates } from '../config/gates.ts'
+import { isFeatureEnabled, listFeatures } from '../config/gates.ts'
 import { kubernetesVersion } from '../config/kubernetes-version.ts'
 import { sluiceVersion } from '../config/sluice-version.ts'
 import type { Engine } from '../engine/engine.ts'
@@ -59,7 +59,7 @@ export class HttpServers {
     this.metrics = createMetrics({
       mode: findMode(options.config.mode),
       version: this.#version,
-      features: featureStates(options.config),
+      features: listFeatures(options.config),
       conflicts: () => this.#engine?.conflicts().length ?? 0,
       quarantined: () => this.#engine?.quarantined().length ?? 0,
       ...(packetCounters === undefined ? {} : { packetCounters }),
@@ -129,8 +129,8 @@ export class HttpServers {
       configz: () => toV1alpha1(config),
       flags: options.flags,
       gates: {
-        flagz: featureEnabled(config, 'ComponentFlagz'),
-        statusz: featureEnabled(config, 'ComponentStatusz'),
+        flagz: isFeatureEnabled(config, 'ComponentFlagz'),
+        statusz: isFeatureEnabled(config, 'ComponentStatusz'),
       },
       version: this.#version,
       startedAt: this.#startedAt,

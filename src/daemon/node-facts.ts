@@ -1,7 +1,7 @@
 // Combines the configuration, the Node object and the interface addresses into the facts that node views are made of. Pure.
 
 import type { Config } from '../config/configuration.ts'
-import { featureEnabled } from '../config/gates.ts'
+import { isFeatureEnabled } from '../config/gates.ts'
 import { canonicalIp } from '../lib/ip.ts'
 import { detectNodeIps, type NodeFacts, nodeAddresses } from '../model/node.ts'
 import type { NodeRecord } from '../model/types.ts'
@@ -13,7 +13,7 @@ export interface Machine {
   readonly interfaceAddresses: readonly string[]
 }
 
-export function nodeFacts(config: Config, { name, record, interfaceAddresses }: Machine): NodeFacts {
+export function makeNodeFacts(config: Config, { name, record, interfaceAddresses }: Machine): NodeFacts {
   return {
     name,
     zone: record?.zone ?? '',
@@ -29,6 +29,6 @@ export function nodeFacts(config: Config, { name, record, interfaceAddresses }: 
     masqueradeAll: config.masqueradeAll,
     masqueradeBit: config.masqueradeBit,
     serviceCidrs: [],
-    externalIps: featureEnabled(config, 'AllowServiceExternalIPs'),
+    externalIps: isFeatureEnabled(config, 'AllowServiceExternalIPs'),
   }
 }

@@ -11,7 +11,7 @@ import { ipv6Available } from '../sys/kernel-facts.ts'
 import { countCpus, setOomScore, tuneConntrack } from '../sys/tuning.ts'
 
 /** Returns both families where the machine and the mode support both. Throws if the primary family is not among them. */
-export async function usableFamilies(
+export async function findUsableFamilies(
   config: Config,
   backend: Pick<Backend<Held>, 'families'>,
   facts: NodeFacts,

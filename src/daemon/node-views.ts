@@ -17,7 +17,7 @@ export class NodeViews {
   }
 
   /** Returns the view of one of `families`. */
-  of(family: Family): NodeView {
+  get(family: Family): NodeView {
     const view = this.#views.get(family)
     if (view === undefined) throw new Error(`this node does not serve IPv${family}`)
     return view

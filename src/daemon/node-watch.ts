@@ -63,7 +63,7 @@ export class NodeWatch {
   }
 
   /** Waits until the API server answers, then for a limited time for addresses and, if needed, for pod CIDRs. Freezes both. */
-  async ready(signal: AbortSignal): Promise<void> {
+  async waitUntilReady(signal: AbortSignal): Promise<void> {
     const { clock, log, name } = this.#options
     while (!this.#synced) await sleep(clock, 50, signal)
     await this.#wait(addressWaitMs, () => (this.#node?.addresses.length ?? 0) > 0, signal)

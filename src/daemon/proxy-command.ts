@@ -4,7 +4,7 @@
 import { readFileSync, writeFileSync } from 'node:fs'
 import { findMode, modes } from '../backend/modes.ts'
 import { watchConfigFile } from '../config/file-watch.ts'
-import { usage } from '../config/flags/flag-help.ts'
+import { formatUsage } from '../config/flags/flag-help.ts'
 import { type Options, resolveOptions } from '../config/flags/options.ts'
 import { kubernetesVersion } from '../config/kubernetes-version.ts'
 import { sluiceVersion } from '../config/sluice-version.ts'
@@ -12,7 +12,7 @@ import { formatConfig } from '../config/write-config.ts'
 import { Closers } from '../lib/closers.ts'
 import { describeError, ProxyError } from '../lib/errors.ts'
 import { createLogger, type Logger, type RootLogger } from '../lib/log.ts'
-import { settingsOf } from './backend-settings.ts'
+import { makeSettings } from './backend-settings.ts'
 import { runDaemon } from './daemon.ts'
 import { isHandedOver, retireOtherModes } from './retire-modes.ts'
 
@@ -23,12 +23,12 @@ export async function runProxyCommand(argv: readonly string[]): Promise<number> 
     options = resolveOptions(argv, (path) => readFileSync(path, 'utf8'), process.env)
   } catch (error) {
     if (!(error instanceof ProxyError)) throw error
-    if (error.code === 'usage') process.stderr.write(usage())
+    if (error.code === 'usage') process.stderr.write(formatUsage())
     process.stderr.write(`Error: ${describeError(error)}\n`)
     return 1
   }
-  if (options.help) return print(usage())
-  if (options.version === 'true' || options.version === 'raw') return print(versionText(options.version))
+  if (options.help) return print(formatUsage())
+  if (options.version === 'true' || options.version === 'raw') return print(formatVersion(options.version))
 
   const { format, verbosity, vmodule } = options.config.logging
   const log = createLogger({ format, verbosity, vmodule, write: (line) => process.stderr.write(line) })
@@ -78,7 +78,7 @@ async function runUntilStopped(options: Options, log: RootLogger): Promise<void>
     const { signal } = stop
     const retire = () => retireOtherModes(config, log, signal)
     const retiresLater = isHandedOver(config.mode)
-    const backend = findMode(config.mode).makeBackend(settingsOf(config))
+    const backend = findMode(config.mode).makeBackend(makeSettings(config))
     // A mode that cannot work on this node fails here, before the rules of a mode that works are removed.
     await backend.families()
     if (!retiresLater) await retire()
@@ -105,7 +105,7 @@ async function cleanUp({ keptModes, config }: Options, log: Logger): Promise<num
   return failed > 0 ? 1 : 0
 }
 
-function versionText(form: 'true' | 'raw'): string {
+function formatVersion(form: 'true' | 'raw'): string {
   const { major, minor, text } = kubernetesVersion
   if (form === 'true') return `Kubernetes ${text}\n`
   return `${JSON.stringify({ major: String(major), minor: String(minor), gitVersion: text, sluice: sluiceVersion })}\n`

@@ -24,7 +24,9 @@ export const isHandedOver = (mode: Mode): boolean =>
 export async function retireOtherModes(config: Config, log: Logger, signal: AbortSignal): Promise<void> {
   const spared = { cidrs: config.ipvs.excludeCIDRs }
   const end = systemClock.monotonic() + limitMs
-  let busy = await retireEach(otherModes(config.mode), log, ({ leftovers }) => retire(leftovers, log, spared, false))
+  let busy = await retireEach(listOtherModes(config.mode), log, ({ leftovers }) =>
+    retire(leftovers, log, spared, false),
+  )
   while (busy.length > 0) {
     await sleep(systemClock, pauseMs, signal)
     const isOver = systemClock.monotonic() > end
@@ -35,7 +37,7 @@ export async function retireOtherModes(config: Config, log: Logger, signal: Abor
 }
 
 /** As in kube-proxy, modes that cannot tell their leftovers apart leave each other's alone. */
-function otherModes(mode: Mode): readonly ProxyMode[] {
+function listOtherModes(mode: Mode): readonly ProxyMode[] {
   const { sharedWith } = findMode(mode).leftovers
   return modes.filter(
     ({ name, leftovers }) => name !== mode && (sharedWith === undefined || leftovers.sharedWith !== sharedWith),

@@ -12,7 +12,7 @@ import { comparePresence, type KernelState } from './kernel-state.ts'
 type KernelStates = ReadonlyMap<Family, KernelState | undefined> | undefined
 
 /** Returns one summary per service and family. `service` is '' for all services. Yields the event loop between services. */
-export async function serviceSummaries(
+export async function summariseServices(
   { desired, views, readKernel }: Pick<ExplainContext, 'desired' | 'views' | 'readKernel'>,
   service: string,
   asksKernel: boolean,

@@ -1,7 +1,7 @@
 // Turns refusals of the API server and failures of the network into errors with stable codes. Pure.
 
 import { ApiError, type ErrorCode, ProxyError } from '../lib/errors.ts'
-import { asObject, type JsonObject, stringAt } from './reflect/fields.ts'
+import { asObject, type JsonObject, readString } from './reflect/fields.ts'
 
 const codes: Readonly<Record<number, ErrorCode>> = {
   400: 'bad-request',
@@ -26,35 +26,35 @@ export interface ApiFailure {
   readonly retryAfterMs?: number | undefined
 }
 
-export function statusError(failure: ApiFailure): ApiError {
+export function makeStatusError(failure: ApiFailure): ApiError {
   const body = asObject(failure.body) ?? {}
   const details = asObject(body.details) ?? {}
-  const reason = stringAt(body, 'reason')
+  const reason = readString(body, 'reason')
   const status = failure.status || (typeof body.code === 'number' ? body.code : 500)
-  const explanation = typeof body.message === 'string' ? body.message : excerpt(failure.body)
+  const explanation = typeof body.message === 'string' ? body.message : shorten(failure.body)
   const seconds = typeof details.retryAfterSeconds === 'number' ? details.retryAfterSeconds : 0
   const retryAfterMs = failure.retryAfterMs ?? (seconds > 0 ? seconds * 1000 : undefined)
   const message = `${failure.what}: ${status}${explanation === '' ? '' : ` ${explanation}`}`
-  return new ApiError(codeOf(status, reason, body, details), message, {
+  return new ApiError(chooseCode(status, reason, body, details), message, {
     status,
     reason,
     ...(retryAfterMs === undefined ? {} : { retryAfterMs }),
   })
 }
 
-function codeOf(status: number, reason: string, body: JsonObject, details: JsonObject): ErrorCode {
+function chooseCode(status: number, reason: string, body: JsonObject, details: JsonObject): ErrorCode {
   const causes = Array.isArray(details.causes) ? details.causes : []
   // Servers before 1.18 name this reason only in the message.
   const isTooLarge =
     causes.some((cause) => asObject(cause)?.reason === 'ResourceVersionTooLarge') ||
-    stringAt(body, 'message').includes('Too large resource version')
+    readString(body, 'message').includes('Too large resource version')
   if (isTooLarge) return 'resource-version-too-large'
   if (reason === 'Expired' || reason === 'Gone') return 'expired'
   if (reason === 'AlreadyExists') return 'already-exists'
   return codes[status] ?? (status >= 500 ? 'server-error' : 'bad-response')
 }
 
-function excerpt(body: unknown): string {
+function shorten(body: unknown): string {
   if (body === undefined) return ''
   const text = typeof body === 'string' ? body : JSON.stringify(body)
   return text.length <= 200 ? text.trim() : `${text.slice(0, 197)}...`
@@ -66,9 +66,9 @@ export function readRetryAfter(header: string | undefined): number | undefined {
 }
 
 /** Returns an error for a failure below HTTP, with code `tls` if certificates are the reason, else `connection`. */
-export function networkError(what: string, error: unknown): ProxyError {
+export function makeNetworkError(what: string, error: unknown): ProxyError {
   if (error instanceof ProxyError) return error
-  const code = systemCode(error)
+  const code = readSystemCode(error)
   const text = error instanceof Error && error.message !== '' ? error.message : code
   // Node reports a body that ends too early only as "aborted".
   const isBroken = text === 'aborted'
@@ -83,5 +83,5 @@ export function networkError(what: string, error: unknown): ProxyError {
 }
 
 /** Returns the code of a Node error, such as ENOENT or ECONNRESET, or ''. */
-export const systemCode = (error: unknown): string =>
+export const readSystemCode = (error: unknown): string =>
   error instanceof Error && 'code' in error ? String(error.code ?? '') : ''

@@ -5,7 +5,7 @@ import { createGunzip } from 'node:zlib'
 import { ProxyError } from '../lib/errors.ts'
 import type { Logger } from '../lib/log.ts'
 import { type Clock, sleep } from '../lib/time.ts'
-import { networkError, readRetryAfter, statusError } from './api-errors.ts'
+import { makeNetworkError, makeStatusError, readRetryAfter } from './api-errors.ts'
 import type { Connection } from './connection.ts'
 import { ClientCredentials } from './credentials.ts'
 import { Deadline } from './deadline.ts'
@@ -124,7 +124,7 @@ export class Client {
   #lines(response: IncomingMessage, deadline: Deadline, what: string): LineBatches {
     return readLines(response, {
       maxBytes: maxLineBytes,
-      explain: (error) => deadline.reason ?? networkError(what, error),
+      explain: (error) => deadline.reason ?? makeNetworkError(what, error),
       done: () => deadline.end(),
     })
   }
@@ -154,7 +154,7 @@ export class Client {
         await sleep(this.#options.clock, Math.min(retryAfterMs, maxRetryAfterMs), request.signal)
       } else {
         if (status === 401) this.#transport.recheck()
-        throw statusError({ status, body: tryParse(text), what: this.#describe(request), retryAfterMs })
+        throw makeStatusError({ status, body: tryParse(text), what: this.#describe(request), retryAfterMs })
       }
     }
   }
@@ -221,7 +221,7 @@ export class Client {
       }
     } catch (error) {
       response.destroy()
-      throw deadline.reason ?? networkError(what, error)
+      throw deadline.reason ?? makeNetworkError(what, error)
     }
     deadline.stop()
     return Buffer.concat(chunks).toString('utf8')

@@ -114,7 +114,7 @@ export class EventRecorder {
       apiVersion: 'events.k8s.io/v1',
       kind: 'Event',
       metadata: { name: isValid ? name : randomUUID(), namespace },
-      eventTime: microTime(now),
+      eventTime: formatMicroTime(now),
       reportingController: controller,
       reportingInstance: this.#instance,
       type,
@@ -212,7 +212,7 @@ export class EventRecorder {
 
   async #request({ path, event, count, observedAt, isCreated }: EventSeries, signal: AbortSignal): Promise<void> {
     const { client } = this.#options
-    const body = count > 1 ? { series: { count, lastObservedTime: microTime(observedAt) } } : {}
+    const body = count > 1 ? { series: { count, lastObservedTime: formatMicroTime(observedAt) } } : {}
     if (!isCreated) {
       await client.request({ method: 'POST', path, body: { ...event, ...body }, signal })
       return
@@ -228,7 +228,7 @@ export class EventRecorder {
 }
 
 /** Formats RFC 3339 with six digits, as the API's MicroTime requires. */
-const microTime = (unixMs: number): string => new Date(unixMs).toISOString().replace('Z', '000Z')
+const formatMicroTime = (unixMs: number): string => new Date(unixMs).toISOString().replace('Z', '000Z')
 
 function clip(note: string): string {
   const bytes = Buffer.from(note)

@@ -2,9 +2,9 @@
 
 import { execFile } from 'node:child_process'
 import { ProxyError } from '../lib/errors.ts'
-import { systemCode } from './api-errors.ts'
+import { readSystemCode } from './api-errors.ts'
 import type { ExecPlugin } from './connection.ts'
-import { asObject, stringAt } from './reflect/fields.ts'
+import { asObject, readString } from './reflect/fields.ts'
 
 export interface Credential {
   readonly token: string
@@ -31,12 +31,12 @@ export async function runPlugin(plugin: ExecPlugin, signal?: AbortSignal): Promi
   }
   const status = asObject(answer.status)
   if (status === undefined) throw wrong('its answer has no status')
-  const token = stringAt(status, 'token')
-  const cert = stringAt(status, 'clientCertificateData')
-  const key = stringAt(status, 'clientKeyData')
+  const token = readString(status, 'token')
+  const cert = readString(status, 'clientCertificateData')
+  const key = readString(status, 'clientKeyData')
   if ((cert === '') !== (key === '')) throw wrong('a client certificate and its key must come together')
   if (cert === '' && token === '') throw wrong('its answer holds neither a token nor a client certificate')
-  const expiration = stringAt(status, 'expirationTimestamp')
+  const expiration = readString(status, 'expirationTimestamp')
   const expires = expiration === '' ? Number.POSITIVE_INFINITY : Date.parse(expiration)
   if (Number.isNaN(expires)) throw wrong(`its expirationTimestamp is not a valid time: ${expiration}`)
   return { token, certificate: cert === '' ? undefined : { cert, key }, expires }
@@ -51,14 +51,14 @@ function execute(plugin: ExecPlugin, signal: AbortSignal | undefined): Promise<s
     const child = execFile(plugin.command, [...plugin.args], options, (error, stdout, stderr) => {
       if (error === null) return resolve(stdout)
       if (signal?.aborted) return reject(signal.reason)
-      const isMissing = systemCode(error) === 'ENOENT'
+      const isMissing = readSystemCode(error) === 'ENOENT'
       const explanation = isMissing
         ? ['no such program', plugin.installHint].filter(Boolean).join('. ')
-        : tail(stderr) || error.message
+        : cutEnd(stderr) || error.message
       reject(new ProxyError('credentials', `exec plugin ${plugin.command}: ${explanation}`, { cause: error }))
     })
     child.stdin?.end()
   })
 }
 
-const tail = (text: string): string => text.trim().slice(-500)
+const cutEnd = (text: string): string => text.trim().slice(-500)

@@ -7,9 +7,9 @@ import { ProxyError } from '../lib/errors.ts'
 import { canonicalIp, contains, hostPort, isLoopback, parseCidr } from '../lib/ip.ts'
 
 /** The host of a URL without the brackets of IPv6. */
-export const hostOf = (url: URL): string => url.hostname.replace(/^\[|\]$/g, '')
+export const getHost = (url: URL): string => url.hostname.replace(/^\[|\]$/g, '')
 
-export const portOf = (url: URL): number => Number(url.port) || (url.protocol === 'https:' ? 443 : 80)
+export const getPort = (url: URL): number => Number(url.port) || (url.protocol === 'https:' ? 443 : 80)
 
 /** Parses the URL of a proxy. Throws an error with the reason if it cannot be used. */
 export function parseProxy(text: string): URL {
@@ -20,7 +20,7 @@ export function parseProxy(text: string): URL {
 }
 
 /** Returns the proxy that HTTPS_PROXY, HTTP_PROXY and NO_PROXY choose for a server. kubeadm passes these variables to its pods. */
-export function proxyFromEnvironment(server: URL, env: NodeJS.ProcessEnv): URL | undefined {
+export function findEnvironmentProxy(server: URL, env: NodeJS.ProcessEnv): URL | undefined {
   const read = (name: string) => env[name] || env[name.toLowerCase()] || ''
   const text = read(server.protocol === 'https:' ? 'HTTPS_PROXY' : 'HTTP_PROXY')
   if (text === '' || isBypassed(server, read('NO_PROXY'))) return undefined
@@ -28,13 +28,13 @@ export function proxyFromEnvironment(server: URL, env: NodeJS.ProcessEnv): URL |
 }
 
 function isBypassed(server: URL, noProxy: string): boolean {
-  const host = hostOf(server).toLowerCase()
+  const host = getHost(server).toLowerCase()
   const ip = canonicalIp(host)
   if (host === 'localhost' || (ip !== undefined && isLoopback(ip))) return true
   return noProxy.split(',').some((part) => {
     const rule = part.trim().toLowerCase()
     if (rule === '') return false
-    if (rule === '*' || rule === host || rule === hostPort(host, portOf(server))) return true
+    if (rule === '*' || rule === host || rule === hostPort(host, getPort(server))) return true
     if (ip === undefined) return host.endsWith(rule.startsWith('.') ? rule : `.${rule.replace(/^\*\./, '')}`)
     const cidr = parseCidr(rule)
     return cidr === undefined ? canonicalIp(rule) === ip : contains(cidr, ip)
@@ -48,11 +48,11 @@ export function openTunnel(proxy: URL, host: string, port: number): Promise<Dupl
     new ProxyError('connection', `proxy ${proxy.host} did not connect to ${target}: ${reason}`, { cause })
   return new Promise((resolve, reject) => {
     const request: ClientRequest = (proxy.protocol === 'https:' ? httpsRequest : httpRequest)({
-      host: hostOf(proxy),
-      port: portOf(proxy),
+      host: getHost(proxy),
+      port: getPort(proxy),
       method: 'CONNECT',
       path: target,
-      headers: { host: target, ...proxyAuthorization(proxy) },
+      headers: { host: target, ...makeProxyAuthorization(proxy) },
       agent: false,
     })
     request.once('error', (error) => reject(failed(error.message, error)))
@@ -70,7 +70,7 @@ export function openTunnel(proxy: URL, host: string, port: number): Promise<Dupl
   })
 }
 
-export function proxyAuthorization(proxy: URL): Record<string, string> {
+export function makeProxyAuthorization(proxy: URL): Record<string, string> {
   if (proxy.username === '') return {}
   const pair = `${decodeURIComponent(proxy.username)}:${decodeURIComponent(proxy.password)}`
   return { 'proxy-authorization': `Basic ${Buffer.from(pair).toString('base64')}` }

@@ -4,9 +4,9 @@ import { readFileSync } from 'node:fs'
 import { dirname, isAbsolute, resolve } from 'node:path'
 import { parseDocument } from 'yaml'
 import { ProxyError } from '../lib/errors.ts'
-import { systemCode } from './api-errors.ts'
+import { readSystemCode } from './api-errors.ts'
 import type { PemSource } from './connection.ts'
-import { asObject, type JsonObject, join } from './reflect/fields.ts'
+import { asObject, type JsonObject, joinPath } from './reflect/fields.ts'
 
 /** One object of the file, with its path. */
 export class KubeconfigSection {
@@ -26,62 +26,62 @@ export class KubeconfigSection {
     const document = parseDocument(readText(file, file, ''), { prettyErrors: true })
     const broken = document.errors[0]
     if (broken !== undefined) {
-      throw kubeconfigError(file, '', `is not valid YAML: ${broken.message.split('\n')[0]}`)
+      throw makeKubeconfigError(file, '', `is not valid YAML: ${broken.message.split('\n')[0]}`)
     }
     const root = asObject(document.toJS())
-    if (root === undefined) throw kubeconfigError(file, '', 'is empty or not a kubeconfig')
+    if (root === undefined) throw makeKubeconfigError(file, '', 'is empty or not a kubeconfig')
     return new KubeconfigSection(file, '', root)
   }
 
   /** An error about one field, or about the section itself if `name` is ''. */
-  error(name: string, message: string, cause?: unknown): ProxyError {
-    return kubeconfigError(this.file, this.pathOf(name), message, cause)
+  makeError(name: string, message: string, cause?: unknown): ProxyError {
+    return makeKubeconfigError(this.file, this.joinPath(name), message, cause)
   }
 
-  pathOf(name: string): string {
-    return name === '' ? this.#path : join(this.#path, name)
+  joinPath(name: string): string {
+    return name === '' ? this.#path : joinPath(this.#path, name)
   }
 
-  text(name: string): string {
+  readText(name: string): string {
     const value = this.fields[name] ?? ''
     if (typeof value === 'string') return value
     // YAML reads an unquoted token or name of digits as a number.
     if (typeof value === 'number') return String(value)
-    throw this.error(name, 'must be a string')
+    throw this.makeError(name, 'must be a string')
   }
 
-  flag(name: string): boolean {
+  readFlag(name: string): boolean {
     const value = this.fields[name] ?? false
-    if (typeof value !== 'boolean') throw this.error(name, 'must be true or false')
+    if (typeof value !== 'boolean') throw this.makeError(name, 'must be true or false')
     return value
   }
 
-  list(name: string): readonly unknown[] {
+  readList(name: string): readonly unknown[] {
     const value = this.fields[name] ?? []
-    if (!Array.isArray(value)) throw this.error(name, 'must be a list')
+    if (!Array.isArray(value)) throw this.makeError(name, 'must be a list')
     return value
   }
 
-  section(name: string): KubeconfigSection {
+  readSection(name: string): KubeconfigSection {
     const value = asObject(this.fields[name] ?? {})
-    if (value === undefined) throw this.error(name, 'must be an object')
-    return new KubeconfigSection(this.file, this.pathOf(name), value)
+    if (value === undefined) throw this.makeError(name, 'must be an object')
+    return new KubeconfigSection(this.file, this.joinPath(name), value)
   }
 
   /** Returns the inner object of the entry with a name in `clusters`, `users` or `contexts`. Without a name, it is empty. */
-  entry(list: string, inner: string, name: string): KubeconfigSection {
+  findEntry(list: string, inner: string, name: string): KubeconfigSection {
     const path = `${list}[${name}]`
     if (name === '') return new KubeconfigSection(this.file, `${path}.${inner}`, {})
-    const entry = this.list(list)
+    const entry = this.readList(list)
       .map(asObject)
       .find((item) => item?.name === name)
-    if (entry === undefined) throw this.error(list, `has no entry named ${JSON.stringify(name)}`)
-    return new KubeconfigSection(this.file, path, entry).section(inner)
+    if (entry === undefined) throw this.makeError(list, `has no entry named ${JSON.stringify(name)}`)
+    return new KubeconfigSection(this.file, path, entry).readSection(inner)
   }
 
   /** Reads a path to a file. A relative path is relative to the kubeconfig, not to the working directory. */
-  filePath(name: string): string {
-    return this.resolvePath(this.text(name))
+  readPath(name: string): string {
+    return this.resolvePath(this.readText(name))
   }
 
   resolvePath(path: string): string {
@@ -89,17 +89,17 @@ export class KubeconfigSection {
   }
 
   /** Reads the file that a field names. */
-  contents(name: string): string {
-    return readText(this.filePath(name), this.file, this.pathOf(name))
+  readFile(name: string): string {
+    return readText(this.readPath(name), this.file, this.joinPath(name))
   }
 
   /** Reads a certificate or a key. `name-data` (base64) wins over `name` (a file). */
-  pem(name: string): PemSource | undefined {
+  readPem(name: string): PemSource | undefined {
     const data = `${name}-data`
-    const encoded = this.text(data)
-    if (encoded !== '') return { field: this.pathOf(data), text: Buffer.from(encoded, 'base64').toString('latin1') }
-    const file = this.filePath(name)
-    return file === '' ? undefined : { field: this.pathOf(name), file }
+    const encoded = this.readText(data)
+    if (encoded !== '') return { field: this.joinPath(data), text: Buffer.from(encoded, 'base64').toString('latin1') }
+    const file = this.readPath(name)
+    return file === '' ? undefined : { field: this.joinPath(name), file }
   }
 }
 
@@ -112,14 +112,14 @@ export function readText(path: string, file: string, field: string): string {
   try {
     return readFileSync(path, 'utf8')
   } catch (error) {
-    const code = systemCode(error)
+    const code = readSystemCode(error)
     // The message of the system would repeat the path.
     const what = path === file ? 'cannot be read' : `cannot read ${path}`
-    throw kubeconfigError(file, field, `${what}: ${code === 'ENOENT' ? 'no such file' : code}`)
+    throw makeKubeconfigError(file, field, `${what}: ${code === 'ENOENT' ? 'no such file' : code}`)
   }
 }
 
-export function kubeconfigError(file: string, field: string, message: string, cause?: unknown): ProxyError {
+export function makeKubeconfigError(file: string, field: string, message: string, cause?: unknown): ProxyError {
   const text = [file, field, message].filter((part) => part !== '').join(': ')
   return new ProxyError('config', text, { cause, fields: { file, field } })
 }

@@ -5,8 +5,8 @@ import { join } from 'node:path'
 import { createSecureContext } from 'node:tls'
 import { describeError, ProxyError } from '../lib/errors.ts'
 import type { Auth, Connection, ExecPlugin, PemSource } from './connection.ts'
-import { parseProxy, proxyFromEnvironment } from './http-proxy.ts'
-import { KubeconfigSection, kubeconfigError, readPem, readText } from './kubeconfig-file.ts'
+import { findEnvironmentProxy, parseProxy } from './http-proxy.ts'
+import { KubeconfigSection, makeKubeconfigError, readPem, readText } from './kubeconfig-file.ts'
 import { asObject } from './reflect/fields.ts'
 
 export interface ConnectionOptions {
@@ -31,14 +31,14 @@ function readConnection(
   { kubeconfig, master, serviceAccountDir = defaultServiceAccountDir }: ConnectionOptions,
   env: NodeJS.ProcessEnv,
 ): Connection {
-  if (kubeconfig !== '') return fromFile(kubeconfig, master, env)
-  if (master === '') return fromServiceAccount(serviceAccountDir, env)
-  return plainConnection('--master', parseServer(master, { isSecure: false, file: '--master', field: '' }), env)
+  if (kubeconfig !== '') return readKubeconfig(kubeconfig, master, env)
+  if (master === '') return readServiceAccount(serviceAccountDir, env)
+  return makePlainConnection('--master', parseServer(master, { isSecure: false, file: '--master', field: '' }), env)
 }
 
 // ---- The service account of a pod. ----
 
-function fromServiceAccount(dir: string, env: NodeJS.ProcessEnv): Connection {
+function readServiceAccount(dir: string, env: NodeJS.ProcessEnv): Connection {
   const host = env.KUBERNETES_SERVICE_HOST ?? ''
   const port = env.KUBERNETES_SERVICE_PORT ?? ''
   if (host === '' || port === '') {
@@ -53,19 +53,19 @@ function fromServiceAccount(dir: string, env: NodeJS.ProcessEnv): Connection {
   const file = join(dir, 'token')
   const ca = join(dir, 'ca.crt')
   const auth: Auth = { kind: 'token-file', file, token: readText(file, origin, 'token') }
-  const base = { ...plainConnection(origin, server, env), auth }
+  const base = { ...makePlainConnection(origin, server, env), auth }
   if (isReadable(ca)) return { ...base, ca: { field: 'ca.crt', file: ca } }
   return { ...base, warnings: [`${ca} cannot be read; only servers that the system trusts are accepted`] }
 }
 
-function plainConnection(origin: string, server: URL, env: NodeJS.ProcessEnv): Connection {
+function makePlainConnection(origin: string, server: URL, env: NodeJS.ProcessEnv): Connection {
   return {
     origin,
     server,
     ca: undefined,
     insecure: false,
     serverName: '',
-    proxy: environmentProxy(server, env),
+    proxy: readEnvironmentProxy(server, env),
     compression: true,
     certificate: undefined,
     auth: { kind: 'none' },
@@ -85,18 +85,18 @@ function isReadable(path: string): boolean {
 
 // ---- A kubeconfig. ----
 
-function fromFile(path: string, master: string, env: NodeJS.ProcessEnv): Connection {
+function readKubeconfig(path: string, master: string, env: NodeJS.ProcessEnv): Connection {
   const { cluster, user } = findContext(KubeconfigSection.open(path), master !== '')
-  const ca = cluster.pem('certificate-authority')
-  const insecure = cluster.flag('insecure-skip-tls-verify')
+  const ca = cluster.readPem('certificate-authority')
+  const insecure = cluster.readFlag('insecure-skip-tls-verify')
   if (insecure && ca !== undefined) {
-    throw cluster.error('insecure-skip-tls-verify', 'and a certificate authority exclude each other')
+    throw cluster.makeError('insecure-skip-tls-verify', 'and a certificate authority exclude each other')
   }
   const certificate = readCertificate(user)
   const isSecure = ca !== undefined || insecure || certificate !== undefined
   const server =
     master === ''
-      ? parseServer(readServer(cluster), { isSecure, file: path, field: cluster.pathOf('server') })
+      ? parseServer(readServer(cluster), { isSecure, file: path, field: cluster.joinPath('server') })
       : parseServer(master, { isSecure, file: '--master', field: '' })
   return {
     origin: path,
@@ -104,9 +104,9 @@ function fromFile(path: string, master: string, env: NodeJS.ProcessEnv): Connect
     ca,
     insecure,
     // The name in the file belongs to the server of the file, not to the one on the command line.
-    serverName: master === '' ? cluster.text('tls-server-name') : '',
-    proxy: readProxy(cluster) ?? environmentProxy(server, env),
-    compression: !cluster.flag('disable-compression'),
+    serverName: master === '' ? cluster.readText('tls-server-name') : '',
+    proxy: readProxy(cluster) ?? readEnvironmentProxy(server, env),
+    compression: !cluster.readFlag('disable-compression'),
     certificate,
     auth: readAuth(user, cluster),
     headers: readImpersonation(user),
@@ -121,90 +121,90 @@ interface ContextParts {
 
 /** Finds the cluster and the user of the current context. A file without a current context is enough if `--master` is given. */
 function findContext(root: KubeconfigSection, hasMaster: boolean): ContextParts {
-  const name = root.text('current-context')
-  if (name === '' && !hasMaster) throw root.error('current-context', 'is not set')
-  const context = root.entry('contexts', 'context', name)
-  const cluster = context.text('cluster')
-  const user = context.text('user')
-  return { cluster: root.entry('clusters', 'cluster', cluster), user: root.entry('users', 'user', user) }
+  const name = root.readText('current-context')
+  if (name === '' && !hasMaster) throw root.makeError('current-context', 'is not set')
+  const context = root.findEntry('contexts', 'context', name)
+  const cluster = context.readText('cluster')
+  const user = context.readText('user')
+  return { cluster: root.findEntry('clusters', 'cluster', cluster), user: root.findEntry('users', 'user', user) }
 }
 
 function readServer(cluster: KubeconfigSection): string {
-  const server = cluster.text('server')
-  if (server === '') throw cluster.error('server', 'is not set')
+  const server = cluster.readText('server')
+  if (server === '') throw cluster.makeError('server', 'is not set')
   return server
 }
 
 function readProxy(cluster: KubeconfigSection): URL | undefined {
-  const url = cluster.text('proxy-url')
+  const url = cluster.readText('proxy-url')
   if (url === '') return undefined
   try {
     return parseProxy(url)
   } catch (error) {
-    throw cluster.error('proxy-url', describeError(error))
+    throw cluster.makeError('proxy-url', describeError(error))
   }
 }
 
 function readCertificate(user: KubeconfigSection): Connection['certificate'] {
-  const cert = user.pem('client-certificate')
-  const key = user.pem('client-key')
+  const cert = user.readPem('client-certificate')
+  const key = user.readPem('client-key')
   if (cert === undefined && key === undefined) return undefined
-  if (key === undefined) throw user.error('client-key', 'is not set, but a client certificate is')
-  if (cert === undefined) throw user.error('client-certificate', 'is not set, but a client key is')
+  if (key === undefined) throw user.makeError('client-key', 'is not set, but a client certificate is')
+  if (cert === undefined) throw user.makeError('client-certificate', 'is not set, but a client key is')
   return { cert, key }
 }
 
 function readAuth(user: KubeconfigSection, cluster: KubeconfigSection): Auth {
-  const token = user.text('token')
-  const tokenFile = user.filePath('tokenFile')
-  const username = user.text('username')
-  const password = user.text('password')
+  const token = user.readText('token')
+  const tokenFile = user.readPath('tokenFile')
+  const username = user.readText('username')
+  const password = user.readText('password')
   const hasPlugin = user.fields.exec !== undefined
   if (user.fields['auth-provider'] !== undefined) {
-    throw user.error('auth-provider', 'is no longer supported by Kubernetes; use an exec plugin')
+    throw user.makeError('auth-provider', 'is no longer supported by Kubernetes; use an exec plugin')
   }
   const ways = [token !== '' || tokenFile !== '', username !== '', hasPlugin]
   if (ways.filter(Boolean).length > 1) {
-    throw user.error('', 'has more than one of token, username and exec; only one is allowed')
+    throw user.makeError('', 'has more than one of token, username and exec; only one is allowed')
   }
-  if (hasPlugin) return { kind: 'exec', plugin: readPlugin(user.section('exec'), cluster) }
+  if (hasPlugin) return { kind: 'exec', plugin: readPlugin(user.readSection('exec'), cluster) }
   if (username !== '') return { kind: 'basic', username, password }
   if (tokenFile === '') return token === '' ? { kind: 'none' } : { kind: 'token', token }
-  return { kind: 'token-file', file: tokenFile, token: token || user.contents('tokenFile') }
+  return { kind: 'token-file', file: tokenFile, token: token || user.readFile('tokenFile') }
 }
 
 function readPlugin(exec: KubeconfigSection, cluster: KubeconfigSection): ExecPlugin {
-  const apiVersion = exec.text('apiVersion')
+  const apiVersion = exec.readText('apiVersion')
   if (!/^client\.authentication\.k8s\.io\/v1(beta1)?$/.test(apiVersion)) {
     const given = JSON.stringify(apiVersion)
-    throw exec.error('apiVersion', `must be client.authentication.k8s.io/v1 or v1beta1, is ${given}`)
+    throw exec.makeError('apiVersion', `must be client.authentication.k8s.io/v1 or v1beta1, is ${given}`)
   }
-  const command = exec.text('command')
-  if (command === '') throw exec.error('command', 'is not set')
+  const command = exec.readText('command')
+  if (command === '') throw exec.makeError('command', 'is not set')
   checkInteractiveMode(exec, apiVersion.endsWith('beta1') ? 'IfAvailable' : '')
-  const env = exec.list('env').map((item) => asObject(item) ?? {})
+  const env = exec.readList('env').map((item) => asObject(item) ?? {})
   return {
     apiVersion,
     command: /[/\\]/.test(command) ? exec.resolvePath(command) : command,
-    args: exec.list('args').map(String),
+    args: exec.readList('args').map(String),
     env: Object.fromEntries(env.map((pair) => [String(pair.name ?? ''), String(pair.value ?? '')])),
-    installHint: exec.text('installHint'),
-    cluster: exec.flag('provideClusterInfo') ? clusterInfo(cluster) : undefined,
+    installHint: exec.readText('installHint'),
+    cluster: exec.readFlag('provideClusterInfo') ? collectClusterInfo(cluster) : undefined,
   }
 }
 
 function checkInteractiveMode(exec: KubeconfigSection, defaultMode: string): void {
-  const mode = exec.text('interactiveMode') || defaultMode
+  const mode = exec.readText('interactiveMode') || defaultMode
   if (mode === 'Never' || mode === 'IfAvailable') return
   const message = mode === 'Always' ? 'is Always, but a daemon has no terminal' : 'must be Never, IfAvailable or Always'
-  throw exec.error('interactiveMode', message)
+  throw exec.makeError('interactiveMode', message)
 }
 
 /** Returns what the plugin gets as `spec.cluster`. */
-function clusterInfo(cluster: KubeconfigSection): object {
+function collectClusterInfo(cluster: KubeconfigSection): object {
   const { fields } = cluster
-  const ca = cluster.pem('certificate-authority')
-  const extensions = cluster.list('extensions').map((item) => asObject(item) ?? {})
+  const ca = cluster.readPem('certificate-authority')
+  const extensions = cluster.readList('extensions').map((item) => asObject(item) ?? {})
   return {
     server: fields.server,
     'tls-server-name': fields['tls-server-name'],
@@ -218,13 +218,13 @@ function clusterInfo(cluster: KubeconfigSection): object {
 
 function readImpersonation(user: KubeconfigSection): Connection['headers'] {
   const headers: Record<string, string | string[]> = {}
-  const name = user.text('as')
-  const uid = user.text('as-uid')
-  const groups = user.list('as-groups').map(String)
+  const name = user.readText('as')
+  const uid = user.readText('as-uid')
+  const groups = user.readList('as-groups').map(String)
   if (name !== '') headers['impersonate-user'] = name
   if (uid !== '') headers['impersonate-uid'] = uid
   if (groups.length > 0) headers['impersonate-group'] = groups
-  for (const [key, values] of Object.entries(user.section('as-user-extra').fields)) {
+  for (const [key, values] of Object.entries(user.readSection('as-user-extra').fields)) {
     const header = `impersonate-extra-${encodeURIComponent(key.toLowerCase())}`
     headers[header] = Array.isArray(values) ? values.map(String) : String(values)
   }
@@ -244,16 +244,16 @@ function parseServer(text: string, { isSecure, file, field }: ServerOrigin): URL
   const url = text.includes('://') ? text : `${isSecure ? 'https' : 'http'}://${text}`
   const parsed = URL.canParse(url) ? new URL(url) : undefined
   if (parsed === undefined || (parsed.protocol !== 'http:' && parsed.protocol !== 'https:') || parsed.hostname === '') {
-    throw kubeconfigError(file, field, `is not a valid http or https URL: ${JSON.stringify(text)}`)
+    throw makeKubeconfigError(file, field, `is not a valid http or https URL: ${JSON.stringify(text)}`)
   }
   return parsed
 }
 
-function environmentProxy(server: URL, env: NodeJS.ProcessEnv): URL | undefined {
+function readEnvironmentProxy(server: URL, env: NodeJS.ProcessEnv): URL | undefined {
   try {
-    return proxyFromEnvironment(server, env)
+    return findEnvironmentProxy(server, env)
   } catch (error) {
-    throw kubeconfigError('environment', 'HTTPS_PROXY', describeError(error))
+    throw makeKubeconfigError('environment', 'HTTPS_PROXY', describeError(error))
   }
 }
 
@@ -265,14 +265,14 @@ function checkCertificates({ origin, ca, certificate }: Connection): void {
     } catch (error) {
       const where = 'file' in source ? ` (${source.file})` : ''
       const message = `cannot be used${where}: ${error instanceof Error ? error.message : String(error)}`
-      throw kubeconfigError(origin, source.field, message, error)
+      throw makeKubeconfigError(origin, source.field, message, error)
     }
   }
   if (ca !== undefined) {
     const pem = readPem(ca, origin)
     // OpenSSL accepts a bundle without certificates as an empty bundle.
     if (!pem.includes('-----BEGIN CERTIFICATE-----')) {
-      throw kubeconfigError(origin, ca.field, 'holds no PEM certificate')
+      throw makeKubeconfigError(origin, ca.field, 'holds no PEM certificate')
     }
     tryUse(ca, { ca: pem })
   }

@@ -10,10 +10,10 @@ import { type ConnectionOptions, checkServerIdentity, connect, createSecureConte
 import { ProxyError } from '../lib/errors.ts'
 import type { Logger } from '../lib/log.ts'
 import type { Clock } from '../lib/time.ts'
-import { networkError, systemCode } from './api-errors.ts'
+import { makeNetworkError, readSystemCode } from './api-errors.ts'
 import type { Connection, PemSource } from './connection.ts'
 import type { Credential } from './exec-plugin.ts'
-import { hostOf, openTunnel, portOf, proxyAuthorization } from './http-proxy.ts'
+import { getHost, getPort, makeProxyAuthorization, openTunnel } from './http-proxy.ts'
 
 /** How often the TLS files are read again. */
 const recheckMs = 60_000
@@ -89,14 +89,14 @@ export class Transport {
     return new Promise((resolve, reject) => {
       const makeRequest = server.protocol === 'https:' ? httpsRequest : httpRequest
       const request = makeRequest({
-        host: hostOf(isRelayed ? proxy : server),
-        port: portOf(isRelayed ? proxy : server),
+        host: getHost(isRelayed ? proxy : server),
+        port: getPort(isRelayed ? proxy : server),
         path: isRelayed ? url : outgoing.path,
         method: outgoing.method,
-        headers: { host: server.host, ...outgoing.headers, ...(isRelayed ? proxyAuthorization(proxy) : {}) },
+        headers: { host: server.host, ...outgoing.headers, ...(isRelayed ? makeProxyAuthorization(proxy) : {}) },
         agent,
       })
-      const onAbort = () => request.destroy(asError(outgoing.signal?.reason))
+      const onAbort = () => request.destroy(toError(outgoing.signal?.reason))
       outgoing.signal?.addEventListener('abort', onAbort, { once: true })
       this.#live.add(request)
       request.once('close', () => {
@@ -107,9 +107,9 @@ export class Transport {
       request.once('response', resolve)
       request.on('error', (error) => {
         if (outgoing.signal?.aborted) return reject(outgoing.signal.reason)
-        const failure = networkError(`${outgoing.method} ${url.split('?')[0]}`, error)
+        const failure = makeNetworkError(`${outgoing.method} ${url.split('?')[0]}`, error)
         if (failure.code === 'tls') this.recheck()
-        const isStale = request.reusedSocket && systemCode(error) === 'ECONNRESET'
+        const isStale = request.reusedSocket && readSystemCode(error) === 'ECONNRESET'
         reject(isStale ? new StaleSocket(failure) : failure)
       })
       request.end(outgoing.body)
@@ -133,7 +133,7 @@ export class Transport {
     try {
       const material = await this.#readMaterial(certificate)
       this.#checkedAt = this.#clock.monotonic()
-      if (this.#agent !== undefined && equal(material, this.#material)) return this.#agent
+      if (this.#agent !== undefined && areEqual(material, this.#material)) return this.#agent
       return this.#replaceAgent(material)
     } catch (error) {
       // In the middle of a rotation, certificate and key may not belong together. The last ones stay in use until they do.
@@ -154,7 +154,7 @@ export class Transport {
       }
     }
     return {
-      ca: ca === undefined ? systemRoots() : await pem(ca),
+      ca: ca === undefined ? readSystemRoots() : await pem(ca),
       cert: given?.cert ?? (certificate && (await pem(certificate.cert))),
       key: given?.key ?? (certificate && (await pem(certificate.key))),
     }
@@ -184,7 +184,7 @@ export class Transport {
     } catch (error) {
       throw new ProxyError('tls', `${origin}: certificates cannot be used`, { cause: error })
     }
-    const host = hostOf(server)
+    const host = getHost(server)
     const name = serverName || host
     const options: ConnectionOptions = {
       secureContext,
@@ -196,9 +196,9 @@ export class Transport {
     const agent = new HttpsAgent({ keepAlive: true, keepAliveMsecs: keepAliveMs, ...addressOptions, ...options })
     if (proxy !== undefined) {
       const tunnelled: CreateConnection = (_, done) => {
-        openTunnel(proxy, host, portOf(server)).then(
+        openTunnel(proxy, host, getPort(server)).then(
           (socket) => done(null, connect({ ...options, socket })),
-          (error) => done(asError(error)),
+          (error) => done(toError(error)),
         )
         return undefined
       }
@@ -221,15 +221,15 @@ class StaleSocket {
   }
 }
 
-const asError = (reason: unknown): Error => (reason instanceof Error ? reason : new Error(String(reason)))
+const toError = (reason: unknown): Error => (reason instanceof Error ? reason : new Error(String(reason)))
 
-const equal = (a: TlsMaterial, b: TlsMaterial | undefined): boolean =>
+const areEqual = (a: TlsMaterial, b: TlsMaterial | undefined): boolean =>
   a.ca === b?.ca && a.cert === b?.cert && a.key === b?.key
 
 /** Where distributions keep their roots. Node would use its own list, which does not contain the CA of a company. */
 const rootFiles = ['/etc/ssl/certs/ca-certificates.crt', '/etc/pki/tls/certs/ca-bundle.crt', '/etc/ssl/cert.pem']
 
-function systemRoots(): string | undefined {
+function readSystemRoots(): string | undefined {
   const file = rootFiles.find((path) => existsSync(path))
   return file === undefined ? undefined : readFileSync(file, 'utf8')
 }

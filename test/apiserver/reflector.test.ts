@@ -11,8 +11,8 @@ import { EventRecorder } from '../../src/kube/events.ts'
 import { loadConnection } from '../../src/kube/kubeconfig.ts'
 import { Reflector, type ReflectorOptions } from '../../src/kube/reflect/reflector.ts'
 import {
+  describeOwnNode,
   endpointSlices,
-  ownNode,
   serviceCidrs,
   services as serviceResource,
 } from '../../src/kube/reflect/watched-resources.ts'
@@ -213,7 +213,7 @@ describe('the reflector on the embedded server', () => {
     await post(server, '/api/v1/nodes', { metadata: { name: 'n2' } })
     await follow(serviceResource)
     await follow(serviceCidrs)
-    await follow(ownNode('n1'))
+    await follow(describeOwnNode('n1'))
     expect(seen).toEqual(['Service default/kubernetes', 'Service default/web', 'ServiceCIDR kubernetes', 'Node n1'])
   })
 

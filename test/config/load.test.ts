@@ -1,7 +1,7 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { parse } from 'yaml'
-import { toV1alpha1, valueAt } from '../../src/config/configuration.ts'
+import { getPath, toV1alpha1 } from '../../src/config/configuration.ts'
 import { withPlatformDefaults } from '../../src/config/defaults.ts'
 import { loadConfigFile } from '../../src/config/load.ts'
 import { writeValue } from '../../src/config/setting.ts'
@@ -316,7 +316,7 @@ describe('writing a configuration', () => {
     for (const row of fieldSettings.filter((each) => each.omitted === undefined)) {
       const { path } = row
       if (/^(ipvs|nftables)\.(min)?[sS]yncPeriod$/.test(path)) continue
-      expect(valueAt(document, path), path).toEqual(writeValue(row, row.fileDefault ?? row.default))
+      expect(getPath(document, path), path).toEqual(writeValue(row, row.fileDefault ?? row.default))
     }
   })
 })

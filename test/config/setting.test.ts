@@ -1,15 +1,21 @@
 import { describe, expectTypeOf, it } from 'vitest'
 import type { Config, Document, Unchecked } from '../../src/config/configuration.ts'
-import { type FieldTree, type FlagValues, field, type GivenLeaf, type ValidLeaf } from '../../src/config/setting.ts'
+import {
+  declareField,
+  type FieldTree,
+  type FlagValues,
+  type GivenLeaf,
+  type ValidLeaf,
+} from '../../src/config/setting.ts'
 
 // The compiler checks these tests: `tsc --noEmit` fails when a type differs.
 
 describe('types that are derived from the settings table', () => {
   it('have a member for each row, at its path', () => {
     const rows = [
-      field('int32', { path: 'a.b.c', flag: 'a-b-c', default: 1, help: '' }),
-      field('list', { path: 'a.d', default: [], help: '' }),
-      field('string', { path: 'word', flag: 'word', default: '', words: ['yes', 'no'], help: '' }),
+      declareField('int32', { path: 'a.b.c', flag: 'a-b-c', default: 1, help: '' }),
+      declareField('list', { path: 'a.d', default: [], help: '' }),
+      declareField('string', { path: 'word', flag: 'word', default: '', words: ['yes', 'no'], help: '' }),
     ]
     type Row = (typeof rows)[number]
     expectTypeOf<FieldTree<GivenLeaf<Row>>>().toEqualTypeOf<{
@@ -36,8 +42,8 @@ describe('types that are derived from the settings table', () => {
 
   it('refuse a default of another kind and a misspelt property', () => {
     // @ts-expect-error: the default of a number is not a text.
-    field('int32', { path: 'a', default: '1', help: '' })
+    declareField('int32', { path: 'a', default: '1', help: '' })
     // @ts-expect-error: the property is called `omitted`.
-    field('int32', { path: 'a', default: 1, omited: true, help: '' })
+    declareField('int32', { path: 'a', default: 1, omited: true, help: '' })
   })
 })

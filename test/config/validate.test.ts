@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import type { Unchecked } from '../../src/config/configuration.ts'
 import { withPlatformDefaults } from '../../src/config/defaults.ts'
-import { featureEnabled, featureStates, gateNames, gateProblem, gateWarnings } from '../../src/config/gates.ts'
+import { findGateProblem, findGateWarnings, gateNames, isFeatureEnabled, listFeatures } from '../../src/config/gates.ts'
 import { loadConfigFile } from '../../src/config/load.ts'
 import { validate } from '../../src/config/validate.ts'
 
@@ -153,15 +153,15 @@ describe('feature gates', () => {
       expect(gateNames).toContain(name)
     }
     expect(new Set(gateNames).size).toBe(gateNames.length)
-    expect(gateProblem({ Nonsense: true })).toContain('"Nonsense"')
-    expect(gateProblem({ constructor: true } as unknown as Record<string, boolean>)).toContain('"constructor"')
-    expect(gateProblem({ NFTablesProxyMode: true })).toBeUndefined()
-    expect(gateProblem({ NFTablesProxyMode: false })).toBe('NFTablesProxyMode is locked to true in Kubernetes 1.36')
+    expect(findGateProblem({ Nonsense: true })).toContain('"Nonsense"')
+    expect(findGateProblem({ constructor: true } as unknown as Record<string, boolean>)).toContain('"constructor"')
+    expect(findGateProblem({ NFTablesProxyMode: true })).toBeUndefined()
+    expect(findGateProblem({ NFTablesProxyMode: false })).toBe('NFTablesProxyMode is locked to true in Kubernetes 1.36')
     expect(wrong('featureGates: {PreferSameTrafficDistribution: false}\n')).toEqual(['featureGates'])
   })
 
   it('uses the value of a gate, else the switch of its stage, else its default', () => {
-    const enabled = (gates: Record<string, boolean>, name: string) => featureEnabled({ featureGates: gates }, name)
+    const enabled = (gates: Record<string, boolean>, name: string) => isFeatureEnabled({ featureGates: gates }, name)
     expect(enabled({}, 'WatchListClient')).toBe(true)
     expect(enabled({}, 'NativeHistograms')).toBe(false)
     expect(enabled({ AllAlpha: true }, 'NativeHistograms')).toBe(true)
@@ -169,7 +169,7 @@ describe('feature gates', () => {
     expect(enabled({ AllBeta: false }, 'WatchListClient')).toBe(false)
     expect(enabled({ AllBeta: false }, 'PreferSameTrafficDistribution')).toBe(true)
     expect(enabled({}, 'Nonsense')).toBe(false)
-    expect(featureStates({ featureGates: { AllBeta: false } })).toContainEqual({
+    expect(listFeatures({ featureGates: { AllBeta: false } })).toContainEqual({
       name: 'WatchListClient',
       stage: 'BETA',
       enabled: false,
@@ -177,7 +177,7 @@ describe('feature gates', () => {
   })
 
   it('warns about gates that a future release will remove', () => {
-    expect(gateWarnings({ WatchListClient: true, AllAlpha: true })).toEqual([])
-    expect(gateWarnings({ NFTablesProxyMode: true })).toHaveLength(1)
+    expect(findGateWarnings({ WatchListClient: true, AllAlpha: true })).toEqual([])
+    expect(findGateWarnings({ NFTablesProxyMode: true })).toHaveLength(1)
   })
 })

@@ -9,8 +9,8 @@ import { plan } from '../../src/backend/nftables/plan.ts'
 import { examineProxy } from '../../src/commands/doctor/running-proxy.ts'
 import { configFrom } from '../../src/commands/sources/source.ts'
 import { describeEvent, formatView } from '../../src/commands/up/live-view.ts'
-import { adminAnswers } from '../../src/daemon/admin-answers.ts'
-import { settingsOf } from '../../src/daemon/backend-settings.ts'
+import { makeAdminAnswers } from '../../src/daemon/admin-answers.ts'
+import { makeSettings } from '../../src/daemon/backend-settings.ts'
 import { Engine } from '../../src/engine/engine.ts'
 import { SyncJournal } from '../../src/engine/journal.ts'
 import { type AdminEvent, listenAdmin } from '../../src/http/admin.ts'
@@ -87,11 +87,11 @@ async function running() {
     journal,
   })
   const path = join(directory(), 'deep', 'a.sock')
-  const answers = adminAnswers({
+  const answers = makeAdminAnswers({
     engine,
     journal,
     backend,
-    settings: settingsOf(configFrom(new Map())),
+    settings: makeSettings(configFrom(new Map())),
     identity: { node: 'a', mode: 'nftables', pid: process.pid, version: 'test', startedAt: Date.now() },
     families: [4],
     views: () => node,

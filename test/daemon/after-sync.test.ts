@@ -34,7 +34,7 @@ async function searchesFlows(backend: Options['backend'], limitMs: number): Prom
   })
   const parts = {
     engine: { health: () => new Map(), udpPorts: () => [] },
-    views: { addresses: [], of: () => ({ nodePorts: { all: true, addresses: [] } }) },
+    views: { addresses: [], get: () => ({ nodePorts: { all: true, addresses: [] } }) },
     health: { updated() {}, queued() {} },
     metrics: { conntrack: () => report(true) },
     recorder: { record() {} },

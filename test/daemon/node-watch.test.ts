@@ -31,7 +31,7 @@ function watch(needsPodCidrs = false) {
     onFatal: (error) => void fatal.push(error),
   })
   const never = new AbortController().signal
-  return { node, clock, fatal, errors, ready: () => node.ready(never) }
+  return { node, clock, fatal, errors, ready: () => node.waitUntilReady(never) }
 }
 
 /** Resolves with the state of the promise after that much time. */

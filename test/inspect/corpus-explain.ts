@@ -4,7 +4,7 @@ import { expect } from 'vitest'
 import { findMode } from '../../src/backend/modes.ts'
 import type { ProxyMode } from '../../src/backend/proxy-mode.ts'
 import { configFrom } from '../../src/commands/sources/source.ts'
-import { settingsOf } from '../../src/daemon/backend-settings.ts'
+import { makeSettings } from '../../src/daemon/backend-settings.ts'
 import type { Explanation } from '../../src/http/admin.ts'
 import { DryRun } from '../../src/inspect/dry-run.ts'
 import { type ExplainContext, explain } from '../../src/inspect/explanation.ts'
@@ -46,7 +46,7 @@ export async function explainScenario(
     for (const manifest of step.drop) objects.delete(manifestKey(manifest))
     for (const manifest of step.put) objects.set(manifestKey(manifest), manifest)
     settings = step.node?.[mode] ?? settings
-    const defaultSettings = settingsOf(configFrom(new Map([['mode', mode]])))
+    const defaultSettings = makeSettings(configFrom(new Map([['mode', mode]])))
     const backendSettings = { ...defaultSettings, localhostNodePorts: settings.localhostNodePorts }
     const views = scenario.families.map((family) => nodeView(settings, family))
     const backend = proxyMode.makeBackend(backendSettings)

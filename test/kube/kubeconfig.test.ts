@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { stringify } from 'yaml'
-import { proxyFromEnvironment } from '../../src/kube/http-proxy.ts'
+import { findEnvironmentProxy } from '../../src/kube/http-proxy.ts'
 import { loadConnection } from '../../src/kube/kubeconfig.ts'
 import { ProxyError } from '../../src/lib/errors.ts'
 import { CertificateShop, type Pair } from './certificates.ts'
@@ -286,7 +286,7 @@ describe('in a pod', () => {
 })
 
 describe('the environment’s proxy', () => {
-  const chosen = (server: string, env: NodeJS.ProcessEnv) => proxyFromEnvironment(new URL(server), env)?.host
+  const chosen = (server: string, env: NodeJS.ProcessEnv) => findEnvironmentProxy(new URL(server), env)?.host
 
   it('depends on the scheme of the server, and needs no scheme itself', () => {
     const env = { HTTPS_PROXY: 'secure:1', http_proxy: 'http://plain:2' }

@@ -4,7 +4,7 @@ import { release } from 'node:os'
 import { type Finding, ok } from '../../backend/finding.ts'
 import { modes } from '../../backend/modes.ts'
 import type { ProxyMode } from '../../backend/proxy-mode.ts'
-import { settingsOf } from '../../daemon/backend-settings.ts'
+import { makeSettings } from '../../daemon/backend-settings.ts'
 import { describeError } from '../../lib/errors.ts'
 import { familyName } from '../../lib/ip.ts'
 import { atLeast, ipv6Available, kernelVersion } from '../../sys/kernel-facts.ts'
@@ -68,7 +68,7 @@ function checkPrivileges(mode: ProxyMode): Finding {
 async function checkMode({ name, makeBackend }: ProxyMode): Promise<Finding> {
   const about = `mode ${name}`
   try {
-    const families = await makeBackend(settingsOf(configFrom(new Map([['mode', name]])))).families()
+    const families = await makeBackend(makeSettings(configFrom(new Map([['mode', name]])))).families()
     return ok(about, `works, ${families.map(familyName).join(' and ')}`)
   } catch (error) {
     return {

@@ -3,13 +3,13 @@
 import { hostname } from 'node:os'
 import type { Config } from '../../config/configuration.ts'
 import { sluiceVersion } from '../../config/sluice-version.ts'
-import { settingsOf } from '../../daemon/backend-settings.ts'
-import { nodeFacts } from '../../daemon/node-facts.ts'
+import { makeSettings } from '../../daemon/backend-settings.ts'
+import { makeNodeFacts } from '../../daemon/node-facts.ts'
 import type { Inputs } from '../../http/admin.ts'
 import type { Client } from '../../kube/client.ts'
 import {
+  describeOwnNode,
   endpointSlices,
-  ownNode,
   serviceCidrs,
   services,
   type WatchedResource,
@@ -41,11 +41,11 @@ export interface NodeQuery {
 }
 
 export async function readFromApi(api: ApiRequester, { name, config, fallback }: NodeQuery): Promise<Inputs> {
-  const [node = fallback] = await listRecords(api, ownNode(name))
+  const [node = fallback] = await listRecords(api, describeOwnNode(name))
   const nodeAddresses = await nodeAddressesOf(name, node)
   const cidrs = (await listRecords(api, serviceCidrs).catch(noneIfNotFound)).flatMap((record) => record.cidrs)
   const facts = {
-    ...nodeFacts(config, { name, record: node, interfaceAddresses: nodeAddresses }),
+    ...makeNodeFacts(config, { name, record: node, interfaceAddresses: nodeAddresses }),
     serviceCidrs: cidrs,
   }
   const allServices = await listRecords(api, services)
@@ -57,7 +57,7 @@ export async function readFromApi(api: ApiRequester, { name, config, fallback }:
   )
   return {
     identity: { node: name, mode: config.mode, pid: 0, version: sluiceVersion, startedAt: 0 },
-    settings: settingsOf(config),
+    settings: makeSettings(config),
     views: families.map((family): NodeView => makeNodeView(facts, family)),
     nodeAddresses,
     services: allServices,

@@ -5,8 +5,8 @@ import type { Mode } from '../../backend/backend.ts'
 import { findMode } from '../../backend/modes.ts'
 import type { Config } from '../../config/configuration.ts'
 import { sluiceVersion } from '../../config/sluice-version.ts'
-import { settingsOf } from '../../daemon/backend-settings.ts'
-import { nodeFacts } from '../../daemon/node-facts.ts'
+import { makeSettings } from '../../daemon/backend-settings.ts'
+import { makeNodeFacts } from '../../daemon/node-facts.ts'
 import type { Inputs } from '../../http/admin.ts'
 import { ProxyError } from '../../lib/errors.ts'
 import { familyOf } from '../../lib/ip.ts'
@@ -29,10 +29,10 @@ export async function readFromRules(mode: Mode, config: Config): Promise<Inputs>
   const globalAddresses = interfaces.filter(({ scope }) => scope === 'global').map(({ ip }) => ip)
   const addresses = ([4, 6] as const).flatMap((family) => globalAddresses.find((ip) => familyOf(ip) === family) ?? [])
   const record = { name, addresses, podCidrs: [], zone: '', deleting: false, taints: [] }
-  const facts = nodeFacts(config, { name, record, interfaceAddresses: nodeAddresses })
+  const facts = makeNodeFacts(config, { name, record, interfaceAddresses: nodeAddresses })
   return {
     identity: { node: name, mode, pid: 0, version: sluiceVersion, startedAt: 0 },
-    settings: settingsOf(config),
+    settings: makeSettings(config),
     views: used.map(({ family }) => makeNodeView(facts, family)),
     nodeAddresses,
     services: used.flatMap(({ services }) => services),

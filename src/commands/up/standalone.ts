@@ -9,7 +9,7 @@ import { findLeftovers } from '../../backend/leftovers.ts'
 import { findMode } from '../../backend/modes.ts'
 import type { UnprivilegedTraits } from '../../backend/proxy-mode.ts'
 import { resolveOptions } from '../../config/flags/options.ts'
-import { settingsOf } from '../../daemon/backend-settings.ts'
+import { makeSettings } from '../../daemon/backend-settings.ts'
 import { runDaemon } from '../../daemon/daemon.ts'
 import { AdminClient } from '../../http/admin-client.ts'
 import { describeError, ProxyError } from '../../lib/errors.ts'
@@ -175,7 +175,7 @@ export class Standalone {
     writeFileSync(config, JSON.stringify(this.#proxyConfig(), undefined, 2))
     const argv = [`--config=${config}`, `--hostname-override=${this.#node}`]
     const options = resolveOptions(argv, (path) => readFileSync(path, 'utf8'), process.env)
-    const settings = settingsOf(options.config)
+    const settings = makeSettings(options.config)
     const backend = (this.#unprivileged ?? findMode(this.#options.mode)).makeBackend(settings)
     process.env.SLUICE_ADMIN_SOCKET = this.#socket
     this.#running = runDaemon({ options, backend, log: this.#log, signal: this.#stop.signal }).then(

@@ -1,14 +1,14 @@
 // Formats the settings and flag tables for people: the usage text, and docs/flags.md. Pure.
 
 import { codecs } from '../codecs.ts'
-import { type FlagSetting, fileDefault, type Setting, showValue } from '../setting.ts'
+import { type FlagSetting, getFileDefault, type Setting, showValue } from '../setting.ts'
 import { fieldSettings } from '../settings-table.ts'
 import { flagSettings } from './flag-table.ts'
 
 const width = 100
 const indent = 10
 
-export function usage(): string {
+export function formatUsage(): string {
   const current = flagSettings.filter((row) => row.deprecated === undefined)
   const old = flagSettings.filter((row) => row.deprecated !== undefined)
   return [
@@ -18,10 +18,10 @@ export function usage(): string {
     '  kube-proxy [flags]',
     '',
     'Flags:',
-    ...current.map(usageOf),
+    ...current.map(formatFlagUsage),
     '',
     'Deprecated flags:',
-    ...old.map(usageOf),
+    ...old.map(formatFlagUsage),
     '',
   ].join('\n')
 }
@@ -42,7 +42,7 @@ export function formatFlagDocs(): string {
     '| --- | --- | --- | --- | --- |',
     ...flagSettings.map(
       (row) =>
-        `| ${names(row)} | ${cell(typeOf(row) || 'bool')} | ${code(defaultOf(row))} | ${code(row.path ?? '')} | ${cell(helpOf(row))} |`,
+        `| ${formatNames(row)} | ${escapeCell(describeType(row) || 'bool')} | ${formatCode(formatDefault(row))} | ${formatCode(row.path ?? '')} | ${escapeCell(formatHelp(row))} |`,
     ),
     '',
     '## Fields',
@@ -52,31 +52,31 @@ export function formatFlagDocs(): string {
     ...fieldSettings
       .toSorted((a, b) => (a.path < b.path ? -1 : 1))
       .map((row) => {
-        const value = showValue(row, fileDefault(row))
+        const value = showValue(row, getFileDefault(row))
         const flag = row.flag === undefined ? '' : `--${row.flag}`
-        const help = cell(`${row.help}${deprecationOf(row)}`)
-        return `| ${code(row.path)} | ${cell(fieldType(row.kind))} | ${code(value)} | ${code(flag)} | ${help} |`
+        const help = escapeCell(`${row.help}${formatDeprecation(row)}`)
+        return `| ${formatCode(row.path)} | ${escapeCell(describeFieldType(row.kind))} | ${formatCode(value)} | ${formatCode(flag)} | ${help} |`
       }),
     '',
   ].join('\n')
 }
 
-function usageOf(row: FlagSetting): string {
+function formatFlagUsage(row: FlagSetting): string {
   const short = row.shorthand === undefined ? '    ' : `-${row.shorthand}, `
-  const type = typeOf(row)
-  const preset = defaultOf(row)
+  const type = describeType(row)
+  const preset = formatDefault(row)
   const bare = codecs[row.kind].bare !== undefined && row.kind !== 'bool' ? '[=true]' : ''
   const head = `  ${short}--${row.flag}${type === '' ? '' : ` ${type}`}${bare}`
-  const words = `${helpOf(row)}${preset === '' || preset === 'false' ? '' : ` (default ${preset})`}`
+  const words = `${formatHelp(row)}${preset === '' || preset === 'false' ? '' : ` (default ${preset})`}`
   return [head, ...wrap(words)].join('\n')
 }
 
-function helpOf(row: FlagSetting): string {
+function formatHelp(row: FlagSetting): string {
   const beats = row.beatsFile && row.path !== undefined ? ' Counts also with --config.' : ''
-  return `${row.help}${beats}${deprecationOf(row)}`
+  return `${row.help}${beats}${formatDeprecation(row)}`
 }
 
-const deprecationOf = ({ deprecated }: Setting): string =>
+const formatDeprecation = ({ deprecated }: Setting): string =>
   deprecated === undefined ? '' : ` Deprecated: ${deprecated}.`
 
 function wrap(text: string): string[] {
@@ -92,7 +92,7 @@ function wrap(text: string): string[] {
   return [...lines, line].map((each) => ' '.repeat(indent) + each)
 }
 
-const typeOf = (row: FlagSetting): string => row.label ?? codecs[row.kind].label
+const describeType = (row: FlagSetting): string => row.label ?? codecs[row.kind].label
 
 const fieldTypes: Readonly<Record<string, string>> = {
   bool: 'boolean',
@@ -106,15 +106,15 @@ const fieldTypes: Readonly<Record<string, string>> = {
   vmodule: 'list of filePattern, verbosity',
   quantity: 'quantity',
 }
-const fieldType = (kind: string): string => fieldTypes[kind] ?? 'string'
+const describeFieldType = (kind: string): string => fieldTypes[kind] ?? 'string'
 
-const defaultOf = (row: FlagSetting): string => {
+const formatDefault = (row: FlagSetting): string => {
   const shown = showValue(row, row.default)
   return shown === '[]' ? '' : shown
 }
-const names = (row: FlagSetting): string =>
+const formatNames = (row: FlagSetting): string =>
   row.shorthand === undefined || row.shorthand === row.flag
     ? `\`--${row.flag}\``
     : `\`-${row.shorthand}\`, \`--${row.flag}\``
-const code = (text: string): string => (text === '' || text === '[]' ? '' : `\`${text}\``)
-const cell = (text: string): string => text.replaceAll('|', '\\|')
+const formatCode = (text: string): string => (text === '' || text === '[]' ? '' : `\`${text}\``)
+const escapeCell = (text: string): string => text.replaceAll('|', '\\|')

@@ -1,53 +1,53 @@
 // The flags that have no field in the configuration file: commands, the place of the file, and flags of old releases. Pure.
 
 import { healthzPort, metricsPort } from '../load.ts'
-import { type FlagSetting, flagOnly } from '../setting.ts'
+import { declareFlag, type FlagSetting } from '../setting.ts'
 import { type FieldRow, fieldSettings } from '../settings-table.ts'
 
 const commands = [
-  flagOnly('string', {
+  declareFlag('string', {
     flag: 'config',
     default: '',
     beatsFile: true,
     help: 'Configuration file, YAML or JSON. It replaces every flag that has a field in it.',
   }),
-  flagOnly('string', {
+  declareFlag('string', {
     flag: 'sluice-config',
     default: '',
     beatsFile: true,
     help: 'File with the settings that kube-proxy does not have (docs/sluice-config.md). SLUICE_CONFIG may name it as well.',
   }),
-  flagOnly('string', {
+  declareFlag('string', {
     flag: 'write-config-to',
     default: '',
     beatsFile: true,
     help: 'Write the effective configuration to this file and exit.',
   }),
-  flagOnly('bool', {
+  declareFlag('bool', {
     flag: 'cleanup',
     default: false,
     beatsFile: true,
     help: 'Remove the rules of every mode from this node and exit.',
   }),
-  flagOnly('bool', {
+  declareFlag('bool', {
     flag: 'init-only',
     default: false,
     beatsFile: true,
     help: 'Do the steps that need full privileges and exit. The proxy can then run with CAP_NET_ADMIN alone.',
   }),
-  flagOnly('string', {
+  declareFlag('string', {
     flag: 'master',
     default: '',
     beatsFile: true,
     help: 'URL of the API server, instead of the one in the kubeconfig.',
   }),
-  flagOnly('version', {
+  declareFlag('version', {
     flag: 'version',
     default: 'false',
     beatsFile: true,
     help: 'Print the version and exit. raw prints all of it; vX.Y.Z sets the version that is reported.',
   }),
-  flagOnly('bool', {
+  declareFlag('bool', {
     flag: 'help',
     shorthand: 'h',
     default: false,
@@ -59,39 +59,39 @@ const commands = [
 const noEffect = 'it has no effect'
 
 const oldFlags = [
-  flagOnly('int32', {
+  declareFlag('int32', {
     flag: 'healthz-port',
     default: healthzPort,
     help: 'Port of the health server if --healthz-bind-address has none. 0 turns the server off.',
     deprecated: 'use --healthz-bind-address',
   }),
-  flagOnly('int32', {
+  declareFlag('int32', {
     flag: 'metrics-port',
     default: metricsPort,
     help: 'Port of the metrics server if --metrics-bind-address has none.',
     deprecated: 'use --metrics-bind-address',
   }),
-  flagOnly('bool', {
+  declareFlag('bool', {
     flag: 'cleanup-iptables',
     default: false,
     beatsFile: true,
     help: 'The name of --cleanup until 1.14.',
     deprecated: 'use --cleanup',
   }),
-  flagOnly('bool', {
+  declareFlag('bool', {
     flag: 'cleanup-ipvs',
     default: true,
     beatsFile: true,
     help: 'Whether --cleanup also removes IPVS virtual servers, until 1.20.',
     deprecated: 'kube-proxy dropped it in 1.21; --cleanup removes IPVS virtual servers unless it is false',
   }),
-  flagOnly('string', {
+  declareFlag('string', {
     flag: 'boot-id-file',
     default: '/proc/sys/kernel/random/boot_id',
     help: 'A file that a library inside kube-proxy reads.',
     deprecated: noEffect,
   }),
-  flagOnly('string', {
+  declareFlag('string', {
     flag: 'machine-id-file',
     default: '/etc/machine-id,/var/lib/dbus/machine-id',
     help: 'A file that a library inside kube-proxy reads.',

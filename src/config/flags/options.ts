@@ -1,9 +1,9 @@
 // Resolves a command line to the options of the daemon: flags, the configuration file, defaults and validation. Pure.
 
 import { describeError, ProxyError } from '../../lib/errors.ts'
-import { type Config, masqueradeBlock, type Unchecked } from '../configuration.ts'
+import { type Config, findMasqueradeBlock, type Unchecked } from '../configuration.ts'
 import { fromFlags, withDeprecatedPorts, withHostname, withLoggingFlags, withPlatformDefaults } from '../defaults.ts'
-import { gateWarnings } from '../gates.ts'
+import { findGateWarnings } from '../gates.ts'
 import { type Loaded, loadConfigFile } from '../load.ts'
 import { showValue } from '../setting.ts'
 import { settingByPath } from '../settings-table.ts'
@@ -52,7 +52,7 @@ export function resolveOptions(argv: readonly string[], readFile: ReadFile, env:
   const version = values.version === 'false' ? '' : values.version
   const onlyPrints = values.help || version === 'true' || version === 'raw'
   const { config, configWarnings } = onlyPrints
-    ? { config: defaultConfig(), configWarnings: [] }
+    ? { config: makeDefaultConfig(), configWarnings: [] }
     : resolveConfig(commandLine, readFile)
   const sluiceFile = values['sluice-config'] || env.SLUICE_CONFIG || ''
   return {
@@ -75,24 +75,25 @@ export function resolveOptions(argv: readonly string[], readFile: ReadFile, env:
 type Flags = ReturnType<typeof parseFlags<(typeof flagSettings)[number]>>
 
 /** The defaults are valid, which the tests check for every mode. */
-const defaultConfig = (): Config => checked(withPlatformDefaults(fromFlags(parseFlags(flagSettings, []))), () => '')
+const makeDefaultConfig = (): Config =>
+  assertValid(withPlatformDefaults(fromFlags(parseFlags(flagSettings, []))), () => '')
 
 function resolveConfig(flags: Flags, readFile: ReadFile): { config: Config; configWarnings: string[] } {
   const configFile = flags.values.config
   const loaded = configFile === '' ? undefined : load(configFile, readFile)
-  const built = loaded === undefined ? configOfFlags(flags) : withLoggingFlags(loaded.config, flags)
+  const built = loaded === undefined ? buildFromFlags(flags) : withLoggingFlags(loaded.config, flags)
   const unchecked = withHostname(withPlatformDefaults(built), flags)
-  const config = checked(unchecked, (error) => describe(error, { unchecked, flags, loaded }))
-  return { config, configWarnings: [...(loaded?.warnings ?? []), ...gateWarnings(config.featureGates)] }
+  const config = assertValid(unchecked, (error) => describe(error, { unchecked, flags, loaded }))
+  return { config, configWarnings: [...(loaded?.warnings ?? []), ...findGateWarnings(config.featureGates)] }
 }
 
 /** Throws an error that describes every invalid field. */
-function checked(config: Unchecked, describeField: (error: FieldError) => string): Config {
+function assertValid(config: Unchecked, describeField: (error: FieldError) => string): Config {
   if (isValid(config)) return config
   throw new ProxyError('config', validate(config).map(describeField).join('; '))
 }
 
-function configOfFlags(flags: Flags): Unchecked {
+function buildFromFlags(flags: Flags): Unchecked {
   const { values } = flags
   const config = fromFlags(flags)
   if (values['write-config-to'] !== '') return config
@@ -128,14 +129,14 @@ function describe(error: FieldError, { unchecked, flags, loaded }: Origin): stri
   const problem = `given ${JSON.stringify(error.value)}, ${error.message}`
   const row = settingByPath.get(field)
   if (loaded === undefined || (row?.beatsFile && row.flag !== undefined && flags.given.has(row.flag))) {
-    return `--${flagOf(field, unchecked)}: ${problem}`
+    return `--${findFlag(field, unchecked)}: ${problem}`
   }
   const line = loaded.lines.get(error.path) ?? loaded.lines.get(field)
   return `${flags.values.config}${line === undefined ? '' : `:${line}`}: ${error.path}: ${problem}`
 }
 
 /** Without a file, the flags of the iptables block feed the nftables block. */
-function flagOf(field: string, config: Unchecked): string {
-  const source = masqueradeBlock(config.mode) === 'nftables' ? field.replace(/^nftables\./, 'iptables.') : field
+function findFlag(field: string, config: Unchecked): string {
+  const source = findMasqueradeBlock(config.mode) === 'nftables' ? field.replace(/^nftables\./, 'iptables.') : field
   return settingByPath.get(field)?.flag ?? settingByPath.get(source)?.flag ?? field
 }

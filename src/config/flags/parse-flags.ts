@@ -31,11 +31,11 @@ export function parseFlags<R extends TypedSetting & FlagSetting>(
   const warnings = table
     .filter((row) => row.deprecated !== undefined && given.has(row.flag))
     .map((row) => `flag --${row.flag} is deprecated: ${row.deprecated}`)
-  return { values: valuesOf(table, given), given: new Set(given.keys()), rest, warnings }
+  return { values: collectValues(table, given), given: new Set(given.keys()), rest, warnings }
 }
 
 /** The cast holds because each value is its row's default or comes from its row's codec. */
-function valuesOf<R extends TypedSetting & FlagSetting>(
+function collectValues<R extends TypedSetting & FlagSetting>(
   table: readonly R[],
   given: ReadonlyMap<string, Value>,
 ): FlagValues<R> {
@@ -84,12 +84,12 @@ function assign(row: FlagSetting, shown: string, text: string | undefined, given
 }
 
 function suggest(table: readonly FlagSetting[], name: string): string {
-  const near = table.map((row) => row.flag).filter((flag) => flag.length > 2 && editDistance(flag, name) <= 2)
+  const near = table.map((row) => row.flag).filter((flag) => flag.length > 2 && countEdits(flag, name) <= 2)
   return near.length === 0 ? '' : ` (did you mean ${near.map((flag) => `--${flag}`).join(' or ')}?)`
 }
 
 /** Letters to change, add or remove to turn one word into the other. */
-function editDistance(a: string, b: string): number {
+function countEdits(a: string, b: string): number {
   let row = Array.from({ length: b.length + 1 }, (_, i) => i)
   for (const [i, letter] of [...a].entries()) {
     let left = i + 1

@@ -1,6 +1,6 @@
 // Reads the annotations that users may set for Sluice. A value that is not valid is reported and ignored. Pure.
 
-import { type FieldReader, type JsonObject, show } from './fields.ts'
+import { type FieldReader, formatValue, type JsonObject } from './fields.ts'
 
 const schedulerAnnotation = 'sluice/scheduler'
 const weightAnnotation = 'sluice/weight'
@@ -12,7 +12,7 @@ export function readScheduler(reader: FieldReader, metadata: JsonObject): { read
   const text = readAnnotation(reader, metadata, schedulerAnnotation)
   if (text === undefined) return {}
   if (/^[a-z]{1,15}$/.test(text)) return { scheduler: text }
-  reader.problem(pathOf(schedulerAnnotation), `is not a valid scheduler name: ${show(text)}`)
+  reader.report(makePath(schedulerAnnotation), `is not a valid scheduler name: ${formatValue(text)}`)
   return {}
 }
 
@@ -21,13 +21,13 @@ export function readWeight(reader: FieldReader, metadata: JsonObject): { readonl
   if (text === undefined) return {}
   const weight = /^\d{1,5}$/.test(text) ? Number(text) : 0
   if (weight >= 1 && weight <= maxWeight) return { weight }
-  reader.problem(pathOf(weightAnnotation), `must be a number from 1 to ${maxWeight}, is ${show(text)}`)
+  reader.report(makePath(weightAnnotation), `must be a number from 1 to ${maxWeight}, is ${formatValue(text)}`)
   return {}
 }
 
 function readAnnotation(reader: FieldReader, metadata: JsonObject, name: string): string | undefined {
-  const annotations = reader.child(metadata, 'annotations', 'metadata')
-  return annotations[name] === undefined ? undefined : reader.text(annotations, name, 'metadata.annotations')
+  const annotations = reader.readChild(metadata, 'annotations', 'metadata')
+  return annotations[name] === undefined ? undefined : reader.readText(annotations, name, 'metadata.annotations')
 }
 
-const pathOf = (name: string): string => `metadata.annotations[${name}]`
+const makePath = (name: string): string => `metadata.annotations[${name}]`

@@ -2,7 +2,7 @@
 
 import type { Steps } from '../../lib/yielding.ts'
 import type { Problem } from '../../model/types.ts'
-import { asObject, type DecodedRecord, stringAt } from './fields.ts'
+import { asObject, type DecodedRecord, readString } from './fields.ts'
 
 export interface RecordSink<R> {
   put(key: string, record: R): void
@@ -83,9 +83,9 @@ export class ChangeFilter<R> {
 
 function identify(json: unknown): { key: string; version: Version } {
   const metadata = asObject(asObject(json)?.metadata)
-  const name = stringAt(metadata, 'name')
-  const namespace = stringAt(metadata, 'namespace')
-  const version = stringAt(metadata, 'resourceVersion')
+  const name = readString(metadata, 'name')
+  const namespace = readString(metadata, 'namespace')
+  const version = readString(metadata, 'resourceVersion')
   return {
     key: namespace === '' ? name : `${namespace}/${name}`,
     version: /^[1-9]\d{0,14}$/.test(version) ? Number(version) : version,

@@ -10,25 +10,25 @@ export function decodeNode(json: unknown): DecodedRecord<NodeRecord> {
   const identified = identifyObject('Node', json, 'cluster')
   if ('problems' in identified) return identified
   const { key, reader, object, metadata } = identified
-  const spec = reader.child(object, 'spec', '')
+  const spec = reader.readChild(object, 'spec', '')
   const record: NodeRecord = {
     name: key,
     addresses: readAddresses(reader, object),
     podCidrs: readCidrs(reader, spec, 'podCIDRs'),
-    zone: reader.text(reader.child(metadata, 'labels', 'metadata'), zoneLabel, 'metadata.labels') ?? '',
+    zone: reader.readText(reader.readChild(metadata, 'labels', 'metadata'), zoneLabel, 'metadata.labels') ?? '',
     deleting: typeof metadata.deletionTimestamp === 'string',
     taints: readTaints(reader, spec),
   }
-  return { key, record, problems: reader.problems() }
+  return { key, record, problems: reader.listProblems() }
 }
 
 /** Returns internal addresses before external ones. Other types of addresses are ignored. */
 function readAddresses(reader: FieldReader, object: JsonObject): readonly string[] {
   const byType = { InternalIP: [] as string[], ExternalIP: [] as string[] }
-  for (const [i, address] of reader.children(reader.child(object, 'status', ''), 'addresses', 'status')) {
+  for (const [i, address] of reader.readChildren(reader.readChild(object, 'status', ''), 'addresses', 'status')) {
     if (address.type !== 'InternalIP' && address.type !== 'ExternalIP') continue
     const at = `status.addresses[${i}]`
-    const ip = readIp(reader, reader.text(address, 'address', at) ?? '', `${at}.address`)
+    const ip = readIp(reader, reader.readText(address, 'address', at) ?? '', `${at}.address`)
     if (ip !== undefined) byType[address.type].push(ip)
   }
   return [...byType.InternalIP, ...byType.ExternalIP]
@@ -36,8 +36,8 @@ function readAddresses(reader: FieldReader, object: JsonObject): readonly string
 
 function readTaints(reader: FieldReader, spec: JsonObject): readonly string[] {
   const keys: string[] = []
-  for (const [i, taint] of reader.children(spec, 'taints', 'spec')) {
-    const key = reader.text(taint, 'key', `spec.taints[${i}]`)
+  for (const [i, taint] of reader.readChildren(spec, 'taints', 'spec')) {
+    const key = reader.readText(taint, 'key', `spec.taints[${i}]`)
     if (key !== undefined) keys.push(key)
   }
   return keys
@@ -47,6 +47,6 @@ export function decodeServiceCidr(json: unknown): DecodedRecord<ServiceCidrRecor
   const identified = identifyObject('ServiceCIDR', json, 'cluster')
   if ('problems' in identified) return identified
   const { key, reader, object } = identified
-  const cidrs = readCidrs(reader, reader.child(object, 'spec', ''), 'cidrs')
-  return { key, record: { name: key, cidrs }, problems: reader.problems() }
+  const cidrs = readCidrs(reader, reader.readChild(object, 'spec', ''), 'cidrs')
+  return { key, record: { name: key, cidrs }, problems: reader.listProblems() }
 }

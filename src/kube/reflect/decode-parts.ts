@@ -2,7 +2,7 @@
 
 import { parseCidr } from '../../lib/ip.ts'
 import type { ServicePortRecord } from '../../model/types.ts'
-import { type FieldReader, fitted, isObjectName, type JsonObject, show } from './fields.ts'
+import { copyFitted, type FieldReader, formatValue, isObjectName, type JsonObject } from './fields.ts'
 
 type PortFields = Pick<ServicePortRecord, 'name' | 'protocol' | 'port'>
 
@@ -14,33 +14,33 @@ export function readPort(
   name: string | undefined,
 ): PortFields | undefined {
   const protocol = readProtocol(reader, json, at)
-  const port = reader.integer(json, 'port', at)
-  if (name === undefined) reader.problem(`${at}.name`, 'is missing; the port is skipped')
+  const port = reader.readInteger(json, 'port', at)
+  if (name === undefined) reader.report(`${at}.name`, 'is missing; the port is skipped')
   else if (name !== '' && !isObjectName(name)) {
-    reader.problem(`${at}.name`, `is not a valid name: ${show(name)}; the port is skipped`)
+    reader.report(`${at}.name`, `is not a valid name: ${formatValue(name)}; the port is skipped`)
   } else if (port === undefined || port < 1 || port > 65535) {
-    reader.problem(`${at}.port`, `must be 1 to 65535, is ${show(json.port)}; the port is skipped`)
+    reader.report(`${at}.port`, `must be 1 to 65535, is ${formatValue(json.port)}; the port is skipped`)
   } else if (protocol !== undefined) return { name, protocol, port }
   return undefined
 }
 
 function readProtocol(reader: FieldReader, from: JsonObject, at: string): PortFields['protocol'] | undefined {
-  const text = reader.text(from, 'protocol', at) ?? 'TCP'
+  const text = reader.readText(from, 'protocol', at) ?? 'TCP'
   if (text === 'TCP') return 'tcp'
   if (text === 'UDP') return 'udp'
   if (text === 'SCTP') return 'sctp'
-  reader.problem(`${at}.protocol`, `must be TCP, UDP or SCTP, is ${show(text)}; the port is skipped`)
+  reader.report(`${at}.protocol`, `must be TCP, UDP or SCTP, is ${formatValue(text)}; the port is skipped`)
   return undefined
 }
 
 /** Skips blank entries without a problem. */
 export function readCidrs(reader: FieldReader, spec: JsonObject, name: string): readonly string[] {
   const cidrs: string[] = []
-  for (const [i, text] of reader.texts(spec, name, 'spec')) {
+  for (const [i, text] of reader.readTexts(spec, name, 'spec')) {
     if (text.trim() === '') continue
     const cidr = parseCidr(text.trim())
-    if (cidr === undefined) reader.problem(`spec.${name}[${i}]`, `is not a valid CIDR: ${show(text)}`)
+    if (cidr === undefined) reader.report(`spec.${name}[${i}]`, `is not a valid CIDR: ${formatValue(text)}`)
     else cidrs.push(cidr.text)
   }
-  return fitted(cidrs)
+  return copyFitted(cidrs)
 }

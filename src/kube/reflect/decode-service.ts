@@ -6,16 +6,16 @@ import { readScheduler } from './annotations.ts'
 import { readCidrs, readPort } from './decode-parts.ts'
 import {
   asObject,
+  copyFitted,
   type DecodedRecord,
   emptyList,
   type FieldReader,
-  fitted,
+  formatValue,
   identifyObject,
   type JsonObject,
-  join,
+  joinPath,
   readIp,
   readTime,
-  show,
 } from './fields.ts'
 import { internName, internTables } from './interned.ts'
 
@@ -27,15 +27,18 @@ export function decodeService(json: unknown): DecodedRecord<ServiceRecord> {
   const identified = identifyObject('Service', json, 'namespaced')
   if ('problems' in identified) return identified
   const { key, reader, object, metadata } = identified
-  const ignored = () => ({ key, record: undefined, problems: reader.problems() })
-  if (reader.child(metadata, 'labels', 'metadata')[proxyNameLabel] !== undefined) return ignored()
+  const ignored = () => ({ key, record: undefined, problems: reader.listProblems() })
+  if (reader.readChild(metadata, 'labels', 'metadata')[proxyNameLabel] !== undefined) return ignored()
   const spec = asObject(object.spec)
   if (spec === undefined) {
-    reader.problem('spec', object.spec === undefined ? 'is missing' : `must be an object, is ${show(object.spec)}`)
+    reader.report(
+      'spec',
+      object.spec === undefined ? 'is missing' : `must be an object, is ${formatValue(object.spec)}`,
+    )
     return ignored()
   }
-  const clusterIp = reader.text(spec, 'clusterIP', 'spec') ?? ''
-  const type = reader.text(spec, 'type', 'spec') ?? 'ClusterIP'
+  const clusterIp = reader.readText(spec, 'clusterIP', 'spec') ?? ''
+  const type = reader.readText(spec, 'type', 'spec') ?? 'ClusterIP'
   if (clusterIp === '' || clusterIp === 'None' || type === 'ExternalName') return ignored()
   const clusterIps = readClusterIps(reader, spec, clusterIp)
   if (clusterIps.length === 0) return ignored()
@@ -56,19 +59,19 @@ export function decodeService(json: unknown): DecodedRecord<ServiceRecord> {
     ...readScheduler(reader, metadata),
   }
   if (type === 'LoadBalancer' && record.externalPolicy === 'Local' && record.healthCheckNodePort === 0) {
-    reader.problem('spec.healthCheckNodePort', 'is not set on a load balancer with externalTrafficPolicy Local')
+    reader.report('spec.healthCheckNodePort', 'is not set on a load balancer with externalTrafficPolicy Local')
   }
-  return { key, record, problems: reader.problems() }
+  return { key, record, problems: reader.listProblems() }
 }
 
 /** With ipFamilies, each family has the address at its index. Old objects have neither ipFamilies nor clusterIPs, only clusterIP. */
 function readClusterIps(reader: FieldReader, spec: JsonObject, clusterIp: string): readonly string[] {
-  const families = [...reader.texts(spec, 'ipFamilies', 'spec')].map(([, family]) => family)
+  const families = [...reader.readTexts(spec, 'ipFamilies', 'spec')].map(([, family]) => family)
   if (families.length === 0) {
     const ip = readIp(reader, clusterIp, 'spec.clusterIP')
     return ip === undefined ? emptyList : [ip]
   }
-  const given = reader.list(spec, 'clusterIPs', 'spec')
+  const given = reader.readList(spec, 'clusterIPs', 'spec')
   const found: string[] = []
   for (const [i, family] of families.entries()) {
     if (given[i] === undefined) continue
@@ -76,25 +79,25 @@ function readClusterIps(reader: FieldReader, spec: JsonObject, clusterIp: string
     const ip = readIpAt(reader, given[i], at)
     if (ip === undefined) continue
     if (family !== `IPv${familyOf(ip)}`) {
-      reader.problem(at, `${ip} is not of the family ${family} of spec.ipFamilies[${i}]`)
+      reader.report(at, `${ip} is not of the family ${family} of spec.ipFamilies[${i}]`)
     } else if (found.some((other) => familyOf(other) === familyOf(ip))) {
-      reader.problem(at, `is a second ${family} address`)
+      reader.report(at, `is a second ${family} address`)
     } else found.push(ip)
   }
-  return fitted(found)
+  return copyFitted(found)
 }
 
 function readIpAt(reader: FieldReader, value: unknown, at: string): string | undefined {
   if (typeof value === 'string') return readIp(reader, value, at)
-  reader.problem(at, `must be a string, is ${show(value)}`)
+  reader.report(at, `must be a string, is ${formatValue(value)}`)
   return undefined
 }
 
 function readPorts(reader: FieldReader, spec: JsonObject): readonly ServicePortRecord[] {
   const ports: ServicePortRecord[] = []
-  for (const [i, json] of reader.children(spec, 'ports', 'spec')) {
+  for (const [i, json] of reader.readChildren(spec, 'ports', 'spec')) {
     const at = `spec.ports[${i}]`
-    const fields = readPort(reader, json, at, reader.text(json, 'name', at) ?? '')
+    const fields = readPort(reader, json, at, reader.readText(json, 'name', at) ?? '')
     if (fields === undefined) continue
     const { name, protocol, port } = fields
     const nodePort = readNodePort(reader, json, 'nodePort', at)
@@ -107,56 +110,56 @@ function readPorts(reader: FieldReader, spec: JsonObject): readonly ServicePortR
     const earlier = ports.findIndex((other) => other.name === name && other.protocol === protocol)
     if (earlier < 0) ports.push(record)
     else {
-      reader.problem(at, 'has the name and protocol of an earlier port, which it replaces')
+      reader.report(at, 'has the name and protocol of an earlier port, which it replaces')
       ports[earlier] = record
     }
   }
-  return fitted(ports)
+  return copyFitted(ports)
 }
 
 function readNodePort(reader: FieldReader, from: JsonObject, name: string, at: string): number {
-  const port = reader.integer(from, name, at) ?? 0
+  const port = reader.readInteger(from, name, at) ?? 0
   if (port >= 0 && port <= 65535) return port
-  reader.problem(join(at, name), `must be 0 to 65535, is ${port}; it is ignored`)
+  reader.report(joinPath(at, name), `must be 0 to 65535, is ${port}; it is ignored`)
   return 0
 }
 
 /** As in kube-proxy, blank entries are skipped without a problem. */
 function readIps(reader: FieldReader, spec: JsonObject, name: string): readonly string[] {
   const ips: string[] = []
-  for (const [i, text] of reader.texts(spec, name, 'spec')) {
+  for (const [i, text] of reader.readTexts(spec, name, 'spec')) {
     const ip = text.trim() === '' ? undefined : readIp(reader, text, `spec.${name}[${i}]`)
     if (ip !== undefined) ips.push(ip)
   }
-  return fitted(ips)
+  return copyFitted(ips)
 }
 
 function readIngress(reader: FieldReader, object: JsonObject): readonly string[] {
   const at = 'status.loadBalancer'
-  const balancer = reader.child(reader.child(object, 'status', ''), 'loadBalancer', 'status')
+  const balancer = reader.readChild(reader.readChild(object, 'status', ''), 'loadBalancer', 'status')
   const ips: string[] = []
-  for (const [i, ingress] of reader.children(balancer, 'ingress', at)) {
-    const text = reader.text(ingress, 'ip', `${at}.ingress[${i}]`) ?? ''
-    const mode = reader.text(ingress, 'ipMode', `${at}.ingress[${i}]`) ?? 'VIP'
+  for (const [i, ingress] of reader.readChildren(balancer, 'ingress', at)) {
+    const text = reader.readText(ingress, 'ip', `${at}.ingress[${i}]`) ?? ''
+    const mode = reader.readText(ingress, 'ipMode', `${at}.ingress[${i}]`) ?? 'VIP'
     const ip = text === '' || mode !== 'VIP' ? undefined : readIp(reader, text, `${at}.ingress[${i}].ip`)
     if (ip !== undefined) ips.push(ip)
   }
-  return fitted(ips)
+  return copyFitted(ips)
 }
 
 function readPolicy(reader: FieldReader, spec: JsonObject, name: string): 'Cluster' | 'Local' {
-  return readWord(reader, `spec.${name}`, reader.text(spec, name, 'spec') || 'Cluster', ['Cluster', 'Local'])
+  return readWord(reader, `spec.${name}`, reader.readText(spec, name, 'spec') || 'Cluster', ['Cluster', 'Local'])
 }
 
 function readAffinity(reader: FieldReader, spec: JsonObject): number {
-  const affinity = reader.text(spec, 'sessionAffinity', 'spec') || 'None'
+  const affinity = reader.readText(spec, 'sessionAffinity', 'spec') || 'None'
   if (readWord(reader, 'spec.sessionAffinity', affinity, ['None', 'ClientIP']) === 'None') return 0
   const at = 'spec.sessionAffinityConfig.clientIP'
-  const config = reader.child(spec, 'sessionAffinityConfig', 'spec')
-  const clientIp = reader.child(config, 'clientIP', 'spec.sessionAffinityConfig')
-  const seconds = reader.integer(clientIp, 'timeoutSeconds', at) ?? defaultAffinitySeconds
+  const config = reader.readChild(spec, 'sessionAffinityConfig', 'spec')
+  const clientIp = reader.readChild(config, 'clientIP', 'spec.sessionAffinityConfig')
+  const seconds = reader.readInteger(clientIp, 'timeoutSeconds', at) ?? defaultAffinitySeconds
   if (seconds > 0 && seconds <= 86_400) return seconds
-  reader.problem(`${at}.timeoutSeconds`, `must be 1 to 86400, is ${seconds}; ${defaultAffinitySeconds} is used`)
+  reader.report(`${at}.timeoutSeconds`, `must be 1 to 86400, is ${seconds}; ${defaultAffinitySeconds} is used`)
   return defaultAffinitySeconds
 }
 
@@ -164,6 +167,6 @@ function readAffinity(reader: FieldReader, spec: JsonObject): number {
 function readWord<W extends string>(reader: FieldReader, field: string, text: string, words: readonly [W, ...W[]]): W {
   const word = words.find((known) => known === text)
   if (word !== undefined) return word
-  reader.problem(field, `must be one of ${words.join(', ')}, is ${show(text)}; it is read as ${words[0]}`)
+  reader.report(field, `must be one of ${words.join(', ')}, is ${formatValue(text)}; it is read as ${words[0]}`)
   return words[0]
 }

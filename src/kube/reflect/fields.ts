@@ -8,7 +8,7 @@ export type JsonObject = Readonly<Record<string, unknown>>
 /** Shared by all records: most lists of most objects are empty. */
 export const emptyList: readonly never[] = Object.freeze([])
 /** Copies a list to its exact size: a list that was filled by push has room for sixteen more elements, and a record keeps it for long. */
-export const fitted = <T>(list: readonly T[]): readonly T[] => (list.length === 0 ? emptyList : list.slice())
+export const copyFitted = <T>(list: readonly T[]): readonly T[] => (list.length === 0 ? emptyList : list.slice())
 
 const emptyObject: JsonObject = Object.freeze({})
 
@@ -19,13 +19,13 @@ export const asObject = (value: unknown): JsonObject | undefined =>
   typeof value === 'object' && value !== null && !Array.isArray(value) ? (value as JsonObject) : undefined
 
 /** Returns a string field, or '' if the field is absent or has another type. */
-export function stringAt(from: JsonObject | undefined, name: string): string {
+export function readString(from: JsonObject | undefined, name: string): string {
   const value = from?.[name]
   return typeof value === 'string' ? value : ''
 }
 
 /** Formats a value for a message. */
-export function show(value: unknown): string {
+export function formatValue(value: unknown): string {
   const text = JSON.stringify(value) ?? String(value)
   return text.length <= 80 ? text : `${text.slice(0, 77)}...`
 }
@@ -52,76 +52,78 @@ export class FieldReader {
     this.uid = uid
   }
 
-  problem(field: string, message: string): void {
+  report(field: string, message: string): void {
     this.#problems ??= []
     if (this.#problems.length >= maxProblems) this.#unlisted++
     else this.#problems.push({ kind: this.kind, object: this.object, uid: this.uid, field, message })
   }
 
-  problems(): readonly Problem[] {
+  listProblems(): readonly Problem[] {
     if (this.#problems === undefined) return emptyList
     if (this.#unlisted === 0) return this.#problems
     const { kind, object, uid } = this
     return [...this.#problems, { kind, object, uid, field: '', message: `and ${this.#unlisted} more problems` }]
   }
 
-  text(from: JsonObject, name: string, at: string): string | undefined {
+  readText(from: JsonObject, name: string, at: string): string | undefined {
     const value = from[name]
     if (typeof value === 'string') return value
     return this.#absent(value, 'a string', at, name)
   }
 
-  flag(from: JsonObject, name: string, at: string): boolean | undefined {
+  readFlag(from: JsonObject, name: string, at: string): boolean | undefined {
     const value = from[name]
     if (typeof value === 'boolean') return value
     return this.#absent(value, 'true or false', at, name)
   }
 
-  integer(from: JsonObject, name: string, at: string): number | undefined {
+  readInteger(from: JsonObject, name: string, at: string): number | undefined {
     const value = from[name]
     if (typeof value === 'number' && Number.isSafeInteger(value)) return value
     return this.#absent(value, 'a whole number', at, name)
   }
 
-  list(from: JsonObject, name: string, at: string): readonly unknown[] {
+  readList(from: JsonObject, name: string, at: string): readonly unknown[] {
     const value = from[name]
     if (Array.isArray(value)) return value
     return this.#absent(value, 'a list', at, name) ?? emptyList
   }
 
-  child(from: JsonObject, name: string, at: string): JsonObject {
+  readChild(from: JsonObject, name: string, at: string): JsonObject {
     const value = asObject(from[name])
     if (value !== undefined) return value
     return this.#absent(from[name], 'an object', at, name) ?? emptyObject
   }
 
   /** Yields the objects of a list with their index. An element of another type is reported and skipped. */
-  *children(from: JsonObject, name: string, at: string): Generator<[number, JsonObject]> {
-    const values = this.list(from, name, at)
+  *readChildren(from: JsonObject, name: string, at: string): Generator<[number, JsonObject]> {
+    const values = this.readList(from, name, at)
     for (let i = 0; i < values.length; i++) {
       const value = asObject(values[i])
-      if (value === undefined) this.problem(`${join(at, name)}[${i}]`, `must be an object, is ${show(values[i])}`)
+      if (value === undefined)
+        this.report(`${joinPath(at, name)}[${i}]`, `must be an object, is ${formatValue(values[i])}`)
       else yield [i, value]
     }
   }
 
   /** Yields the strings of a list with their index. An element of another type is reported and skipped. */
-  *texts(from: JsonObject, name: string, at: string): Generator<[number, string]> {
-    const values = this.list(from, name, at)
+  *readTexts(from: JsonObject, name: string, at: string): Generator<[number, string]> {
+    const values = this.readList(from, name, at)
     for (let i = 0; i < values.length; i++) {
       const value = values[i]
       if (typeof value === 'string') yield [i, value]
-      else this.problem(`${join(at, name)}[${i}]`, `must be a string, is ${show(value)}`)
+      else this.report(`${joinPath(at, name)}[${i}]`, `must be a string, is ${formatValue(value)}`)
     }
   }
 
   #absent(value: unknown, wanted: string, at: string, name: string): undefined {
-    if (value !== undefined && value !== null) this.problem(join(at, name), `must be ${wanted}, is ${show(value)}`)
+    if (value !== undefined && value !== null)
+      this.report(joinPath(at, name), `must be ${wanted}, is ${formatValue(value)}`)
     return undefined
   }
 }
 
-export const join = (at: string, name: string): string => (at === '' ? name : `${at}.${name}`)
+export const joinPath = (at: string, name: string): string => (at === '' ? name : `${at}.${name}`)
 
 /** An API object whose identity is known, and the reader for the rest of it. */
 export interface IdentifiedObject {
@@ -144,37 +146,37 @@ export function identifyObject(
 ): IdentifiedObject | DecodedRecord<never> {
   const object = asObject(json)
   const metadata = asObject(object?.metadata)
-  const name = stringAt(metadata, 'name')
-  const namespace = scope === 'namespaced' ? stringAt(metadata, 'namespace') : ''
+  const name = readString(metadata, 'name')
+  const namespace = scope === 'namespaced' ? readString(metadata, 'namespace') : ''
   const key = scope === 'namespaced' ? `${namespace}/${name}` : name
-  const reader = new FieldReader(kind, name === '' ? `${namespace}/(no name)` : key, stringAt(metadata, 'uid'))
-  if (object === undefined) reader.problem('', `must be an object, is ${show(json)}`)
-  else if (metadata === undefined) reader.problem('metadata', 'is missing')
+  const reader = new FieldReader(kind, name === '' ? `${namespace}/(no name)` : key, readString(metadata, 'uid'))
+  if (object === undefined) reader.report('', `must be an object, is ${formatValue(json)}`)
+  else if (metadata === undefined) reader.report('metadata', 'is missing')
   else {
     if (scope === 'namespaced' && !isObjectName(namespace)) reportName(reader, metadata, 'namespace')
     if (!isObjectName(name)) reportName(reader, metadata, 'name')
-    if (reader.problems().length === 0) return { key, reader, object, metadata }
+    if (reader.listProblems().length === 0) return { key, reader, object, metadata }
   }
-  return { key: '', record: undefined, problems: reader.problems() }
+  return { key: '', record: undefined, problems: reader.listProblems() }
 }
 
 function reportName(reader: FieldReader, metadata: JsonObject, field: string): void {
-  reader.problem(`metadata.${field}`, `is not a valid name: ${show(metadata[field])}`)
+  reader.report(`metadata.${field}`, `is not a valid name: ${formatValue(metadata[field])}`)
 }
 
 /** Returns Unix ms, or 0 if the time is absent or not valid. Fractions may have more digits than milliseconds. */
 export function readTime(reader: FieldReader, from: JsonObject, name: string, at: string): number {
-  const text = reader.text(from, name, at) ?? ''
+  const text = reader.readText(from, name, at) ?? ''
   if (text === '') return 0
   const form = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)$/
   const time = form.test(text) ? Date.parse(text) : Number.NaN
   if (!Number.isNaN(time)) return time
-  reader.problem(join(at, name), `is not a valid RFC 3339 time: ${show(text)}`)
+  reader.report(joinPath(at, name), `is not a valid RFC 3339 time: ${formatValue(text)}`)
   return 0
 }
 
 export function readIp(reader: FieldReader, text: string, field: string): string | undefined {
   const ip = canonicalIp(text)
-  if (ip === undefined) reader.problem(field, `is not a valid IP address: ${show(text)}`)
+  if (ip === undefined) reader.report(field, `is not a valid IP address: ${formatValue(text)}`)
   return ip
 }

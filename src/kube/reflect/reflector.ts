@@ -17,13 +17,13 @@ import { ApiError, describeError, type ErrorCode, ProxyError } from '../../lib/e
 import type { Logger } from '../../lib/log.ts'
 import { type Clock, sleep } from '../../lib/time.ts'
 import { runSliced, TimeSlice } from '../../lib/yielding.ts'
-import { statusError } from '../api-errors.ts'
+import { makeStatusError } from '../api-errors.ts'
 import type { Client } from '../client.ts'
 import type { LineBatches } from '../line-stream.ts'
 import { ChangeFilter, type RecordSink } from './change-filter.ts'
-import { canResume, maxBackoffMs, retryDelay } from './retry-policy.ts'
+import { canResume, computeRetryDelay, maxBackoffMs } from './retry-policy.ts'
 import { SilenceLimit } from './silence-limit.ts'
-import { isSnapshotEnd, type ListPage, malformedEvent, parseEvent, parsePage } from './watch-messages.ts'
+import { isSnapshotEnd, type ListPage, makeMalformedError, parseEvent, parsePage } from './watch-messages.ts'
 import type { WatchedResource } from './watched-resources.ts'
 
 export interface ReflectorOptions<R> extends WatchedResource<R> {
@@ -203,14 +203,14 @@ export class Reflector<R> {
         if (inSnapshot && version !== '' && isSnapshotEnd(object)) return version
         break
       case 'ERROR': {
-        const error = statusError({ status: 0, body: object, what: `watching ${this.#options.resource}` })
+        const error = makeStatusError({ status: 0, body: object, what: `watching ${this.#options.resource}` })
         // When etcd has forgotten just the next version, the server cannot build the event and answers 500 instead of 410, again and again:
         // only a snapshot helps.
         if (error.code === 'server-error') this.#version = ''
         throw error
       }
       default:
-        throw malformedEvent(line)
+        throw makeMalformedError(line)
     }
     // The objects of a snapshot come in the order of their names, so that a watch can only start at its end.
     if (!inSnapshot && version !== '') this.#noteProgress(version)
@@ -238,7 +238,7 @@ export class Reflector<R> {
       }
       await this.#deliverAll(page.items, signal)
     } while (page.next !== undefined)
-    if (page.version === '') throw malformedEvent('a list without resourceVersion')
+    if (page.version === '') throw makeMalformedError('a list without resourceVersion')
     await this.#completeSnapshot(page.version)
     return true
   }
@@ -300,7 +300,7 @@ export class Reflector<R> {
     if (!canResume(error.code, failures)) this.#version = ''
     this.#report(error)
     const isSnapshotRecent = this.#options.clock.monotonic() - this.#snapshotAt < recentSnapshotMs
-    return retryDelay(error, { failures, isSnapshotRecent, random: this.#random })
+    return computeRetryDelay(error, { failures, isSnapshotRecent, random: this.#random })
   }
 
   /** Warns once about the same error; repetitions are logged only at a higher verbosity. */

@@ -44,7 +44,7 @@ export interface RetrySituation {
 }
 
 /** Returns the milliseconds to wait: exponential, with jitter, and at least what the server asks for. */
-export function retryDelay(error: ProxyError, { failures, isSnapshotRecent, random }: RetrySituation): number {
+export function computeRetryDelay(error: ProxyError, { failures, isSnapshotRecent, random }: RetrySituation): number {
   // A server that forgets old versions works as intended. But after its restart it has forgotten them for all nodes at once.
   if (error.code === 'expired' && !isSnapshotRecent) return random() * firstBackoffMs
   const requestedMs = error instanceof ApiError ? (error.retryAfterMs ?? 0) : 0

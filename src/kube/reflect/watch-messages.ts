@@ -24,8 +24,8 @@ export interface ListPage {
 export function parseEvent(line: string): WatchEvent {
   const event = parseObject(line)
   const object = asObject(event?.object)
-  if (event === undefined || object === undefined) throw malformedEvent(line)
-  return { type: event.type, object, version: versionOf(object) }
+  if (event === undefined || object === undefined) throw makeMalformedError(line)
+  return { type: event.type, object, version: readVersion(object) }
 }
 
 /** Throws a ProxyError 'malformed-event'. */
@@ -33,17 +33,17 @@ export function parsePage(json: unknown): ListPage {
   const list = asObject(json)
   const metadata = asObject(list?.metadata)
   if (list === undefined || !Array.isArray(list.items) || metadata === undefined) {
-    throw malformedEvent(JSON.stringify(json) ?? '')
+    throw makeMalformedError(JSON.stringify(json) ?? '')
   }
   const next = typeof metadata.continue === 'string' && metadata.continue !== '' ? metadata.continue : undefined
-  return { items: list.items, version: versionOf(list), next }
+  return { items: list.items, version: readVersion(list), next }
 }
 
 /** True for the bookmark that ends a snapshot. */
 export const isSnapshotEnd = (object: JsonObject): boolean =>
   asObject(asObject(object.metadata)?.annotations)?.[initialEventsEnd] === 'true'
 
-export function malformedEvent(line: string): ProxyError {
+export function makeMalformedError(line: string): ProxyError {
   const shown = line.length <= 120 ? line : `${line.slice(0, 117)}...`
   return new ProxyError('malformed-event', `the API server sent an invalid watch event: ${JSON.stringify(shown)}`)
 }
@@ -56,7 +56,7 @@ function parseObject(line: string): JsonObject | undefined {
   }
 }
 
-function versionOf(object: JsonObject): string {
+function readVersion(object: JsonObject): string {
   const version = asObject(object.metadata)?.resourceVersion
   return typeof version === 'string' ? version : ''
 }

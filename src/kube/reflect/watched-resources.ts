@@ -39,7 +39,7 @@ export const serviceCidrs: WatchedResource<ServiceCidrRecord> = {
   decode: decodeServiceCidr,
 }
 
-export const ownNode = (name: string): WatchedResource<NodeRecord> => ({
+export const describeOwnNode = (name: string): WatchedResource<NodeRecord> => ({
   resource: '/api/v1/nodes',
   kind: 'Node',
   fieldSelector: `metadata.name=${name}`,

@@ -4,7 +4,7 @@ import { describe, expect, it } from 'vitest'
 import type { ChangedObject } from '../../../src/commands/plan/change-file.ts'
 import { type ChangeableKind, planChange } from '../../../src/commands/plan/from-records.ts'
 import { configFrom } from '../../../src/commands/sources/source.ts'
-import { settingsOf } from '../../../src/daemon/backend-settings.ts'
+import { makeSettings } from '../../../src/daemon/backend-settings.ts'
 import type { Inputs } from '../../../src/http/admin.ts'
 import type { ServiceRecord } from '../../../src/model/types.ts'
 import { endpoint, service, slice, tcp, view } from '../../support/builders.ts'
@@ -19,7 +19,7 @@ const webSlice = slice([endpoint('10.1.0.1')], { key: 'default/web-1', service: 
 
 const inputs = (services: readonly ServiceRecord[] = [web]): Inputs => ({
   identity: { node: 'a', mode: 'nftables', pid: 0, version: '', startedAt: 0 },
-  settings: settingsOf(configFrom(new Map([['mode', 'nftables']]))),
+  settings: makeSettings(configFrom(new Map([['mode', 'nftables']]))),
   views: [view({ family: 4, serviceCidrs: ['10.96.0.0/24'] }), view({ family: 6, serviceCidrs: ['fd00:10:96::/112'] })],
   nodeAddresses: [],
   services,

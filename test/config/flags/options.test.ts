@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import fc from 'fast-check'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
-import { formatFlagDocs, usage } from '../../../src/config/flags/flag-help.ts'
+import { formatFlagDocs, formatUsage } from '../../../src/config/flags/flag-help.ts'
 import { flagSettings } from '../../../src/config/flags/flag-table.ts'
 import { type Options, resolveOptions } from '../../../src/config/flags/options.ts'
 import { parseFlags } from '../../../src/config/flags/parse-flags.ts'
@@ -402,7 +402,7 @@ describe('pflag syntax', () => {
 
 describe('help', () => {
   it('names every flag and no flag twice', () => {
-    const text = usage()
+    const text = formatUsage()
     for (const row of flagSettings) expect(text).toMatch(new RegExp(`^ .*--${row.flag}( |\\[|$)`, 'm'))
     expect(new Set(flagSettings.map((row) => row.flag)).size).toBe(flagSettings.length)
     for (const line of text.split('\n')) expect(line.length, line).toBeLessThanOrEqual(100)
