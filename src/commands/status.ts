@@ -5,6 +5,7 @@ import { summariseServices } from '../inspect/service-summaries.ts'
 import { ProxyError } from '../lib/errors.ts'
 import { type Family, familyName } from '../lib/ip.ts'
 import { count } from '../lib/plural.ts'
+import { conflictWords } from '../model/conflicts.ts'
 import { type Command, type Flags, type Invocation, outputFlag } from './command.ts'
 import { connectProxy, modeFlag, planInputs, readInputs, sourceFlags } from './sources/source.ts'
 import { formatAge, formatAnswer, formatTable, shorten, type Terminal } from './terminal.ts'
@@ -161,7 +162,8 @@ function describeProblems({ proxy, services }: StatusAnswer, terminal: Terminal)
   const lines = [
     ...services.flatMap(({ service, wrong }) => wrong.map((entry) => `${service}: ${entry}`)),
     ...(proxy?.conflicts ?? []).map(
-      ({ frontend, winner, loser }) => `${frontend} is claimed by ${loser} but held by the older ${winner}`,
+      ({ frontend, winner, loser, reason }) =>
+        `${frontend} is claimed by ${loser} but held by ${winner} ${conflictWords[reason]}`,
     ),
     ...(proxy?.quarantined ?? []).map(
       ({ service, error, attempts, retryAt }) =>

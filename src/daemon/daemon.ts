@@ -159,6 +159,7 @@ async function startEngine(daemon: OpenedDaemon, node: NodeWatch, views: NodeVie
     families,
     views: (family) => views.get(family),
     settings: { minSyncMs: config.minSyncPeriod, syncMs: config.syncPeriod },
+    precedence: options.sluice.addresses.precedence,
     clock,
     log,
     journal,

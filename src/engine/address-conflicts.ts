@@ -1,13 +1,30 @@
 // Tracks which service holds each address that only one service can have, in one family. The model decides which service comes first.
 
 import type { Family } from '../lib/ip.ts'
-import { frontendKey, olderFirst, withoutFrontends } from '../model/conflicts.ts'
+import {
+  type Claimant,
+  compareClaimants,
+  conflictReason,
+  frontendKey,
+  healthCheckKey,
+  type Precedence,
+  rankCount,
+  rankOf,
+  withoutFrontends,
+} from '../model/conflicts.ts'
 import type { ServicePort, ServiceRecord } from '../model/types.ts'
 import type { Conflict } from './journal.ts'
 
-interface Claim {
-  readonly record: ServiceRecord
+/** Keys, each once, and the rank of each at the same index: arrays, since there is one of these for every service. */
+interface RankedKeys {
   readonly keys: readonly string[]
+  readonly ranks: readonly number[]
+}
+
+/** What a service claims. The claimants by rank are shared by its keys: a service may have many thousands of keys. */
+interface Claim extends RankedKeys {
+  readonly record: ServiceRecord
+  readonly byRank: readonly Claimant[]
 }
 
 const noKeys: ReadonlySet<string> = new Set()
@@ -15,29 +32,35 @@ const none: readonly never[] = []
 
 export class AddressConflicts {
   readonly #family: Family
+  readonly #precedence: Precedence
   readonly #claims = new Map<string, Claim>()
-  /** Claimants by key: the only service, or all services with the holder first. */
-  readonly #claimants = new Map<string, string | string[]>()
+  /** Claimants by key: the only one, or all of them with the holder first. */
+  readonly #claimants = new Map<string, Claimant | readonly Claimant[]>()
   /** Keys whose claimants changed since the last `drainChanges`, with their conflicts at that time. */
   readonly #before = new Map<string, readonly Conflict[]>()
   readonly #contested = new Set<string>()
 
-  constructor(family: Family) {
+  constructor(family: Family, precedence: Precedence) {
     this.#family = family
+    this.#precedence = precedence
   }
 
   /** Replaces the claims of a service by what these ports need. Returns the other services that thereby won or lost an address. */
   claim(record: ServiceRecord, ports: readonly ServicePort[]): readonly string[] {
     const before = this.#claims.get(record.key)
-    const keys = keysOf(ports)
+    const wanted = keysOf(ports, this.#precedence)
+    const sameKeys = before !== undefined && areEqual(before, wanted)
     // The usual case: only endpoints have changed. The old claim stays, since its objects are tenured already.
-    if (before !== undefined && before.record === record && areEqual(before.keys, keys)) return none
+    if (sameKeys && before.record === record) return none
     const affected = new Set<string>()
-    if (keys.length === 0) this.#claims.delete(record.key)
-    else this.#claims.set(record.key, { record, keys })
-    if (before !== undefined && before.record.created === record.created && areEqual(before.keys, keys)) return none
-    if (before !== undefined) this.#leave(record.key, before, affected)
-    for (const key of keys) this.#join(record.key, key, affected)
+    const sameAge = before !== undefined && before.record.created === record.created
+    // A claimant compares by age and key alone, so claimants of an older version of the record serve the new one.
+    const byRank = sameAge ? before.byRank : claimantsOf(record)
+    if (wanted.keys.length === 0) this.#claims.delete(record.key)
+    else this.#claims.set(record.key, { ...wanted, record, byRank })
+    if (sameAge && sameKeys) return none
+    if (before !== undefined) this.#leave(before, affected)
+    for (const [i, key] of wanted.keys.entries()) this.#join(key, byRank[wanted.ranks[i] ?? 0] as Claimant, affected)
     affected.delete(record.key)
     return [...affected]
   }
@@ -48,17 +71,19 @@ export class AddressConflicts {
     if (before === undefined) return []
     const affected = new Set<string>()
     this.#claims.delete(service)
-    this.#leave(service, before, affected)
+    this.#leave(before, affected)
     return [...affected]
   }
 
-  /** The ports of a service without what older services hold. */
+  /** The ports of a service without what other services hold. */
   withoutLost(service: string, ports: readonly ServicePort[]): readonly ServicePort[] {
     const lost = this.#lost(service)
     if (lost.size === 0) return ports
     return ports.map((port) => {
       const rest = withoutFrontends(port, lost)
-      return rest.health !== undefined && lost.has(healthKey(rest.health.port)) ? { ...rest, health: undefined } : rest
+      return rest.health !== undefined && lost.has(healthCheckKey(rest.health.port))
+        ? { ...rest, health: undefined }
+        : rest
     })
   }
 
@@ -82,40 +107,47 @@ export class AddressConflicts {
 
   #lost(service: string): ReadonlySet<string> {
     if (this.#contested.size === 0) return noKeys
-    const keys = this.#claims.get(service)?.keys ?? []
-    return new Set(keys.filter((key) => this.#contested.has(key) && this.#claimants.get(key)?.[0] !== service))
+    const lost = new Set<string>()
+    for (const key of this.#claims.get(service)?.keys ?? none) {
+      if (this.#contested.has(key) && this.#at(key)[0]?.record.key !== service) lost.add(key)
+    }
+    return lost
   }
 
-  #join(service: string, key: string, affected: Set<string>): void {
+  /** The claimants of a key, the holder first. */
+  #at(key: string): readonly Claimant[] {
     const now = this.#claimants.get(key)
-    if (now === undefined) {
-      this.#claimants.set(key, service)
+    if (now === undefined) return none
+    return 'rank' in now ? [now] : now
+  }
+
+  #join(key: string, claimant: Claimant, affected: Set<string>): void {
+    const now = this.#at(key)
+    const holder = now[0]
+    if (holder === undefined) {
+      this.#claimants.set(key, claimant)
       return
     }
-    const all = typeof now === 'string' ? [now] : now
     this.#rememberConflicts(key)
-    const holder = all[0] as string
-    const next = [...all, service].sort((a, b) => olderFirst(this.#record(a), this.#record(b)))
+    const next = [...now, claimant].sort(compareClaimants)
     this.#claimants.set(key, next)
     this.#contested.add(key)
-    if (next[0] !== holder) affected.add(holder)
+    if (next[0] !== holder) affected.add(holder.record.key)
   }
 
-  #leave(service: string, claim: Claim, affected: Set<string>): void {
+  #leave(claim: Claim, affected: Set<string>): void {
     for (const key of claim.keys) {
-      const now = this.#claimants.get(key)
-      if (typeof now === 'string' || now === undefined) {
+      const now = this.#at(key)
+      const rest = now.filter(({ record }) => record.key !== claim.record.key)
+      const next = rest[0]
+      if (next === undefined) {
         this.#claimants.delete(key)
         continue
       }
       this.#rememberConflicts(key)
-      const rest = now.filter((one) => one !== service)
-      if (now[0] === service) affected.add(rest[0] as string)
-      if (rest.length > 1) this.#claimants.set(key, rest)
-      else {
-        this.#claimants.set(key, rest[0] as string)
-        this.#contested.delete(key)
-      }
+      if (now[0] !== next) affected.add(next.record.key)
+      this.#claimants.set(key, rest.length > 1 ? rest : next)
+      if (rest.length === 1) this.#contested.delete(key)
     }
   }
 
@@ -124,29 +156,47 @@ export class AddressConflicts {
   }
 
   #conflictsAt(key: string): readonly Conflict[] {
-    const now = this.#claimants.get(key)
-    if (now === undefined || typeof now === 'string') return []
-    const [winner, ...losers] = now as [string, ...string[]]
-    return losers.map((loser) => ({ family: this.#family, frontend: key, winner, loser }))
-  }
-
-  #record(service: string): ServiceRecord {
-    return (this.#claims.get(service) as Claim).record
+    const [winner, ...losers] = this.#at(key)
+    if (winner === undefined) return none
+    return losers.map((loser) => ({
+      family: this.#family,
+      frontend: key,
+      winner: winner.record.key,
+      loser: loser.record.key,
+      reason: conflictReason(winner, loser),
+    }))
   }
 }
 
-/** Health check node ports are sockets of this node, so only one service can have each of them. */
-const healthKey = (port: number): string => `health:${port}`
+const claimantsOf = (record: ServiceRecord): readonly Claimant[] =>
+  Array.from({ length: rankCount }, (_, rank) => ({ record: { key: record.key, created: record.created }, rank }))
 
-function keysOf(ports: readonly ServicePort[]): readonly string[] {
-  const keys: string[] = []
-  for (const port of ports) for (const frontend of port.frontends) keys.push(frontendKey(frontend, port.protocol))
+function keysOf(ports: readonly ServicePort[], precedence: Precedence): RankedKeys {
   const health = ports.find((port) => port.health !== undefined)?.health
-  if (health !== undefined) keys.push(healthKey(health.port))
-  return keys.length < 2 ? keys : [...new Set(keys)]
+  const keys: string[] = []
+  const ranks: number[] = []
+  const add = (key: string, rank: number) => {
+    keys.push(key)
+    ranks.push(rank)
+  }
+  // The best rank of a key that occurs twice comes first: the health check port before a node port of the same number.
+  if (health !== undefined) add(healthCheckKey(health.port), rankOf('health-check', precedence))
+  for (const port of ports) {
+    for (const frontend of port.frontends) {
+      add(frontendKey(frontend, port.protocol), rankOf(frontend.kind, precedence))
+    }
+  }
+  return keys.length < 2 ? { keys, ranks } : withoutRepeats({ keys, ranks })
 }
 
-const areEqual = (a: readonly string[], b: readonly string[]): boolean =>
-  a.length === b.length && a.every((key, i) => key === b[i])
+function withoutRepeats({ keys, ranks }: RankedKeys): RankedKeys {
+  const seen = new Set(keys)
+  if (seen.size === keys.length) return { keys, ranks }
+  const first = keys.map((key) => seen.delete(key))
+  return { keys: keys.filter((_, i) => first[i]), ranks: ranks.filter((_, i) => first[i]) }
+}
+
+const areEqual = (a: RankedKeys, b: RankedKeys): boolean =>
+  a.keys.length === b.keys.length && a.keys.every((key, i) => key === b.keys[i] && a.ranks[i] === b.ranks[i])
 
 const hasSameParties = (a: Conflict, b: Conflict): boolean => a.winner === b.winner && a.loser === b.loser

@@ -6,6 +6,7 @@ import { deepEqual } from '../lib/equal.ts'
 import { type Family, familyName } from '../lib/ip.ts'
 import type { Logger } from '../lib/log.ts'
 import { type Clock, nextTurn } from '../lib/time.ts'
+import type { Precedence } from '../model/conflicts.ts'
 import { resolve } from '../model/resolve.ts'
 import type { NodeView, ServicePort } from '../model/types.ts'
 import type { Conflict, SyncJournal } from './journal.ts'
@@ -32,6 +33,8 @@ export interface EngineOptions {
   readonly log: Logger
   readonly journal: SyncJournal
   readonly resolve?: Resolve
+  /** Which service holds an address that several claim; by kind if absent. */
+  readonly precedence?: Precedence
   readonly waitForTurn?: () => Promise<void>
 }
 
@@ -150,6 +153,7 @@ export class Engine {
       store: this.store,
       journal,
       resolve: this.#options.resolve ?? resolve,
+      precedence: this.#options.precedence ?? 'kind',
       clock,
       log,
       waitForTurn: this.#options.waitForTurn ?? nextTurn,

@@ -3,6 +3,7 @@
 import type { ProxyError } from '../lib/errors.ts'
 import type { Family } from '../lib/ip.ts'
 import type { Logger } from '../lib/log.ts'
+import type { ConflictReason } from '../model/conflicts.ts'
 import type { Problem } from '../model/types.ts'
 
 /** An entry that could not be programmed, or a whole service if `id` is ''. */
@@ -41,12 +42,14 @@ export interface SyncReport {
   readonly figures: Readonly<Record<string, number>>
 }
 
-/** Two services claim one frontend; the older one holds it. */
+/** Two services claim one frontend; one of them holds it. */
 export interface Conflict {
   readonly family: Family
   readonly frontend: string
   readonly winner: string
   readonly loser: string
+  /** Why the winner has the better right. */
+  readonly reason: ConflictReason
 }
 
 export type ChangeKind = 'service' | 'slice'

@@ -8,6 +8,7 @@ import { type Family, familyName } from '../lib/ip.ts'
 import type { Logger } from '../lib/log.ts'
 import type { Clock, Timer } from '../lib/time.ts'
 import { runSliced, type Steps, stride, TimeSlice } from '../lib/yielding.ts'
+import type { Precedence } from '../model/conflicts.ts'
 import { isCritical } from '../model/critical.ts'
 import type { NodeView, ServicePort } from '../model/types.ts'
 import type { Conflict, RefusedService, SyncJournal, SyncReport } from './journal.ts'
@@ -24,6 +25,7 @@ export interface LaneOptions {
   readonly store: Store
   readonly journal: SyncJournal
   readonly resolve: Resolve
+  readonly precedence?: Precedence
   readonly clock: Clock
   readonly log: Logger
   /** Lets the event loop run other tasks of the process. */
@@ -272,9 +274,23 @@ export class Lane {
     )
     const { began, ended } = this.planner.conflicts.drainChanges()
     for (const conflict of ended) journal.resolved(conflict)
-    for (const conflict of began) {
-      this.#log.warn('Two services claim one address; the older service holds it', { ...conflict })
-      journal.conflict(conflict)
+    for (const conflict of began) journal.conflict(conflict)
+    this.#logConflicts(began)
+  }
+
+  /** One line for two services, however many addresses they contest: a service may have thousands. */
+  #logConflicts(conflicts: readonly Conflict[]): void {
+    const byParties = new Map<string, Conflict[]>()
+    for (const conflict of conflicts) {
+      const parties = `${conflict.winner} ${conflict.loser}`
+      const known = byParties.get(parties)
+      if (known === undefined) byParties.set(parties, [conflict])
+      else known.push(conflict)
+    }
+    for (const own of byParties.values()) {
+      const { family, ...first } = own[0] as Conflict
+      const fields = { ...first, family: familyName(family), addresses: own.length }
+      this.#log.warn('Two services claim one address; the winner has the better right to it', fields)
     }
   }
 

@@ -3,6 +3,7 @@
 import type { Backend, Held } from '../backend/backend.ts'
 import { describeError, ProxyError } from '../lib/errors.ts'
 import type { Family } from '../lib/ip.ts'
+import type { Precedence } from '../model/conflicts.ts'
 import type { NodeView, ServicePort, ServiceRecord, SliceRecord } from '../model/types.ts'
 import { AddressConflicts } from './address-conflicts.ts'
 import type { Store } from './store.ts'
@@ -28,6 +29,8 @@ export interface PlannerOptions {
   readonly view: NodeView
   readonly store: Store
   readonly resolve: Resolve
+  /** Which service holds an address that several claim; by kind if absent. */
+  readonly precedence?: Precedence
 }
 
 interface NoLocal {
@@ -48,7 +51,7 @@ export class Planner {
   constructor(options: PlannerOptions) {
     this.#options = options
     this.view = options.view
-    this.conflicts = new AddressConflicts(options.family)
+    this.conflicts = new AddressConflicts(options.family, options.precedence ?? 'kind')
   }
 
   plan(service: string): Plan {

@@ -5,6 +5,7 @@ import type { ProxyMode } from '../backend/proxy-mode.ts'
 import type { FamilyStatus } from '../engine/lane.ts'
 import type { EntrySummary, Explanation, Question } from '../http/admin.ts'
 import { type Family, familyOf, hostPort, isLoopback } from '../lib/ip.ts'
+import { conflictWords } from '../model/conflicts.ts'
 import type { ModeBehaviour } from '../model/mode-behaviour.ts'
 import { type Outcome, type Packet, trace } from '../model/trace.ts'
 import type { Frontend, NodeView } from '../model/types.ts'
@@ -122,7 +123,7 @@ function serviceRemarks({ pending, quarantine, lost }: FamilyStatus): readonly s
     ...(quarantine === undefined
       ? []
       : [`This service is quarantined: ${quarantine.error.message}. The kernel has its last good state.`]),
-    ...lost.map(({ frontend, winner }) => `${frontend} is held by the older service ${winner}.`),
+    ...lost.map(({ frontend, winner, reason }) => `${frontend} is held by service ${winner} ${conflictWords[reason]}.`),
   ]
 }
 

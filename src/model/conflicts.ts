@@ -1,18 +1,64 @@
-// Rules for two services that claim one address: what is contested, which service holds it, and what the other keeps. Pure.
+// Rules for services that claim one address: what is contested, which service has the better right, and what the other keeps. Pure.
+//
+// A cluster IP belongs to its service: the API server allocates it. A load-balancer IP comes next: a controller writes it. An external IP
+// comes last: any user can write it. Age decides only within a kind, so nobody takes an address by having listed it earlier.
 
 import { hostPort } from '../lib/ip.ts'
 import type { Frontend, Protocol, ServicePort, ServiceRecord } from './types.ts'
 
+/** `kind` is the rule above; with `age` the older service always wins, as it did before there were ranks. */
+export type Precedence = 'kind' | 'age'
+
+/** Why a service does not hold an address that it claims. */
+export type ConflictReason = 'kind' | 'age'
+
+/** The right of a service to an address. The smallest rank wins. */
+export interface Claimant {
+  readonly record: Pick<ServiceRecord, 'key' | 'created'>
+  readonly rank: number
+}
+
+/** Node ports share their key space with health check node ports, which are sockets of the proxy and go first. */
+const ranks: Readonly<Record<Frontend['kind'] | 'health-check', number>> = {
+  'cluster-ip': 0,
+  'health-check': 0,
+  'load-balancer': 1,
+  'node-port': 1,
+  'external-ip': 2,
+}
+
+/** The number of different ranks. */
+export const rankCount = 3
+
+export const rankOf = (kind: keyof typeof ranks, precedence: Precedence): number =>
+  precedence === 'age' ? 0 : ranks[kind]
+
 /** The key of what only one service port can hold: `ip:port/protocol`, or `:port/protocol` for a node port. */
-export const frontendKey = (frontend: Frontend, protocol: Protocol): string =>
+export const frontendKey = (frontend: Pick<Frontend, 'ip' | 'port'>, protocol: Protocol): string =>
   `${hostPort(frontend.ip, frontend.port)}/${protocol}`
 
-/** Compares claimants: the oldest service comes first, then the smaller key. The order of events does not matter. */
-export function olderFirst(a: ServiceRecord, b: ServiceRecord): number {
+/** The key of a health check node port, which is a TCP port of this node like any node port. */
+export const healthCheckKey = (port: number): string => frontendKey({ ip: '', port }, 'tcp')
+
+/** Compares claimants of one key: the better rank, then the older service, then the smaller key. The order of events does not matter. */
+export function compareClaimants(a: Claimant, b: Claimant): number {
+  return a.rank === b.rank ? compareAge(a.record, b.record) : a.rank - b.rank
+}
+
+function compareAge(a: Claimant['record'], b: Claimant['record']): number {
   if (a.created !== b.created) return a.created - b.created
   if (a.key === b.key) return 0
   return a.key < b.key ? -1 : 1
 }
+
+/** Completes the sentence "the address is held by another service …". */
+export const conflictWords: Readonly<Record<ConflictReason, string>> = {
+  age: 'because that service is older',
+  kind: 'because a cluster IP goes before a load-balancer IP, and that before an external IP',
+}
+
+export const conflictReason = (winner: Claimant, loser: Claimant): ConflictReason =>
+  winner.rank === loser.rank ? 'age' : 'kind'
 
 /** Returns the port without the frontends whose keys it lost, or the port itself if it lost none. */
 export function withoutFrontends(port: ServicePort, lost: ReadonlySet<string>): ServicePort {

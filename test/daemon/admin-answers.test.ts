@@ -186,10 +186,10 @@ describe('the admin socket', () => {
     engine.store.services.put('shop/late', service('late', '10.96.0.60', '2025-01-01T00:00:00Z').record!)
     await next
     expect((await client.summary()).conflicts).toEqual([
-      { family: 4, frontend: ':30080/tcp', winner: 'shop/web', loser: 'shop/late' },
+      { family: 4, frontend: ':30080/tcp', winner: 'shop/web', loser: 'shop/late', reason: 'age' },
     ])
     const [answer] = await client.explain({ target: '10.96.0.60:80', from: '' })
-    expect(answer?.remarks).toContain(':30080/tcp is held by the older service shop/web.')
+    expect(answer?.remarks).toContain(':30080/tcp is held by service shop/web because that service is older.')
   })
 
   it('returns all inputs of a plan', async () => {

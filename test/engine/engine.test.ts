@@ -442,7 +442,13 @@ describe('Engine: contested addresses', () => {
         harness.put(record)
         await harness.tick()
       }
-      const conflict = { family: 4, frontend: '10.96.0.10:80/tcp', winner: 'ns/old', loser: 'ns/a-young' }
+      const conflict = {
+        family: 4,
+        frontend: '10.96.0.10:80/tcp',
+        winner: 'ns/old',
+        loser: 'ns/a-young',
+        reason: 'age',
+      }
       expect(harness.kernel.content()['frontend 10.96.0.10:80/tcp']).toContain('ns/old')
       expect(harness.kernel.content()['frontend :30080/tcp']).toContain('ns/a-young')
       expect(harness.engine.conflicts()).toEqual([conflict])
@@ -472,6 +478,43 @@ describe('Engine: contested addresses', () => {
     expect(told).toContain('ns/b>ns/c')
   })
 
+  it.each(['externalIps', 'loadBalancerIps'] as const)(
+    'a service that lists cluster IPs of others in %s takes none of them, however old it is',
+    async (field) => {
+      const ips = Array.from({ length: 20 }, (_, i) => `10.96.1.${i + 1}`)
+      const thief = service('a/thief', { created: 1, clusterIps: ['10.96.0.99'], [field]: ips })
+      const owners = ips.map((ip, i) => service(`ns/owner${i}`, { created: 1000, clusterIps: [ip] }))
+      const harness = await new EngineHarness().synced(thief, ...owners)
+      for (const [i, ip] of ips.entries()) {
+        expect(harness.kernel.content()[`frontend ${ip}:80/tcp`]).toContain(`ns/owner${i}`)
+      }
+      expect(harness.engine.conflicts().map(({ loser, reason }) => `${loser} ${reason}`)).toEqual(
+        ips.map(() => 'a/thief kind'),
+      )
+      // An owner that comes later gets its address back at once, and the thief gets it when the owner goes.
+      harness.services.drop('ns/owner3')
+      await harness.tick()
+      expect(harness.kernel.content()['frontend 10.96.1.4:80/tcp']).toContain('a/thief')
+      harness.put(service('ns/owner3', { created: 2000, clusterIps: ['10.96.1.4'] }))
+      await harness.tick()
+      expect(harness.kernel.content()['frontend 10.96.1.4:80/tcp']).toContain('ns/owner3')
+    },
+  )
+
+  it('a load-balancer IP goes before an external IP, and age decides among external IPs', async () => {
+    const harness = await new EngineHarness().synced(
+      service('ns/a', { created: 1, clusterIps: ['10.96.0.1'], externalIps: ['192.0.2.1', '192.0.2.2'] }),
+      service('ns/b', { created: 2, clusterIps: ['10.96.0.2'], externalIps: ['192.0.2.2'] }),
+      service('ns/c', { created: 3, clusterIps: ['10.96.0.3'], loadBalancerIps: ['192.0.2.1'] }),
+    )
+    expect(
+      harness.engine
+        .conflicts()
+        .map((c) => `${c.frontend} ${c.winner} ${c.reason}`)
+        .sort(),
+    ).toEqual(['192.0.2.1:80/tcp ns/c kind', '192.0.2.2:80/tcp ns/a age'])
+  })
+
   it('protocols do not conflict with each other; health check node ports do', async () => {
     const checked = (key: string, created: number, ip: string) =>
       service(key, {
@@ -488,7 +531,9 @@ describe('Engine: contested addresses', () => {
       checked('ns/x', 2, '10.96.0.31'),
       checked('ns/y', 1, '10.96.0.32'),
     )
-    expect(harness.engine.conflicts()).toEqual([{ family: 4, frontend: 'health:30100', winner: 'ns/y', loser: 'ns/x' }])
+    expect(harness.engine.conflicts()).toEqual([
+      { family: 4, frontend: ':30100/tcp', winner: 'ns/y', loser: 'ns/x', reason: 'age' },
+    ])
     expect([...harness.engine.health(4)]).toEqual([['ns/y', { port: 30100, localEndpoints: 0 }]])
     harness.services.drop('ns/y')
     await harness.tick()

@@ -2,7 +2,7 @@
 
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { frontendKey, olderFirst, withoutFrontends } from '../../src/model/conflicts.ts'
+import { compareClaimants, conflictReason, frontendKey, rankOf, withoutFrontends } from '../../src/model/conflicts.ts'
 import { resolve } from '../../src/model/resolve.ts'
 import type { ServicePort } from '../../src/model/types.ts'
 import { service, tcp, view } from '../support/builders.ts'
@@ -23,26 +23,45 @@ describe('frontendKey', () => {
   })
 })
 
-describe('olderFirst', () => {
+describe('compareClaimants', () => {
+  const old = service({ key: 'ns9/z', created: 1000 })
+  const young = service({ key: 'ns1/a', created: 2000 })
+  const sameAge = service({ key: 'ns9/a', created: 1000 })
+  const claimant = (record: typeof old, rank = 0) => ({ record, rank })
+
   it('prefers the older service, then the smaller key', () => {
-    const old = service({ key: 'ns9/z', created: 1000 })
-    const young = service({ key: 'ns1/a', created: 2000 })
-    const twin = service({ key: 'ns9/a', created: 1000 })
-    expect([young, old, twin].sort(olderFirst)).toEqual([twin, old, young])
-    expect(olderFirst(old, old)).toBe(0)
+    const sorted = [claimant(young), claimant(old), claimant(sameAge)].sort(compareClaimants)
+    expect(sorted.map(({ record }) => record)).toEqual([sameAge, old, young])
+    expect(compareClaimants(claimant(old), claimant(old))).toBe(0)
+  })
+
+  it('prefers a cluster IP to a load-balancer IP, and that to an external IP, whatever the age', () => {
+    const kinds = ['external-ip', 'load-balancer', 'cluster-ip'] as const
+    const claimants = kinds.map((kind, i) => claimant({ ...old, created: i }, rankOf(kind, 'kind')))
+    expect(claimants.sort(compareClaimants).map(({ rank }) => rank)).toEqual([0, 1, 2])
+    expect(conflictReason(claimant(young, 0), claimant(old, 2))).toBe('kind')
+    expect(conflictReason(claimant(old), claimant(young))).toBe('age')
+  })
+
+  it('looks at the age alone if the configuration asks for that', () => {
+    const external = claimant(old, rankOf('external-ip', 'age'))
+    const cluster = claimant(young, rankOf('cluster-ip', 'age'))
+    expect(compareClaimants(external, cluster)).toBeLessThan(0)
   })
 
   it('sorts any claimants the same way from any order', () => {
     const claimant = fc.record({
       key: fc.constantFrom('a/a', 'a/b', 'b/a', 'b/b'),
       created: fc.constantFrom(0, 1000, 2000),
+      rank: fc.constantFrom(0, 1, 2),
     })
     const claimants = fc.uniqueArray(claimant, { selector: ({ key }) => key })
     fc.assert(
       fc.property(
         claimants.chain((all) => fc.tuple(fc.constant(all), fc.shuffledSubarray(all, { minLength: all.length }))),
         ([a, b]) => {
-          const order = (all: typeof a) => all.map((given) => service(given)).sort(olderFirst)
+          const order = (all: typeof a) =>
+            all.map((given) => ({ record: service(given), rank: given.rank })).sort(compareClaimants)
           expect(order(b)).toEqual(order(a))
         },
       ),

@@ -6,7 +6,7 @@ import type { ProxyMode } from '../../src/backend/proxy-mode.ts'
 import { decodeEndpointSlice } from '../../src/kube/reflect/decode-endpoint-slice.ts'
 import { decodeService } from '../../src/kube/reflect/decode-service.ts'
 import { type Family, familyOf } from '../../src/lib/ip.ts'
-import { frontendKey, olderFirst, withoutFrontends } from '../../src/model/conflicts.ts'
+import { type Claimant, compareClaimants, frontendKey, rankOf, withoutFrontends } from '../../src/model/conflicts.ts'
 import type { ModeBehaviour } from '../../src/model/mode-behaviour.ts'
 import { resolve } from '../../src/model/resolve.ts'
 import { type Outcome, type Packet, trace } from '../../src/model/trace.ts'
@@ -53,21 +53,28 @@ function traceProbe(
   return trace(context, packetOf(probe, settings), behaviour)
 }
 
-/** All service ports, with contested frontends left to the oldest. */
+/** All service ports. Only the service with the best right has a contested frontend. */
 function portsOf(objects: readonly Manifest[], settings: NodeSettings, family: Family): readonly ServicePort[] {
   const decoded = <R>(kind: string, decode: (json: unknown) => { record: R | undefined }) =>
     objects.filter((object) => object.kind === kind).flatMap((object) => decode(object).record ?? [])
-  const services = decoded<ServiceRecord>('Service', decodeService).sort(olderFirst)
+  const services = decoded<ServiceRecord>('Service', decodeService)
   const slices = decoded<SliceRecord>('EndpointSlice', decodeEndpointSlice)
-  const taken = new Set<string>()
-  return services
-    .flatMap((service) => resolve(service, slices, nodeView(settings, family)))
-    .map((port) => {
+  const resolved = services.map((record) => ({ record, ports: resolve(record, slices, nodeView(settings, family)) }))
+  const holders = new Map<string, Claimant>()
+  for (const { record, ports } of resolved) {
+    for (const { port, frontend } of ports.flatMap((port) => port.frontends.map((frontend) => ({ port, frontend })))) {
+      const key = frontendKey(frontend, port.protocol)
+      const claimant = { record, rank: rankOf(frontend.kind, 'kind') }
+      const holder = holders.get(key)
+      if (holder === undefined || compareClaimants(claimant, holder) < 0) holders.set(key, claimant)
+    }
+  }
+  return resolved.flatMap(({ record, ports }) =>
+    ports.map((port) => {
       const keys = port.frontends.map((frontend) => frontendKey(frontend, port.protocol))
-      const lost = new Set(keys.filter((key) => taken.has(key)))
-      for (const key of keys) taken.add(key)
-      return withoutFrontends(port, lost)
-    })
+      return withoutFrontends(port, new Set(keys.filter((key) => holders.get(key)?.record.key !== record.key)))
+    }),
+  )
 }
 
 /** A source that the scenario puts on the node is an address of the node. */

@@ -87,7 +87,7 @@ function checkConflicts({ conflicts }: Summary): Finding | undefined {
     level: 'warning',
     about: 'conflicts',
     found: conflicts.map(({ frontend, winner, loser }) => `${frontend}: ${winner} before ${loser}`).join('; '),
-    meaning: 'Two services claim the same address; the older one has it.',
+    meaning: 'Two services claim the same address. The first one holds it; sluice status says why.',
     todo: 'Give one of them another address or node port.',
   }
 }
