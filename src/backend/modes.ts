@@ -11,7 +11,7 @@ import { userspaceMode } from './userspace/mode.ts'
 /** Modes are cleaned up in this order: ipvs before iptables, since chains of ipvs mode use chains that the two modes share. */
 export const modes: readonly ProxyMode[] = [nftablesMode, ipvsMode, iptablesMode, userspaceMode]
 
-/** The mode that `sluice` uses unless it is told otherwise. kube-proxy's own default is in the configuration. */
+/** The mode that `sluice` uses by default. The default of `kube-proxy` is in the configuration. */
 export const defaultMode: Mode = nftablesMode.name
 
 /** Throws a ProxyError 'mode' if this build has no such mode. */

@@ -35,7 +35,7 @@ export interface ExplainTraits {
   readonly usesWeights: boolean
   /** Sentences that are added to every answer with the verdict "forward". */
   readonly remarks: readonly string[]
-  /** True if `observe` of another process reports entries of this kind and can tell them apart. */
+  /** True if `observe` of another process reports and distinguishes entries of this kind. */
   isVisible(kind: string): boolean
   /** The id under which another process observes an entry, where it differs from the id that `plan` gives. */
   observedId?(id: string): string
@@ -114,7 +114,7 @@ export interface LeftoverTraits {
     isPresent(): boolean
     readonly retire: Retire
   }
-  /** Modes with the same value cannot tell their leftovers apart, so they leave each other's alone. */
+  /** Modes with the same value cannot distinguish their leftovers, so they leave each other's alone. */
   readonly sharedWith?: string
   /** Reads the services that the rules on this node name; absent if the rules do not name services. */
   readServices?(): Promise<readonly RuleServices[]>

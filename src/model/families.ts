@@ -83,7 +83,7 @@ function bindsOnly(address: string, family: Family): boolean {
   return host !== '' && !isUnspecified(host) && familyOf(host) === family
 }
 
-/** Returns a sentence if the detection of local traffic goes by CIDR and there is no CIDR of the primary family. */
+/** Returns a sentence if local traffic is detected by CIDR and the primary family has no CIDR. */
 export function missingDetector(facts: FamilyFacts): string | undefined {
   const { detectLocalMode: mode, clusterCidrs, podCidrs, primary } = facts
   if (mode !== 'ClusterCIDR' && mode !== 'NodeCIDR') return undefined

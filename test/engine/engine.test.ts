@@ -434,9 +434,9 @@ describe('Engine: contested addresses', () => {
     'the oldest service holds the address, %s; the conflict is reported once, and the other service takes over',
     async (_, order) => {
       const harness = new EngineHarness()
-      const told: Conflict[] = []
+      const reported: Conflict[] = []
       const over: Conflict[] = []
-      harness.journal.subscribe({ conflict: (c) => told.push(c), resolved: (c) => over.push(c) })
+      harness.journal.subscribe({ conflict: (c) => reported.push(c), resolved: (c) => over.push(c) })
       await harness.synced()
       for (const record of order) {
         harness.put(record)
@@ -452,12 +452,12 @@ describe('Engine: contested addresses', () => {
       expect(harness.kernel.content()['frontend 10.96.0.10:80/tcp']).toContain('ns/old')
       expect(harness.kernel.content()['frontend :30080/tcp']).toContain('ns/a-young')
       expect(harness.engine.conflicts()).toEqual([conflict])
-      expect(told).toEqual([conflict])
+      expect(reported).toEqual([conflict])
       expect(harness.engine.status('ns/a-young').families[0]).toMatchObject({ lost: [conflict] })
       expect(harness.engine.portsOf('ns/a-young', 4)[0]?.frontends.map((f) => f.kind)).toEqual(['node-port'])
       harness.put(slice('ns/a-young', ['10.0.0.1']), slice('ns/old', ['10.0.0.2']))
       await harness.tick()
-      expect(told).toHaveLength(1)
+      expect(reported).toHaveLength(1)
       harness.services.drop('ns/old')
       await harness.tick()
       expect(harness.kernel.content()['frontend 10.96.0.10:80/tcp']).toContain('ns/a-young')
@@ -468,14 +468,14 @@ describe('Engine: contested addresses', () => {
 
   it('at equal age the smaller key holds the address; three claimants in any order report only the final state', async () => {
     const harness = new EngineHarness()
-    const told: string[] = []
-    harness.journal.subscribe({ conflict: (c) => told.push(`${c.winner}>${c.loser}`) })
+    const reported: string[] = []
+    harness.journal.subscribe({ conflict: (c) => reported.push(`${c.winner}>${c.loser}`) })
     await harness.synced(service('ns/c'), service('ns/b'), service('ns/a'))
-    expect(told.sort()).toEqual(['ns/a>ns/b', 'ns/a>ns/c'])
+    expect(reported.sort()).toEqual(['ns/a>ns/b', 'ns/a>ns/c'])
     harness.put(service('ns/a', { clusterIps: ['10.96.0.11'] }))
     await harness.tick()
     expect(harness.engine.conflicts().map((c) => `${c.winner}>${c.loser}`)).toEqual(['ns/b>ns/c'])
-    expect(told).toContain('ns/b>ns/c')
+    expect(reported).toContain('ns/b>ns/c')
   })
 
   it.each(['externalIps', 'loadBalancerIps'] as const)(
@@ -676,22 +676,22 @@ describe('Engine: questions', () => {
 
   it('reports to health when work is queued and done', async () => {
     const harness = new EngineHarness()
-    const told: string[] = []
+    const reported: string[] = []
     harness.journal.subscribe({
-      started: (family) => told.push(`started ${family}`),
-      queued: (family) => told.push(`queued ${family}`),
-      report: ({ family, ok }) => told.push(`${ok ? 'done' : 'failed'} ${family}`),
+      started: (family) => reported.push(`started ${family}`),
+      queued: (family) => reported.push(`queued ${family}`),
+      report: ({ family, ok }) => reported.push(`${ok ? 'done' : 'failed'} ${family}`),
     })
     await harness.engine.start()
     harness.put(service('ns/a'))
-    expect(told).toEqual(['started 4'])
+    expect(reported).toEqual(['started 4'])
     await harness.synced()
     await harness.tick()
     harness.kernel.failApplyAfter = 0
     harness.put(service('ns/b'))
     await harness.tick()
-    expect(told).toContain('queued 4')
-    expect(told.at(-2)).toBe('queued 4')
-    expect(told.at(-1)).toBe('failed 4')
+    expect(reported).toContain('queued 4')
+    expect(reported.at(-2)).toBe('queued 4')
+    expect(reported.at(-1)).toBe('failed 4')
   })
 })

@@ -34,10 +34,10 @@ describe('Journal', () => {
 
   it('keeps at most 1000 names of a report, but passes all on', () => {
     const journal = new SyncJournal({ log: silentLogger })
-    let told = 0
-    journal.subscribe({ report: (one) => (told = one.services.length) })
+    let reported = 0
+    journal.subscribe({ report: (one) => (reported = one.services.length) })
     journal.report(report({ services: Array.from({ length: 5000 }, (_, i) => `ns/${i}`) }))
-    expect([told, journal.recent()[0]?.services.length]).toEqual([5000, 1000])
+    expect([reported, journal.recent()[0]?.services.length]).toEqual([5000, 1000])
   })
 
   it('counts', () => {
@@ -47,7 +47,7 @@ describe('Journal', () => {
     journal.report(report({ ok: false, error, refused: [{ service: 'ns/a', id: 'x', error }] }))
     journal.change('service', 1)
     journal.change('slice', 1)
-    journal.drift(4, 'somebody')
+    journal.drift(4, 'another program')
     expect(journal.counters()).toMatchObject({ syncs: 2, failures: 1, puts: 2, drops: 1, refusals: 1, drifts: 1 })
     expect(journal.counters()).toMatchObject({ serviceChanges: 1, sliceChanges: 1 })
   })

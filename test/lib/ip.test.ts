@@ -1,4 +1,4 @@
-// Addresses and CIDRs, with ipaddr.js as the second opinion.
+// Checks addresses and CIDRs against ipaddr.js.
 
 import fc from 'fast-check'
 import ipaddr from 'ipaddr.js'
@@ -18,7 +18,7 @@ import {
 } from '../../src/lib/ip.ts'
 
 const bytes = (length: number) => fc.uint8Array({ minLength: length, maxLength: length })
-/** Many zero groups, so that compression is exercised. */
+/** Addresses with many zero groups, so that tests reach the compression. */
 const sparse6 = fc
   .array(fc.oneof({ weight: 3, arbitrary: fc.constant(0) }, fc.integer({ min: 0, max: 0xffff })), {
     minLength: 8,
@@ -30,7 +30,7 @@ const long = (b: Uint8Array) => (Buffer.from(b).toString('hex').match(/.{4}/g) ?
 const plain6 = sparse6.filter((b) => !mapped(b))
 
 describe('addresses', () => {
-  it('prints and reads IPv4 like ipaddr.js', () => {
+  it('formats and parses IPv4 like ipaddr.js', () => {
     fc.assert(
       fc.property(bytes(4), (b) => {
         const text = formatIp(b)
@@ -40,7 +40,7 @@ describe('addresses', () => {
     )
   })
 
-  it('prints IPv6 as RFC 5952 has it, like ipaddr.js', () => {
+  it('formats IPv6 as RFC 5952 demands, like ipaddr.js', () => {
     fc.assert(
       fc.property(plain6, (b) => {
         const text = formatIp(b)
@@ -51,7 +51,7 @@ describe('addresses', () => {
     )
   })
 
-  it('reads every spelling of an IPv6 address as the same bytes', () => {
+  it('parses every spelling of an IPv6 address to the same bytes', () => {
     fc.assert(
       fc.property(plain6, (b) => {
         const address = new ipaddr.IPv6([...b])
@@ -63,7 +63,7 @@ describe('addresses', () => {
     )
   })
 
-  it('agrees with ipaddr.js on what is an IPv6 address at all', () => {
+  it('agrees with ipaddr.js on which texts are IPv6 addresses', () => {
     const piece = fc.constantFrom('0', '1', 'ffff', '12345', 'g', '', ':', '::', '1.2.3.4', '%eth0')
     fc.assert(
       fc.property(fc.array(piece, { minLength: 1, maxLength: 9 }), (parts) => {
@@ -81,7 +81,7 @@ describe('addresses', () => {
     expect(canonicalIp('010.180.00.001')).toBe('10.180.0.1')
   })
 
-  it('takes an IPv4-mapped address for IPv4', () => {
+  it('parses an IPv4-mapped address as IPv4', () => {
     expect(canonicalIp('::ffff:10.0.0.1')).toBe('10.0.0.1')
     expect(canonicalIp('::FFFF:a00:1')).toBe('10.0.0.1')
     expect(canonicalIp('64:ff9b::10.0.0.1')).toBe('64:ff9b::a00:1')
@@ -114,7 +114,7 @@ describe('addresses', () => {
     expect(parseIp(text)).toBeUndefined()
   })
 
-  it('knows special addresses', () => {
+  it('detects special addresses', () => {
     expect(['127.0.0.1', '127.9.9.9', '::1'].map(isLoopback)).toEqual([true, true, true])
     expect(['128.0.0.1', '12.7.0.1', '::', '::10', '1::1'].map(isLoopback)).toEqual([false, false, false, false, false])
     expect(['0.0.0.0', '::', '0.0.0.1'].map(isUnspecified)).toEqual([true, true, false])
@@ -130,7 +130,7 @@ describe('addresses', () => {
 })
 
 describe('host and port', () => {
-  it('goes there and back', () => {
+  it('formats and parses any address', () => {
     fc.assert(
       fc.property(fc.oneof(bytes(4), plain6), fc.integer({ min: 0, max: 65_535 }), (b, port) => {
         const host = formatIp(b)
@@ -139,7 +139,7 @@ describe('host and port', () => {
     )
   })
 
-  it('takes names and the empty host, and nothing without a proper port', () => {
+  it('accepts names and the empty host, and refuses text without a valid port', () => {
     expect(splitHostPort('localhost:80')).toEqual({ host: 'localhost', port: 80 })
     expect(splitHostPort(':80')).toEqual({ host: '', port: 80 })
     for (const text of ['', '80', 'a:', 'a:65536', 'a:-1', 'a:8x', '::1:80', '[::1]', '[::1]80', 'a:123456']) {
@@ -159,7 +159,7 @@ describe('CIDRs', () => {
         const cidr = parseCidr(`${formatIp(network)}/${bits}`)
         if (cidr === undefined) throw new Error('must parse')
         expect(cidr).toMatchObject({ bits, text: `${cidr.ip}/${bits}`, family: network.length === 4 ? 4 : 6 })
-        // A neighbour shares all but the last bit, so that both answers occur.
+        // The other address differs in one bit, so that both results occur.
         const probe = near ? Uint8Array.from([...network.slice(0, -1), (network.at(-1) as number) ^ 1]) : other
         const address = ipaddr.parse(formatIp(probe))
         const range: [ipaddr.IPv4 | ipaddr.IPv6, number] = [ipaddr.parse(formatIp(network)), bits]
@@ -171,7 +171,7 @@ describe('CIDRs', () => {
     )
   })
 
-  it('C8, C14: reads sloppy ranges as decimal', () => {
+  it('C8, C14: parses leading zeros as decimal', () => {
     expect(parseCidr('203.0.113.000/025')?.text).toBe('203.0.113.0/25')
     expect(parseCidr('10.1.2.3/8')?.text).toBe('10.0.0.0/8')
     expect(parseCidr('FD00:0::5/16')?.text).toBe('fd00::/16')

@@ -1,4 +1,4 @@
-// Log lines: klog's text form and JSON, verbosity per component, and values that must not break the line.
+// Checks log lines: klog's text format and JSON, verbosity per component, and values that must not break a line.
 
 import { describe, expect, it } from 'vitest'
 import { ProxyError } from '../../src/lib/errors.ts'
@@ -38,7 +38,7 @@ describe('text', () => {
     ])
   })
 
-  it('keeps one line per message', () => {
+  it('writes one line per message', () => {
     const { log, lines } = recorder()
     log.info('two\nlines', { text: 'a\nb' })
     expect(lines[0]?.trimEnd().split('\n')).toHaveLength(1)
@@ -83,14 +83,14 @@ describe.each(['text', 'json'] as const)('values that JSON cannot hold, as %s', 
     for (const part of ['12', 'a', 'b', 'deep']) expect(lines[0]).toContain(part)
   })
 
-  it('tell a ring from a thing that is merely mentioned twice', () => {
+  it('distinguish a cycle from a value that occurs twice', () => {
     const { log, lines } = recorder({ format })
     const shared = { name: 'twice' }
     log.info('odd', { both: { first: shared, second: shared } })
     expect(lines[0]?.match(/twice/g)).toHaveLength(2)
   })
 
-  it('survive an error that is its own cause', () => {
+  it('may contain an error that is its own cause', () => {
     const { log, lines } = recorder({ format })
     const error = new Error('loop')
     error.cause = error
@@ -100,7 +100,7 @@ describe.each(['text', 'json'] as const)('values that JSON cannot hold, as %s', 
 })
 
 describe('verbosity', () => {
-  it('hides what is above it, and can be changed later, also for named logs', () => {
+  it('hides lines above it, and can be changed later, also for named logs', () => {
     const { log, lines } = recorder({ verbosity: 2 })
     const named = log.named('store')
     log.v(2, 'shown')
@@ -123,7 +123,7 @@ describe('verbosity', () => {
     expect(['lane', 'lanes', 'store', 'restore', 'pacer', 'pacr'].map(highest)).toEqual([5, 5, 4, 2, 2, 2])
   })
 
-  it('the silent log says nothing and costs nothing', () => {
+  it('the silent log writes nothing', () => {
     expect(silentLogger.enabled(0)).toBe(false)
     expect(silentLogger.named('x')).toBe(silentLogger)
   })

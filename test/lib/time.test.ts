@@ -1,4 +1,4 @@
-// Go's durations and RFC 3339 times, and waiting on a clock.
+// Checks Go's durations, RFC 3339 times, and waiting on a clock.
 
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
@@ -27,7 +27,7 @@ describe('durations', () => {
     ['4.1s', 4100],
     ['0.1s0.2s', 300],
     ['1.005s', 1005],
-  ])('reads %s', (text, ms) => {
+  ])('parses %s', (text, ms) => {
     expect(parseDuration(text)).toBe(ms)
   })
 
@@ -56,11 +56,11 @@ describe('durations', () => {
     [59_123.4, '59.1234s'],
     [-1500, '-1.5s'],
     [31_536_000_000, '8760h0m0s'],
-  ])('prints %d ms', (ms, text) => {
+  ])('formats %d ms', (ms, text) => {
     expect(formatDuration(ms)).toBe(text)
   })
 
-  it('prints nanoseconds without rounding dirt', () => {
+  it('formats nanoseconds without rounding errors', () => {
     const nanoseconds = fc.oneof(fc.integer({ min: 1, max: 200_000_000_000 }), fc.integer({ min: 1, max: 5000 }))
     fc.assert(
       fc.property(nanoseconds, (ns) => {
@@ -83,7 +83,7 @@ describe('times', () => {
 })
 
 describe('sleep', () => {
-  /** A clock whose timers fire when told. */
+  /** A clock whose timers fire when the test calls them. */
   const manual = () => {
     const timers = new Set<() => void>()
     const clock: Clock = {
@@ -97,7 +97,7 @@ describe('sleep', () => {
     return { clock, timers, fire: () => [...timers].map((run) => run()) }
   }
 
-  it('ends when the clock says so', async () => {
+  it('ends when the timer fires', async () => {
     const { clock, fire } = manual()
     const slept = sleep(clock, 1000, new AbortController().signal)
     fire()
@@ -115,7 +115,7 @@ describe('sleep', () => {
     expect(timers.size).toBe(0)
   })
 
-  it('works on the real clock, and a cancelled timer stays silent', async () => {
+  it('works with the real clock, and a cancelled timer does not fire', async () => {
     let fired = false
     systemClock
       .after(1, () => {
@@ -126,7 +126,7 @@ describe('sleep', () => {
     expect(fired).toBe(false)
   })
 
-  it('does not turn a very long delay into none', async () => {
+  it('does not fire a very long delay at once', async () => {
     let fired = false
     const timer = systemClock.after(2 ** 40, () => {
       fired = true

@@ -16,7 +16,7 @@ function* count(to: number, end: (left: boolean) => void = () => {}): Steps<numb
 }
 
 describe('long work', () => {
-  it('is done at once and without a promise while there is time', () => {
+  it('is done at once and without a promise if it fits in the time slice', () => {
     const slice = new TimeSlice({ monotonic: () => 0 })
     expect(runSliced(count(1_000), slice)).toBe(1_000)
   })

@@ -1,4 +1,4 @@
-// Contested addresses: the same winner whatever order the services come in.
+// Checks which service wins a contested address: the same one in any order of events.
 
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
@@ -11,7 +11,7 @@ const portOf = (given: Parameters<typeof service>[0], node = view()) =>
   resolve(service(given), [], node)[0] as ServicePort
 
 describe('frontendKey', () => {
-  it('names address, port and protocol, and the port alone for node ports', () => {
+  it('consists of address, port and protocol, without the address for node ports', () => {
     const port = portOf({ ports: [tcp(80, 'p80', 3001)], externalIps: ['192.168.99.11'] })
     expect(port.frontends.map((frontend) => frontendKey(frontend, port.protocol))).toEqual([
       '172.30.0.41:80/tcp',
@@ -49,7 +49,7 @@ describe('compareClaimants', () => {
     expect(compareClaimants(external, cluster)).toBeLessThan(0)
   })
 
-  it('sorts any claimants the same way from any order', () => {
+  it('sorts claimants the same way from any order', () => {
     const claimant = fc.record({
       key: fc.constantFrom('a/a', 'a/b', 'b/a', 'b/b'),
       created: fc.constantFrom(0, 1000, 2000),
@@ -72,13 +72,13 @@ describe('compareClaimants', () => {
 describe('withoutFrontends', () => {
   const port = portOf({ ports: [tcp(80, 'p80', 3001)], externalIps: ['192.168.99.11'] })
 
-  it('takes away exactly what was lost', () => {
+  it('removes exactly the lost frontends', () => {
     const left = withoutFrontends(port, new Set(['192.168.99.11:80/tcp', ':3001/udp']))
     expect(left.frontends.map(({ kind }) => kind)).toEqual(['cluster-ip', 'node-port'])
     expect({ ...left, frontends: port.frontends }).toEqual(port)
   })
 
-  it('is the port itself if nothing of it was lost', () => {
+  it('returns the port itself if it lost nothing', () => {
     expect(withoutFrontends(port, new Set())).toBe(port)
     expect(withoutFrontends(port, new Set(['1.1.1.1:80/tcp']))).toBe(port)
   })

@@ -91,14 +91,14 @@ function packetOf(probe: Probe, settings: NodeSettings): Packet {
   return { from, to, port, protocol, origin, ...(entry === undefined ? {} : { inInterface: entry }) }
 }
 
-/** Endpoint to "its source is rewritten", or the verdict; and whether the client is to keep its endpoint. */
+/** The verdict; or whether the source is rewritten, by endpoint, and whether the client keeps its endpoint. */
 type Summary = { verdict: string } | { endpoints: Record<string, boolean>; affinity: boolean }
 
 function summarise(outcome: Outcome, probe: Probe): Summary {
   if (outcome.verdict !== 'forward') return { verdict: outcome.verdict }
   return {
     endpoints: Object.fromEntries(outcome.endpoints.map(({ address, snat }) => [address, snat])),
-    // A file need not ask for stickiness of every packet of a service with affinity.
+    // A scenario states affinity only for some packets of a service.
     affinity: probe.sticky === '' ? false : outcome.affinity > 0,
   }
 }
@@ -106,7 +106,7 @@ function summarise(outcome: Outcome, probe: Probe): Summary {
 function wanted(probe: Probe, mode: Mode): Summary {
   const { outcome, snat: stated }: Expectation = probe.expect[mode]
   if (typeof outcome === 'string') return { verdict: outcome }
-  // The files say what holds in every mode; that this one hides clients and knows no SCTP holds for every packet.
+  // The scenarios state what holds in every mode. Userspace mode hides clients and refuses SCTP for every packet.
   if (mode === 'userspace' && probe.protocol === 'sctp') return { verdict: 'reject' }
   const snat = mode === 'userspace' ? true : stated
   const rewritten = (endpoint: string) =>

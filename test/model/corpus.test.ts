@@ -1,4 +1,4 @@
-// The scenario corpus against the model alone: decode, resolve, trace, and compare with what the files say.
+// Runs the scenario corpus against the model alone, and checks the corpus itself.
 
 import { describe, expect, it } from 'vitest'
 import { decodeEndpointSlice } from '../../src/kube/reflect/decode-endpoint-slice.ts'
@@ -24,7 +24,7 @@ describe('the corpus itself', () => {
     expect([...seen].sort()).toEqual(['4/sctp', '4/tcp', '4/udp', '6/sctp', '6/tcp', '6/udp'])
   })
 
-  it('holds only objects that decode without a complaint', () => {
+  it('has only objects that decode without problems', () => {
     for (const scenario of scenarios) {
       for (const manifest of scenario.steps.flatMap((step) => step.put)) {
         const { problems } = manifest.kind === 'Service' ? decodeService(manifest) : decodeEndpointSlice(manifest)
@@ -33,7 +33,7 @@ describe('the corpus itself', () => {
     }
   })
 
-  it('maps addresses to twins and back', () => {
+  it('maps IPv4 addresses to their IPv6 counterparts and back', () => {
     for (const ip of ['172.30.0.41', '203.0.113.130', '10.0.0.2', '192.168.99.11']) {
       expect(ipv4Twin(ipv6Twin(ip))).toBe(ip)
     }
@@ -41,7 +41,7 @@ describe('the corpus itself', () => {
     expect(ipv4Twin('fe80::1')).toBeUndefined()
   })
 
-  it('says which scenario is wrong, and how', () => {
+  it('names the invalid scenario and its problem', () => {
     const text =
       'name: X\ntitle: x\npackets: [{id: a, what: b, from: 10.0.0.2, to: "1.2.3.4:80/tcp", expect: [10.0.0.3:80]}]'
     expect(() => loadScenarioText('x.yaml', text)).toThrow('x.yaml: X: a: says no snat')

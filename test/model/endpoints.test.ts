@@ -1,4 +1,4 @@
-// Which endpoints serve a port: conditions, duplicates, topology, draining (specification cases D and F).
+// Checks which endpoints serve a port: conditions, duplicates, topology and draining.
 
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
@@ -39,7 +39,7 @@ const sorted = (endpoints: readonly EndpointRecord[], uses = both, node: NodeVie
 }
 
 describe('endpoints of a port', () => {
-  it('D1: two ports times three endpoints, local by node name', () => {
+  it('D1: two ports with three endpoints each; the node name decides which are local', () => {
     const ports = [
       { name: 'p80', protocol: 'tcp', port: 80 },
       { name: 'p443', protocol: 'tcp', port: 443 },
@@ -56,7 +56,7 @@ describe('endpoints of a port', () => {
     }
   })
 
-  it('D2: slices are united, and an address in two of them counts once', () => {
+  it('D2: slices are merged, and an address in two slices counts once', () => {
     const a = slice([endpoint('10.0.1.1'), endpoint('10.0.1.2')], { key: 'ns1/a' })
     const b = slice([endpoint('10.0.1.2'), endpoint('10.0.1.3')], { key: 'ns1/b' })
     expect(listed([a, b])).toEqual(['10.0.1.1:80', '10.0.1.2:80', '10.0.1.3:80'])
@@ -72,13 +72,13 @@ describe('endpoints of a port', () => {
     expect(listed([slice([endpoint('10.0.1.1')], { port: 0 })])).toEqual([])
   })
 
-  it('D5: the unnamed port is a name like any other', () => {
+  it('D5: the unnamed port is treated as a name', () => {
     const slices = [slice([endpoint('10.0.1.1')], { name: '' })]
     expect(listed(slices, '')).toEqual(['10.0.1.1:80'])
     expect(listed(slices, 'p80')).toEqual([])
   })
 
-  it('D6: of duplicates the one that is not terminating wins, in any order', () => {
+  it('D6: the duplicate that is not terminating wins, in any order', () => {
     const copies = [
       endpoint('10.0.1.1', 'a', 'draining'),
       endpoint('10.0.1.1', 'b', 'ready'),
@@ -100,12 +100,12 @@ describe('endpoints of a port', () => {
     }
   })
 
-  it('D6: of terminating duplicates the first stays', () => {
+  it('D6: the first of several terminating duplicates stays', () => {
     const copies = [endpoint('10.0.1.1', 'a', 'draining'), endpoint('10.0.1.1', 'b', 'dead')]
     expect(of([slice(copies)]).map(({ record }) => record.node)).toEqual(['a'])
   })
 
-  it('D7: contradicting slices are decided by slice key, whatever order they come in', () => {
+  it('D7: the slice key decides between contradicting slices, in any order', () => {
     const a = slice([endpoint('10.0.1.1', 'here', 'ready')], { key: 'ns1/a' })
     const b = slice([endpoint('10.0.1.1', 'here', 'unready')], { key: 'ns1/b' })
     for (const slices of [
@@ -126,11 +126,11 @@ describe('endpoints of a port', () => {
     expect(of([slice([endpoint('fd00::1')])], 'p80', 'tcp', view({ family: 6 }))).toHaveLength(1)
   })
 
-  it('D13: order is that of the strings, so .10 goes before .1', () => {
+  it('D13: endpoints are ordered as strings, so .10 comes before .1', () => {
     expect(listed([slice([endpoint('10.0.1.1'), endpoint('10.0.1.10')])])).toEqual(['10.0.1.10:80', '10.0.1.1:80'])
   })
 
-  it('D13: order equals the bytewise order of ip:port for all addresses', () => {
+  it('D13: the order equals the bytewise order of ip:port for all addresses', () => {
     const four = fc
       .tuple(fc.constantFrom(1, 10, 100, 19), fc.constantFrom(1, 10, 11, 110))
       .map(([a, b]) => `10.0.${a}.${b}`)
@@ -156,7 +156,7 @@ describe('endpoints of a port', () => {
     )
   })
 
-  it('D14: slices of other services and namespaces do not mix', () => {
+  it('D14: slices of other services and namespaces are ignored', () => {
     const slices = [
       slice([endpoint('10.0.1.1')]),
       slice([endpoint('10.0.1.2')], { service: 'ns1/svc2' }),
@@ -165,7 +165,7 @@ describe('endpoints of a port', () => {
     expect(listed(slices)).toEqual(['10.0.1.1:80'])
   })
 
-  it('D15: the health count is of distinct ready local addresses over all ports', () => {
+  it('D15: the health count is the number of distinct ready local addresses of all ports', () => {
     const ports = [
       { name: 'a', protocol: 'tcp', port: 80 },
       { name: 'b', protocol: 'tcp', port: 443 },
@@ -185,7 +185,7 @@ describe('endpoints of a port', () => {
     expect(found.map((candidate) => candidate.endpoint.local)).toEqual([false, false])
   })
 
-  it('D17: ports in separate slices stay apart', () => {
+  it('D17: ports in separate slices stay separate', () => {
     const slices = [
       slice([endpoint('10.0.1.1')], { key: 'ns1/a', name: 'port80', port: 8090 }),
       slice([endpoint('10.0.1.2')], { key: 'ns1/b', name: 'port81', port: 9090 }),
@@ -203,7 +203,7 @@ describe('endpoints of a port', () => {
     expect(listed(slices, 'dns', 'udp')).toEqual(['10.0.1.2:80'])
   })
 
-  it('H: a UDP flow may stay with whatever serves or is in use', () => {
+  it('H: a UDP flow may stay with every endpoint that serves or is ready', () => {
     const found = of([
       slice([
         endpoint('10.0.1.1', 'a', 'ready'),
@@ -229,11 +229,11 @@ describe('topology', () => {
   ]
   const all = mixed.map(({ ip }) => ip)
 
-  it('P1: hints for our zone select exactly those', () => {
+  it('P1: hints for our zone select exactly the endpoints with these hints', () => {
     expect(sorted(mixed, clusterOnly, zoned).cluster).toEqual(['10.1.2.3', '10.1.2.6'])
   })
 
-  it('P2: any of several zones of a hint counts', () => {
+  it('P2: each of several zones of a hint counts', () => {
     const many = [
       inZones('10.1.2.3', ['zone-c', 'zone-b', 'zone-a']),
       inZones('10.1.2.4', ['zone-b', 'zone-c']),
@@ -243,26 +243,26 @@ describe('topology', () => {
     expect(sorted(many, clusterOnly, zoned).cluster).toEqual(['10.1.2.3', '10.1.2.6'])
   })
 
-  it('P3: one ready endpoint without a hint turns hints off; an unready one does not matter', () => {
+  it('P3: a ready endpoint without a hint turns hints off; an unready one does not', () => {
     const missing = [...mixed.slice(0, 3), inZones('10.1.2.6', [])]
     expect(sorted(missing, clusterOnly, zoned).cluster).toEqual(all)
     const unready = [...mixed.slice(0, 3), inZones('10.1.2.6', [], 'unready')]
     expect(sorted(unready, clusterOnly, zoned).cluster).toEqual(['10.1.2.3'])
   })
 
-  it('P4: no hint for our zone, or no zone, uses all', () => {
+  it('P4: without a hint for our zone, or without a zone, all endpoints are used', () => {
     expect(sorted(mixed, clusterOnly, view({ zone: 'zone-d' })).cluster).toEqual(all)
     expect(sorted(mixed, clusterOnly, view({ zone: '' })).cluster).toEqual(all)
     const blank = mixed.map((record) => ({ ...record, zoneHints: [''] }))
     expect(topologyOf(of([slice(blank)]), view({ zone: '' }))).toBe('anywhere')
   })
 
-  it('P5: unready endpoints in our zone leave the ready ones elsewhere', () => {
+  it('P5: if the endpoints of our zone are unready, ready endpoints of other zones are used', () => {
     const elsewhere = [inZones('10.1.2.3', ['zone-a'], 'unready'), inZones('10.1.2.4', ['zone-b'])]
     expect(sorted(elsewhere, clusterOnly, zoned).cluster).toEqual(['10.1.2.4'])
   })
 
-  it('P6: node hints go before zone hints, and need to be complete too', () => {
+  it('P6: node hints win over zone hints, and must be complete as well', () => {
     const near = (ip: string, node: string, zone: string) =>
       endpoint(ip, node, 'ready', { nodeHints: [node], zoneHints: [zone] })
     const complete = [
@@ -288,25 +288,25 @@ describe('topology', () => {
     })
   })
 
-  it('the fall-back to draining endpoints ignores hints', () => {
+  it('the fallback to draining endpoints ignores hints', () => {
     const records = [inZones('10.1.2.3', ['zone-a'], 'draining'), inZones('10.1.2.4', ['zone-b'], 'draining')]
     expect(sorted(records, clusterOnly, zoned).cluster).toEqual(['10.1.2.3', '10.1.2.4'])
   })
 })
 
 describe('policies and draining endpoints', () => {
-  it('P8: Local without endpoints has nothing; with remote ones only, something elsewhere', () => {
+  it('P8: Local without endpoints has none; with only remote endpoints, hasAny is true', () => {
     expect(sorted([], localOnly)).toEqual({ cluster: [], local: [], reachable: [], hasAny: false })
     expect(sorted([endpoint('10.0.0.1')], localOnly)).toEqual({ cluster: [], local: [], reachable: [], hasAny: true })
     expect(sorted([endpoint('10.0.0.1', 'other', 'draining')], localOnly).hasAny).toBe(true)
   })
 
-  it('P9: the cluster list is not made where no policy asks for it', () => {
+  it('P9: the cluster list is empty if no policy needs it', () => {
     const records = [endpoint('10.0.0.0', 'here'), endpoint('10.0.0.1')]
     expect(sorted(records, localOnly)).toMatchObject({ cluster: [], local: ['10.0.0.0'], reachable: ['10.0.0.0'] })
   })
 
-  it('P10: both lists where one policy is Local and the other Cluster', () => {
+  it('P10: both lists are filled if one policy is Local and the other is Cluster', () => {
     const records = [endpoint('10.0.0.0', 'here'), endpoint('10.0.0.1')]
     expect(sorted(records)).toEqual({
       cluster: ['10.0.0.0', '10.0.0.1'],
@@ -316,17 +316,17 @@ describe('policies and draining endpoints', () => {
     })
   })
 
-  it('P11: both Local and all remote', () => {
+  it('P11: both policies are Local and all endpoints are remote', () => {
     const records = [endpoint('10.0.0.0'), endpoint('10.0.0.1')]
     expect(sorted(records)).toMatchObject({ cluster: ['10.0.0.0', '10.0.0.1'], local: [], hasAny: true })
   })
 
-  it('P12: all draining are all used', () => {
+  it('P12: if all endpoints are draining, all are used', () => {
     const records = [endpoint('10.0.0.0', 'here', 'draining'), endpoint('10.0.0.1', 'x', 'draining')]
     expect(sorted(records, clusterOnly).cluster).toEqual(['10.0.0.0', '10.0.0.1'])
   })
 
-  it('P13: local falls back to draining although the cluster has a ready one', () => {
+  it('P13: the local list falls back to draining endpoints even if a remote endpoint is ready', () => {
     const records = [
       endpoint('10.0.0.0', 'other', 'ready'),
       endpoint('10.0.0.1', 'here', 'unready'),
@@ -341,12 +341,12 @@ describe('policies and draining endpoints', () => {
     })
   })
 
-  it('P14: one ready endpoint keeps the draining ones out', () => {
+  it('P14: draining endpoints are not used if one endpoint is ready', () => {
     const records = [endpoint('10.0.0.0'), endpoint('10.0.0.1', 'x', 'draining'), endpoint('10.0.0.2', 'x', 'draining')]
     expect(sorted(records, clusterOnly).cluster).toEqual(['10.0.0.0'])
   })
 
-  it('P15: neither ready nor draining is never used', () => {
+  it('P15: an endpoint that is neither ready nor draining is never used', () => {
     const records = [
       endpoint('10.0.0.0', 'here', 'unready'),
       endpoint('10.0.0.1', 'here', 'unready', { serving: true }),
@@ -355,7 +355,7 @@ describe('policies and draining endpoints', () => {
     expect(sorted(records)).toEqual({ cluster: [], local: [], reachable: [], hasAny: false })
   })
 
-  it('J11: ready counts even while terminating (publishNotReadyAddresses)', () => {
+  it('J11: a ready endpoint counts even if it terminates (publishNotReadyAddresses)', () => {
     const records = [endpoint('10.0.0.0', 'here', 'dead', { ready: true }), endpoint('10.0.0.1', 'x', 'draining')]
     expect(sorted(records)).toMatchObject({ cluster: ['10.0.0.0'], local: ['10.0.0.0'] })
   })

@@ -1,4 +1,4 @@
-// The node's addresses, node port addresses, local detection and family checks (specification cases B).
+// Checks the node's addresses, node port addresses, local detection and family checks.
 
 import { describe, expect, it } from 'vitest'
 import { checkFamilies, type FamilyFacts, missingDetector } from '../../src/model/families.ts'
@@ -20,7 +20,7 @@ const record = (given: Partial<NodeRecord>): NodeRecord => {
 }
 
 describe('node addresses', () => {
-  it('B1: unknown node and no specific bind address is loopback, IPv4 first', () => {
+  it('B1: without a node and a specific bind address, the addresses are loopback and IPv4 is primary', () => {
     for (const bindAddress of ['', '0.0.0.0', '::']) {
       expect(detectNodeIps([], bindAddress)).toEqual({ 4: '127.0.0.1', 6: '::1', primary: 4 })
     }
@@ -30,12 +30,12 @@ describe('node addresses', () => {
     expect(detectNodeIps(['fd00::1'], '0.0.0.0')).toEqual({ 4: '127.0.0.1', 6: 'fd00::1', primary: 6 })
   })
 
-  it('B3: a specific bind address takes its family over and makes it primary', () => {
+  it('B3: a specific bind address replaces the address of its family and makes the family primary', () => {
     const ips = detectNodeIps(['192.168.1.1', 'fd00::1'], '2001:db8::555')
     expect(ips).toEqual({ 4: '192.168.1.1', 6: '2001:db8::555', primary: 6 })
   })
 
-  it('B4: even a loopback bind address does', () => {
+  it('B4: a loopback bind address does the same', () => {
     expect(detectNodeIps(['fd00::1', '192.168.1.1'], '127.0.0.1')).toEqual({ 4: '127.0.0.1', 6: 'fd00::1', primary: 4 })
   })
 
@@ -44,7 +44,7 @@ describe('node addresses', () => {
     expect(nodeAddresses(undefined)).toEqual([])
   })
 
-  it('B10: the first address and the first of the other family', () => {
+  it('B10: takes the first address, and the first of the other family', () => {
     expect(nodeAddresses(record({ addresses: ['fd00::1', '192.168.0.2', '203.0.113.9'] }))).toEqual([
       'fd00::1',
       '192.168.0.2',
@@ -57,7 +57,7 @@ describe('node port addresses', () => {
   const single = detectNodeIps(['192.168.0.2'], '')
   const interfaces = ['127.0.0.1', '192.168.1.2', '192.168.0.2', '::1', 'fd00::2', '192.168.0.2']
 
-  it('expands primary to what is known', () => {
+  it('expands primary to the known addresses', () => {
     expect(expandNodePortAddresses(['primary'], single)).toEqual(['192.168.0.2/32'])
     const dual = detectNodeIps(['192.168.0.2', 'fd00::2'], '')
     expect(expandNodePortAddresses(['primary'], dual)).toEqual(['192.168.0.2/32', 'fd00::2/128'])
@@ -73,13 +73,13 @@ describe('node port addresses', () => {
     expect(expandNodePortAddresses(['all'], single)).toEqual(['0.0.0.0/0', '::/0'])
   })
 
-  it('keeps the upstream quirk: primary of one family leaves the other one open', () => {
+  it('as upstream: primary of one family leaves all addresses of the other family open', () => {
     const cidrs = expandNodePortAddresses(['primary'], single)
     expect(nodePortAddresses(cidrs, 4, interfaces)).toMatchObject({ all: false, addresses: ['192.168.0.2'] })
     expect(nodePortAddresses(cidrs, 6, interfaces)).toMatchObject({ all: true })
   })
 
-  it('without CIDRs of the family, or with a catch-all, is every address', () => {
+  it('without CIDRs of the family, or with a CIDR of all addresses, every address serves', () => {
     const every = { all: true, addresses: ['127.0.0.1', '192.168.0.2', '192.168.1.2'], loopback: true }
     expect(nodePortAddresses([], 4, interfaces)).toEqual({ ...every, loopbackNamed: false })
     expect(nodePortAddresses(['192.168.0.0/24', '0.0.0.0/0'], 4, interfaces)).toEqual({
@@ -93,7 +93,7 @@ describe('node port addresses', () => {
     })
   })
 
-  it('selects interface addresses by CIDR and sees whether loopback is covered', () => {
+  it('selects interface addresses by CIDR and detects whether loopback is covered', () => {
     expect(nodePortAddresses(['192.168.0.0/24', '127.0.0.1/32'], 4, interfaces)).toEqual({
       all: false,
       addresses: ['127.0.0.1', '192.168.0.2'],
@@ -123,7 +123,7 @@ describe('local detection', () => {
     }
   }
 
-  it('B11: cluster CIDRs are told apart by family, in any order', () => {
+  it('B11: cluster CIDRs are selected by family, in any order', () => {
     for (const clusterCidrs of [
       ['fd00:10::/64', '10.0.0.0/14'],
       [' 10.0.0.0/14', '', 'bogus', 'fd00:10::/64', '11.0.0.0/8'],
@@ -139,7 +139,7 @@ describe('local detection', () => {
     expect(localDetector(only4, 6)).toBeUndefined()
   })
 
-  it('normalises CIDRs, and goes by pod CIDRs in NodeCIDR mode', () => {
+  it('normalises CIDRs, and uses the pod CIDRs in NodeCIDR mode', () => {
     const both = detect({ mode: 'NodeCIDR', clusterCidrs: ['10.0.0.0/8'], podCidrs: ['10.1.2.3/24'] })
     expect(localDetector(both, 4)).toEqual({ kind: 'cidr', cidr: '10.1.2.0/24' })
   })
@@ -179,12 +179,12 @@ describe('family checks', () => {
     return [warnings.length, fatal.length]
   }
 
-  it('says nothing about a configuration that fits', () => {
+  it('reports nothing for a configuration that fits', () => {
     expect(counts({ clusterCidrs: ['10.0.0.0/8'], podCidrs: ['10.0.0.0/24'] })).toEqual([0, 0])
     expect(missingDetector(facts({ clusterCidrs: ['10.0.0.0/8'] }))).toBeUndefined()
   })
 
-  it('B12: cluster CIDRs of the wrong family only: warning in dual-stack, fatal alone', () => {
+  it('B12: cluster CIDRs of the wrong family only are a warning on dual-stack nodes and fatal on others', () => {
     const wrong = { primary: 6, clusterCidrs: ['10.0.0.0/8'] } as const
     expect(counts({ ...wrong })).toEqual([1, 0])
     expect(counts({ ...wrong, supported: [6] })).toEqual([0, 1])
@@ -192,13 +192,13 @@ describe('family checks', () => {
     expect(missingDetector(facts({ ...wrong }))).toMatch(/IPv6/)
   })
 
-  it('B13: pod CIDRs of the wrong family only are fatal in NodeCIDR mode, even in dual-stack', () => {
+  it('B13: pod CIDRs of the wrong family only are fatal in NodeCIDR mode, even on dual-stack nodes', () => {
     const wrong = { podCidrs: ['fd00:10::/64'] }
     expect(counts({ ...wrong, detectLocalMode: 'NodeCIDR' })).toEqual([0, 1])
     expect(counts(wrong)).toEqual([1, 0])
   })
 
-  it('B14: a specific bind address of the wrong family matters to single-stack only', () => {
+  it('B14: a specific bind address of the wrong family is reported on single-stack nodes only', () => {
     const only6 = { primary: 6, supported: [6] } as const
     expect(counts({ ...only6, metricsBindAddress: '10.0.0.1:9999' })).toEqual([1, 0])
     expect(counts({ ...only6, healthzBindAddress: '10.0.0.1:9999' })).toEqual([1, 0])
@@ -207,7 +207,7 @@ describe('family checks', () => {
     expect(counts({ supported: [4], metricsBindAddress: '[fd00::1]:9999', excludeCidrs: ['fd00::/8'] })).toEqual([2, 0])
   })
 
-  it('B15: node port addresses that are missing, or miss a family', () => {
+  it('B15: warns about node port addresses that are missing or lack a family', () => {
     expect(counts({ nodePortAddresses: [] })).toEqual([1, 0])
     const only4 = { nodePortAddresses: ['10.0.0.0/8'] }
     expect(counts({ ...only4, clusterCidrs: ['10.0.0.0/8', 'fd00::/64'] })).toEqual([1, 0])
@@ -240,7 +240,7 @@ describe('the view', () => {
     externalIps: true,
   }
 
-  it('is one family of the facts', () => {
+  it('has the facts of one family', () => {
     expect(makeNodeView(facts, 4)).toEqual({
       name: 'here',
       family: 4,
@@ -256,13 +256,13 @@ describe('the view', () => {
     expect(makeNodeView(facts, 6)).toMatchObject({ ip: 'fd00::2', local: undefined, serviceCidrs: ['fd00:1::/112'] })
   })
 
-  it('has a positive mark for the highest bit', () => {
+  it('has a positive mark also for the highest bit', () => {
     expect(makeNodeView({ ...facts, masqueradeBit: 31 }, 4).masqueradeMark).toBe(0x80000000)
   })
 })
 
 describe('connection tracking', () => {
-  it('B18: per core, at least the minimum, at most the cap, untouched if zero', () => {
+  it('B18: grows with the cores, between the minimum and the cap; zero leaves the kernel setting alone', () => {
     expect(conntrackMax({ maxPerCore: 1, min: 123_456, cpus: 4 })).toBe(123_456)
     expect(conntrackMax({ maxPerCore: 0, min: 123_456, cpus: 4 })).toBeUndefined()
     expect(conntrackMax({ maxPerCore: 32_768, min: 131_072, cpus: 512 })).toBe(1_048_576)

@@ -19,11 +19,11 @@ const one = (given: Partial<ServiceRecord>, slices: readonly SliceRecord[] = [],
 }
 
 describe('services and families', () => {
-  it('C1, C2: without a cluster IP there is nothing', () => {
+  it('C1, C2: a service without a cluster IP has no ports', () => {
     expect(resolve(service({ clusterIps: [] }), [slice([endpoint('10.0.1.1')])], view())).toEqual([])
   })
 
-  it('C3: node ports are kept whatever the type', () => {
+  it('C3: node ports are kept for every type', () => {
     const ports = resolve(service({ ports: [tcp(80, 'a', 3001), tcp(443, 'b', 3002)] }), [], view())
     expect(ports.map(({ frontends }) => listed(frontends))).toEqual([
       ['cluster-ip 172.30.0.41:80', 'node-port :3001'],
@@ -31,18 +31,18 @@ describe('services and families', () => {
     ])
   })
 
-  it('C4, C6: a cluster IP of the other family only is nothing here', () => {
+  it('C4, C6: a service with a cluster IP of the other family only has no ports', () => {
     expect(resolve(service({ clusterIps: ['fd00::41'] }), [], view())).toEqual([])
     expect(resolve(service(), [], six)).toEqual([])
   })
 
-  it('C5: each family takes its own cluster IP, in whatever order', () => {
+  it('C5: each family uses its own cluster IP, in any order', () => {
     const dual = { clusterIps: ['fd00::41', '172.30.0.41'] }
     expect(listed(one(dual).frontends)).toEqual(['cluster-ip 172.30.0.41:80'])
     expect(listed(one(dual, [], six).frontends)).toEqual(['cluster-ip [fd00::41]:80'])
   })
 
-  it('C7: external IPs, load balancer IPs and source ranges go to their own family', () => {
+  it('C7: external IPs, load balancer IPs and source ranges count for their own family', () => {
     const dual = {
       type: 'LoadBalancer',
       clusterIps: ['172.30.0.41', 'fd00::41'],
@@ -60,7 +60,7 @@ describe('services and families', () => {
     ])
   })
 
-  it('frontends come as cluster IP, external IPs, load balancer IPs, node port', () => {
+  it('the order of frontends is cluster IP, external IPs, load balancer IPs, node port', () => {
     const port = one({
       ports: [tcp(80, 'p80', 3001)],
       loadBalancerIps: ['1.2.3.4', '5.6.7.8'],
@@ -90,7 +90,7 @@ describe('services and families', () => {
     expect(port.frontends[2]?.allow).toEqual(['203.0.113.0/25'])
   })
 
-  it('C9: a range for everyone, or ranges of the other family only, allow everyone', () => {
+  it('C9: a range of all addresses, or ranges of the other family only, allow every source', () => {
     const ranges = (...sourceRanges: string[]) => sourceRangesOf(service({ sourceRanges }), 4)
     expect(ranges('10.0.0.0/8', '0.0.0.0/0')).toEqual([])
     expect(ranges('fd00::/8')).toEqual([])
@@ -98,7 +98,7 @@ describe('services and families', () => {
     expect(ranges('10.0.0.0/8', '9.0.0.0/8', '10.0.0.0/8')).toEqual(['10.0.0.0/8', '9.0.0.0/8'])
   })
 
-  it('J15: two halves of the Internet are a list, not everyone', () => {
+  it('J15: two ranges that together cover all addresses stay a list', () => {
     expect(sourceRangesOf(service({ sourceRanges: ['0.0.0.0/1', '128.0.0.0/1'] }), 4)).toHaveLength(2)
   })
 
@@ -109,7 +109,7 @@ describe('services and families', () => {
     expect(one(balanced).nodeAllowed).toBe(false)
   })
 
-  it('C11: every port carries the health check node port and the count', () => {
+  it('C11: every port has the health check node port and the count', () => {
     const balanced = service({
       type: 'LoadBalancer',
       externalPolicy: 'Local',
@@ -123,13 +123,13 @@ describe('services and families', () => {
     ])
   })
 
-  it('C12: no health check on node port services nor under the Cluster policy', () => {
+  it('C12: NodePort services and the Cluster policy have no health check', () => {
     expect(one({ type: 'NodePort', externalPolicy: 'Local', healthCheckNodePort: 345 }).health).toBeUndefined()
     expect(one({ type: 'LoadBalancer', externalPolicy: 'Cluster', healthCheckNodePort: 345 }).health).toBeUndefined()
     expect(one({ type: 'LoadBalancer', externalPolicy: 'Local', healthCheckNodePort: 0 }).health).toBeUndefined()
   })
 
-  it('C13: externalTrafficPolicy needs an external address to mean something', () => {
+  it('C13: externalTrafficPolicy has no effect without an external address', () => {
     const slices = [slice([endpoint('10.0.1.1', 'here'), endpoint('10.0.1.2')])]
     const plain = one({ externalPolicy: 'Local' }, slices)
     expect(plain).toMatchObject({ external: 'cluster', local: [] })
@@ -147,7 +147,7 @@ describe('services and families', () => {
     expect(addresses(second?.serving ?? [])).toEqual(['10.0.1.1:5353'])
   })
 
-  it('C16: with the gate off external IPs are no frontends but still make the service external', () => {
+  it('C16: with the gate off, external IPs are not frontends but still make the service external', () => {
     const closed = view({ externalIps: false })
     const slices = [slice([endpoint('10.0.1.1', 'here'), endpoint('10.0.1.2')])]
     const port = one({ externalIps: ['192.168.99.11'], internalPolicy: 'Local' }, slices, closed)
@@ -157,7 +157,7 @@ describe('services and families', () => {
     expect(unexposed.cluster).toEqual([])
   })
 
-  it('C18, C19: what a service was before leaves no trace', () => {
+  it('C18, C19: the former type of a service has no effect', () => {
     const before = service({ type: 'LoadBalancer', externalPolicy: 'Local', healthCheckNodePort: 345 })
     const after = service({ ports: [tcp(81, 'renamed')] })
     resolve(before, [], view())
@@ -166,16 +166,16 @@ describe('services and families', () => {
     ])
   })
 
-  it('the unnamed port is called like its service', () => {
+  it('the unnamed port has the name of its service', () => {
     expect(one({ ports: [tcp(80, '')] })).toMatchObject({ id: 'ns1/svc1/tcp', name: 'ns1/svc1', portName: '' })
   })
 
-  it('of ports that claim the same number, name or node port the first counts', () => {
+  it('the first of several ports with the same number, name or node port counts', () => {
     const ports = [tcp(80, 'a', 3001), tcp(80, 'b'), tcp(81, 'a'), tcp(82, 'c', 3001), tcp(83, 'd', 3002)]
     expect(resolve(service({ ports }), [], view()).map(({ portName }) => portName)).toEqual(['a', 'd'])
   })
 
-  it('J10: affinity is carried as seconds', () => {
+  it('J10: affinity is in seconds', () => {
     expect(one({ affinitySeconds: 125 }).affinitySeconds).toBe(125)
   })
 })
@@ -185,7 +185,7 @@ describe('dispositions', () => {
   const remote = [slice([endpoint('10.0.1.2')])]
   const mixed = [slice([endpoint('10.0.1.1', 'here'), endpoint('10.0.1.2')])]
 
-  it('J1: nothing usable anywhere is refused, whatever the policies', () => {
+  it('J1: without usable endpoints traffic is refused, whatever the policies', () => {
     for (const policy of ['Cluster', 'Local'] as const) {
       const policies = { externalPolicy: policy, internalPolicy: policy }
       expect(one({ ...external, ...policies })).toMatchObject({ internal: 'reject', external: 'reject' })
@@ -219,14 +219,14 @@ describe('dispositions', () => {
     })
   })
 
-  it('P20, J17: a draining endpoint goes on serving its own node', () => {
+  it('P20, J17: a draining endpoint still serves its own node', () => {
     const draining = [slice([endpoint('10.0.1.1', 'here', 'draining'), endpoint('10.0.1.2')])]
     const port = one({ ...external, externalPolicy: 'Local' }, draining)
     expect(addresses(port.local)).toEqual(['10.0.1.1:80'])
     expect(addresses(port.cluster)).toEqual(['10.0.1.2:80'])
   })
 
-  it('P23: what the no-local-endpoints metric counts: a drop each, none if there are no endpoints', () => {
+  it('P23: the no-local-endpoints metric counts drops, and nothing if there are no endpoints', () => {
     const both = { ...external, externalPolicy: 'Local', internalPolicy: 'Local' } as const
     const drops = (slices: readonly SliceRecord[]) => {
       const port = one(both, slices)
@@ -300,7 +300,7 @@ describe('for any service and slices', () => {
     )
   })
 
-  it('reject means that nothing is usable anywhere, and the other way round', () => {
+  it('traffic is rejected if and only if no endpoint is usable', () => {
     fc.assert(
       fc.property(anyService, anySlices, (record, slices) => {
         const port = resolve(record, slices, node)[0]

@@ -1,4 +1,4 @@
-// The oracle against rows of the packet-flow table, for both columns; the whole table is run by the scenario corpus.
+// Checks `trace` against rows of the packet-flow table, in two modes. The scenario corpus has the whole table.
 
 import { describe, expect, it } from 'vitest'
 import { findMode } from '../../src/backend/modes.ts'
@@ -320,14 +320,14 @@ rows(
   { local: undefined },
 )
 
-describe('who is a pod', () => {
+describe('detection of local pods', () => {
   const to = packet('10.0.0.2', '172.30.0.41:80')
   const masquerades = (local: NodeView['local'], given: Partial<Packet>) => {
     const outcome = trace(contextOf(basics, view({ local })), { ...to, ...given }, nftables)
     return outcome.verdict === 'forward' && outcome.masquerade
   }
 
-  it('by interface, and never the node itself', () => {
+  it('goes by interface, and the node itself is never a pod', () => {
     const bridge = { kind: 'interface', name: 'cni0' } as const
     expect(masquerades(bridge, { inInterface: 'cni0' })).toBe(false)
     expect(masquerades(bridge, { inInterface: 'cni01' })).toBe(true)
@@ -336,7 +336,7 @@ describe('who is a pod', () => {
     expect(masquerades(bridge, { origin: 'outside' })).toBe(true)
   })
 
-  it('by prefix of the interface', () => {
+  it('goes by the prefix of the interface', () => {
     const veth = { kind: 'prefix', prefix: 'veth' } as const
     expect(masquerades(veth, { inInterface: 'veth1234' })).toBe(false)
     expect(masquerades(veth, { inInterface: 'eth0' })).toBe(true)
@@ -344,7 +344,7 @@ describe('who is a pod', () => {
 })
 
 describe('details', () => {
-  it('J3: hairpin is per endpoint, and only iptables does it for remote ones', () => {
+  it('J3: hairpin is decided per endpoint; only iptables mode rewrites the source for remote endpoints', () => {
     const context = contextOf(basics, view())
     const chosen = (from: string, behaviour: ModeBehaviour) => {
       const outcome = trace(context, packet(from, '172.30.0.42:80'), behaviour)
@@ -355,14 +355,14 @@ describe('details', () => {
     expect(chosen('10.180.2.1', iptables)).toEqual([false, true])
   })
 
-  it('J15: the implicit allowance of load balancer IPs needs the node in a range', () => {
+  it('J15: load balancer IPs as sources are allowed only if the node is in a range', () => {
     const fencedOff = balancer({ sourceRanges: ['203.0.113.0/25'] })
     expect(summary(trace(contextOf([[fencedOff, single]], view()), packet('1.2.3.4', '1.2.3.4:80'), nftables))).toBe(
       'DROP',
     )
   })
 
-  it('says why, and about whom', () => {
+  it('explains each decision and names the service', () => {
     const outcome = trace(contextOf([[fenced, single]], view()), packet('203.0.113.130', '1.2.3.4:80'), nftables)
     expect(outcome).toMatchObject({ verdict: 'drop', reason: 'source-range', port: { name: 'ns1/svc1:p80' } })
     expect(outcome.steps).toEqual([
@@ -392,12 +392,12 @@ describe('details', () => {
     expect(outcome).toMatchObject({ verdict: 'pass', reason: 'health-check', port: { service: 'ns1/svc1' } })
   })
 
-  it('J10: tells how long a client keeps its endpoint', () => {
+  it('J10: reports how long a client keeps its endpoint', () => {
     const sticky = contextOf([[service({ affinitySeconds: 10_800 }), single]], view())
     expect(trace(sticky, packet('10.0.0.2', '172.30.0.41:80'), nftables)).toMatchObject({ affinity: 10_800 })
   })
 
-  it('an exact address goes before a node port of the same number', () => {
+  it('an exact address wins over a node port of the same number', () => {
     const exact = service({
       key: 'ns9/exact',
       clusterIps: ['172.30.0.49'],
@@ -409,7 +409,7 @@ describe('details', () => {
     expect(summary(trace(context, packet('203.0.113.2', '192.168.0.2:3001'), nftables))).toBe('10.180.9.9:80 snat')
   })
 
-  it('IPv6: loopback serves node ports where it is named, as a permitted address does', () => {
+  it('IPv6: loopback serves node ports if nodePortAddresses names it', () => {
     const six = view({
       family: 6,
       ip: 'fd00::2',

@@ -1,4 +1,4 @@
-// A test's own program as one plain file: starting it must not cost the time of a TypeScript loader, a hundred times over.
+// Bundles a program of a test into one file: tests start it a hundred times, and a TypeScript loader would take too long.
 
 import { existsSync, mkdirSync, rmSync } from 'node:fs'
 import { join, relative } from 'node:path'
@@ -8,7 +8,7 @@ export interface Bundle {
   remove(): void
 }
 
-/** Below node_modules, where native dependencies are found. */
+/** The folder of bundles: below node_modules, where Node finds native dependencies. */
 export async function bundleProgram(input: string): Promise<Bundle> {
   const ready = bundledAlready(input)
   if (ready !== undefined) return { file: ready, remove: () => undefined }
@@ -22,7 +22,7 @@ export async function bundleProgram(input: string): Promise<Bundle> {
   return { file, remove: () => rmSync(folder, { recursive: true, force: true }) }
 }
 
-/** In a VM all programs were bundled before it was started. */
+/** In a VM, all programs are bundled before the VM starts. */
 export function bundledAlready(input: string): string | undefined {
   const folder = process.env.SLUICE_BUNDLES
   const file = folder === undefined ? '' : join(folder, `${bundleName(input)}.mjs`)

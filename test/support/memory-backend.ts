@@ -1,4 +1,4 @@
-// A backend whose kernel is a map: for tests of everything between records and the kernel, with faults on demand.
+// A backend whose kernel is a map, with faults on demand, for tests of everything between records and the kernel.
 
 import type { Applied, Backend, Changes, Held, OpenContext, Target } from '../../src/backend/backend.ts'
 import { ProxyError } from '../../src/lib/errors.ts'
@@ -16,7 +16,7 @@ function base(node: NodeView): readonly Held[] {
   return [entry('base', 'table', [node.masqueradeMark]), entry('base', 'cidrs', node.serviceCidrs)]
 }
 
-/** Shared elements included: two services that select one local pod claim one hairpin element. */
+/** Plans shared entries, too: two services that select one local pod claim one hairpin entry. */
 function plan(port: ServicePort, node: NodeView): readonly Held[] {
   const entries = port.frontends.map((frontend) =>
     entry('frontend', frontendKey(frontend, port.protocol), [
@@ -34,25 +34,25 @@ function plan(port: ServicePort, node: NodeView): readonly Held[] {
   return port.frontends.length === 0 ? [] : [...entries, ...hairpins]
 }
 
-/** One family's kernel. Outlives engines, as the real one does. */
+/** The kernel of one family. It outlives engines, as a real kernel does. */
 export class MemoryKernel {
   readonly held = new Map<string, Held>()
   /** How often each id was written or removed. */
   readonly writes = new Map<string, number>()
-  /** Ids of each apply, in order. */
+  /** The ids of each apply, in order. */
   readonly applies: { put: string[]; drop: string[]; wanted: number }[] = []
   observed = 0
-  /** Throws in the next observe, or in the next apply after so many changes. */
+  /** Makes the next observe throw, or the next apply after this number of changes. */
   failObserve = false
   failApplyAfter: number | undefined
   refuses: (id: string) => boolean = () => false
-  /** Somebody else changed something since the last apply. */
+  /** True if another program changed something since the last apply. */
   drifted = false
   onDrift: (culprit: string) => void = () => {}
-  /** Held up until told, if set. */
+  /** If set, observe and apply wait for it. */
   gate: Promise<void> | undefined
 
-  /** Changes the kernel behind our back; the target is told unless `silent`. */
+  /** Changes the kernel like another program; the target reports a drift unless `silent`. */
   tamper(id: string, digest: string | undefined, { silent = false } = {}): void {
     if (digest === undefined) this.held.delete(id)
     else this.held.set(id, { id, kind: id.split(' ')[0] as string, digest })
@@ -64,7 +64,7 @@ export class MemoryKernel {
     return [...this.held.keys()].sort()
   }
 
-  /** Everything held, as comparable text. */
+  /** Everything that the kernel holds, as comparable text. */
   content(): Record<string, string> {
     return Object.fromEntries(
       [...this.held].sort(([a], [b]) => (a < b ? -1 : 1)).map(([id, { digest }]) => [id, digest]),
@@ -79,7 +79,7 @@ export class MemoryKernel {
 }
 
 export interface MemoryBackendOptions {
-  /** Planning a port of this service throws. */
+  /** Planning throws for these ports. */
   readonly breaks?: (port: ServicePort) => boolean
   readonly periodic?: boolean
 }
