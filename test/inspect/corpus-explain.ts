@@ -11,7 +11,7 @@ import { type ExplainContext, explain } from '../../src/inspect/explanation.ts'
 import { decodeEndpointSlice } from '../../src/kube/reflect/decode-endpoint-slice.ts'
 import { decodeService } from '../../src/kube/reflect/decode-service.ts'
 import { familyOf, hostPort } from '../../src/lib/ip.ts'
-import { addressesOf, nodeView } from '../scenarios/facts.ts'
+import { addressesOf, nodeView } from '../scenarios/node-facts.ts'
 import {
   type Expectation,
   type Manifest,

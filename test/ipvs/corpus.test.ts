@@ -3,7 +3,7 @@
 import { afterAll } from 'vitest'
 import { runCorpus } from '../lab/corpus.ts'
 import { EngineDriver } from '../lab/engine-driver.ts'
-import { isRoutine } from '../lab/routine.ts'
+import { isPlayedHere } from '../lab/corpus-selection.ts'
 import { deviations } from './deviations.ts'
 import { holdings } from './ipvs-holdings.ts'
 
@@ -19,4 +19,4 @@ const makeDriver = (): EngineDriver => {
 }
 
 const only = (process.env.ONLY ?? '*').split(',')
-runCorpus(makeDriver, { mode: 'ipvs', deviations, wanted: isRoutine, only })
+runCorpus(makeDriver, { mode: 'ipvs', deviations, wanted: isPlayedHere, only })

@@ -1,6 +1,6 @@
 // Lists what the kernel holds for services, as ipvsadm, ipset and ip print it.
 
-import type { Start } from '../lab/driver.ts'
+import type { StartOptions } from '../lab/driver.ts'
 import type { Namespace } from '../lab/namespace.ts'
 
 export async function ask(node: Namespace, program: string, ...args: string[]): Promise<string> {
@@ -10,7 +10,7 @@ export async function ask(node: Namespace, program: string, ...args: string[]): 
 }
 
 /** Lists virtual servers and destinations, members of sets, and service addresses. */
-export async function holdings({ node }: Pick<Start, 'node'>): Promise<readonly string[]> {
+export async function holdings({ node }: Pick<StartOptions, 'node'>): Promise<readonly string[]> {
   const servers = await ask(node, 'ipvsadm', '-Sn')
   const sets = await ask(node, 'ipset', 'save')
   // The command fails if the device does not exist.

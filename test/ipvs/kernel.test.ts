@@ -11,7 +11,7 @@ import { silentLogger } from '../../src/lib/log.ts'
 import { ipvsCommand, type VirtualServer } from '../../src/sys/netlink/ipvs.ts'
 import { readSysctl } from '../../src/sys/sysctl.ts'
 import { type EnteredNamespace, enterNamespace } from '../lab/entered-namespace.ts'
-import { nodeView } from '../scenarios/facts.ts'
+import { nodeView } from '../scenarios/node-facts.ts'
 import { settings as networkSettings } from './ipvs-network.ts'
 
 let space: EnteredNamespace

@@ -53,7 +53,7 @@ describe('explain against real packets', () => {
   for (const scenario of scenarios) {
     it(`${scenario.name}: ${scenario.title}`, async (context) => {
       if (scenario.needs.some((need) => !driver.provides.includes(need))) context.skip()
-      const { complaints, shots } = await playScenario({
+      const { complaints, attempts } = await playScenario({
         lab,
         driver: scenario.name.startsWith('S4h') ? listening : driver,
         scenario: await withExplanations(scenario),
@@ -61,7 +61,7 @@ describe('explain against real packets', () => {
         deviations: [],
       })
       expect(complaints).toEqual([])
-      expect(shots).toBeGreaterThan(0)
+      expect(attempts).toBeGreaterThan(0)
     })
   }
 

@@ -10,8 +10,8 @@ import type { Family } from '../../src/lib/ip.ts'
 import { type Logger, silentLogger } from '../../src/lib/log.ts'
 import { systemClock } from '../../src/lib/time.ts'
 import type { NodeView } from '../../src/model/types.ts'
-import { patience } from '../lab/vm.ts'
-import { nodeView } from '../scenarios/facts.ts'
+import { timeLimit } from '../lab/vm.ts'
+import { nodeView } from '../scenarios/node-facts.ts'
 import type { Manifest, NodeSettings, Scenario } from '../scenarios/format.ts'
 import { loadScenarios } from '../scenarios/load.ts'
 
@@ -90,7 +90,7 @@ export class InProcessProxy {
 
   /** Until each family has been synced once more than it had been. */
   async settled(since = this.reports.length): Promise<void> {
-    const end = performance.now() + patience(20_000)
+    const end = performance.now() + timeLimit(20_000)
     const done = (family: Family) => this.reports.slice(since).some((report) => report.family === family && report.ok)
     while (!this.#families.every(done)) {
       if (performance.now() > end) throw new Error(`not settled: ${this.reports.at(-1)?.error?.message ?? 'no sync'}`)

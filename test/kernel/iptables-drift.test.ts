@@ -2,7 +2,7 @@
 
 import { setTimeout as delay } from 'node:timers/promises'
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
-import { patience } from '../lab/vm.ts'
+import { timeLimit } from '../lab/vm.ts'
 import { until } from '../support/until.ts'
 import { type Flavour, privateLock } from './iptables-holdings.ts'
 import { clusterIp, NodeNetwork, nodeIp, podIps } from './node-network.ts'
@@ -75,7 +75,7 @@ describe.each<Flavour>(['nft', 'legacy'])('tampering, %s', (flavour) => {
     console.log(`${flavour}: ${act}: repaired after ${Math.round(ms)} ms`)
     expect(drifts()).toBe(saw + 1)
     // Two seconds are promised; a busy machine gets more, kube-proxy takes thirty.
-    expect(ms).toBeLessThan(patience(8000))
+    expect(ms).toBeLessThan(timeLimit(8000))
   })
 
   it('notices who waited for the lock, and wrote right after we had', async () => {

@@ -4,7 +4,7 @@ import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll } from 'vitest'
-import type { Start } from '../lab/driver.ts'
+import type { StartOptions } from '../lab/driver.ts'
 
 export type Flavour = 'nft' | 'legacy'
 
@@ -20,7 +20,7 @@ export function privateLock(): string {
 /** Chains of services, and rules in shared chains that name one. */
 export const holdings =
   (flavour: Flavour) =>
-  async ({ node, families }: Start): Promise<readonly string[]> => {
+  async ({ node, families }: StartOptions): Promise<readonly string[]> => {
     const left: string[] = []
     for (const family of families) {
       const program = `${family === 4 ? 'iptables' : 'ip6tables'}-${flavour}-save`

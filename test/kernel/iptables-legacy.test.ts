@@ -2,7 +2,7 @@
 
 import { afterAll } from 'vitest'
 import { runCorpus } from '../lab/corpus.ts'
-import type { Start } from '../lab/driver.ts'
+import type { StartOptions } from '../lab/driver.ts'
 import { EngineDriver } from '../lab/engine-driver.ts'
 import { holdings, privateLock } from './iptables-holdings.ts'
 
@@ -17,7 +17,7 @@ const makeDriver = (): EngineDriver => {
   const driver = new EngineDriver({ holdings: holdings('legacy') })
   const start = driver.start.bind(driver)
   // As kubelet would: its chain tells which flavour the node uses.
-  driver.start = async (options: Start) => {
+  driver.start = async (options: StartOptions) => {
     for (const program of ['iptables-legacy', 'ip6tables-legacy']) {
       await options.node.exec(program, ['-w', '-t', 'mangle', '-N', 'KUBE-KUBELET-CANARY'])
     }

@@ -31,7 +31,7 @@ import {
 import type { BatchOutcome } from '../../src/sys/netlink/socket.ts'
 import { type EnteredNamespace, enterNamespace } from '../lab/entered-namespace.ts'
 import { canOwn, kernelAtLeast, nftWritesRanges } from '../lab/kernel-traits.ts'
-import { patience } from '../lab/vm.ts'
+import { timeLimit } from '../lab/vm.ts'
 
 const table = 'kube-proxy'
 const vip = { 4: '10.96.0.1', 6: 'fd00:96::1' } as const
@@ -361,7 +361,7 @@ describe.each([4, 6] as const)('a whole ruleset in IPv%i', (family) => {
         reached.add(
           await new Promise<string>((resolve, reject) => {
             const client = connect({ host, port: number }).on('error', reject)
-            client.setTimeout(patience(5000), () => client.destroy(new Error('timeout')))
+            client.setTimeout(timeLimit(5000), () => client.destroy(new Error('timeout')))
             client.once('data', (answer) => {
               client.destroy()
               resolve(answer.toString())

@@ -11,7 +11,7 @@ import { ChainTable } from '../../src/sys/netlink/nft/chain-uses.ts'
 import { Nftables } from '../../src/sys/netlink/nft/nftables.ts'
 import { type EnteredNamespace, enterNamespace } from '../lab/entered-namespace.ts'
 import { canOwn } from '../lab/kernel-traits.ts'
-import { full, inVm, patience } from '../lab/vm.ts'
+import { full, inVm, timeLimit } from '../lab/vm.ts'
 import type { Manifest, NodeSettings } from '../scenarios/format.ts'
 import { type Bundle, bundleProgram } from '../support/bundle-program.ts'
 import { scenario } from './in-process-proxy.ts'
@@ -143,7 +143,7 @@ function connect(host: string): Promise<string> {
       socket.destroy()
       resolve(what)
     }
-    socket.setTimeout(patience(10_000), () => done('timeout'))
+    socket.setTimeout(timeLimit(10_000), () => done('timeout'))
     socket.on('data', (chunk) => {
       text += chunk
     })
@@ -200,7 +200,7 @@ describe('a proxy that is killed', () => {
       order(child, { do: 'start', settings, manifests: manifests() })
       if (Math.random() < 0.4) {
         // The proxy is killed while it observes, compares or writes.
-        await sleep(patience(100 + Math.random() * 500))
+        await sleep(timeLimit(100 + Math.random() * 500))
         await kill(child)
         continue
       }
@@ -217,7 +217,7 @@ describe('a proxy that is killed', () => {
           .flatMap((i) => objects(stable + i, chooseHosts())),
       )
       order(child, { do: 'churn', rounds })
-      await sleep(patience(Math.random() * 80))
+      await sleep(timeLimit(Math.random() * 80))
       await kill(child)
     }
     await traffic.stop()
@@ -294,7 +294,7 @@ describe('a proxy that is started again', () => {
       })
       const ask = async () => {
         client.send('?')
-        const [answer] = await once(client, 'message', { signal: AbortSignal.timeout(patience(5_000)) })
+        const [answer] = await once(client, 'message', { signal: AbortSignal.timeout(timeLimit(5_000)) })
         return String(answer)
       }
       const flow = () => namespace.exec('conntrack', ['-L', '-p', 'udp', '-o', 'id']).match(/id=(\d+)/)?.[1]

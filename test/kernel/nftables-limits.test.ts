@@ -9,7 +9,7 @@ import type { Backend, Held } from '../../src/backend/backend.ts'
 import { nftables } from '../../src/backend/nftables/backend.ts'
 import { element, type NftEntry } from '../../src/backend/nftables/entries.ts'
 import { type EnteredNamespace, enterNamespace } from '../lab/entered-namespace.ts'
-import { full, inVm, patience } from '../lab/vm.ts'
+import { full, inVm, timeLimit } from '../lab/vm.ts'
 import type { Manifest } from '../scenarios/format.ts'
 import { type Bundle, bundleProgram } from '../support/bundle-program.ts'
 import { InProcessProxy, scenario } from './in-process-proxy.ts'
@@ -104,7 +104,7 @@ const many = inVm ? manyInVm : 10_000
 
 describe(`${many} services`, () => {
   it('are loaded, released and loaded again without blocking the event loop', {
-    timeout: patience(300_000),
+    timeout: timeLimit(300_000),
   }, async () => {
     const manifests = Array.from({ length: many }, (_, i) => objects(i + 1)).flat()
     const watch = async (what: string, work: () => Promise<unknown>) => {

@@ -6,7 +6,7 @@ import { cleanupNftables } from '../../src/backend/nftables/cleanup.ts'
 import { silentLogger } from '../../src/lib/log.ts'
 import { type EnteredNamespace, enterNamespace } from '../lab/entered-namespace.ts'
 import { canOwn } from '../lab/kernel-traits.ts'
-import { full, inVm, patience } from '../lab/vm.ts'
+import { full, inVm, timeLimit } from '../lab/vm.ts'
 import type { Manifest } from '../scenarios/format.ts'
 import { until } from '../support/until.ts'
 import { InProcessProxy, objectsOf, scenario } from './in-process-proxy.ts'
@@ -136,7 +136,7 @@ describe('a table that cannot be owned', () => {
     )
     // Most repairs take less than 100 ms. On a busy machine single ones take longer, and an emulated CPU takes twenty times as long.
     expect(times[times.length >> 1]).toBeLessThan(inVm ? 2_000 : 100)
-    expect(times.at(-1)).toBeLessThan(patience(2_000))
+    expect(times.at(-1)).toBeLessThan(timeLimit(2_000))
   })
 
   // This test needs a minute and a gigabyte.
@@ -164,7 +164,7 @@ describe('a table that cannot be owned', () => {
     await running.settled(syncs)
     await nft(['-f', '-'], 'table ip other { chain c { type filter hook input priority 0 ; } }')
     await nft(['-f', '-'], 'table ip6 kube-proxy { }')
-    await new Promise((resolve) => setTimeout(resolve, patience(100)))
+    await new Promise((resolve) => setTimeout(resolve, timeLimit(100)))
     expect(running.drifts).toEqual([])
   })
 })

@@ -2,14 +2,14 @@
 
 import { afterAll, describe } from 'vitest'
 import { runCorpus } from '../lab/corpus.ts'
-import type { Start } from '../lab/driver.ts'
+import type { StartOptions } from '../lab/driver.ts'
 import { EngineDriver } from '../lab/engine-driver.ts'
-import { isRoutine } from '../lab/routine.ts'
+import { isPlayedHere } from '../lab/corpus-selection.ts'
 
 const containers = ['cluster-ips', 'service-ips', 'service-nodeports', 'no-endpoint-services', 'no-endpoint-nodeports']
 
 /** Lists what the table still holds, with `nft`, which is independent of our netlink code. Unused slots and chains stay for a second by design. */
-async function holdings({ node, families }: Start): Promise<readonly string[]> {
+async function holdings({ node, families }: StartOptions): Promise<readonly string[]> {
   const left: string[] = []
   for (const family of families) {
     const table = family === 4 ? 'ip' : 'ip6'
@@ -44,7 +44,7 @@ const loopback = ['S4h*']
 runCorpus(() => makeDriver(false), {
   mode: 'nftables',
   only: only ?? ['*'],
-  wanted: isRoutine,
+  wanted: isPlayedHere,
   deviations: only === undefined ? [{ reason: 'see below', scenarios: loopback }] : [],
 })
 

@@ -10,7 +10,7 @@ import type { MessageWriter } from '../../src/sys/netlink/message-writer.ts'
 import { NetlinkSocket } from '../../src/sys/netlink/socket.ts'
 import { Namespace, runIp } from '../lab/namespace.ts'
 import { applySysctls } from '../lab/sysctls.ts'
-import { patience } from '../lab/vm.ts'
+import { timeLimit } from '../lab/vm.ts'
 import type { Flavour } from './iptables-holdings.ts'
 import type { ProxyProcess } from './proxy-process.ts'
 
@@ -126,7 +126,7 @@ export class NodeNetwork {
     await this.run(`iptables-${flavour} -t mangle -N KUBE-KUBELET-CANARY`)
   }
 
-  dial(ip: string, port: number, limitMs = patience(3000)): Promise<Dialled> {
+  dial(ip: string, port: number, limitMs = timeLimit(3000)): Promise<Dialled> {
     const fd = this.client.openSocket('tcp', clientIp, 0)
     const socket = new Socket({ fd })
     this.#open.add(socket)

@@ -4,9 +4,9 @@ import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { join } from 'node:path'
 import type { Change } from '../lab/driver.ts'
-import type { Ask } from '../lab/engine.worker.ts'
+import type { DriverRequest } from '../lab/engine.worker.ts'
 import type { Manifest } from '../scenarios/format.ts'
-import { nodeSettings } from '../scenarios/node.ts'
+import { nodeSettings } from '../scenarios/node-settings.ts'
 import { bundleProgram } from '../support/bundle-program.ts'
 import { type NodeNetwork, nodeIp } from './node-network.ts'
 
@@ -71,7 +71,7 @@ export class ProxyProcess {
     await this.ask({ ask: 'settle' })
   }
 
-  async ask(ask: Ask): Promise<unknown> {
+  async ask(ask: DriverRequest): Promise<unknown> {
     const answered = once(this.#child, 'message')
     this.#child.send(ask)
     const exited = this.#exited.then(() => {

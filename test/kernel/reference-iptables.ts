@@ -4,7 +4,7 @@
 import { createHash } from 'node:crypto'
 import { writeFileSync } from 'node:fs'
 import { contains, type Family, familyOf, hostPort, isLoopback, parseCidr } from '../../src/lib/ip.ts'
-import type { Change, Driver, Start } from '../lab/driver.ts'
+import type { Change, Driver, StartOptions } from '../lab/driver.ts'
 import { type Manifest, manifestKey, type NodeSettings } from '../scenarios/format.ts'
 import { type ReferenceEndpoint, type ReferencePort, referencePorts } from './reference-model.ts'
 
@@ -15,10 +15,10 @@ export class IptablesReferenceDriver implements Driver {
   // All UDP flows are forgotten at each change: crude, but what a client sees is the same.
   readonly provides = ['conntrack']
   readonly #objects = new Map<string, Manifest>()
-  #start: Start | undefined
+  #start: StartOptions | undefined
   #settings: NodeSettings | undefined
 
-  async start(start: Start): Promise<void> {
+  async start(start: StartOptions): Promise<void> {
     this.#start = start
     this.#settings = start.settings
     this.#objects.clear()
@@ -67,13 +67,13 @@ export class IptablesReferenceDriver implements Driver {
     if (code !== 0) throw new Error(`${program}: ${stderr}\n${input}`)
   }
 
-  #running(): Start {
+  #running(): StartOptions {
     if (this.#start === undefined) throw new Error('the reference has not been started')
     return this.#start
   }
 }
 
-function routeLocalnet({ node }: Start, on: boolean): void {
+function routeLocalnet({ node }: StartOptions, on: boolean): void {
   node.inside(() => writeFileSync('/proc/sys/net/ipv4/conf/all/route_localnet', on ? '1' : '0'))
 }
 

@@ -3,7 +3,7 @@
 // Nothing here is ours or optimised. It proves that the lab and the corpus tell the truth before any backend exists.
 
 import { contains, type Family, familyOf, hostPort, parseCidr } from '../../src/lib/ip.ts'
-import type { Change, Driver, Start } from '../lab/driver.ts'
+import type { Change, Driver, StartOptions } from '../lab/driver.ts'
 import { type Manifest, manifestKey, type NodeSettings } from '../scenarios/format.ts'
 import { nodePortIps, type ReferenceEndpoint, type ReferencePort, referencePorts } from './reference-model.ts'
 
@@ -16,7 +16,7 @@ export class ReferenceDriver implements Driver {
   readonly provides = ['conntrack']
   readonly #objects = new Map<string, Manifest>()
   readonly #spoil: (rules: string) => string
-  #start: Start | undefined
+  #start: StartOptions | undefined
   #settings: NodeSettings | undefined
   #affinitySets = new Set<string>()
 
@@ -25,7 +25,7 @@ export class ReferenceDriver implements Driver {
     this.#spoil = spoil
   }
 
-  async start(start: Start): Promise<void> {
+  async start(start: StartOptions): Promise<void> {
     this.#start = start
     this.#settings = start.settings
     this.#affinitySets = new Set()
@@ -88,7 +88,7 @@ export class ReferenceDriver implements Driver {
     if (code !== 0) throw new Error(`nft: ${stderr}\n${input}`)
   }
 
-  #running(): Start {
+  #running(): StartOptions {
     if (this.#start === undefined) throw new Error('the reference has not been started')
     return this.#start
   }

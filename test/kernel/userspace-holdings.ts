@@ -1,9 +1,9 @@
 // Lists what is left of services in userspace mode, as iptables-save and ss print it.
 
-import type { Start } from '../lab/driver.ts'
+import type { StartOptions } from '../lab/driver.ts'
 
 /** Lists rules in our chains that name a service, and listening sockets of other processes. */
-export async function holdings({ node, families }: Start): Promise<readonly string[]> {
+export async function holdings({ node, families }: StartOptions): Promise<readonly string[]> {
   const left: string[] = []
   for (const family of families) {
     const program = family === 4 ? 'iptables-nft-save' : 'ip6tables-nft-save'

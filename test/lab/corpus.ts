@@ -1,4 +1,4 @@
-// Runs the corpus as vitest tests: one per scenario, all in one lab. The only entry that backends' tests need.
+// Runs the corpus as vitest tests, one per scenario. Tests of a mode call only this.
 
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import type { Family } from '../../src/lib/ip.ts'
@@ -14,14 +14,14 @@ export interface CorpusOptions {
   readonly mode: Mode
   /** Default: both. */
   readonly families?: readonly Family[]
-  /** Default: all. Packets of others are not sent. */
+  /** Protocols whose packets are sent. Default: all. */
   readonly protocols?: readonly Protocol[]
   readonly deviations?: readonly Deviation[]
   /** Names with `*`; default: all scenarios of the mode. */
   readonly only?: readonly string[]
-  /** Which of those; twins are told by their own names. Default: every one. */
+  /** Selects among them; a twin is passed with its own name. Default: all. */
   readonly wanted?: (name: string) => boolean
-  /** Scenarios at a time, each in a lab and with a driver of its own. Default 3: most of the time is waiting; 2 in a VM. */
+  /** Scenarios at a time, each with its own lab and driver. Default: 3, since most of the time is waiting; 2 in a VM. */
   readonly lanes?: number
 }
 
@@ -53,7 +53,7 @@ export function runCorpus(makeDriver: () => Driver | Promise<Driver>, options: C
     const all: Lane[] = []
     const free: Lane[] = []
     const waiting: ((lane: Lane) => void)[] = []
-    const totals = { shots: 0, late: 0, unsent: 0, begun: 0 }
+    const totals = { attempts: 0, late: 0, unsent: 0, begun: 0 }
 
     beforeAll(async () => {
       totals.begun = performance.now()
@@ -64,9 +64,9 @@ export function runCorpus(makeDriver: () => Driver | Promise<Driver>, options: C
 
     afterAll(async () => {
       for (const { lab } of all) await lab.close()
-      const { shots, late, unsent, begun } = totals
+      const { attempts, late, unsent, begun } = totals
       const seconds = Math.round((performance.now() - begun) / 1000)
-      console.log(`${scenarios.length} scenarios, ${shots} packets (${late} late, ${unsent} not sent), ${seconds} s`)
+      console.log(`${scenarios.length} scenarios, ${attempts} packets (${late} late, ${unsent} not sent), ${seconds} s`)
     })
 
     const withLane = async <T>(work: (lane: Lane) => Promise<T>): Promise<T> => {
@@ -99,7 +99,7 @@ export function runCorpus(makeDriver: () => Driver | Promise<Driver>, options: C
           if (missing.length > 0) context.skip(`needs ${missing.join(', ')}`)
           return playScenario({ lab, driver, scenario, mode, deviations, protocols })
         })
-        totals.shots += played.shots
+        totals.attempts += played.attempts
         totals.late += played.late
         totals.unsent += played.unsent.length
         context.expect(played.complaints).toEqual([])

@@ -1,24 +1,24 @@
-// Drives the real engine and a backend through the corpus: one process inside the node's namespace, kept for all scenarios.
+// Runs the real engine and a backend in a process inside the namespace of the node, for all scenarios of the corpus.
 
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { join } from 'node:path'
 import type { NodeSettings } from '../scenarios/format.ts'
-import type { Change, Driver, Start } from './driver.ts'
-import type { Ask } from './engine.worker.ts'
+import type { Change, Driver, StartOptions } from './driver.ts'
+import type { DriverRequest } from './engine.worker.ts'
 
 const worker = join(import.meta.dirname, 'engine.worker.ts')
-/** The same as one plain file, where somebody made one: starts without a TypeScript loader. */
+/** The bundle of the worker, where one was made: it starts without a TypeScript loader. */
 const bundled = process.env.SLUICE_ENGINE_WORKER
 
-/** For Node in a VM: whether to leave out the compiler, which does not always pay there. */
+/** Arguments for Node in a VM, for example to switch off the compiler, which is not always worth its time there. */
 export const vmNodeArgs: readonly string[] = (process.env.SLUICE_VM_NODE ?? '').split(' ').filter((word) => word !== '')
 
 export interface EngineDriverOptions {
-  /** What the kernel still holds for services, in words, by the backend's own witness. */
-  readonly holdings: (start: Start) => Promise<readonly string[]>
+  /** Describes what the kernel still holds for services, as tools other than ours show it. */
+  readonly holdings: (start: StartOptions) => Promise<readonly string[]>
   readonly listens?: boolean
-  /** What does not depend on services stays for the next scenario, which must adopt it; quicker where programs are slow to start. */
+  /** True if rules that do not depend on services stay for the next scenario, which must adopt them: faster where programs start slowly. */
   readonly keepBase?: boolean
 }
 
@@ -28,14 +28,14 @@ export class EngineDriver implements Driver {
   readonly #options: EngineDriverOptions
   #child: ChildProcess | undefined
   #namespace = ''
-  #start: Start | undefined
+  #start: StartOptions | undefined
 
   constructor(options: EngineDriverOptions) {
     this.#options = options
     this.listens = options.listens ?? false
   }
 
-  async start(start: Start): Promise<void> {
+  async start(start: StartOptions): Promise<void> {
     if (this.#namespace !== start.node.name) this.close()
     this.#child ??= this.#spawn(start.node.name)
     this.#start = start
@@ -55,13 +55,13 @@ export class EngineDriver implements Driver {
     await this.#ask({ ask: 'settle' })
   }
 
-  /** When the proxy has repaired what somebody does now. */
+  /** Resolves when the proxy has repaired a change that someone else makes after the call. */
   async repaired(limitMs: number): Promise<void> {
     await this.#ask({ ask: 'repaired', limitMs })
   }
 
   holdings(): Promise<readonly string[]> {
-    return this.#options.holdings(this.#start as Start)
+    return this.#options.holdings(this.#start as StartOptions)
   }
 
   async stop(): Promise<void> {
@@ -78,12 +78,12 @@ export class EngineDriver implements Driver {
     const program = bundled === undefined ? ['--import', 'tsx', worker] : [bundled]
     const args = ['netns', 'exec', namespace, process.execPath, ...vmNodeArgs, ...program]
     const child = spawn('ip', args, { stdio: ['ignore', 'inherit', 'inherit', 'ipc'] })
-    // The lab's end is the test process's end: a proxy must not outlive it.
+    // The proxy must not outlive the test process.
     process.once('exit', () => child.kill('SIGKILL'))
     return child
   }
 
-  async #ask(ask: Ask): Promise<unknown> {
+  async #ask(request: DriverRequest): Promise<unknown> {
     const child = this.#child as ChildProcess
     const over = new AbortController()
     const died = once(child, 'exit', { signal: over.signal }).then(([code]) => {
@@ -91,7 +91,7 @@ export class EngineDriver implements Driver {
     })
     died.catch(() => undefined)
     const answered = once(child, 'message', { signal: over.signal })
-    child.send(ask)
+    child.send(request)
     const [message] = (await Promise.race([answered, died])) as [{ result?: unknown; error?: string }]
     over.abort()
     if (message.error !== undefined) throw new Error(message.error)

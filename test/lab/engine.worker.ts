@@ -1,4 +1,4 @@
-// The proxy of an engine driver: the real engine and a real backend, in a process of its own inside the node's namespace.
+// The program that EngineDriver and ProxyProcess start: the real engine and a real backend, inside the namespace of the node.
 
 import type { Backend, Held, Settings } from '../../src/backend/backend.ts'
 import { findMode } from '../../src/backend/modes.ts'
@@ -12,27 +12,27 @@ import { type Family, familyOf } from '../../src/lib/ip.ts'
 import { createLogger } from '../../src/lib/log.ts'
 import { systemClock } from '../../src/lib/time.ts'
 import { ConntrackTable } from '../../src/sys/netlink/conntrack.ts'
-import { nodeView } from '../scenarios/facts.ts'
 import type { Manifest, Mode, NodeSettings } from '../scenarios/format.ts'
+import { nodeView } from '../scenarios/node-facts.ts'
 import type { Change } from './driver.ts'
-import { patience } from './vm.ts'
+import { timeLimit } from './vm.ts'
 
-/** What the parent asks for, one at a time. */
-export type Ask =
+/** A request of the parent; it sends one at a time. */
+export type DriverRequest =
   | {
       readonly ask: 'start'
       readonly mode: Mode
       readonly families: readonly Family[]
       readonly settings: NodeSettings
       readonly interfaceAddresses: readonly string[]
-      /** What there is before the first sync; nothing if absent. */
+      /** Objects that exist before the first sync. Default: none. */
       readonly initial?: readonly Manifest[]
     }
   | ({ readonly ask: 'apply' } & Change)
   | { readonly ask: 'reconfigure'; readonly settings: NodeSettings }
   | { readonly ask: 'settle' }
   | { readonly ask: 'held' }
-  /** For the end of the next sync that somebody else's change has led to. */
+  /** Waits for the end of the next sync that a change by someone else causes. */
   | { readonly ask: 'repaired'; readonly limitMs: number }
   | { readonly ask: 'stop'; readonly keepBase: boolean }
 
@@ -54,45 +54,45 @@ interface Running {
 
 let running: Running | undefined
 
-process.on('message', (ask: Ask) => {
-  answer(ask)
+process.on('message', (request: DriverRequest) => {
+  answer(request)
     .then((result) => process.send?.({ result }))
     .catch((error) => process.send?.({ error: describeError(error) }))
 })
 
-async function answer(ask: Ask): Promise<unknown> {
-  if (ask.ask === 'start') {
-    running = await start(ask)
+async function answer(request: DriverRequest): Promise<unknown> {
+  if (request.ask === 'start') {
+    running = await start(request)
     return undefined
   }
   if (running === undefined) throw new Error('not started')
   const { engine, families } = running
-  switch (ask.ask) {
+  switch (request.ask) {
     case 'apply':
-      // Times of requests and of syncs are compared in whole milliseconds; a sync that has begun must not seem to know of this.
+      // Times of requests and syncs are compared in whole milliseconds: a sync that has begun must not seem to include this change.
       await new Promise((resolve) => setTimeout(resolve, 2))
-      for (const manifest of ask.drop) sinkOf(engine, manifest).drop(keyOf(manifest))
-      for (const manifest of ask.put) put(engine, manifest)
+      for (const manifest of request.drop) sinkOf(engine, manifest).drop(keyOf(manifest))
+      for (const manifest of request.put) put(engine, manifest)
       return undefined
     case 'reconfigure':
-      for (const family of families) engine.setView(family, nodeView(ask.settings, family, running.addresses))
+      for (const family of families) engine.setView(family, nodeView(request.settings, family, running.addresses))
       return undefined
     case 'settle':
       return running.settled()
     case 'held':
       return running.held()
     case 'repaired':
-      return running.repaired(ask.limitMs)
+      return running.repaired(request.limitMs)
     case 'stop':
       await engine.stop()
-      if (!ask.keepBase) await findMode(running.mode).leftovers.cleanup(log)
+      if (!request.keepBase) await findMode(running.mode).leftovers.cleanup(log)
       running = undefined
       return undefined
   }
 }
 
-async function start(ask: Ask & { ask: 'start' }): Promise<Running> {
-  const { mode, families, settings, interfaceAddresses } = ask
+async function start(request: DriverRequest & { ask: 'start' }): Promise<Running> {
+  const { mode, families, settings, interfaceAddresses } = request
   const backend = backendOf(mode, settings)
   const journal = new SyncJournal({ log })
   const views = new Map(families.map((family) => [family, nodeView(settings, family, interfaceAddresses)]))
@@ -114,7 +114,7 @@ async function start(ask: Ask & { ask: 'start' }): Promise<Running> {
     clock: systemClock,
     log,
   })
-  /** Unix ms of the last request, and of the start of the last sync that worked, by family. */
+  /** Unix ms of the last sync request, and of the start of the last successful sync, by family. */
   const asked = new Map<Family, number>()
   const done = new Map<Family, number>()
   const held = new Map<Family, number>()
@@ -138,7 +138,7 @@ async function start(ask: Ask & { ask: 'start' }): Promise<Running> {
     },
   })
   await engine.start()
-  for (const manifest of ask.initial ?? []) put(engine, manifest)
+  for (const manifest of request.initial ?? []) put(engine, manifest)
   engine.store.services.synced()
   engine.store.slices.synced()
   return {
@@ -147,7 +147,7 @@ async function start(ask: Ask & { ask: 'start' }): Promise<Running> {
     families,
     addresses: interfaceAddresses,
     async settled() {
-      const end = Date.now() + patience(20_000)
+      const end = Date.now() + timeLimit(20_000)
       while ([...asked].some(([family, at]) => (done.get(family) ?? 0) < at)) {
         if (Date.now() > end) throw new Error(`not settled: ${failure ?? 'still busy'}`)
         await new Promise<void>((resolve) => {
@@ -175,7 +175,7 @@ async function start(ask: Ask & { ask: 'start' }): Promise<Running> {
 
 const backends = new Map<string, Backend<Held>>()
 
-/** One for all scenarios with these settings: what it finds out about the machine takes a dozen programs in some modes. */
+/** Returns one backend for all scenarios with these settings: in some modes it runs a dozen programs to learn about the machine. */
 function backendOf(mode: Mode, settings: NodeSettings): Backend<Held> {
   const chosen = backendSettings(settings)
   const key = `${mode} ${JSON.stringify(chosen)}`

@@ -1,4 +1,4 @@
-// A network namespace for one test file: the test process itself moves in, so its sockets and the programs it runs are there.
+// A network namespace for one test file. The test process itself enters it, so that its sockets and the programs it runs are there.
 
 import { execFileSync } from 'node:child_process'
 import { constants } from 'node:fs'
@@ -6,15 +6,15 @@ import * as libc from '../../src/sys/libc.ts'
 
 export interface EnteredNamespace {
   readonly name: string
-  /** Runs a program inside; throws with its stderr. Returns stdout. */
+  /** Runs a program inside and returns its stdout. Throws an error with its stderr if it fails. */
   exec(program: string, args: readonly string[], stdin?: string): string
-  /** Moves back and removes the namespace. */
+  /** Leaves and removes the namespace. */
   leave(): void
 }
 
 let count = 0
 
-/** Only the calling thread moves: with vitest's forks that is the whole test file and nobody else. */
+/** Moves only the calling thread. With vitest's forks that is the whole test file and nothing else. */
 export function enterNamespace(): EnteredNamespace {
   const name = `sluice-${process.pid}-${count++}`
   const home = check(libc.open('/proc/thread-self/ns/net', constants.O_RDONLY))

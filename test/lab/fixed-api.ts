@@ -1,4 +1,4 @@
-// As much of an API server as kube-proxy needs to be shown a few fixed objects, served inside the node's namespace.
+// A minimal API server inside the namespace of the node, for kube-proxy: it serves a few objects that never change.
 
 import { createServer, type Server } from 'node:http'
 import type { Manifest } from '../scenarios/format.ts'
@@ -45,7 +45,7 @@ export async function serveObjects(
       const failure = { kind: 'Status', apiVersion: 'v1', status: 'Failure' }
       return send(404, { ...failure, reason: 'NotFound', code: 404 })
     }
-    // Without streamed lists clients go back to plain ones.
+    // Clients fall back to plain lists if the server refuses streamed ones.
     if (url.searchParams.get('sendInitialEvents') === 'true') {
       return send(422, { kind: 'Status', apiVersion: 'v1', status: 'Failure', reason: 'Invalid', code: 422 })
     }

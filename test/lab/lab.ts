@@ -1,16 +1,15 @@
-// The lab: builds the topology once, arranges it for each scenario, serves, probes, and leaves nothing behind.
+// The lab: builds the network once, arranges it for each scenario, runs servers, sends packets, and removes everything at the end.
 
 import { spawnSync } from 'node:child_process'
 import { existsSync, readdirSync } from 'node:fs'
 import { familyOf, isLoopback } from '../../src/lib/ip.ts'
-import type { Protocol } from '../../src/model/types.ts'
 import type { MessageWriter } from '../../src/sys/netlink/message-writer.ts'
 import { NetlinkSocket } from '../../src/sys/netlink/socket.ts'
-import type { Place } from '../scenarios/format.ts'
+import type { Place, Probe } from '../scenarios/format.ts'
 import { ipv4Twin, ipv6Twin } from '../scenarios/twins.ts'
-import { type Address, type Arrivals, type Server, serve } from './echo.ts'
+import { type Address, type Arrivals, type Server, serve } from './echo-servers.ts'
 import type { Namespace } from './namespace.ts'
-import { type Reply, type Shot, shoot } from './send.ts'
+import { type Packet, type Reply, sendPacket } from './send-packet.ts'
 import {
   buildTopology,
   farPodAddress,
@@ -25,13 +24,13 @@ import {
   type Topology,
 } from './topology.ts'
 
-/** Where the addresses of a scenario are, all as IPv4; the twins come along. */
+/** Where the addresses of a scenario are. All are IPv4; their IPv6 twins are at the same places. */
 export interface Arrangement {
   readonly localPods: readonly string[]
   readonly remotePods: readonly string[]
-  /** Sources on the node that are none of its usual addresses. */
+  /** Addresses of the node besides its usual ones. */
   readonly nodeExtras: readonly string[]
-  /** Local pods hang on the bridge instead of links of their own. */
+  /** True if local pods are connected by the bridge and not by single links. */
   readonly bridged: boolean
 }
 
@@ -42,21 +41,14 @@ export interface Listener extends Address {
   readonly sink: string
 }
 
-export interface Aim {
-  readonly at: Place
-  readonly from: string
-  /** 0: the next free one. */
-  readonly sourcePort: number
-  readonly to: string
-  readonly port: number
-  readonly protocol: Protocol
-}
+/** One packet of a scenario; source port 0 stands for the next free one. */
+export type Flow = Pick<Probe, 'at' | 'from' | 'sourcePort' | 'to' | 'port' | 'protocol'>
 
-/** IPCTNL_MSG_CT_DELETE; without a flow it means all. */
+/** IPCTNL_MSG_CT_DELETE; without a flow it deletes all. */
 const deleteFlows = 0x102
 
-// Source ports are used in turn, so that no flow meets what connection tracking remembers of another.
-// The range leaves out the ports of the scenarios' node ports, health checks and fixed source ports.
+// Every connection gets another source port, so that connection tracking never takes it for an earlier flow.
+// The range excludes the node ports, health check ports and fixed source ports of the scenarios.
 const sourcePorts = { first: 33_000, last: 60_900 }
 
 export class Lab {
@@ -68,7 +60,7 @@ export class Lab {
   readonly #servers: Server[] = []
   readonly #answerTimes: number[] = []
   #sinks: Server[] = []
-  /** Where each pod is reached: what need not be told again. */
+  /** The device that leads to each pod, by address: a route is written only when it changes. */
   readonly #routes = new Map<string, string>()
   #conntrack: NetlinkSocket | undefined
   #arranged: Arrangement = { localPods: [], remotePods: [], nodeExtras: [], bridged: false }
@@ -84,10 +76,10 @@ export class Lab {
       process.kill(process.pid, signal)
     }
     process.once('exit', this.#onExit)
-    for (const signal of deadly) process.once(signal, this.#onSignal)
+    for (const signal of endingSignals) process.once(signal, this.#onSignal)
   }
 
-  /** `localPods`: every IPv4 address that is a pod of this node in any scenario to come. */
+  /** `localPods`: every IPv4 address that is a pod of this node in any of the scenarios. */
   static async create(localPods: readonly string[]): Promise<Lab> {
     if (process.getuid?.() !== 0) throw new Error('the lab needs root: it makes network namespaces')
     deleteNamespaces(isOrphan)
@@ -114,21 +106,21 @@ export class Lab {
     return this.#topology.node
   }
 
-  /** Every address of the node, of both families. */
+  /** Returns every address of the node, of both families. */
   interfaceAddresses(): readonly string[] {
     const own = [...nodeAddresses, ...linkAddresses, ...this.#arranged.nodeExtras]
     return ['127.0.0.1', '::1', ...own, ...own.map(ipv6Twin)]
   }
 
-  /** Moves pods to their places, and forgets all connections of the scenario before. */
+  /** Moves pods to their places and deletes all tracked connections of the previous scenario. */
   async arrange(wanted: Arrangement): Promise<void> {
-    const was = this.#arranged
+    const previous = this.#arranged
     const { node, far, farpods, podInterfaces } = this.#topology
     const commands: string[] = []
-    if (was.bridged !== wanted.bridged) {
+    if (previous.bridged !== wanted.bridged) {
       for (const name of podInterfaces.values()) {
         commands.push(wanted.bridged ? `link set ${name} master ${podBridge}` : `link set ${name} nomaster`)
-        // As bridge CNI plugins do: with br_netfilter a pod that reaches itself is sent back through its own port.
+        // Bridge CNI plugins do the same: with br_netfilter a pod that reaches itself is sent back through its own port.
         if (wanted.bridged) commands.push(`link set ${name} type bridge_slave hairpin on`)
       }
     }
@@ -138,13 +130,13 @@ export class Lab {
       commands.push(...this.#route(ip, wanted.bridged ? podBridge : own))
     }
     for (const ip of wanted.remotePods) commands.push(...this.#route(ip, ''))
-    const gone = was.nodeExtras.filter((ip) => !wanted.nodeExtras.includes(ip))
-    const fresh = wanted.nodeExtras.filter((ip) => !was.nodeExtras.includes(ip))
+    const gone = previous.nodeExtras.filter((ip) => !wanted.nodeExtras.includes(ip))
+    const fresh = wanted.nodeExtras.filter((ip) => !previous.nodeExtras.includes(ip))
     commands.push(...gone.flatMap(nodeExtraAddress).map((command) => command.replace('addr add', 'addr del')))
     commands.push(...fresh.flatMap(nodeExtraAddress))
     node.configure(commands)
-    const added = wanted.remotePods.filter((ip) => !was.remotePods.includes(ip))
-    const removed = was.remotePods.filter((ip) => !wanted.remotePods.includes(ip))
+    const added = wanted.remotePods.filter((ip) => !previous.remotePods.includes(ip))
+    const removed = previous.remotePods.filter((ip) => !wanted.remotePods.includes(ip))
     farpods.configure([
       ...removed.flatMap(farPodAddress).map((command) => command.replace('addr add', 'addr del')),
       ...added.flatMap(farPodAddress),
@@ -164,14 +156,14 @@ export class Lab {
     await this.#conntrack.request({ op: 'forget all flows', type: deleteFlows, body })
   }
 
-  /** Commands that send packets for a pod to this device, or to the other node; none if that is where they go. */
+  /** Returns commands that route a pod to this device, or to the other node if it is ''; none if the route exists. */
   #route(ip: string, device: string): readonly string[] {
     if (this.#routes.get(ip) === device) return []
     this.#routes.set(ip, device)
     return device === '' ? farRoute(ip) : hostRoute(ip, device)
   }
 
-  /** Servers for these addresses, until `unserve`. */
+  /** Starts servers for these addresses; they run until `unserve`. */
   async serve(listeners: readonly Listener[]): Promise<void> {
     for (const listener of listeners) {
       const namespace = this.#space(listener.at, listener.ip)
@@ -184,11 +176,15 @@ export class Lab {
     this.#arrivals.clear()
   }
 
-  /** One connection or datagram; `timeoutMs` by default what counts as silence. */
-  async probe(aim: Aim, timeoutMs = this.silenceMs()): Promise<Reply> {
-    const shot: Shot = { ...aim, sourcePort: aim.sourcePort === 0 ? this.#freePort() : aim.sourcePort, timeoutMs }
+  /** Sends one connection or datagram. `timeoutMs` is the time after which no answer counts as a drop. */
+  async probe(flow: Flow, timeoutMs = this.silenceMs()): Promise<Reply> {
+    const packet: Packet = {
+      ...flow,
+      sourcePort: flow.sourcePort === 0 ? this.#freePort() : flow.sourcePort,
+      timeoutMs,
+    }
     const begun = performance.now()
-    const reply = await shoot(this.#space(aim.at, aim.from), shot, this.#arrivals)
+    const reply = await sendPacket(this.#space(flow.at, flow.from), packet, this.#arrivals)
     if (reply.kind !== 'dropped') {
       this.#answerTimes.push(performance.now() - begun)
       if (this.#answerTimes.length > 32) this.#answerTimes.shift()
@@ -196,7 +192,7 @@ export class Lab {
     return reply
   }
 
-  /** How long nothing must come back before it is a drop: long against the answers of late, so that a busy machine counts. */
+  /** Returns the time after which no answer counts as a drop: three times the slowest recent answer, since the machine may be busy. */
   silenceMs(): number {
     return Math.min(3000, Math.max(400, 3 * Math.max(0, ...this.#answerTimes)))
   }
@@ -210,7 +206,7 @@ export class Lab {
     const { pods, podInterfaces: _, ...rest } = this.#topology
     for (const namespace of [...Object.values(rest), ...pods.values()]) namespace.close()
     process.removeListener('exit', this.#onExit)
-    for (const signal of deadly) process.removeListener(signal, this.#onSignal)
+    for (const signal of endingSignals) process.removeListener(signal, this.#onSignal)
     deleteNamespaces((name) => name.startsWith(this.#prefix))
   }
 
@@ -229,7 +225,7 @@ export class Lab {
     return port
   }
 
-  /** What leaves the node untouched is answered in the router. */
+  /** Starts the servers in the router that answer packets which leave the node untouched. */
   async #openSinks(): Promise<void> {
     const { router } = this.#topology
     const { code, stderr } = await router.exec('nft', ['-f', '-'], { input: sinkRules })
@@ -244,15 +240,15 @@ export class Lab {
 
 let labs = 0
 
-const deadly = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const
+const endingSignals = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const
 
-/** Addresses of the node that every scenario has, in both families; loopback too. */
+/** True for loopback and for the addresses that the node has in every scenario, in both families. */
 export const isNodeAddress = (ip: string): boolean =>
   isLoopback(ip) || (nodeAddresses as readonly string[]).includes(ipv4(ip))
 
 export const ipv4 = (ip: string): string => (familyOf(ip) === 4 ? ip : (ipv4Twin(ip) ?? ip))
 
-/** Left by a lab whose process was killed too hard to clean up. */
+/** True if the namespace belongs to a process that was killed before it could remove it. */
 function isOrphan(name: string): boolean {
   const match = /^slu-(\d+)-\d+-/.exec(name)
   return match !== null && !existsSync(`/proc/${match[1]}`)

@@ -1,4 +1,4 @@
-// One network namespace: sockets are opened in it by the main thread, which steps in and out without waiting in between.
+// One network namespace. The main thread enters it to open sockets and leaves it before it waits for anything.
 
 import { spawn, spawnSync } from 'node:child_process'
 import { closeSync, openSync } from 'node:fs'
@@ -24,7 +24,7 @@ export interface Command {
 
 export class Namespace {
   readonly name: string
-  /** For `setns` and for programs that take a namespace file. */
+  /** File for `setns` and for programs that take a namespace file. */
   readonly path: string
   readonly #fd: number
   readonly #home: number
@@ -37,7 +37,7 @@ export class Namespace {
     this.#home = openSync('/proc/thread-self/ns/net', 'r')
   }
 
-  /** Runs `work` with this thread inside. It must not wait: everything else on the thread would be inside too. */
+  /** Runs `work` with this thread inside. It must not wait: everything else on the thread would run inside too. */
   inside<T>(work: () => T): T {
     enter(this.#fd)
     try {
@@ -47,7 +47,7 @@ export class Namespace {
     }
   }
 
-  /** An fd bound to the address inside the namespace, for `net` or `dgram` to take over. */
+  /** Returns an fd that is bound to the address inside the namespace, for `net` or `dgram`. */
   openSocket(protocol: 'tcp' | 'udp', ip: string, port: number): number {
     const six = familyOf(ip) === 6
     const type = (protocol === 'tcp' ? SOCK_STREAM : SOCK_DGRAM) | SOCK_NONBLOCK | libc.SOCK_CLOEXEC
@@ -56,8 +56,8 @@ export class Namespace {
     if (protocol === 'tcp') libc.setsockopt(fd, libc.SOL_SOCKET, SO_REUSEADDR, 1)
     if (six) {
       libc.setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, 1)
-      // An ICMP error comes back so fast here that connect() still holds the socket, and TCP would put it by until its
-      // retransmission a second later. libuv asks to be told at once for IPv4 only.
+      // An ICMP error comes back so fast here that connect() still holds the socket; TCP would report it only at its
+      // retransmission a second later. libuv sets the option for immediate errors only for IPv4.
       if (protocol === 'tcp') libc.setsockopt(fd, IPPROTO_IPV6, IPV6_RECVERR, 1)
     }
     const bound = libc.bind(fd, socketAddress(ip, port))
@@ -68,7 +68,7 @@ export class Namespace {
     return fd
   }
 
-  /** Runs a program inside, to its end. Without input one shell runs one after the other, since to get inside costs more than the program. */
+  /** Runs a program inside, to its end. Programs without input run in one shell, since entering costs more than the program. */
   exec(program: string, args: readonly string[], options: { input?: string } = {}): Promise<Command> {
     if (options.input === undefined) {
       this.#shell ??= new Shell(this.name)
@@ -90,7 +90,7 @@ export class Namespace {
     })
   }
 
-  /** `ip` commands, one per line, in one process; throws at the first that fails. */
+  /** Runs `ip` commands in one process. Throws if one fails. */
   configure(commands: readonly string[]): void {
     runIp(['-n', this.name], commands)
   }
@@ -116,10 +116,10 @@ export function runIp(options: readonly string[], commands: readonly string[]): 
   if (status !== 0) throw new Error(`ip ${options.join(' ')} -batch: ${stderr.trim()}\n${input}`)
 }
 
-/** struct sockaddr_in or sockaddr_in6. */
+/** Returns a struct sockaddr_in or sockaddr_in6. */
 export function socketAddress(ip: string, port: number): Uint8Array {
   const bytes = parseIp(ip)
-  if (bytes === undefined) throw new Error(`no address: ${ip}`)
+  if (bytes === undefined) throw new Error(`${ip} is not a valid address`)
   const six = bytes.length === 16
   const address = Buffer.alloc(six ? 28 : 16)
   const family = six ? AF_INET6 : AF_INET

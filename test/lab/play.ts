@@ -1,4 +1,4 @@
-// Plays one scenario in the lab: arrange, serve, start the proxy, step by step apply and probe, then delete all.
+// Plays one scenario in the lab: arranges the network, starts servers and the proxy, applies and probes step by step, and deletes all objects.
 
 import { canonicalIp, isLoopback } from '../../src/lib/ip.ts'
 import type { Protocol } from '../../src/model/types.ts'
@@ -12,8 +12,8 @@ import {
   type Scenario,
   type Step,
 } from '../scenarios/format.ts'
+import { checkPacket, type StickyEndpoints } from './check-packet.ts'
 import { type Deviation, type Driver, findDeviation } from './driver.ts'
-import { judge, type Stuck } from './judge.ts'
 import { type Arrangement, ipv4, isNodeAddress, type Lab, type Listener } from './lab.ts'
 import { inVm } from './vm.ts'
 
@@ -23,20 +23,20 @@ export interface Play {
   readonly scenario: Scenario
   readonly mode: Mode
   readonly deviations: readonly Deviation[]
-  /** Packets of others are not sent. Default: all. */
+  /** Protocols whose packets are sent. Default: all. */
   readonly protocols?: readonly Protocol[]
 }
 
 export interface Played {
   /** `F26 blocked client -> LB1: expected drop, but it …` */
   readonly complaints: readonly string[]
-  readonly shots: number
+  readonly attempts: number
   readonly late: number
-  /** Packets that were not sent, and why. */
+  /** The packets that were not sent, each with the reason. */
   readonly unsent: readonly string[]
 }
 
-/** Longer than any scenario takes. What hangs is named by what it hung at. */
+/** Longer than any scenario takes. The error says in which phase a scenario hung. */
 const limitMs = inVm ? 240_000 : 100_000
 
 export async function playScenario(play: Play): Promise<Played> {
@@ -58,7 +58,7 @@ async function playThrough(play: Play, progress: { at: string }): Promise<Played
   await lab.arrange(arrangement)
   await lab.serve(listenersOf(scenario, driver.listens !== true))
   progress.at = 'starting the proxy'
-  const tally = { complaints: [] as string[], shots: 0, late: 0, unsent: [] as string[] }
+  const result: Result = { complaints: [], attempts: 0, late: 0, unsent: [] }
   try {
     await driver.start({
       node: lab.node,
@@ -67,53 +67,53 @@ async function playThrough(play: Play, progress: { at: string }): Promise<Played
       settings: scenario.node[mode],
       interfaceAddresses: lab.interfaceAddresses(),
     })
-    const stuck: Stuck = new Map()
+    const sticky: StickyEndpoints = new Map()
     const live = new Map<string, Manifest>()
     for (const step of scenario.steps) {
       for (const manifest of step.drop) live.delete(manifestKey(manifest))
       for (const manifest of step.put) live.set(manifestKey(manifest), manifest)
       progress.at = `changing objects ${step.title}`
-      await takeStep(driver, step, mode)
+      await applyStep(driver, step, mode)
       progress.at = `probing ${step.title}`
-      await probeStep(play, step, stuck, tally)
+      await probeStep(play, step, sticky, result)
     }
     progress.at = 'deleting all'
     await driver.apply({ drop: [...live.values()], put: [] })
     await driver.settle()
     for (const left of await driver.holdings())
-      tally.complaints.push(`all is deleted, but the proxy still holds ${left}`)
+      result.complaints.push(`all is deleted, but the proxy still holds ${left}`)
   } finally {
     progress.at = 'stopping the proxy'
     await driver.stop()
     progress.at = 'closing servers'
     await lab.unserve()
   }
-  return tally
+  return result
 }
 
-async function takeStep(driver: Driver, step: Step, mode: Mode): Promise<void> {
+async function applyStep(driver: Driver, step: Step, mode: Mode): Promise<void> {
   if (step.node !== undefined) await driver.reconfigure(step.node[mode])
   if (step.drop.length + step.put.length > 0) await driver.apply({ drop: step.drop, put: step.put })
   if (step.settle) await driver.settle()
 }
 
-async function probeStep(play: Play, step: Step, stuck: Stuck, tally: { complaints: string[] } & Tally): Promise<void> {
+async function probeStep(play: Play, step: Step, sticky: StickyEndpoints, result: Result): Promise<void> {
   const { lab, driver, scenario, mode } = play
   const run = async (probe: Probe) => {
     const expected = expectationOf(play, probe)
     if (typeof expected === 'string') {
-      tally.unsent.push(`${probe.id}: ${expected}`)
+      result.unsent.push(`${probe.id}: ${expected}`)
       return
     }
-    const { complaint, shots, late } = await judge(lab, probe, expected, stuck)
-    tally.shots += shots
-    tally.late += late
+    const { complaint, attempts, late } = await checkPacket(lab, probe, expected, sticky)
+    result.attempts += attempts
+    result.late += late
     if (complaint !== undefined) {
       const where = step.title === '' ? '' : ` (${step.title})`
-      tally.complaints.push(`${scenario.name} ${probe.id} ${probe.title}${where}: ${complaint}`)
+      result.complaints.push(`${scenario.name} ${probe.id} ${probe.title}${where}: ${complaint}`)
     }
   }
-  // Those that share a source port or an endpoint with others must wait for each other.
+  // Packets that share a source port or an endpoint are sent one after the other.
   const inTurn = (probe: Probe) => probe.sticky !== '' || probe.sourcePort !== 0
   await Promise.all(step.probes.filter((probe) => !inTurn(probe)).map(run))
   for (const probe of step.probes.filter(inTurn)) await run(probe)
@@ -124,16 +124,17 @@ async function probeStep(play: Play, step: Step, stuck: Stuck, tally: { complain
     const { snat } = deviation ?? {}
     if (deviation !== undefined && snat === undefined) return deviation.instead ?? deviation.reason
     const expected = snat === undefined ? probe.expect[mode] : { ...probe.expect[mode], snat }
-    // Nobody listens on the node's own ports then, so what passes is refused by the node itself.
+    // The lab does not listen on ports of the node then, so the node itself refuses what passes.
     const refused = driver.listens === true && expected.outcome === 'pass' && isNodeAddress(probe.to)
     return refused ? { outcome: 'reject', snat: undefined } : expected
   }
 }
 
-interface Tally {
-  shots: number
+interface Result {
+  readonly complaints: string[]
+  attempts: number
   late: number
-  unsent: string[]
+  readonly unsent: string[]
 }
 
 interface Endpoint {
@@ -142,7 +143,7 @@ interface Endpoint {
   readonly ports: readonly { readonly port: number; readonly protocol: Protocol }[]
 }
 
-/** Every endpoint of every step. */
+/** Returns every endpoint of every step. */
 function endpointsOf(scenario: Scenario): readonly Endpoint[] {
   return scenario.steps.flatMap((step) =>
     step.put.flatMap((manifest) => {
@@ -153,8 +154,8 @@ function endpointsOf(scenario: Scenario): readonly Endpoint[] {
       return endpoints.flatMap(({ addresses, nodeName }) => {
         const ip = canonicalIp(addresses[0] ?? '')
         if (ip === undefined) return []
-        const here = nodeName === scenario.node.nftables.name
-        const at: Place = isNodeAddress(ip) ? 'node' : here ? 'pod' : 'remote'
+        const home: Place = nodeName === scenario.node.nftables.name ? 'pod' : 'remote'
+        const at: Place = isNodeAddress(ip) ? 'node' : home
         return [
           {
             ip,
@@ -184,7 +185,7 @@ export function arrangementOf(scenario: Scenario): Arrangement {
   }
 }
 
-/** Servers for all endpoints, and sinks where a packet for the node ends that nobody redirects. */
+/** Returns servers for all endpoints, and sinks for packets that reach an address of the node without being redirected. */
 function listenersOf(scenario: Scenario, sinks: boolean): readonly Listener[] {
   const listeners = new Map<string, Listener>()
   const add = (listener: Listener) => {

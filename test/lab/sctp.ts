@@ -1,10 +1,10 @@
-// SCTP without a kernel that speaks it: raw sockets exchange an INIT and an INIT ACK, the first two packets of an
-// association. Connection tracking and translation see real SCTP, checksum and verification tags included.
+// SCTP on kernels without SCTP: raw sockets exchange an INIT and an INIT ACK, the first two packets of an association.
+// Connection tracking and NAT see real SCTP, checksum and verification tags included.
 
 import koffi from 'koffi'
 import { familyOf, formatIp, hostPort } from '../../src/lib/ip.ts'
 import * as libc from '../../src/sys/libc.ts'
-import type { Answer, Server } from './echo.ts'
+import type { Answer, Server } from './echo-servers.ts'
 import { type Namespace, socketAddress } from './namespace.ts'
 
 const IPPROTO_SCTP = 132
@@ -22,12 +22,12 @@ const sendto = native.func(
 )
 
 interface Packet {
-  /** Who sent it. */
+  /** Source address. */
   readonly ip: string
   readonly sourcePort: number
   readonly port: number
   readonly type: number
-  /** The sender's tag: the verification tag of the answer. */
+  /** Tag of the sender, which is the verification tag of the answer. */
   readonly tag: number
   readonly cookie: string
 }
@@ -52,16 +52,16 @@ export function serveSctp(namespace: Namespace, address: { ip: string; port: num
   return { close }
 }
 
-/** What came back: the cookie of an INIT ACK, an error number, or undefined for nothing in time. */
-export function shootSctp(
+/** Sends an INIT. Resolves with the cookie of the INIT ACK, with an error number, or with undefined if nothing came in time. */
+export function sendSctpInit(
   namespace: Namespace,
-  shot: { from: string; sourcePort: number; to: string; port: number; timeoutMs: number },
+  flow: { from: string; sourcePort: number; to: string; port: number; timeoutMs: number },
 ): Promise<string | number | undefined> {
-  const fd = openRaw(namespace, shot.from)
-  const to = socketAddress(shot.to, 0)
-  // Only a connected raw socket hears of ICMP errors.
-  if (connect(fd, to, to.length) !== 0) throw new Error(`connect to ${shot.to}: errno ${koffi.errno()}`)
-  const ports = { from: shot.sourcePort, to: shot.port }
+  const fd = openRaw(namespace, flow.from)
+  const to = socketAddress(flow.to, 0)
+  // Only a connected raw socket receives ICMP errors.
+  if (connect(fd, to, to.length) !== 0) throw new Error(`connect to ${flow.to}: errno ${koffi.errno()}`)
+  const ports = { from: flow.sourcePort, to: flow.port }
   const init = encode({ ports, verification: 0, type: INIT, cookie: '' })
   return new Promise((resolve) => {
     let again: NodeJS.Timeout | undefined
@@ -72,15 +72,15 @@ export function shootSctp(
       libc.close(fd)
       resolve(result)
     }
-    const timer = setTimeout(() => finish(undefined), shot.timeoutMs)
+    const timer = setTimeout(() => finish(undefined), flow.timeoutMs)
     const readiness = libc.watchReadable(fd, () => {
-      for (let packet = receive(fd, shot.from); packet !== undefined; packet = receive(fd, shot.from)) {
+      for (let packet = receive(fd, flow.from); packet !== undefined; packet = receive(fd, flow.from)) {
         if (typeof packet === 'number') return finish(packet)
-        if (packet.type === INIT_ACK && packet.port === shot.sourcePort) return finish(packet.cookie)
+        if (packet.type === INIT_ACK && packet.port === flow.sourcePort) return finish(packet.cookie)
       }
     })
     const send = () => libc.send(fd, init, init.length)
-    // Stopped on the way out: if rejected, the ICMP error follows.
+    // The result is ignored: if a rule rejects the packet, an ICMP error follows.
     send()
     again = setInterval(send, 1000)
   })
@@ -100,14 +100,14 @@ function openRaw(namespace: Namespace, ip: string): number {
 
 const EAGAIN = 11
 
-/** A packet, an error number, or undefined when there is no more. */
+/** Returns a packet, an error number, or undefined when there is no more. */
 function receive(fd: number, ownIp: string): Packet | number | undefined {
   const buffer = Buffer.alloc(2048)
   const from = Buffer.alloc(28)
   const length = Number(recvfrom(fd, buffer, buffer.length, libc.MSG_DONTWAIT, from, Uint32Array.of(from.length)))
   if (length < 0) return koffi.errno() === EAGAIN ? undefined : koffi.errno()
   const six = familyOf(ownIp) === 6
-  // IPv4 raw sockets get the IP header too.
+  // IPv4 raw sockets also deliver the IP header.
   const sctp = buffer.subarray(six ? 0 : ((buffer[0] as number) & 0xf) * 4, length)
   if (sctp.length < 32) return undefined
   const cookieLength = sctp.length >= 36 && sctp.readUInt16BE(32) === STATE_COOKIE ? sctp.readUInt16BE(34) - 4 : 0
@@ -135,7 +135,7 @@ function encode(packet: {
   bytes.writeUInt32BE(packet.verification, 4)
   bytes[12] = packet.type
   bytes.writeUInt16BE(20 + parameter, 14)
-  // The tag only must not be zero.
+  // Any tag but zero is valid.
   bytes.writeUInt32BE(1 + packet.ports.from, 16)
   bytes.writeUInt32BE(65_536, 20)
   bytes.writeUInt16BE(1, 24)

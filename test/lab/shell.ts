@@ -1,4 +1,4 @@
-// One shell inside a namespace that runs programs in turn: only the programs themselves have to be started.
+// One shell inside a namespace that runs programs one after the other, so that only the programs themselves are started.
 
 import { type ChildProcessWithoutNullStreams, spawn } from 'node:child_process'
 import { randomUUID } from 'node:crypto'
@@ -11,7 +11,7 @@ interface Waiting {
 
 export class Shell {
   readonly #child: ChildProcessWithoutNullStreams
-  /** Ends what a program said, on both outputs. */
+  /** Marks the end of the output of a program, on stdout and stderr. */
   readonly #mark = randomUUID()
   readonly #waiting: Waiting[] = []
   #stdout = ''
@@ -33,13 +33,13 @@ export class Shell {
     this.#child.on('close', (code) =>
       this.#fail(new Error(`the shell in ${namespace} ended with ${code}: ${this.#stderr}`)),
     )
-    this.#hold(false)
+    this.#keepAlive(false)
   }
 
   run(program: string, args: readonly string[]): Promise<Command> {
     return new Promise((resolve, reject) => {
       this.#waiting.push({ resolve, reject })
-      this.#hold(true)
+      this.#keepAlive(true)
       const words = [program, ...args].map((word) => `'${word.replaceAll("'", "'\\''")}'`).join(' ')
       this.#child.stdin.write(`${words} </dev/null; echo ${this.#mark} $?; echo ${this.#mark} >&2\n`)
     })
@@ -58,7 +58,7 @@ export class Shell {
     this.#stdout = this.#stdout.slice(end + 1)
     this.#stderr = this.#stderr.slice(err + this.#mark.length + 1)
     this.#waiting.shift()?.resolve(command)
-    if (this.#waiting.length === 0) this.#hold(false)
+    if (this.#waiting.length === 0) this.#keepAlive(false)
     this.#settle()
   }
 
@@ -67,7 +67,7 @@ export class Shell {
   }
 
   /** An idle shell must not keep the process alive. */
-  #hold(busy: boolean): void {
+  #keepAlive(busy: boolean): void {
     const { stdin, stdout, stderr } = this.#child
     for (const one of [this.#child, stdin, stdout, stderr] as unknown as { ref(): void; unref(): void }[]) {
       if (busy) one.ref()

@@ -1,35 +1,35 @@
-// The network of the lab: a node with pods, another node with pods, and the world, each in namespaces of its own.
+// Builds the network of the lab: a node with pods, another node with pods, and clients outside, each in its own namespace.
 //
 //   clients ──── router ──── node ──── pod…        one namespace per local pod
 //   203.0.113.x      (sink)   │
 //                             └────── far ──── farpods      another node, and all its pods in one namespace
 //
-// Every link has both families. What is routed to the node from outside is simply everything. What leaves the node
-// towards the router and is not for the clients ends in the router's sink: such packets passed the node untouched.
+// Every link has both families. The router sends everything from outside to the node. Packets that leave the node towards the router
+// and are not for the clients end in the sink of the router: the node did not touch them.
 
 import { ipv6Twin } from '../scenarios/twins.ts'
 import { Namespace, runIp } from './namespace.ts'
 import { applySysctls } from './sysctls.ts'
 
-/** Addresses of the node itself in the scenarios; loopback and the addresses of the lab's own links come on top. */
+/** Addresses of the node in the scenarios. It also has loopback and the addresses of the lab's links. */
 export const nodeAddresses = ['192.168.0.2', '192.168.1.2', '192.168.99.11'] as const
 const routerAddress = '192.168.0.1'
 const clientAddresses = ['203.0.113.2', '203.0.113.130'] as const
 const clientGateway = '203.0.113.1'
-/** On the node's end of every pod link, so that a masqueraded source always differs from the node's addresses above. */
+/** Address of the node's end of every pod link: a masqueraded source always differs from the addresses above. */
 const podGateway = '10.255.0.1'
 const podGatewayMac = '02:51:00:00:00:01'
-/** The link between the nodes, for the same reason a network of its own. */
+/** The link between the nodes has its own network for the same reason. */
 const farLink = { near: '192.168.50.2', far: '192.168.50.3' }
-/** What the node has besides its addresses of the scenarios. */
+/** Addresses of the node besides those of the scenarios. */
 export const linkAddresses = [farLink.near, podGateway] as const
 const farPodGateway = '10.255.1.1'
 export const sinkPort = 9
 const sinkTable = 100
 
-/** The bridge that local pods hang on in scenarios with a bridge detector. */
+/** The bridge that connects local pods in scenarios with a bridge detector. */
 export const podBridge = 'br-pods'
-/** The start of the names of the node's ends of pod links. */
+/** Prefix of the names of the node's ends of pod links. */
 const podPrefix = 'pod'
 
 export interface Topology {
@@ -44,7 +44,7 @@ export interface Topology {
   readonly podInterfaces: ReadonlyMap<string, string>
 }
 
-/** Both families of an address, with the prefix length of a host. */
+/** Returns the address in both families, with the prefix length of a host. */
 const hosts = (ip: string): readonly string[] => [`${ip}/32`, `${ipv6Twin(ip)}/128 nodad`]
 
 const addresses = (device: string, ips: readonly string[]): string[] =>
@@ -60,16 +60,16 @@ const hostVia = (ip: string, gateway: string, device: string): string[] => [
   `route replace ${ipv6Twin(ip)}/128 via ${ipv6Twin(gateway)} dev ${device} onlink`,
 ]
 
-/** Both families of a host route; `device` is where the host is reached without a gateway. */
+/** Returns commands for a host route in both families; the host is on the link of `device`. */
 export const hostRoute = (ip: string, device: string): string[] => [
   `route replace ${ip}/32 dev ${device}`,
   `route replace ${ipv6Twin(ip)}/128 dev ${device}`,
 ]
 
-/** The route to a pod of the other node. */
+/** Returns commands for the route to a pod of the other node. */
 export const farRoute = (ip: string): string[] => hostVia(ip, farLink.far, 'far')
 
-/** On the interface itself: unlike ARP, neighbour discovery does not answer for addresses of other interfaces. */
+/** Puts the address on the interface itself: neighbour discovery, unlike ARP, does not answer for addresses of other interfaces. */
 export const farPodAddress = (ip: string): string[] => addresses('eth0', [ip])
 
 export const nodeExtraAddress = (ip: string): string[] => addresses('lo', [ip])
@@ -94,7 +94,7 @@ export function buildTopology(prefix: string, podIps: readonly string[]): Topolo
     link('far', 'node', 'far'),
     ...podNames.map((name) => link(name, 'eth0', name)),
     `link add ${podBridge} type bridge stp_state 0 forward_delay 0`,
-    // All ends are one to a pod, whatever they hang on: what pods know of their gateway stays true when that changes.
+    // All ends have the same hardware address, so that the neighbour entries of pods stay valid when pods move to the bridge.
     ...[podBridge, ...podNames].map((name) => `link set ${name} address ${podGatewayMac}`),
     ...['world', 'far', podBridge, ...podNames].map((name) => `link set ${name} up`),
     ...addresses('world', nodeAddresses),
@@ -115,8 +115,8 @@ export function buildTopology(prefix: string, podIps: readonly string[]): Topolo
     `route add default via 192.168.0.2 dev node onlink table ${sinkTable}`,
     `route add ::/0 via ${ipv6Twin('192.168.0.2')} dev node onlink table ${sinkTable}`,
   ])
-  // The sink answers clients through the node, as whoever has the address would: the node's connection tracking must see both
-  // directions, or it takes the client's next packet for invalid.
+  // The sink answers clients through the node, as the owner of the address would: the connection tracking of the node must see both
+  // directions, or it takes the next packet of the client for invalid.
   runIp(['-n', space('router').name], [`rule add from ${routerAddress} lookup ${sinkTable}`])
   runIp(['-6', '-n', space('router').name], [`rule add from ${ipv6Twin(routerAddress)} lookup ${sinkTable}`])
   space('clients').configure([
@@ -155,7 +155,7 @@ export function buildTopology(prefix: string, podIps: readonly string[]): Topolo
   }
 }
 
-/** In the router: what comes from the node and is not for the clients goes to the sink; only that is tracked. */
+/** Rules of the router: packets from the node that are not for the clients go to the sink; only these are tracked. */
 export const sinkRules = `
 table inet sink {
   chain untracked {

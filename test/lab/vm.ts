@@ -6,4 +6,4 @@ export const inVm = process.env.SLUICE_IN_VM === '1'
 export const full = !inVm || process.env.SLUICE_FULL === '1'
 
 /** A time limit for this machine; `ms` is the limit on a real one. */
-export const patience = (ms: number): number => (inVm ? 12 * ms : ms)
+export const timeLimit = (ms: number): number => (inVm ? 12 * ms : ms)

@@ -1,4 +1,4 @@
-// As much of an API server as a proxy needs: objects that are listed and watched, and change when the test says so. In the test's own process.
+// A minimal API server for proxies, in the test process: its objects are listed and watched, and change when the test says so.
 
 import { once } from 'node:events'
 import { createServer, type ServerResponse } from 'node:http'
@@ -32,7 +32,7 @@ export class WatchedApi {
     this.url = `http://127.0.0.1:${port}`
   }
 
-  /** Listens on the node's loopback. */
+  /** Listens on loopback of the node. */
   static async listen(node: Namespace, port: number): Promise<WatchedApi> {
     const api = new WatchedApi(port)
     api.#server.listen({ fd: node.openSocket('tcp', '127.0.0.1', port) })

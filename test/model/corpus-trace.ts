@@ -11,7 +11,7 @@ import type { ModeBehaviour } from '../../src/model/mode-behaviour.ts'
 import { resolve } from '../../src/model/resolve.ts'
 import { type Outcome, type Packet, trace } from '../../src/model/trace.ts'
 import type { ServicePort, ServiceRecord, SliceRecord } from '../../src/model/types.ts'
-import { addressesOf, nodeView } from '../scenarios/facts.ts'
+import { addressesOf, nodeView } from '../scenarios/node-facts.ts'
 import {
   type Expectation,
   type Manifest,

@@ -44,7 +44,7 @@ describe('the corpus itself', () => {
   it('names the invalid scenario and its problem', () => {
     const text =
       'name: X\ntitle: x\npackets: [{id: a, what: b, from: 10.0.0.2, to: "1.2.3.4:80/tcp", expect: [10.0.0.3:80]}]'
-    expect(() => loadScenarioText('x.yaml', text)).toThrow('x.yaml: X: a: says no snat')
+    expect(() => loadScenarioText('x.yaml', text)).toThrow('x.yaml: X: a: snat is missing')
   })
 })
 

@@ -1,4 +1,4 @@
-// The shorthand of scenario files, expanded to the JSON the API server would send. README.md tells the grammar.
+// Expands the shorthand of scenario files to the JSON that an API server would send. README.md describes the shorthand.
 
 import { canonicalIp, type Family, familyName, familyOf } from '../../src/lib/ip.ts'
 import type { Manifest } from './format.ts'
@@ -6,17 +6,20 @@ import type { Json } from './twins.ts'
 
 type Fields = Record<string, Json>
 
-/** Names of this node and of the other ones, as endpoints say `local` and `remote`. */
+/** The nodes that the words `local` and `remote` of endpoints stand for. */
 export const nodeName = 'node-a'
 const remoteNodeName = 'node-b'
 
-/** Services get a creation time in the order of their first appearance, unless the file says `created`. `family` is that of slices without endpoints. */
+/**
+ * Services get a creation time in the order of their first appearance, unless the file says `created`. `family` is the family of slices
+ * without endpoints.
+ */
 export function expandObject(value: Json, serial: number, family: Family): Manifest {
   const fields = value as Fields
   if (typeof fields.kind === 'string') return value as unknown as Manifest
   if (typeof fields.service === 'string') return expandService(fields, serial)
   if (typeof fields.slice === 'string') return expandSlice(fields, serial, family)
-  throw new Error(`neither a service, a slice nor a manifest: ${JSON.stringify(value)}`)
+  throw new Error(`${JSON.stringify(value)} is not a service, a slice or a manifest`)
 }
 
 function expandService(fields: Fields, serial: number): Manifest {
@@ -27,7 +30,7 @@ function expandService(fields: Fields, serial: number): Manifest {
   if (spec.type !== 'ExternalName') {
     spec.clusterIP = clusterIps[0] ?? 'None'
     spec.clusterIPs = clusterIps.length > 0 ? clusterIps : ['None']
-    // An unparsable or sloppy address still has a family; the API server accepted sloppy ones before it knew better.
+    // An address with leading zeros still has a family; older API servers accepted such addresses.
     spec.ipFamilies = clusterIps.map((ip) => familyName(familyOf(canonicalIp(ip) ?? ip)))
     if (clusterIps.length > 1) spec.ipFamilyPolicy = 'RequireDualStack'
   }
@@ -47,11 +50,11 @@ function expandService(fields: Fields, serial: number): Manifest {
   }
 }
 
-/** `name port/protocol [nodePort]`; a name of `_` is the unnamed port. */
+/** Expands `name port/protocol [nodePort]`; the name `_` is the unnamed port. */
 function expandServicePort(value: Json): Json {
   if (typeof value !== 'string') return value
   const match = /^(\S+) (\d+)\/(tcp|udp|sctp)(?: (\d+))?$/.exec(value)
-  if (match === null) throw new Error(`not a service port: ${value}`)
+  if (match === null) throw new Error(`${value} is not a valid service port`)
   const [, name, port, protocol, nodePort] = match as unknown as [string, string, string, string, string?]
   return {
     ...(name === '_' ? {} : { name }),
@@ -85,7 +88,7 @@ function expandSlice(fields: Fields, serial: number, empty: Family): Manifest {
 function expandSlicePort(value: Json): Json {
   if (typeof value !== 'string') return value
   const match = /^(\S+) (\d+)\/(tcp|udp|sctp)$/.exec(value)
-  if (match === null) throw new Error(`not a slice port: ${value}`)
+  if (match === null) throw new Error(`${value} is not a valid slice port`)
   const [, name, port, protocol] = match as unknown as [string, string, string, string]
   return { name: name === '_' ? '' : name, protocol: protocol.toUpperCase(), port: Number(port) }
 }
@@ -98,7 +101,7 @@ const conditions: Readonly<Record<string, Json>> = {
   unknown: {},
 }
 
-/** `address word…`: local, remote, node=NAME, a condition, for-zone=A,B, for-node=A,B. */
+/** Expands `address word…` with the words local, remote, node=NAME, a condition, for-zone=A,B, for-node=A,B. */
 function expandEndpoint(value: Json): Fields {
   if (typeof value !== 'string') return value as Fields
   const [address, ...words] = value.split(' ') as [string, ...string[]]
@@ -129,9 +132,11 @@ function metadata(namespace: string, name: string, created: Json | undefined, se
 
 function splitKey(value: Json | undefined): [string, string] {
   const parts = String(value).split('/')
-  if (parts.length !== 2) throw new Error(`not namespace/name: ${value}`)
+  if (parts.length !== 2) throw new Error(`${value} is not a valid namespace/name`)
   return parts as [string, string]
 }
 
-const list = (value: Json | undefined): readonly Json[] =>
-  value === undefined || value === null ? [] : Array.isArray(value) ? value : [value]
+function list(value: Json | undefined): readonly Json[] {
+  if (value === undefined || value === null) return []
+  return Array.isArray(value) ? value : [value]
+}

@@ -1,4 +1,4 @@
-// The shape of a scenario once loaded: real API objects, the node, steps, and packets with what must become of them.
+// Types of a loaded scenario: real API objects, the node, steps, and packets with what must happen to them.
 
 import type { Family } from '../../src/lib/ip.ts'
 import type { Protocol } from '../../src/model/types.ts'
@@ -22,13 +22,13 @@ export type Detector =
   | { readonly prefix: string }
   | 'none'
 
-/** The node and the proxy's configuration in one mode. */
+/** The node and the configuration of the proxy, in one mode. */
 export interface NodeSettings {
   readonly name: string
   readonly zone: string
   /** The node's own addresses, at most one per family. */
   readonly primary: readonly string[]
-  /** Every address on the node's interfaces, loopback left out. */
+  /** Every address on the interfaces of the node, except loopback. */
   readonly addresses: readonly string[]
   readonly detector: Detector
   /** Empty: all addresses. */
@@ -40,18 +40,18 @@ export interface NodeSettings {
   readonly externalIPs: boolean
 }
 
-/** Where a packet starts: a pod of this node, this node itself, a pod of another node, the world. */
+/** Where a packet starts: in a pod of this node, on this node, in a pod of another node, or outside. */
 export type Place = 'pod' | 'node' | 'remote' | 'outside'
 
 export interface Expectation {
-  /** Endpoints that may be, and over many tries are, reached; or what happens instead. */
+  /** The endpoints, each of which is reached if the packet is sent often enough, or what happens instead. */
   readonly outcome: readonly string[] | 'reject' | 'drop' | 'pass'
-  /** Is the source rewritten? `hairpin`: only when a pod reaches itself. undefined: not stated. */
+  /** True if the source is rewritten; `hairpin` if only when a pod reaches itself; undefined if not stated. */
   readonly snat: boolean | 'hairpin' | undefined
 }
 
 export interface Probe {
-  /** `F26`, `J10-2`: unique in its scenario. */
+  /** `F26`, `J10b`: unique in its scenario. */
   readonly id: string
   readonly title: string
   readonly from: string
@@ -59,11 +59,11 @@ export interface Probe {
   readonly to: string
   readonly port: number
   readonly protocol: Protocol
-  /** 0: any. A fixed port makes one flow of several probes. */
+  /** 0 for any port. With a fixed port several probes are one flow. */
   readonly sourcePort: number
-  /** Probes of one name in one scenario all reach one and the same endpoint; '' : no affinity expected. */
+  /** Probes of a scenario with the same name all reach the same endpoint; '' if no affinity is expected. */
   readonly sticky: string
-  /** Connections of a sticky probe. */
+  /** Number of connections of a sticky probe. */
   readonly count: number
   readonly expect: Readonly<Record<Mode, Expectation>>
 }
@@ -72,9 +72,9 @@ export interface Step {
   readonly title: string
   readonly drop: readonly Manifest[]
   readonly put: readonly Manifest[]
-  /** Undefined: the node stays as it is. */
+  /** Undefined if the node does not change. */
   readonly node: Readonly<Record<Mode, NodeSettings>> | undefined
-  /** Wait until the proxy has taken this in before the next step. */
+  /** True if the next step waits until the proxy has synced this one. */
   readonly settle: boolean
   readonly probes: readonly Probe[]
 }
@@ -85,7 +85,7 @@ export interface Scenario {
   readonly file: string
   readonly title: string
   readonly modes: readonly Mode[]
-  /** What a runner must offer: `sctp`, `conntrack`. */
+  /** What a driver must provide: `conntrack`. */
   readonly needs: readonly string[]
   readonly families: readonly Family[]
   readonly protocols: readonly Protocol[]

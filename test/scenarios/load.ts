@@ -1,4 +1,4 @@
-// Reads the scenario files: YAML with a shorthand in, scenarios with real API objects out, each with its twins.
+// Reads the scenario files, expands their shorthand to API objects, and adds the twins of each scenario.
 
 import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -8,7 +8,7 @@ import type { Protocol } from '../../src/model/types.ts'
 import { expandObject, sliceKey } from './expand.ts'
 import type { Expectation, Manifest, Mode, Place, Probe, Scenario, Step } from './format.ts'
 import { manifestKey } from './format.ts'
-import { type NodePatch, nodeSettings } from './node.ts'
+import { type NodePatch, nodeSettings } from './node-settings.ts'
 import { type Json, toIpv6, toUdp } from './twins.ts'
 
 const modes: readonly Mode[] = ['nftables', 'iptables', 'ipvs', 'userspace']
@@ -58,7 +58,7 @@ const fields = new Set(['name', 'title', 'modes', 'needs', 'families', 'twins', 
 
 let loaded: readonly Scenario[] | undefined
 
-/** The whole corpus with all twins, in the order of the files. Read once; as JSON where somebody made that, since YAML takes long in a VM. */
+/** Returns the whole corpus with all twins, in the order of the files. In a VM it is read from JSON, since YAML takes long there. */
 export function loadScenarios(): readonly Scenario[] {
   const ready = process.env.SLUICE_SCENARIOS
   loaded ??= ready === undefined ? readFolder() : (JSON.parse(readFileSync(ready, 'utf8')) as readonly Scenario[])
@@ -72,7 +72,7 @@ function readFolder(folder = import.meta.dirname): readonly Scenario[] {
   const scenarios = files.flatMap((file) => loadScenarioText(file, readFileSync(join(folder, file), 'utf8')))
   const names = new Set<string>()
   for (const { name, file } of scenarios) {
-    if (names.has(name)) throw new Error(`${file}: a second scenario called ${name}`)
+    if (names.has(name)) throw new Error(`${file}: there is already a scenario called ${name}`)
     names.add(name)
   }
   return scenarios
@@ -151,7 +151,7 @@ function readScenario(file: string, raw: RawScenario, twin: { ipv6: boolean; udp
   }
 }
 
-/** What exists at a step; gives each object the identity it keeps until it is deleted. */
+/** The objects that exist at a step. Each keeps its identity until it is deleted. */
 class Objects {
   readonly #live = new Map<string, { manifest: Manifest; serial: number }>()
   readonly #homes = new Map<string, string>()
@@ -182,12 +182,12 @@ class Objects {
     const [kind, object] = name.split(' ') as [string, string]
     const key = kind === 'service' ? `Service ${object}` : `EndpointSlice ${sliceKey(object)}`
     const live = this.#live.get(key)
-    if (live === undefined) throw new Error(`cannot delete ${name}: there is none`)
+    if (live === undefined) throw new Error(`cannot delete ${name}: it does not exist`)
     this.#live.delete(key)
     return live.manifest
   }
 
-  /** The node an address has been said to be on by any slice so far; undefined if by none. */
+  /** Returns the node of the address according to the slices so far; undefined if none has it. */
   home(ip: string): string | undefined {
     return this.#homes.get(ip)
   }
@@ -198,11 +198,12 @@ const podRanges = ['10.0.0.0/8', 'fd00:10::/32'].map((text) => parseCidr(text)!)
 function readPacket(packet: RawPacket, objects: Objects, node: Scenario['node']): Probe {
   const match = /^(.*)\/(tcp|udp|sctp)$/.exec(packet.to)
   const target = match === null ? undefined : splitHostPort(match[1] as string)
-  if (match === null || target === undefined) throw new Error(`${packet.id}: not a destination: ${packet.to}`)
+  if (match === null || target === undefined) throw new Error(`${packet.id}: ${packet.to} is not a valid destination`)
   const from = canonicalIp(packet.from)
   const to = canonicalIp(target.host)
-  if (from === undefined || to === undefined) throw new Error(`${packet.id}: not an address`)
-  if (familyOf(from) !== familyOf(to)) throw new Error(`${packet.id}: two families in one packet`)
+  if (from === undefined || to === undefined)
+    throw new Error(`${packet.id}: ${packet.from} or ${packet.to} is not a valid address`)
+  if (familyOf(from) !== familyOf(to)) throw new Error(`${packet.id}: source and destination are of different families`)
   return {
     id: packet.id,
     title: packet.what,
@@ -231,10 +232,10 @@ function placeOf(from: string, objects: Objects, node: Scenario['node']): Place 
 function readExpectation(packet: RawPacket): Expectation {
   if (!Array.isArray(packet.expect)) {
     if (!['reject', 'drop', 'pass'].includes(packet.expect as string)) {
-      throw new Error(`${packet.id}: cannot expect ${JSON.stringify(packet.expect)}`)
+      throw new Error(`${packet.id}: ${JSON.stringify(packet.expect)} is not a valid expectation`)
     }
     return { outcome: packet.expect, snat: undefined }
   }
-  if (packet.snat === undefined) throw new Error(`${packet.id}: says no snat`)
+  if (packet.snat === undefined) throw new Error(`${packet.id}: snat is missing`)
   return { outcome: [...packet.expect].sort(), snat: packet.snat }
 }

@@ -1,4 +1,4 @@
-// Twins: the same scenario in IPv6, and with UDP for TCP, made from the text of the file before it is read as objects.
+// Makes twins: the same scenario in IPv6, and with UDP instead of TCP, from the values of the file before they are expanded.
 
 import { canonicalIp, parseIp } from '../../src/lib/ip.ts'
 
@@ -6,13 +6,13 @@ import { canonicalIp, parseIp } from '../../src/lib/ip.ts'
 export type Json = string | number | boolean | null | readonly Json[] | { readonly [key: string]: Json }
 
 const ipv4 = String.raw`\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}`
-// An address stands alone, as a CIDR, with a port, or with words after it (endpoints).
+// An address is alone, part of a CIDR, followed by a port, or followed by words (endpoints).
 const addressText = new RegExp(String.raw`^(${ipv4})(?:/(\d{1,2}))?(?::(\d+)(/[a-z]+)?)?((?: .*)?)$`)
 
-/** Prefix lengths have a twin only where the mapping of addresses keeps what the prefix contains. */
+/** Prefix lengths have a twin only if the mapped prefix contains exactly the mapped addresses. */
 const prefixTwins: Readonly<Record<number, number>> = { 0: 0, 1: 1, 8: 32, 16: 48, 24: 64, 25: 120, 32: 128 }
 
-/** `a.b.c.d` becomes `fd00:a:b:c::d`, the decimal digits kept as text, so that 172.30.0.41 is fd00:172:30::41. */
+/** Maps `a.b.c.d` to `fd00:a:b:c::d` and keeps the decimal digits as text: 172.30.0.41 becomes fd00:172:30::41. */
 export function ipv6Twin(ip: string): string {
   if (ip.startsWith('127.')) return '::1'
   if (ip === '0.0.0.0') return '::'
@@ -28,7 +28,7 @@ function ipv6CidrTwin(ip: string, bits: number): string {
   return `${ipv6Twin(ip)}/${twin}`
 }
 
-/** Every address in the value, wherever it stands, in IPv6. */
+/** Maps every address in the value to IPv6. */
 export function toIpv6(value: Json): Json {
   if (typeof value === 'string') return textToIpv6(value)
   if (Array.isArray(value)) return value.map(toIpv6)
@@ -45,7 +45,7 @@ function textToIpv6(text: string): string {
   return `${ipv6Twin(ip)}${rest ?? ''}`
 }
 
-/** `/tcp` becomes `/udp` in ports and destinations. */
+/** Replaces `/tcp` by `/udp` in ports and destinations. */
 export function toUdp(value: Json): Json {
   if (typeof value === 'string') return value.replace(/(\d)\/tcp\b/, '$1/udp')
   if (Array.isArray(value)) return value.map(toUdp)
@@ -53,7 +53,7 @@ export function toUdp(value: Json): Json {
   return Object.fromEntries(Object.entries(value).map(([key, inner]) => [key, toUdp(inner)]))
 }
 
-/** The inverse of `ipv6Twin`; undefined if the address is no twin. */
+/** The inverse of `ipv6Twin`; undefined if the address is not a twin. */
 export function ipv4Twin(ip: string): string | undefined {
   const bytes = parseIp(ip)
   if (bytes === undefined || bytes.length !== 16 || bytes[0] !== 0xfd || bytes[1] !== 0) return undefined

@@ -1,9 +1,9 @@
 // Waits until something is true, always with a limit.
 
 import { setTimeout as delay } from 'node:timers/promises'
-import { patience } from '../lab/vm.ts'
+import { timeLimit } from '../lab/vm.ts'
 
-const defaultLimitMs = Math.min(patience(30_000), 180_000)
+const defaultLimitMs = Math.min(timeLimit(30_000), 180_000)
 
 /**
  * Calls `probe` until it returns something other than undefined or false, and returns that. A probe that throws is called again;

@@ -56,7 +56,7 @@ export interface TierRun {
   readonly files: readonly string[]
   readonly pattern?: string | undefined
   readonly timeoutMs: number
-  /** Which scenarios are played: see test/lab/routine.ts. */
+  /** Which scenarios are played: see test/lab/corpus-selection.ts. */
   readonly corpus: 'quick' | 'routine' | 'whole'
   readonly onOutcome?: (outcome: Outcome) => void
   /** Called before the tests with the features of the kernel. */

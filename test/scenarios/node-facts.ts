@@ -1,11 +1,11 @@
-// A scenario's node as the model wants to hear of it: for every runner that drives our own code.
+// Converts the node of a scenario to the facts and views of the model, for runners of our own code.
 
 import { type Family, familyOf } from '../../src/lib/ip.ts'
 import { type DetectLocal, detectNodeIps, makeNodeView, type NodeFacts } from '../../src/model/node.ts'
 import type { NodeView } from '../../src/model/types.ts'
 import type { Detector, NodeSettings } from './format.ts'
 
-/** `interfaceAddresses`: what the machine has; by default what the scenario says, and loopback. */
+/** `interfaceAddresses` are the addresses of the machine; by default those of the scenario, and loopback. */
 export function nodeFacts(settings: NodeSettings, interfaceAddresses?: readonly string[]): NodeFacts {
   return {
     name: settings.name,
@@ -25,7 +25,7 @@ export function nodeView(settings: NodeSettings, family: Family, interfaceAddres
   return makeNodeView(nodeFacts(settings, interfaceAddresses), family)
 }
 
-/** The node's addresses of one family. */
+/** Returns the addresses of the node in one family. */
 export const addressesOf = (settings: NodeSettings, family: Family): readonly string[] =>
   settings.addresses.filter((ip) => familyOf(ip) === family)
 

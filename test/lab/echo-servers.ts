@@ -1,4 +1,4 @@
-// Echo servers: whoever connects, or sends a datagram, is told in one line of JSON whom they reached and as whom they were seen.
+// Echo servers: they answer a connection or a datagram with one line of JSON that names the server and the source it saw.
 
 import { createSocket } from 'node:dgram'
 import { createServer, type Socket } from 'node:net'
@@ -10,7 +10,7 @@ import { serveSctp } from './sctp.ts'
 export interface Answer {
   readonly server: string
   readonly peer: string
-  /** '' for an endpoint; otherwise which catch-all took a packet that nobody redirected. */
+  /** '' for an endpoint; otherwise the name of the sink that received a packet which was not redirected. */
   readonly sink: string
 }
 
@@ -20,7 +20,7 @@ export interface Address {
   readonly protocol: Protocol
 }
 
-/** Ids of datagrams that came to a server, answered or not: what silence alone cannot tell. */
+/** Ids of datagrams that a server received: a client that gets no answer cannot know this. */
 export type Arrivals = Set<string>
 
 export interface Server {
@@ -40,7 +40,7 @@ function serveTcp(fd: number, sink: string): Promise<Server> {
     open.add(socket)
     socket.on('close', () => open.delete(socket))
     const { localAddress, localPort, remoteAddress, remotePort } = socket
-    // The client hangs up as soon as it has its line.
+    // The client closes as soon as it has its line.
     socket.on('error', () => undefined)
     if (localAddress === undefined || remoteAddress === undefined) {
       socket.destroy()
@@ -55,7 +55,7 @@ function serveTcp(fd: number, sink: string): Promise<Server> {
         close: () =>
           new Promise((closed) => {
             server.close(() => closed())
-            // The end of a client may never arrive, once its service is gone.
+            // The FIN of a client may never arrive after its service is gone.
             for (const socket of open) socket.destroy()
           }),
       }),
@@ -70,7 +70,7 @@ function serveUdp(fd: number, address: Address, sink: string, arrivals: Arrivals
     arrivals.add(message.toString())
     socket.send(answer(self, hostPort(from.address, from.port), sink), from.port, from.address, () => undefined)
   })
-  // ICMP errors for answers to clients that are gone.
+  // Errors come from ICMP, for answers to clients that are gone.
   socket.on('error', () => undefined)
   return new Promise((resolve) => {
     socket.bind({ fd }, () => resolve({ close: () => new Promise((closed) => socket.close(() => closed())) }))

@@ -1,11 +1,11 @@
-// The node of the scenarios: the network of upstream's packet-flow tests, with what a scenario changes about it.
+// The node of the scenarios: the network of kube-proxy's own packet tests, with the changes of a scenario.
 
 import type { Family } from '../../src/lib/ip.ts'
 import { nodeName } from './expand.ts'
 import type { Detector, Mode, NodeSettings } from './format.ts'
 import { type Json, toIpv6 } from './twins.ts'
 
-/** What a file may say about the node, for all modes or for one. */
+/** The settings of the node that a file changes, for all modes or for one. */
 export interface NodePatch extends Partial<Omit<NodeSettings, 'name'>> {
   readonly nftables?: Partial<NodeSettings>
   readonly iptables?: Partial<NodeSettings>
@@ -33,7 +33,7 @@ const byMode: Readonly<Record<Mode, Partial<NodeSettings>>> = {
   userspace: {},
 }
 
-/** Later patches win; what a patch says of one mode wins over what it says of all. */
+/** Later patches win, and in a patch the settings for one mode win over those for all. */
 export function nodeSettings(mode: Mode, families: readonly Family[], patches: readonly NodePatch[]): NodeSettings {
   let settings: NodeSettings = { ...common, ...byMode[mode] }
   for (const patch of patches) {

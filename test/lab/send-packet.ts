@@ -1,25 +1,25 @@
-// The prober's client side: one connection or datagram from a given source, and what became of it.
+// The client side of the lab: sends one connection or datagram from a given source, and reports what happened to it.
 
 import { createSocket } from 'node:dgram'
 import { Socket } from 'node:net'
 import { constants } from 'node:os'
 import { familyOf, hostPort } from '../../src/lib/ip.ts'
 import type { Protocol } from '../../src/model/types.ts'
-import type { Answer, Arrivals } from './echo.ts'
+import type { Answer, Arrivals } from './echo-servers.ts'
 import type { Namespace } from './namespace.ts'
-import { shootSctp } from './sctp.ts'
+import { sendSctpInit } from './sctp.ts'
 
 export type Reply =
-  /** An endpoint other than the address that was dialled: somebody redirected the packet. */
+  /** The packet was redirected: an endpoint other than the dialled address answered. */
   | { readonly kind: 'reached'; readonly endpoint: string; readonly seenAs: string; readonly sentAs: string }
-  /** Nobody redirected it: it came to whoever has the address, or to a catch-all. */
+  /** The packet was not redirected: the owner of the address, or a sink, answered. */
   | { readonly kind: 'passed'; readonly where: string }
   /** An error came back: ECONNREFUSED for a port unreachable or a reset. */
   | { readonly kind: 'rejected'; readonly code: string }
-  /** Silence. `arrived`: yet a server got the datagram, so only the answer was lost. */
+  /** Nothing came back. `arrived` is true if a server received the datagram, so that only the answer was lost. */
   | { readonly kind: 'dropped'; readonly arrived: boolean }
 
-export interface Shot {
+export interface Packet {
   readonly from: string
   readonly sourcePort: number
   readonly to: string
@@ -32,17 +32,17 @@ let serial = 0
 
 const resendMs = 1000
 
-export function shoot(namespace: Namespace, shot: Shot, arrivals: Arrivals): Promise<Reply> {
-  if (shot.protocol === 'sctp') return shootSctpInTurn(namespace, shot)
-  const fd = namespace.openSocket(shot.protocol, shot.from, shot.sourcePort)
-  return shot.protocol === 'tcp' ? shootTcp(fd, shot) : shootUdp(fd, shot, arrivals)
+export function sendPacket(namespace: Namespace, packet: Packet, arrivals: Arrivals): Promise<Reply> {
+  if (packet.protocol === 'sctp') return sendSctpInTurn(namespace, packet)
+  const fd = namespace.openSocket(packet.protocol, packet.from, packet.sourcePort)
+  return packet.protocol === 'tcp' ? connectTcp(fd, packet) : sendUdp(fd, packet, arrivals)
 }
 
-function shootTcp(fd: number, shot: Shot): Promise<Reply> {
+function connectTcp(fd: number, packet: Packet): Promise<Reply> {
   return new Promise((resolve) => {
     const socket = new Socket({ fd })
     let text = ''
-    const timer = afterSilence(shot.timeoutMs, () => finish({ kind: 'dropped', arrived: false }))
+    const timer = afterSilence(packet.timeoutMs, () => finish({ kind: 'dropped', arrived: false }))
     const finish = (reply: Reply) => {
       timer.cancel()
       socket.destroy()
@@ -52,18 +52,18 @@ function shootTcp(fd: number, shot: Shot): Promise<Reply> {
     socket.on('data', (chunk) => {
       text += chunk
     })
-    socket.on('end', () => finish(understand(text, shot)))
+    socket.on('end', () => finish(interpretAnswer(text, packet)))
     socket.on('error', (error: NodeJS.ErrnoException) => finish({ kind: 'rejected', code: error.code ?? '' }))
-    socket.connect({ host: shot.to, port: shot.port })
+    socket.connect({ host: packet.to, port: packet.port })
   })
 }
 
-function shootUdp(fd: number, shot: Shot, arrivals: Arrivals): Promise<Reply> {
+function sendUdp(fd: number, packet: Packet, arrivals: Arrivals): Promise<Reply> {
   const id = `${process.pid}-${serial++}`
   return new Promise((resolve) => {
-    const socket = createSocket(familyOf(shot.from) === 6 ? 'udp6' : 'udp4')
-    const timer = afterSilence(shot.timeoutMs, () => finish({ kind: 'dropped', arrived: arrivals.has(id) }))
-    // As clients of UDP do, and as TCP does by itself.
+    const socket = createSocket(familyOf(packet.from) === 6 ? 'udp6' : 'udp4')
+    const timer = afterSilence(packet.timeoutMs, () => finish({ kind: 'dropped', arrived: arrivals.has(id) }))
+    // UDP clients send again, and TCP does so by itself.
     const again = setInterval(() => socket.send(id, refused), resendMs)
     let done = false
     const finish = (reply: Reply) => {
@@ -76,26 +76,26 @@ function shootUdp(fd: number, shot: Shot, arrivals: Arrivals): Promise<Reply> {
       resolve(reply)
     }
     const refused = (error: NodeJS.ErrnoException | null) => {
-      // The sender of a packet that is stopped on its way out hears EPERM at once, be it dropped or rejected;
-      // a rejection is told apart by the ICMP error that follows.
+      // The sender gets EPERM at once if a rule of the output hook drops or rejects the packet.
+      // Only a rejection is followed by an ICMP error.
       if (error !== null && error.code !== 'EPERM') finish({ kind: 'rejected', code: error.code ?? '' })
     }
-    socket.on('message', (message) => finish(understand(message.toString(), shot)))
+    socket.on('message', (message) => finish(interpretAnswer(message.toString(), packet)))
     socket.on('error', refused)
     socket.bind({ fd }, () => {
-      if (!done) socket.connect(shot.port, shot.to, () => done || socket.send(id, refused))
+      if (!done) socket.connect(packet.port, packet.to, () => done || socket.send(id, refused))
     })
   })
 }
 
-/** Raw sockets hear each other's errors: one shot at a time. */
+/** Raw sockets receive each other's errors, so only one packet is sent at a time. */
 let sctpTurn: Promise<unknown> = Promise.resolve()
 
-function shootSctpInTurn(namespace: Namespace, shot: Shot): Promise<Reply> {
+function sendSctpInTurn(namespace: Namespace, packet: Packet): Promise<Reply> {
   const turn = sctpTurn.then(async (): Promise<Reply> => {
-    const result = await shootSctp(namespace, shot)
+    const result = await sendSctpInit(namespace, packet)
     if (result === undefined) return { kind: 'dropped', arrived: false }
-    if (typeof result === 'string') return understand(result, shot)
+    if (typeof result === 'string') return interpretAnswer(result, packet)
     const refused = result === constants.errno.ECONNREFUSED
     return { kind: 'rejected', code: refused ? 'ECONNREFUSED' : `errno ${result}` }
   })
@@ -103,15 +103,15 @@ function shootSctpInTurn(namespace: Namespace, shot: Shot): Promise<Reply> {
   return turn
 }
 
-function understand(text: string, shot: Shot): Reply {
+function interpretAnswer(text: string, packet: Packet): Reply {
   if (text === '') return { kind: 'rejected', code: 'no answer' }
   const { server, peer, sink } = JSON.parse(text) as Answer
   if (sink !== '') return { kind: 'passed', where: sink }
-  if (server === hostPort(shot.to, shot.port)) return { kind: 'passed', where: server }
-  return { kind: 'reached', endpoint: server, seenAs: peer, sentAs: hostPort(shot.from, shot.sourcePort) }
+  if (server === hostPort(packet.to, packet.port)) return { kind: 'passed', where: server }
+  return { kind: 'reached', endpoint: server, seenAs: peer, sentAs: hostPort(packet.from, packet.sourcePort) }
 }
 
-/** A timer which, when the process was too busy to look, looks once more before it calls it silence. */
+/** Runs after `ms`, and after two more turns of the event loop: a busy process may have an answer that it has not read yet. */
 function afterSilence(ms: number, run: () => void): { cancel(): void } {
   let immediate: NodeJS.Immediate | undefined
   const timer = setTimeout(() => {
