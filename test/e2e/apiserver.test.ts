@@ -1,11 +1,11 @@
-// The e2e tier: everything that needs a real kube-apiserver and etcd. One file, so that the tier is built, or skipped, once.
+// Runs the suites that need a real kube-apiserver and etcd, in one file, so that the programs are built, or the tier skipped, once.
 
 import { findBinaries } from './binaries.ts'
-import { proxyMissing } from './proxy.ts'
-import { clusterSuite } from './suites/cluster.ts'
-import { nodeSuite } from './suites/node.ts'
-import { processSuite } from './suites/process.ts'
+import { proxyMissing } from './start-proxy.ts'
+import { clusterToolsSuite } from './suites/cluster-tools.ts'
+import { nodeSideSuite } from './suites/node-side.ts'
 import { reflectorSuite } from './suites/reflector.ts'
+import { runningProxySuite } from './suites/running-proxy.ts'
 import { startupSuite } from './suites/startup.ts'
 
 const found = await findBinaries(['etcd', 'kube-apiserver', 'kubectl'])
@@ -14,8 +14,8 @@ const binaries = 'directory' in found ? found.directory : undefined
 const missing = proxyMissing()
 if (binaries !== undefined && missing !== undefined) process.stdout.write(`SKIPPED tier e2e, the process: ${missing}\n`)
 
-clusterSuite(binaries)
+clusterToolsSuite(binaries)
 reflectorSuite(binaries)
-processSuite(missing === undefined ? binaries : undefined)
+runningProxySuite(missing === undefined ? binaries : undefined)
 startupSuite(missing === undefined ? binaries : undefined)
-nodeSuite(missing === undefined ? binaries : undefined)
+nodeSideSuite(missing === undefined ? binaries : undefined)

@@ -1,4 +1,4 @@
-// Where the real control plane comes from: the cache that build-cluster fills, or the reason why this tier cannot run.
+// Finds the programs of the real control plane in the cache that build-cluster fills, or says why the tier cannot run.
 
 import { spawn } from 'node:child_process'
 import { accessSync, constants } from 'node:fs'
@@ -7,17 +7,17 @@ import { fileURLToPath } from 'node:url'
 
 const BUILDER = fileURLToPath(new URL('build-cluster', import.meta.url))
 const BUILD_LIMIT_MS = 30 * 60_000
-/** Shown while it happens; what remains is the reason of a failure, which the caller shows. */
+/** Lines that are shown while it runs. The last of the others is the reason for a failure, which the caller shows. */
 const PROGRESS = /^build-cluster: (building|built|waiting)/
 
 export type Program = 'etcd' | 'kube-apiserver' | 'kubectl' | 'kube-proxy'
 
-/** `directory` holds the asked programs, or `missing` says why it cannot. */
+/** `directory` holds the programs, or `missing` says why there are none. */
 export type Binaries = { readonly directory: string } | { readonly missing: string }
 
 /**
- * Builds what is not cached yet, which takes minutes the first time. SLUICE_E2E_BUILD=never forbids that (for a test run with
- * a time budget): then only a filled cache will do.
+ * Builds the programs that are not in the cache, which takes minutes the first time. SLUICE_E2E_BUILD=never forbids that, for test
+ * runs with a time budget; then the cache must have them.
  */
 export async function findBinaries(programs: readonly Program[]): Promise<Binaries> {
   const directory = (await runBuilder(['--where'])).stdout.trim()
@@ -55,7 +55,7 @@ function lastLine(text: string): string {
     .split('\n')
     .at(-1)
     ?.replace(/^build-cluster: /, '')
-  return line === undefined || line === '' ? 'build-cluster failed without a word' : line
+  return line === undefined || line === '' ? 'build-cluster failed and printed no reason' : line
 }
 
 export function onPath(program: string): boolean {

@@ -1,9 +1,9 @@
-// A program that cannot outlive the test: it logs to a file, is ended by its own pid only, and dies with its parent.
+// A child process that cannot outlive the test: it logs to a file, is ended by its pid only, and is killed when the test process ends.
 
 import { type ChildProcess, spawn } from 'node:child_process'
 import { closeSync, existsSync, openSync, readFileSync } from 'node:fs'
 
-/** Without this the kernel would leave a daemon behind when the test process itself is killed. */
+/** Makes the kernel kill the child when the test process is killed. */
 const SETPRIV = '/usr/bin/setpriv'
 
 export interface Child {
@@ -11,7 +11,7 @@ export interface Child {
   readonly running: boolean
   /** Everything it has printed so far. */
   output(): string
-  /** Sends the signal and waits for the end; after `graceMs` it is killed. */
+  /** Sends the signal and waits for the end; kills the process after `graceMs`. */
   end(signal: NodeJS.Signals, graceMs?: number): Promise<number | null>
   readonly exited: Promise<number | null>
 }
@@ -21,7 +21,7 @@ export interface ChildOptions {
   readonly args: readonly string[]
   readonly log: string
   readonly env?: NodeJS.ProcessEnv
-  /** Put before the program, e.g. to enter a network namespace. */
+  /** Words before the program, for example to enter a network namespace. */
   readonly wrapper?: readonly string[]
 }
 
@@ -40,16 +40,16 @@ export function startChild(options: ChildOptions): Child {
       resolve(code)
     })
   })
-  exited.catch(() => {}) // reported to whoever waits
+  exited.catch(() => {}) // callers that wait for it get the error
   return {
     pid: child.pid ?? -1,
     get running() {
-      return alive(child)
+      return isRunning(child)
     },
     output: () => readFileSync(options.log, 'utf8'),
     exited,
     async end(signal, graceMs = 10_000) {
-      if (!alive(child)) return exited
+      if (!isRunning(child)) return exited
       child.kill(signal)
       const timer = setTimeout(() => child.kill('SIGKILL'), graceMs)
       try {
@@ -61,6 +61,6 @@ export function startChild(options: ChildOptions): Child {
   }
 }
 
-function alive(child: ChildProcess): boolean {
+function isRunning(child: ChildProcess): boolean {
   return child.pid !== undefined && child.exitCode === null && child.signalCode === null
 }

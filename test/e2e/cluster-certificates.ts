@@ -1,4 +1,4 @@
-// Keys and certificates of a throw-away cluster, issued by openssl because Node can read X.509 but not issue it.
+// Issues keys and certificates of a temporary cluster with openssl: Node can read X.509 but not issue it.
 
 import { execFile } from 'node:child_process'
 import { generateKeyPairSync } from 'node:crypto'
@@ -10,7 +10,7 @@ const run = promisify(execFile)
 
 export interface Authority {
   readonly certificate: string
-  /** Writes `<name>.crt` and `<name>.key`. Subject as openssl writes it: /O=group/CN=user. */
+  /** Writes `<name>.crt` and `<name>.key`. The subject has openssl's form: /O=group/CN=user. */
   issue(name: string, subject: string, addresses?: readonly string[]): Promise<{ certificate: string; key: string }>
 }
 
@@ -41,7 +41,7 @@ function sign(
   return run('openssl', args, { timeout: 30_000 })
 }
 
-/** The key pair with which the API server signs and checks ServiceAccount tokens. */
+/** Creates the key pair with which the API server signs and checks ServiceAccount tokens. */
 export function createTokenKeys(directory: string): { signing: string; checking: string } {
   const pair = generateKeyPairSync('rsa', {
     modulusLength: 2048,

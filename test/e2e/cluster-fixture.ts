@@ -1,4 +1,4 @@
-// What every scenario of the whole program needs: a cluster with our role, a gate, a node with endpoints, and eyes.
+// What every suite of the whole program needs: a cluster with our role, a gate, a node with endpoints, and ways to observe them.
 
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -7,28 +7,28 @@ import { until } from '../support/until.ts'
 import { type AuditRecord, type Cluster, startCluster } from './cluster.ts'
 import { type Gate, startGate } from './gate.ts'
 import { node } from './kubectl-manifests.ts'
-import { type NodeSpace, startNodeSpace } from './nodespace.ts'
+import { type NodeNamespace, startNodeNamespace } from './node-namespace.ts'
 
 export const RBAC = fileURLToPath(new URL('../../deploy/rbac.yaml', import.meta.url))
 const ACCOUNT = 'system:serviceaccount:kube-system:sluice'
 export const NODE = 'node-1'
-/** Addresses of the node's namespace on which an endpoint answers with its own address. */
+/** Addresses in the namespace of the node; an endpoint answers on each with its own address. */
 export const [ONE, TWO, THREE, SIX] = ['10.244.1.1', '10.244.1.2', '10.244.1.3', 'fd00:244:1::1'] as const
-/** What a connection meets where nothing is served: refused by a rule, dropped by a rule, or no rule and no such host. */
+/** Results of a connection to a service that does not exist: a rule refuses or drops it, or there is neither a rule nor a host. */
 export const NOWHERE = /^(timeout|ECONNREFUSED|EHOSTUNREACH|ENETUNREACH)$/
 
 export interface ClusterFixture {
   readonly cluster: Cluster
   readonly gate: Gate
-  readonly space: NodeSpace
-  /** Where `giveToken` puts it. */
+  readonly space: NodeNamespace
+  /** File that `writeToken` writes. */
   readonly tokenFile: string
-  /** Mints a token of our ServiceAccount that lives as long as the Secret of this name does, and writes the file. */
-  giveToken(secret: string): Promise<string>
+  /** Creates a token of our ServiceAccount that is valid as long as the Secret of this name exists, and writes it to the file. */
+  writeToken(secret: string): Promise<string>
   clusterIps(service: string): Promise<readonly string[]>
-  /** Dials port 80 of the address from the node until it answers so. */
+  /** Dials port 80 of the address from the node until that is the answer. */
   reaches(host: string, answer: string | RegExp, limitMs?: number): Promise<void>
-  /** What the API server has written down about our ServiceAccount. */
+  /** Returns the audit records of our ServiceAccount. */
   requests(): readonly AuditRecord[]
   stop(): Promise<void>
 }
@@ -36,19 +36,19 @@ export interface ClusterFixture {
 export async function startClusterFixture(binaries: string): Promise<ClusterFixture> {
   const cluster = await startCluster({ binaries })
   try {
-    return await furnish(cluster)
+    return await addNode(cluster)
   } catch (error) {
     await cluster.stop()
     throw error
   }
 }
 
-async function furnish(cluster: Cluster): Promise<ClusterFixture> {
+async function addNode(cluster: Cluster): Promise<ClusterFixture> {
   await cluster.kubectl(['apply', '-f', RBAC])
   await cluster.apply(node(NODE, ['198.18.0.10', 'fd00:18::10'], 'zone-a'))
   const socket = join(cluster.directory, 'gate.sock')
   const gate = await startGate(cluster.port, socket)
-  const space = await startNodeSpace({
+  const space = await startNodeNamespace({
     directory: cluster.directory,
     gate: socket,
     nodeIps: ['198.18.0.10', 'fd00:18::10'],
@@ -61,7 +61,7 @@ async function furnish(cluster: Cluster): Promise<ClusterFixture> {
     gate,
     space,
     tokenFile,
-    async giveToken(secret) {
+    async writeToken(secret) {
       await cluster.kubectl(['create', 'secret', 'generic', secret, '-n', 'kube-system'])
       const token = await cluster.mintToken('kube-system', 'sluice', secret)
       writeFileSync(tokenFile, token)
@@ -71,13 +71,13 @@ async function furnish(cluster: Cluster): Promise<ClusterFixture> {
       return JSON.parse(await cluster.kubectl(['get', 'service', service, '-o', 'json'])).spec.clusterIPs
     },
     async reaches(host, answer, limitMs = 30_000) {
-      let heard = ''
+      let last = ''
       const probe = async () => {
-        heard = await space.dial(host, 80)
-        return typeof answer === 'string' ? heard === answer : answer.test(heard)
+        last = await space.dial(host, 80)
+        return typeof answer === 'string' ? last === answer : answer.test(last)
       }
       await until(`${host} answers ${answer}`, probe, { limitMs, everyMs: 100 }).catch((error: Error) => {
-        throw new Error(`${error.message}; last heard: ${heard}`)
+        throw new Error(`${error.message}; last answer: ${last}`)
       })
     },
     requests: () => cluster.audit().filter((record) => record.user?.username === ACCOUNT),

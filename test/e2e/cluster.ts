@@ -1,5 +1,5 @@
-// A real control plane for one test file: etcd and kube-apiserver on loopback, in a directory that vanishes afterwards.
-// There are no controllers: whoever wants EndpointSlices, Nodes or tokens asks kubectl for them.
+// A real control plane for one test file: etcd and kube-apiserver on loopback, in a directory that is removed afterwards.
+// There are no controllers: tests create EndpointSlices, Nodes and tokens with kubectl.
 
 import { execFile } from 'node:child_process'
 import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
@@ -15,17 +15,17 @@ const START_LIMIT_MS = 90_000
 const KUBECTL_LIMIT_MS = 30_000
 
 export interface ClusterOptions {
-  /** Where build-cluster put the programs. */
+  /** Directory of the programs that build-cluster made. */
   readonly binaries: string
-  /** Addresses besides loopback that clients will dial (a gate in a network namespace): they go into the certificate. */
+  /** Addresses besides loopback that clients dial (a gate in a network namespace); the certificate contains them. */
   readonly addresses?: readonly string[]
-  /** Put behind our own flags of kube-apiserver, e.g. --watch-cache=false. */
+  /** Further flags of kube-apiserver, for example --watch-cache=false. */
   readonly flags?: readonly string[]
 }
 
-/** A request that was started or finished (a watch is told twice), as the API server's own audit log has it. */
+/** An entry of the audit log: a request that was started or finished. A watch has two entries. */
 export interface AuditRecord {
-  /** One per request. */
+  /** The same for all entries of a request. */
   readonly auditID: string
   readonly stage: 'ResponseStarted' | 'ResponseComplete' | 'Panic'
   readonly verb: string
@@ -40,7 +40,7 @@ export interface AuditRecord {
 interface User {
   readonly token?: string
   readonly tokenFile?: string
-  /** Base name of a pair that `issue` wrote. */
+  /** Base name of a key and certificate that `issue` wrote. */
   readonly certificate?: string
 }
 
@@ -50,27 +50,27 @@ export interface Cluster {
   readonly authority: Authority
   /** Path of the kubeconfig of a member of system:masters. */
   readonly kubeconfig: string
-  /** Runs kubectl as admin and answers its stdout; a failure throws with its stderr. */
+  /** Runs kubectl as admin and returns its stdout. Throws an error with its stderr if it fails. */
   kubectl(args: readonly string[], stdin?: string): Promise<string>
   apply(manifest: string): Promise<string>
   /** Writes `<name>.kubeconfig`; `server` defaults to the API server itself. */
   writeKubeconfig(name: string, user: User, server?: string): string
   /**
-   * A token by TokenRequest, valid for 600 s, the least that the API grants. To end its life sooner, bind it to a Secret and
-   * delete that: the API server may still honour it for 10 s from its cache.
+   * Returns a token of a TokenRequest, valid for 600 s, which is the shortest time that the API grants. To end it sooner, bind it to a
+   * Secret and delete the Secret: the API server may still accept it for 10 s from its cache.
    */
   mintToken(namespace: string, serviceAccount: string, boundSecret?: string): Promise<string>
-  /** Forgets all history before now, as the API server's compactor does every five minutes; answers the revision. */
+  /** Compacts all history before now, as the API server does every five minutes. Returns the revision. */
   compact(): Promise<number>
-  /** SIGKILL: no graceful end of watches. */
+  /** Kills the API server with SIGKILL, so that watches do not end gracefully. */
   killApiServer(): Promise<void>
   startApiServer(flags?: readonly string[]): Promise<void>
-  /** Kills it and starts it again if it does not run with exactly these flags. */
+  /** Restarts the API server if it does not run with exactly these flags. */
   useFlags(...flags: readonly string[]): Promise<void>
-  /** When the API server was started and when it was ready: until then it may answer 403 to what RBAC allows. */
+  /** Times when the API server was started and when it was ready. Between them it may answer 403 to what RBAC allows. */
   readonly starts: readonly { readonly from: number; readonly ready: number }[]
   audit(): readonly AuditRecord[]
-  /** Last lines of the API server's log, for a failing test. */
+  /** Returns the last lines of the log of the API server, for a failing test. */
   log(lines?: number): string
   stop(): Promise<void>
 }
@@ -172,7 +172,7 @@ export async function startCluster(options: ClusterOptions): Promise<Cluster> {
   }
 }
 
-/** Who did what: everything except the admin's kubectl and the API server talking to itself. */
+/** Records all requests except those of the admin's kubectl and of the API server itself. */
 const AUDIT_POLICY = `apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
@@ -190,7 +190,7 @@ function etcdFlags(dataDirectory: string, clientUrl: string, peerUrl: string): r
     `--listen-peer-urls=${peerUrl}`,
     `--initial-advertise-peer-urls=${peerUrl}`,
     `--initial-cluster=default=${peerUrl}`,
-    '--unsafe-no-fsync', // nothing here must survive a power cut
+    '--unsafe-no-fsync', // no data has to survive a power failure
     '--log-level=warn',
   ]
 }
@@ -254,7 +254,7 @@ async function healthy(etcd: Child, url: string): Promise<boolean> {
   return (await fetch(`${url}/health`, { signal: AbortSignal.timeout(2_000) })).ok
 }
 
-/** etcd's gRPC calls as JSON over HTTP; keys are base64. */
+/** Calls etcd's gRPC API as JSON over HTTP; keys are base64. */
 async function etcdCall(url: string, call: string, request: Record<string, unknown>): Promise<unknown> {
   const response = await fetch(`${url}/v3/kv/${call}`, {
     method: 'POST',
@@ -278,8 +278,8 @@ function execute(program: string, args: readonly string[], stdin = ''): Promise<
 }
 
 /**
- * A port that nobody listens on, below the range from which the kernel takes the ports of outgoing connections: a restarted
- * API server must find its port free again.
+ * Returns a free port below the range from which the kernel takes the ports of outgoing connections: a restarted API server must find
+ * its port free again.
  */
 async function freePort(): Promise<number> {
   for (let attempt = 0; attempt < 100; attempt++) {
@@ -300,7 +300,7 @@ function listens(port: number): Promise<boolean> {
 function readAudit(path: string): readonly AuditRecord[] {
   if (!existsSync(path)) return []
   const lines = readFileSync(path, 'utf8').split('\n')
-  lines.pop() // empty, or not written to its end yet
+  lines.pop() // empty, or not completely written yet
   return lines.map((line) => JSON.parse(line) as AuditRecord)
 }
 

@@ -1,11 +1,11 @@
-// A TCP relay in front of the API server: it lets a test cut the watches of one client without disturbing the server.
+// A TCP relay in front of the API server, with which a test cuts the connections of one client without disturbing the server.
 
 import { connect, createServer, type Socket } from 'node:net'
 
 export interface Gate {
-  /** 0 when it listens on a socket file. */
+  /** 0 if it listens on a socket file. */
   readonly port: number
-  /** Connections accepted since the start: shows that a client came back. */
+  /** Number of connections accepted since the start: it shows that a client has reconnected. */
   readonly accepted: number
   /** Cuts every connection at once and closes each new one. */
   shut(): void
@@ -13,7 +13,7 @@ export interface Gate {
   stop(): Promise<void>
 }
 
-/** Listens on loopback, or on a socket file, which a process in another network namespace can reach too. */
+/** Listens on loopback, or on a socket file, which processes in other network namespaces can reach too. */
 export async function startGate(targetPort: number, path?: string): Promise<Gate> {
   const sockets = new Set<Socket>()
   let passing = true

@@ -1,4 +1,4 @@
-// The few objects that the tests put into a real API server, as JSON for `kubectl apply`.
+// Builds the objects that tests put into a real API server, as JSON for `kubectl apply`.
 
 type Fields = Readonly<Record<string, unknown>>
 
@@ -11,7 +11,7 @@ export function service(name: string, spec: Fields = {}, metadata: Fields = {}):
   })
 }
 
-/** What the EndpointSlice controller would make; there is none here. */
+/** Builds what the EndpointSlice controller would create; there is no controller here. */
 export function slice(name: string, owner: string, addresses: readonly string[], fields: Fields = {}): string {
   return JSON.stringify({
     apiVersion: 'discovery.k8s.io/v1',
@@ -34,7 +34,7 @@ export function node(name: string, addresses: readonly string[], zone: string): 
   })
 }
 
-/** Several objects in one call of kubectl: each call costs a process of 60 MB. */
+/** Joins several objects for one call of kubectl: each call is a process of 60 MB. */
 export function list(...items: readonly string[]): string {
   return JSON.stringify({ apiVersion: 'v1', kind: 'List', items: items.map((item) => JSON.parse(item)) })
 }

@@ -1,4 +1,4 @@
-// The same questions to the embedded API server and to the real one: equal answers, or a difference that is named here.
+// Sends the same requests to the embedded API server and to a real one: the answers are equal, or the difference is listed here.
 
 import { readFileSync } from 'node:fs'
 import { request } from 'node:https'
@@ -19,7 +19,7 @@ interface Question {
   readonly body?: unknown
   readonly type?: string
   readonly accept?: string
-  /** Why the answers may differ; their codes and reasons are still compared. */
+  /** The reason why the answers may differ; their codes and reasons are still compared. */
   readonly words?: string
 }
 
@@ -50,7 +50,7 @@ const balance = (name: string, ingress: readonly Body[]): Question => ({
   body: { status: { loadBalancer: { ingress } } },
   type: 'application/merge-patch+json',
 })
-/** Applied by the server, as a file that is edited is. */
+/** Server-side apply, as for a file that is edited. */
 const apply = (name: string, spec: Body): Question => ({
   method: 'PATCH',
   path: `${services}/${name}?fieldManager=file&force=true`,
@@ -63,7 +63,7 @@ const slice = (name: string, more: Body): Question => ({
   body: { metadata: { name }, addressType: 'IPv4', endpoints: [{ addresses: ['10.0.0.1'] }], ...more },
 })
 const table = 'application/json;as=Table;v=v1;g=meta.k8s.io'
-const parser = 'the parser of another language describes what it met'
+const parser = 'the parser of another language uses other words'
 
 const conversation: readonly Question[] = [
   create('a'),
@@ -246,7 +246,8 @@ describe.skipIf('missing' in found)('the embedded API server and the real one', 
 
 function ask(port: number, token: string, { method = 'GET', path, body, type, accept }: Question): Promise<Body> {
   return new Promise((resolve, reject) => {
-    const raw = body === undefined ? '' : typeof body === 'string' ? body : JSON.stringify(body)
+    const text = typeof body === 'string' ? body : JSON.stringify(body)
+    const raw = body === undefined ? '' : text
     const headers = {
       authorization: `Bearer ${token}`,
       accept: accept ?? 'application/json',
@@ -256,14 +257,14 @@ function ask(port: number, token: string, { method = 'GET', path, body, type, ac
     const outgoing = request(
       { host: '127.0.0.1', port, path, method, headers, rejectUnauthorized: false, agent: false },
       (incoming) => {
-        let text = ''
+        let answer = ''
         incoming.setEncoding('utf8')
         incoming.on('data', (chunk) => {
-          text += chunk
+          answer += chunk
         })
         incoming.on('error', reject)
         incoming.on('end', () =>
-          resolve({ ...plain(text), http: incoming.statusCode, warning: incoming.headers.warning }),
+          resolve({ ...plain(answer), http: incoming.statusCode, warning: incoming.headers.warning }),
         )
       },
     )
@@ -272,7 +273,7 @@ function ask(port: number, token: string, { method = 'GET', path, body, type, ac
   })
 }
 
-/** Without what two servers can never have in common. */
+/** Removes what differs between any two servers. */
 function plain(text: string): Body {
   let object: Body
   try {
@@ -295,7 +296,7 @@ function plain(text: string): Body {
       columns: columnDefinitions.map(({ name, priority, format }) => [name, priority, format]),
       rows: rows
         .filter(({ object: { metadata } }) => (metadata as Body).name !== 'kubernetes')
-        // The real one repairs its own books now and then, and tells of it in Events of its own.
+        // The real server repairs its allocations from time to time and reports that in Events.
         .filter(({ object: { metadata } }) => !ofEvents || (metadata as Body).name === 'e')
         .map(({ cells }) => cells.map((cell, i) => (aged.has(i) ? '*' : cell))),
     }

@@ -1,4 +1,4 @@
-// Conversations of real kubectls with the embedded API server: Debian's, and the one built from Kubernetes' modules.
+// Runs real kubectls against the embedded API server: Debian's, and one built from the modules of Kubernetes.
 
 import { type ChildProcess, execFile, spawn } from 'node:child_process'
 import { accessSync, chmodSync, constants, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
@@ -84,14 +84,14 @@ describe.each(kubectls)('kubectl ($name)', ({ path, missing }) => {
     // biome-ignore lint/suspicious/noExplicitAny: objects are picked apart by the tests that know them
     const json = async (...args: string[]): Promise<any> => JSON.parse(await kubectl(['get', ...args, '-o', 'json']))
 
-    it('says of a kind that is not served that there is none', async () => {
+    it('reports that a kind is not served', async () => {
       const deployment = 'apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\n'
       const { code, stderr } = await run(['apply', '-f', '-'], deployment)
       expect(code).toBe(1)
       expect(stderr).toContain('no matches for kind "Deployment" in version "apps/v1"')
     })
 
-    it('finds out what is served', async () => {
+    it('lists the kinds that are served', async () => {
       expect(await kubectl(['version'])).toMatch(/Server Version: v1\.36\.4/)
       const rows = (await kubectl(['api-resources', '--no-headers']))
         .trim()
@@ -135,7 +135,7 @@ describe.each(kubectls)('kubectl ($name)', ({ path, missing }) => {
       )
     })
 
-    it('applies on the server, gives up fields, and is told of conflicts', async () => {
+    it('applies on the server, gives up fields, and reports conflicts', async () => {
       const labels = (text: string) => web.split('---')[0]!.replace('{team: a}', text)
       await kubectl(['apply', '--server-side', '-f', '-'], labels('{team: a, extra: b}'))
       await kubectl(['apply', '--server-side', '-f', '-'], labels('{team: a}'))
@@ -354,7 +354,7 @@ describe.each(kubectls)('kubectl ($name)', ({ path, missing }) => {
       expect(await kubectl(['get', 'service', '-A', '-o', 'name'])).toBe('service/kubernetes\n')
     })
 
-    it('is told what is wrong before anything is stored', async () => {
+    it('shows what is wrong before anything is stored', async () => {
       const refused = async (manifest: string) => (await run(['apply', '-f', '-'], manifest)).stderr
       const service = (spec: string) => `apiVersion: v1\nkind: Service\nmetadata: {name: bad}\nspec: ${spec}\n`
       expect(await refused(service('{ports: [{port: 80}], nonsense: 1}'))).toMatch(

@@ -1,7 +1,7 @@
-// Taking over needs one program more than the rest of the tier: the real kube-proxy.
+// Runs the suite that takes over from kube-proxy: it needs one program more than the rest of the tier.
 
 import { findBinaries } from './binaries.ts'
-import { proxyMissing } from './proxy.ts'
+import { proxyMissing } from './start-proxy.ts'
 import { takeoverSuite } from './suites/takeover.ts'
 
 const found = await findBinaries(['etcd', 'kube-apiserver', 'kubectl', 'kube-proxy'])

@@ -1,4 +1,4 @@
-// The reflector against a real API server: after every trouble it tells exactly the difference, nothing lost, nothing twice.
+// Tests the reflector with a real API server: after every fault it delivers exactly the difference, with nothing lost and nothing twice.
 
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest'
 import { Client, defaultUserAgent } from '../../../src/kube/client.ts'
@@ -21,8 +21,8 @@ export function reflectorSuite(binaries: string | undefined): void {
     let client: Client
     let stopped: AbortController
     let running: Promise<void> | undefined
-    /** What the sink was told since the last `news`. */
-    let told: string[]
+    /** Deliveries to the sink since the last call of `nextDeliveries`. */
+    let delivered: string[]
 
     beforeAll(async () => {
       cluster = await startCluster({ binaries: binaries! })
@@ -40,7 +40,7 @@ export function reflectorSuite(binaries: string | undefined): void {
     })
     beforeEach(() => {
       stopped = new AbortController()
-      told = []
+      delivered = []
     })
     afterEach(async () => {
       gate.open()
@@ -60,10 +60,10 @@ export function reflectorSuite(binaries: string | undefined): void {
         clock: systemClock,
         log: silentLogger,
         sink: {
-          put: (key, record) => told.push(`put ${key} ${record.endpoints.map(({ ip }) => ip).join(',')}`),
-          drop: (key) => told.push(`drop ${key}`),
-          synced: () => told.push('synced'),
-          problem: (problem) => told.push(`problem ${problem.message}`),
+          put: (key, record) => delivered.push(`put ${key} ${record.endpoints.map(({ ip }) => ip).join(',')}`),
+          drop: (key) => delivered.push(`drop ${key}`),
+          synced: () => delivered.push('synced'),
+          problem: (problem) => delivered.push(`problem ${problem.message}`),
         },
       })
       running = reflector.run(stopped.signal)
@@ -71,15 +71,15 @@ export function reflectorSuite(binaries: string | undefined): void {
       return reflector
     }
     /**
-     * Waits until `last` was told, then answers all that came, in the order of objects' names: a snapshot has none. The limit
-     * is for the back-off, which may have grown to 30 s while the server was away.
+     * Waits until `last` was delivered and returns all deliveries, sorted, since a snapshot has no order. The limit allows for the
+     * back-off, which may have grown to 30 s while the server was away.
      */
-    const news = async (last: string, limitMs = 60_000) => {
-      await until(`${last} was told`, () => told.includes(last), { limitMs })
-      await new Promise((resolve) => setTimeout(resolve, 300)) // anything told twice would come now
-      return told.splice(0).sort()
+    const nextDeliveries = async (last: string, limitMs = 60_000) => {
+      await until(`${last} is delivered`, () => delivered.includes(last), { limitMs })
+      await new Promise((resolve) => setTimeout(resolve, 300)) // a second delivery would come now
+      return delivered.splice(0).sort()
     }
-    /** Puts `keep`, `change` and `leave`; behind the shut gate changes, deletes and adds; opens it. */
+    /** Puts `keep`, `change` and `leave`; changes, deletes and adds while the gate is shut; opens the gate. */
     const changeBehindTheGate = async (between: () => Promise<unknown>) => {
       await cluster.apply(
         list(
@@ -88,8 +88,8 @@ export function reflectorSuite(binaries: string | undefined): void {
           slice('leave', 'web', ['10.0.0.3']),
         ),
       )
-      await until('all three', () => told.length >= 3)
-      told.length = 0
+      await until('all three', () => delivered.length >= 3)
+      delivered.length = 0
       gate.shut()
       await cluster.kubectl(['delete', 'endpointslice', 'leave'])
       await cluster.apply(slice('change', 'web', ['10.0.0.22']))
@@ -99,51 +99,51 @@ export function reflectorSuite(binaries: string | undefined): void {
     }
     const difference = ['drop default/leave', 'put default/change 10.0.0.22', 'put default/come 10.0.0.4']
 
-    it('tells each create, change and delete once, in order', async () => {
+    it('delivers each create, change and delete once, in order', async () => {
       await cluster.apply(slice('old', 'web', ['10.0.0.9']))
       await reflect()
-      expect(told.splice(0)).toEqual(['put default/old 10.0.0.9', 'synced'])
+      expect(delivered.splice(0)).toEqual(['put default/old 10.0.0.9', 'synced'])
       await cluster.apply(slice('a', 'web', ['10.0.0.1']))
       await cluster.apply(slice('a', 'web', ['10.0.0.1', '10.0.0.2']))
       await cluster.kubectl(['delete', 'endpointslice', 'a'])
-      await until('deleted', () => told.includes('drop default/a'))
-      expect(told).toEqual(['put default/a 10.0.0.1', 'put default/a 10.0.0.1,10.0.0.2', 'drop default/a'])
+      await until('deleted', () => delivered.includes('drop default/a'))
+      expect(delivered).toEqual(['put default/a 10.0.0.1', 'put default/a 10.0.0.1,10.0.0.2', 'drop default/a'])
     })
 
     it('D19: an object that stops matching the selector is a delete, and comes back as an add', async () => {
       await reflect()
       await cluster.apply(slice('a', 'web', ['10.0.0.1']))
-      await news('put default/a 10.0.0.1')
+      await nextDeliveries('put default/a 10.0.0.1')
       await cluster.kubectl(['label', 'endpointslice', 'a', 'service.kubernetes.io/headless='])
-      expect(await news('drop default/a')).toEqual(['drop default/a'])
+      expect(await nextDeliveries('drop default/a')).toEqual(['drop default/a'])
       await cluster.kubectl(['label', 'endpointslice', 'a', 'service.kubernetes.io/headless-'])
-      expect(await news('put default/a 10.0.0.1')).toEqual(['put default/a 10.0.0.1'])
+      expect(await nextDeliveries('put default/a 10.0.0.1')).toEqual(['put default/a 10.0.0.1'])
     })
 
-    it('goes on where it was when only the connection broke', async () => {
+    it('continues when only the connection broke', async () => {
       await cluster.useFlags()
       await reflect()
       const before = snapshots()
       await changeBehindTheGate(async () => {})
-      expect(await news('put default/come 10.0.0.4')).toEqual(difference)
+      expect(await nextDeliveries('put default/come 10.0.0.4')).toEqual(difference)
       expect(snapshots()).toBe(before)
     })
 
-    it('tells the difference after the API server was killed and restarted', async () => {
+    it('delivers the difference after the API server was killed and restarted', async () => {
       await reflect()
       await changeBehindTheGate(async () => {
         await cluster.killApiServer()
         await cluster.startApiServer()
       })
-      expect(await news('put default/come 10.0.0.4')).toEqual(difference)
+      expect(await nextDeliveries('put default/come 10.0.0.4')).toEqual(difference)
     })
 
-    it('tells the difference after etcd has compacted its version away (410)', async () => {
+    it('delivers the difference after etcd has compacted its version away (410)', async () => {
       await cluster.useFlags('--watch-cache=false') // every watch asks etcd
       await reflect()
       const before = snapshots()
       await changeBehindTheGate(() => cluster.compact())
-      expect(await news('put default/come 10.0.0.4')).toEqual(difference)
+      expect(await nextDeliveries('put default/come 10.0.0.4')).toEqual(difference)
       expect(snapshots()).toBeGreaterThan(before)
     })
 
@@ -151,12 +151,12 @@ export function reflectorSuite(binaries: string | undefined): void {
       await cluster.useFlags('--watch-cache=false')
       await reflect()
       await cluster.apply(slice('a', 'web', ['10.0.0.1']))
-      await news('put default/a 10.0.0.1')
+      await nextDeliveries('put default/a 10.0.0.1')
       gate.shut()
       await cluster.apply(slice('a', 'web', ['10.0.0.2']))
       await cluster.compact()
       gate.open()
-      expect(await news('put default/a 10.0.0.2', 30_000)).toEqual(['put default/a 10.0.0.2'])
+      expect(await nextDeliveries('put default/a 10.0.0.2', 30_000)).toEqual(['put default/a 10.0.0.2'])
     })
 
     it('reads pages where lists are not streamed, and again when the pages expire between two of them', async () => {
@@ -175,17 +175,17 @@ export function reflectorSuite(binaries: string | undefined): void {
           return answer
         },
       })
-      expect(told.filter((line) => line.startsWith('put '))).toHaveLength(601) // many-0 twice: it did change
-      expect(told.at(-1)).toBe('synced')
-      expect(pages).toBe(2) // the page that was good, and all at once after the one that had expired
+      expect(delivered.filter((line) => line.startsWith('put '))).toHaveLength(601) // many-0 twice, since it changed
+      expect(delivered.at(-1)).toBe('synced')
+      expect(pages).toBe(2) // the first page, and everything in one page after the second had expired
       const expired = cluster.audit().filter((record) => record.responseStatus?.code === 410)
       expect(expired.map((record) => record.verb)).toEqual(['list'])
-      told.length = 0
+      delivered.length = 0
       await cluster.apply(slice('many-1', 'web', ['10.1.8.8']))
-      expect(await news('put default/many-1 10.1.8.8')).toEqual(['put default/many-1 10.1.8.8'])
+      expect(await nextDeliveries('put default/many-1 10.1.8.8')).toEqual(['put default/many-1 10.1.8.8'])
     })
 
-    /** Snapshots that the API server was asked for so far, streamed or listed. */
+    /** Returns the number of snapshots that the API server has served, streamed or listed. */
     const snapshots = () => {
       const asked = cluster
         .audit()

@@ -1,4 +1,4 @@
-// How the program finds its way to the API server, and what it leaves behind: one fresh process per case.
+// Tests how the program finds the API server and what it leaves behind, with a new process for each case.
 
 import { mkdirSync, writeFileSync } from 'node:fs'
 import { copyFile } from 'node:fs/promises'
@@ -7,7 +7,7 @@ import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
 import { until } from '../../support/until.ts'
 import { type ClusterFixture, NODE, ONE, RBAC, startClusterFixture, TWO } from '../cluster-fixture.ts'
 import { list, service, slice } from '../kubectl-manifests.ts'
-import { type RunningProxy, startProxy } from '../proxy.ts'
+import { type RunningProxy, startProxy } from '../start-proxy.ts'
 
 export function startupSuite(binaries: string | undefined): void {
   describe.skipIf(binaries === undefined)('a starting proxy', () => {
@@ -16,7 +16,7 @@ export function startupSuite(binaries: string | undefined): void {
     let four: string
     beforeAll(async () => {
       fixture = await startClusterFixture(binaries!)
-      await fixture.giveToken('token-1')
+      await fixture.writeToken('token-1')
       await fixture.cluster.apply(list(service('web'), slice('web-4', 'web', [ONE])))
       four = (await fixture.clusterIps('web'))[0]!
     })
@@ -44,7 +44,7 @@ export function startupSuite(binaries: string | undefined): void {
       await fixture.reaches(four, ONE, 60_000)
     })
 
-    it('waits for a role that is not there yet, and says what is missing', async () => {
+    it('waits for a role that is not there yet, and reports what is missing', async () => {
       const { cluster, space, reaches } = fixture
       await cluster.kubectl(['delete', 'clusterrolebinding', 'sluice'])
       try {
@@ -52,14 +52,14 @@ export function startupSuite(binaries: string | undefined): void {
         const waiting = await start(byToken(), { wait: false })
         await until('a word about it', () => /\b(nodes|endpointslices)\b.*forbidden/i.test(waiting.child.output()))
         expect(waiting.child.running).toBe(true)
-        expect(await space.dial(four, 80)).toBe(ONE) // as the process before left it: nothing is known yet
+        expect(await space.dial(four, 80)).toBe(ONE) // the rules of the previous process: the new one knows nothing yet
       } finally {
         await cluster.kubectl(['apply', '-f', RBAC])
       }
       await reaches(four, TWO, 90_000)
     })
 
-    it('J6: leaves its rules when it ends, by SIGTERM or by SIGKILL, and takes them up again', async () => {
+    it('J6: leaves its rules when it ends, by SIGTERM or by SIGKILL, and adopts them at the next start', async () => {
       const first = await start(byToken())
       await fixture.reaches(four, TWO)
       await first.child.end('SIGTERM')
@@ -74,7 +74,7 @@ export function startupSuite(binaries: string | undefined): void {
       await fixture.reaches(four, TWO)
     })
 
-    it('is let in by client certificate as system:kube-proxy, with the role that every cluster has', async () => {
+    it('is accepted by client certificate as system:kube-proxy, with the role that every cluster has', async () => {
       const { cluster, space } = fixture
       await cluster.authority.issue('node-proxier', '/CN=system:kube-proxy')
       await start(cluster.writeKubeconfig('certificate', { certificate: 'node-proxier' }, space.server))
@@ -103,7 +103,7 @@ export function startupSuite(binaries: string | undefined): void {
   })
 }
 
-/** `ip netns exec` has given the process a mount namespace of its own; $0 is the directory, the rest is the program. */
+/** Runs in the mount namespace that `ip netns exec` has made; $0 is the directory, the rest is the program. */
 const MOUNT = `set -e
 at=/run/secrets/kubernetes.io/serviceaccount
 mount -t tmpfs none /run

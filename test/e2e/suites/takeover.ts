@@ -1,4 +1,4 @@
-// Replacing the real kube-proxy in nftables mode by ours, and ours by it, while connections are made: none may fail.
+// Replaces the real kube-proxy in nftables mode by ours, and ours by kube-proxy, while connections are made: none may fail.
 
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
@@ -6,9 +6,9 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { type Child, startChild } from '../child.ts'
 import { type ClusterFixture, NODE, ONE, startClusterFixture, THREE, TWO } from '../cluster-fixture.ts'
 import { list, service, slice } from '../kubectl-manifests.ts'
-import { type RunningProxy, startProxy } from '../proxy.ts'
+import { type RunningProxy, startProxy } from '../start-proxy.ts'
 
-const LOAD = fileURLToPath(new URL('../load.worker.ts', import.meta.url))
+const LOAD = fileURLToPath(new URL('../connect.worker.ts', import.meta.url))
 const OWN = fileURLToPath(new URL('../../../bin/kube-proxy', import.meta.url))
 const services = ['over-1', 'over-2', 'over-3', 'over-4']
 
@@ -20,7 +20,7 @@ export function takeoverSuite(binaries: string | undefined): void {
 
     beforeAll(async () => {
       fixture = await startClusterFixture(binaries!)
-      await fixture.giveToken('takeover')
+      await fixture.writeToken('takeover')
       kubeconfig = fixture.cluster.writeKubeconfig('takeover', { tokenFile: fixture.tokenFile }, fixture.space.server)
       const affinity = { sessionAffinity: 'ClientIP' }
       await fixture.cluster.apply(
@@ -63,13 +63,13 @@ export function takeoverSuite(binaries: string | undefined): void {
       let theirProxy = await theirs()
       const traffic = await load()
       for (let round = 0; round < 3; round++) {
-        // As a DaemonSet is replaced: the old one ends, the new one begins.
+        // A DaemonSet is replaced in this way: the old process ends, then the new one begins.
         await theirProxy.child.end('SIGTERM')
         const ourProxy = await ours()
         await ourProxy.child.end('SIGTERM')
         theirProxy = await theirs()
       }
-      // Started while the other still runs: ours takes the table at once, and whoever comes last has it.
+      // Ours is started while the other still runs: it replaces the table at once, and the process that starts last has it.
       const last = await ours()
       await theirProxy.child.end('SIGTERM')
       for (const name of services) await fixture.reaches((await fixture.clusterIps(name))[0]!, /^10\.244\.1\.[123]$/)
@@ -82,7 +82,7 @@ export function takeoverSuite(binaries: string | undefined): void {
       expect(Object.keys(reached).sort()).toEqual([ONE, TWO, THREE])
     })
 
-    it('gives the table away at SIGTERM so that the original finds nothing strange in it', async () => {
+    it('gives the table up at SIGTERM so that kube-proxy finds nothing foreign in it', async () => {
       const proxy = await ours()
       await proxy.child.end('SIGTERM')
       const theirProxy = await theirs()

@@ -1,10 +1,9 @@
-// The running program against a real API server, judged by what the node's kernel does with connections.
+// Tests the running program with a real API server: connections on the node show what it does.
 
 import { readFileSync } from 'node:fs'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { parseAllDocuments } from 'yaml'
 import { until } from '../../support/until.ts'
-import { ask } from '../ask.ts'
 import type { AuditRecord } from '../cluster.ts'
 import {
   type ClusterFixture,
@@ -18,15 +17,16 @@ import {
   TWO,
 } from '../cluster-fixture.ts'
 import { list, service, slice } from '../kubectl-manifests.ts'
-import { type RunningProxy, startProxy } from '../proxy.ts'
+import { requestApi } from '../request-api.ts'
+import { type RunningProxy, startProxy } from '../start-proxy.ts'
 
-export function processSuite(binaries: string | undefined): void {
+export function runningProxySuite(binaries: string | undefined): void {
   describe.skipIf(binaries === undefined)('the running proxy', () => {
     let fixture: ClusterFixture
     let proxy: RunningProxy
     beforeAll(async () => {
       fixture = await startClusterFixture(binaries!)
-      await fixture.giveToken('token-1')
+      await fixture.writeToken('token-1')
       const { cluster, space, tokenFile } = fixture
       const kubeconfig = cluster.writeKubeconfig('proxy', { tokenFile }, space.server)
       proxy = await startProxy({ space, directory: cluster.directory, kubeconfig, nodeName: NODE })
@@ -79,7 +79,7 @@ export function processSuite(binaries: string | undefined): void {
       expect(await space.dial(stay!, 80)).toBe(ONE)
       expect(await proxy.health()).toBe(200)
 
-      // What changes before the proxy is back must reach it as well: it comes through the gate, kubectl does not.
+      // Changes before the proxy reconnects must reach it as well. The proxy connects through the gate, kubectl does not.
       gate.shut()
       await cluster.startApiServer()
       await cluster.kubectl(['delete', 'service/leave', 'endpointslice/leave-4'])
@@ -91,12 +91,12 @@ export function processSuite(binaries: string | undefined): void {
       await reaches(fresh!, THREE)
       await reaches(leave!, NOWHERE)
       await cluster.kubectl(['delete', 'service/fresh', 'endpointslice/fresh-4'])
-      await reaches(fresh!, NOWHERE) // the new watch delivers
+      await reaches(fresh!, NOWHERE) // the new watch delivers changes
     })
 
-    // Without its cache the API server asks etcd for every watch, so it is etcd that answers "compacted". Two changes behind,
-    // the answer is 410. One behind, etcd still has the change but not what was there before it: the API server answers 500,
-    // unless something else was written in between.
+    // Without its cache the API server asks etcd for every watch, so etcd answers "compacted". Two changes behind, the answer is 410.
+    // One behind, etcd still has the change but not the value before it: the API server answers 500, unless something else was written
+    // in between.
     it.each([
       { changes: 2, answers: [410] },
       { changes: 1, answers: [500, 410] },
@@ -120,19 +120,22 @@ export function processSuite(binaries: string | undefined): void {
       await reaches(four!, THREE)
     })
 
-    /** What a watch of EndpointSlices from there on is answered. */
+    /** Returns the code with which a watch of EndpointSlices from that version is answered. */
     async function watchError(resourceVersion: string): Promise<number> {
       const token = readFileSync(fixture.tokenFile, 'utf8')
       const query = `watch=1&timeoutSeconds=5&resourceVersion=${resourceVersion}`
-      const { body } = await ask(fixture.cluster, { path: `/apis/discovery.k8s.io/v1/endpointslices?${query}`, token })
+      const { body } = await requestApi(fixture.cluster, {
+        path: `/apis/discovery.k8s.io/v1/endpointslices?${query}`,
+        token,
+      })
       return JSON.parse(body.split('\n')[0]!).object.code
     }
 
-    it('takes up a new token from its file when the old one is refused', async () => {
+    it('reads a new token from its file when the old one is refused', async () => {
       const { cluster, reaches } = fixture
-      const fresh = await fixture.giveToken('token-2')
+      const fresh = await fixture.writeToken('token-2')
       await cluster.kubectl(['delete', 'secret', 'token-1', '-n', 'kube-system'])
-      await cluster.killApiServer() // forgets at once that the old token was good
+      await cluster.killApiServer() // its cache would accept the old token for a while
       await cluster.startApiServer()
       await cluster.apply(list(service('rotated'), slice('rotated-4', 'rotated', [ONE])))
       const [four] = await fixture.clusterIps('rotated')
@@ -149,7 +152,7 @@ export function processSuite(binaries: string | undefined): void {
       const allowed = allowances()
       const used = new Set(requests.map(action))
       expect([...used].filter((one) => !allowed.has(one))).toEqual([])
-      // One verb of every rule; the others of a rule depend on what happens (patch: a repeated event).
+      // One verb of every rule is used; the other verbs depend on what happens (patch: a repeated event).
       expect([...used]).toEqual(
         expect.arrayContaining([
           'watch /services',
@@ -161,12 +164,12 @@ export function processSuite(binaries: string | undefined): void {
       )
     })
 
-    it('has made no mistake of its own in all this', () => {
+    it('has made no invalid request in all this', () => {
       expect(proxy.child.running).toBe(true)
       expect(proxy.child.output()).not.toMatch(/listener failed|TypeError|RangeError|panic|unhandled rejection/i)
     })
 
-    /** A starting API server answers 403 to everybody until it has read the roles. */
+    /** A starting API server answers 403 to all clients until it has read the roles. */
     function starting({ requestReceivedTimestamp }: AuditRecord): boolean {
       const at = Date.parse(requestReceivedTimestamp)
       return fixture.cluster.starts.some(({ from, ready }) => from <= at && at <= ready)
@@ -188,7 +191,7 @@ interface Rule {
   readonly verbs: readonly string[]
 }
 
-/** Every `verb group/resource` of the ClusterRole. */
+/** Returns every `verb group/resource` of the ClusterRole. */
 function allowances(): ReadonlySet<string> {
   const documents = parseAllDocuments(readFileSync(RBAC, 'utf8')).map((document) => document.toJS())
   const { rules } = documents.find((document) => document.kind === 'ClusterRole') as { rules: readonly Rule[] }

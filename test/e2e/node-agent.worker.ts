@@ -1,26 +1,26 @@
-// Lives inside the node's network namespace and acts there for the test: relays the API server's port to a socket file that
-// reaches the host, answers as every endpoint, dials, and fetches. A network namespace does not confine socket files.
+// Acts for the test inside the network namespace of the node: relays the port of the API server to a socket file of the host, answers
+// as every endpoint, dials, and fetches. A network namespace does not isolate socket files.
 
 import { createServer as createHttpServer, get } from 'node:http'
 import { connect, createServer, type Socket } from 'node:net'
 
 const [controlPath, relayPath, relayPort, endpointPort] = process.argv.slice(2)
 
-const quiet = (socket: Socket) => socket.on('error', () => socket.destroy())
+const ignoreErrors = (socket: Socket) => socket.on('error', () => socket.destroy())
 
-/** 127.0.0.1:relayPort here is the API server. */
+/** Makes the API server available at 127.0.0.1:relayPort. */
 const relay = createServer((client) => {
   const upstream = connect(relayPath!)
-  quiet(client)
-  quiet(upstream)
+  ignoreErrors(client)
+  ignoreErrors(upstream)
   client.pipe(upstream).pipe(client)
   client.on('close', () => upstream.destroy())
   upstream.on('close', () => client.destroy())
 })
 
-/** Every address of this namespace is an endpoint; the answer tells which one was reached. */
+/** Every address of this namespace is an endpoint; the answer is the address that was reached. */
 const endpoints = createServer((client) => {
-  quiet(client)
+  ignoreErrors(client)
   client.end(`${client.localAddress?.replace(/^::ffff:/, '')}\n`)
 })
 

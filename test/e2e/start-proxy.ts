@@ -1,4 +1,4 @@
-// The program under test, started as the DaemonSet starts it: a configuration file, a hostname override, nothing else.
+// Starts the program under test as the DaemonSet does: with a configuration file, a hostname override and nothing else.
 
 import { existsSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -6,46 +6,46 @@ import { fileURLToPath } from 'node:url'
 import { until } from '../support/until.ts'
 import { onPath } from './binaries.ts'
 import { type Child, startChild } from './child.ts'
-import type { NodeSpace } from './nodespace.ts'
+import type { NodeNamespace } from './node-namespace.ts'
 
 const OWN = fileURLToPath(new URL('../../bin/kube-proxy', import.meta.url))
 const BUNDLE = fileURLToPath(new URL('../../dist/main.js', import.meta.url))
 
-/** SLUICE_E2E_PROXY runs the same scenarios against another program: upstream's kube-proxy must pass them too. */
+/** With SLUICE_E2E_PROXY the same suites test another program: kube-proxy must pass them too. */
 const PROXY = process.env.SLUICE_E2E_PROXY ?? OWN
 const MODE = process.env.SLUICE_E2E_MODE ?? 'nftables'
 
 export function proxyMissing(): string | undefined {
   if (process.getuid?.() !== 0) return 'not root'
-  if (!onPath('ip')) return 'no ip to make a network namespace with'
-  if (!existsSync(PROXY)) return `no ${PROXY}`
+  if (!onPath('ip')) return 'there is no ip to make a network namespace with'
+  if (!existsSync(PROXY)) return `there is no ${PROXY}`
   return PROXY === OWN && !existsSync(BUNDLE) ? 'bin/kube-proxy is not built: npm run build' : undefined
 }
 
 export interface RunningProxy {
   readonly child: Child
-  /** Its configuration file. */
+  /** Path of its configuration file. */
   readonly config: string
   metrics(): Promise<string>
-  /** Status of /healthz. */
+  /** Returns the status code of /healthz. */
   health(): Promise<number>
 }
 
 export interface ProxyOptions {
-  readonly space: NodeSpace
+  readonly space: NodeNamespace
   readonly directory: string
   readonly kubeconfig: string
   readonly nodeName: string
-  /** Another program than the one under test. */
+  /** Path of another program than the one under test. */
   readonly program?: string
   readonly env?: NodeJS.ProcessEnv
-  /** Put between entering the namespace and the program. */
+  /** Words between those that enter the namespace and the program. */
   readonly wrapper?: readonly string[]
-  /** false: answer as soon as the process runs, not when its first sync is done. */
+  /** False to return as soon as the process runs, and not when its first sync is done. */
   readonly wait?: boolean
   /** Flags besides the configuration file and the host name. */
   readonly flags?: readonly string[]
-  /** Fields of the configuration that differ from the usual. */
+  /** Fields of the configuration that differ from the usual ones. */
   readonly fields?: Readonly<Record<string, unknown>>
 }
 
@@ -83,7 +83,7 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
 let count = 0
 const SYNCED = 'kubeproxy_sync_proxy_rules_last_timestamp_seconds'
 
-/** The largest sample of a metric, over all its labels. */
+/** Returns the largest sample of a metric over all its labels. */
 async function figure(proxy: RunningProxy, name: string): Promise<number> {
   const lines = (await proxy.metrics())
     .split('\n')
@@ -100,7 +100,7 @@ function configuration(kubeconfig: string): Record<string, unknown> {
     clusterCIDR: '10.244.0.0/16,fd00:244::/48',
     healthzBindAddress: '127.0.0.1:10256',
     metricsBindAddress: '127.0.0.1:10249',
-    // Conntrack's size belongs to the whole machine, not to a network namespace.
+    // The size of the conntrack table is a setting of the whole machine, not of a network namespace.
     conntrack: { maxPerCore: 0, min: 0, tcpEstablishedTimeout: '0s', tcpCloseWaitTimeout: '0s' },
   }
 }

@@ -1,4 +1,4 @@
-// What the program does to and for its node: settings, servers, Events, and what makes it stop.
+// Tests what the program does for its node: kernel settings, health servers, Events, and the reasons to stop.
 
 import { execFileSync } from 'node:child_process'
 import { appendFileSync, chmodSync } from 'node:fs'
@@ -6,15 +6,15 @@ import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
 import { until } from '../../support/until.ts'
 import { type ClusterFixture, NODE, ONE, startClusterFixture, TWO } from '../cluster-fixture.ts'
 import { list, service, slice } from '../kubectl-manifests.ts'
-import { type RunningProxy, startProxy } from '../proxy.ts'
+import { type RunningProxy, startProxy } from '../start-proxy.ts'
 
-export function nodeSuite(binaries: string | undefined): void {
+export function nodeSideSuite(binaries: string | undefined): void {
   describe.skipIf(binaries === undefined)('the node side', () => {
     let fixture: ClusterFixture
     let proxy: RunningProxy | undefined
     beforeAll(async () => {
       fixture = await startClusterFixture(binaries!)
-      await fixture.giveToken('token-1')
+      await fixture.writeToken('token-1')
     })
     afterEach(async () => {
       await proxy?.child.end('SIGTERM')
@@ -49,7 +49,7 @@ export function nodeSuite(binaries: string | undefined): void {
       expect(inside('nft', 'list', 'tables')).not.toContain('kube-proxy')
     })
 
-    it('says that it has started, by an Event on its Node', async () => {
+    it('reports its start in an Event on its Node', async () => {
       await start()
       await until('the Event', async () => (await events('Node', NODE)).some(({ reason }) => reason === 'Starting'))
     })
@@ -63,8 +63,8 @@ export function nodeSuite(binaries: string | undefined): void {
       expect(await running.child.exited).toBe(1)
     })
 
-    it('B21: keeps proxying while its health port is taken, and exits 1 when that is to be fatal', async () => {
-      const port = '127.0.0.1:6443' // the gate's
+    it('B21: keeps proxying while its health port is taken, and exits 1 if bind errors are to be fatal', async () => {
+      const port = '127.0.0.1:6443' // port of the gate
       await fixture.cluster.apply(list(service('web'), slice('web-4', 'web', [ONE])))
       const [four] = await fixture.clusterIps('web')
       const patient = await start({ fields: { healthzBindAddress: port } })
@@ -95,7 +95,7 @@ export function nodeSuite(binaries: string | undefined): void {
       const elsewhere = { endpoints: [{ addresses: [ONE], nodeName: 'other', conditions: { ready: true } }] }
       await fixture.cluster.apply(slice('lb-4', 'lb', [ONE], elsewhere))
       await until('503', async () => (await answer()) === 503)
-      // I19: an endpoint that is ending is no reason to send more traffic here, but serves what comes.
+      // I19: a terminating endpoint does not attract more traffic to this node, but serves what comes.
       const ending = [
         { addresses: [ONE], nodeName: NODE, conditions: { ready: false, serving: true, terminating: true } },
       ]
@@ -112,7 +112,7 @@ export function nodeSuite(binaries: string | undefined): void {
     })
 
     it('one bad object is named in an Event, and everything else keeps working', async () => {
-      // Labels and names that the API server lets through but a proxy cannot use.
+      // The API server accepts these labels and names, and a proxy cannot use them.
       const bad = slice('bad-4', 'web', [TWO], {
         ports: [
           { protocol: 'TCP', port: 8080 },

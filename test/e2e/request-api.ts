@@ -1,22 +1,22 @@
-// One plain request to the API server as a client of the test's choosing; kubectl is always the admin.
+// Sends one request to the API server with a token that the test chooses; kubectl is always the admin.
 
 import { readFileSync } from 'node:fs'
 import { request } from 'node:https'
 import type { Cluster } from './cluster.ts'
 
-export interface Answer {
+export interface ApiAnswer {
   readonly status: number
   readonly body: string
 }
 
-export interface Question {
+export interface ApiRequest {
   readonly path: string
   readonly token: string
-  /** Of a gate; the API server's own by default. */
+  /** Port of a gate; default: the API server itself. */
   readonly port?: number
 }
 
-export function ask(cluster: Cluster, { path, token, port = cluster.port }: Question): Promise<Answer> {
+export function requestApi(cluster: Cluster, { path, token, port = cluster.port }: ApiRequest): Promise<ApiAnswer> {
   return new Promise((resolve, reject) => {
     const options = {
       host: '127.0.0.1',

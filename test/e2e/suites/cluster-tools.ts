@@ -1,4 +1,4 @@
-// That the tools of this tier do what the other tests rely on: real compaction, dead tokens, a server that comes back.
+// Tests the tools on which the other suites rely: compaction, tokens that end, a server that is killed and restarted.
 
 import { execFile } from 'node:child_process'
 import { existsSync, mkdtempSync, rmSync } from 'node:fs'
@@ -7,15 +7,15 @@ import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { until } from '../../support/until.ts'
-import { ask } from '../ask.ts'
 import { type Cluster, startCluster } from '../cluster.ts'
 import { startGate } from '../gate.ts'
 import { service } from '../kubectl-manifests.ts'
+import { requestApi } from '../request-api.ts'
 
 const RBAC = fileURLToPath(new URL('../../../deploy/rbac.yaml', import.meta.url))
 const BUILDER = fileURLToPath(new URL('../build-cluster', import.meta.url))
 
-export function clusterSuite(binaries: string | undefined): void {
+export function clusterToolsSuite(binaries: string | undefined): void {
   describe('build-cluster', () => {
     let cache: string
     beforeAll(() => {
@@ -49,24 +49,27 @@ export function clusterSuite(binaries: string | undefined): void {
     })
     afterAll(() => cluster?.stop())
 
-    it('is the release that the specification names, dual-stack', async () => {
+    it('is release 1.36.4, dual-stack', async () => {
       expect(JSON.parse(await cluster.kubectl(['get', '--raw', '/version']))).toMatchObject({ gitVersion: 'v1.36.4' })
       await cluster.apply(service('dual'))
       const { spec } = JSON.parse(await cluster.kubectl(['get', 'service', 'dual', '-o', 'json']))
       expect(spec.clusterIPs).toEqual([expect.stringMatching(/^10\.96\./), expect.stringMatching(/^fd00:96::/)])
     })
 
-    it('ends the life of a token with the Secret that it is bound to', async () => {
+    it('refuses a token after the Secret that it is bound to is deleted', async () => {
       await cluster.kubectl(['create', 'secret', 'generic', 'leash', '-n', 'kube-system'])
       const token = await cluster.mintToken('kube-system', 'sluice', 'leash')
-      expect((await ask(cluster, { path: '/api/v1/services', token })).status).toBe(200)
+      expect((await requestApi(cluster, { path: '/api/v1/services', token })).status).toBe(200)
       await cluster.kubectl(['delete', 'secret', 'leash', '-n', 'kube-system'])
-      await until('refused', async () => (await ask(cluster, { path: '/api/v1/services', token })).status === 401)
+      await until(
+        'refused',
+        async () => (await requestApi(cluster, { path: '/api/v1/services', token })).status === 401,
+      )
     })
 
-    it('refuses what the role does not name, and writes down who asked', async () => {
+    it('refuses what the role does not allow, and records the client', async () => {
       const token = await cluster.mintToken('kube-system', 'sluice')
-      expect((await ask(cluster, { path: '/api/v1/secrets', token })).status).toBe(403)
+      expect((await requestApi(cluster, { path: '/api/v1/secrets', token })).status).toBe(403)
       const refused = cluster.audit().filter((record) => record.responseStatus?.code === 403)
       expect(refused.map((record) => [record.user?.username, record.verb, record.objectRef?.resource])).toContainEqual([
         'system:serviceaccount:kube-system:sluice',
@@ -75,18 +78,18 @@ export function clusterSuite(binaries: string | undefined): void {
       ])
     })
 
-    it('cuts a client off at the gate while the server goes on', async () => {
+    it('cuts the connections of a client at the gate while the server goes on', async () => {
       const gate = await startGate(cluster.port)
       const token = await cluster.mintToken('kube-system', 'sluice')
       try {
-        const watch = ask(cluster, { path: '/api/v1/services?watch=1', token, port: gate.port })
+        const watch = requestApi(cluster, { path: '/api/v1/services?watch=1', token, port: gate.port })
         await until('watch through the gate', () => gate.accepted === 1)
         gate.shut()
         await expect(watch).rejects.toThrow()
-        await expect(ask(cluster, { path: '/api/v1/services', token, port: gate.port })).rejects.toThrow()
-        expect((await ask(cluster, { path: '/api/v1/services', token })).status).toBe(200)
+        await expect(requestApi(cluster, { path: '/api/v1/services', token, port: gate.port })).rejects.toThrow()
+        expect((await requestApi(cluster, { path: '/api/v1/services', token })).status).toBe(200)
         gate.open()
-        expect((await ask(cluster, { path: '/api/v1/services', token, port: gate.port })).status).toBe(200)
+        expect((await requestApi(cluster, { path: '/api/v1/services', token, port: gate.port })).status).toBe(200)
       } finally {
         await gate.stop()
       }
@@ -95,12 +98,12 @@ export function clusterSuite(binaries: string | undefined): void {
     it('comes back on the same port after SIGKILL, and a compacted revision is then gone', async () => {
       const token = await cluster.mintToken('kube-system', 'sluice')
       await cluster.killApiServer()
-      await expect(ask(cluster, { path: '/version', token })).rejects.toThrow('ECONNREFUSED')
-      // Without its cache the API server passes every watch on to etcd, so the answer below is etcd's.
+      await expect(requestApi(cluster, { path: '/version', token })).rejects.toThrow('ECONNREFUSED')
+      // Without its cache the API server passes every watch on to etcd, so the answer below comes from etcd.
       await cluster.startApiServer(['--watch-cache=false'])
       expect(await cluster.kubectl(['get', 'service', 'dual', '-o', 'name'])).toBe('service/dual\n')
       expect(await cluster.compact()).toBeGreaterThan(1)
-      const { body } = await ask(cluster, {
+      const { body } = await requestApi(cluster, {
         path: '/api/v1/services?watch=1&resourceVersion=1&timeoutSeconds=5',
         token,
       })

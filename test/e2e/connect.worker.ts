@@ -1,4 +1,4 @@
-// Connects without end from inside the node's namespace, and tells at the end how many connections failed and how.
+// Opens connections from inside the namespace of the node until SIGTERM, then prints how many failed and how.
 
 import { connect } from 'node:net'
 

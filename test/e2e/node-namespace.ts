@@ -1,4 +1,4 @@
-// A network namespace that plays the node: the proxy runs in it, its kernel rules stay in it, and a resident acts in it.
+// A network namespace as the node: the proxy runs in it, its rules stay in it, and an agent makes connections in it for the test.
 
 import { execFile } from 'node:child_process'
 import { existsSync } from 'node:fs'
@@ -10,22 +10,22 @@ import { until } from '../support/until.ts'
 import { startChild } from './child.ts'
 
 const run = promisify(execFile)
-const RESIDENT = fileURLToPath(new URL('resident.worker.ts', import.meta.url))
+const AGENT = fileURLToPath(new URL('node-agent.worker.ts', import.meta.url))
 const API_PORT = 6443
 
-export interface NodeSpace {
-  /** Put before a program, it runs in the namespace. */
+export interface NodeNamespace {
+  /** Words before a program that run it in the namespace. */
   readonly enter: readonly string[]
-  /** How the API server is reached from inside, through the gate. */
+  /** URL of the API server from inside, through the gate. */
   readonly server: string
-  /** Connects from the node itself: what the endpoint answered, or an error code, or `timeout`. */
+  /** Connects from the node. Resolves with the answer of the endpoint, an error code, or `timeout`. */
   dial(host: string, port: number, limitMs?: number): Promise<string>
   fetch(url: string): Promise<{ status: number; body: string }>
   stop(): Promise<void>
 }
 
-export interface NodeSpaceOptions {
-  /** For socket files and the log. */
+export interface NodeNamespaceOptions {
+  /** Directory of the socket files and the log. */
   readonly directory: string
   /** Socket file of the gate in front of the API server. */
   readonly gate: string
@@ -34,23 +34,23 @@ export interface NodeSpaceOptions {
   readonly endpointPort: number
 }
 
-export async function startNodeSpace(options: NodeSpaceOptions): Promise<NodeSpace> {
+export async function startNodeNamespace(options: NodeNamespaceOptions): Promise<NodeNamespace> {
   const name = `sluice-e2e-${process.pid}`
   const remove = () => run('ip', ['netns', 'delete', name])
   await run('ip', ['netns', 'add', name])
   try {
-    await connectSpace(name, options)
-    return await inhabit(name, options, remove)
+    await addInterfaces(name, options)
+    return await startAgent(name, options, remove)
   } catch (error) {
     await remove()
     throw error
   }
 }
 
-async function connectSpace(name: string, { nodeIps, endpointIps }: NodeSpaceOptions): Promise<void> {
+async function addInterfaces(name: string, { nodeIps, endpointIps }: NodeNamespaceOptions): Promise<void> {
   const ip = (...args: string[]) => run('ip', ['-netns', name, ...args])
   await ip('link', 'set', 'lo', 'up')
-  // Both ends inside: the node needs a route towards cluster IPs, and nothing may leave the namespace.
+  // Both ends are inside: the node needs a route to cluster IPs, and nothing may leave the namespace.
   await ip('link', 'add', 'uplink', 'type', 'veth', 'peer', 'name', 'nowhere')
   await ip('link', 'set', 'uplink', 'up')
   await ip('link', 'set', 'nowhere', 'up')
@@ -60,21 +60,25 @@ async function connectSpace(name: string, { nodeIps, endpointIps }: NodeSpaceOpt
   await ip('-6', 'route', 'add', 'default', 'dev', 'uplink')
 }
 
-async function inhabit(name: string, options: NodeSpaceOptions, remove: () => Promise<unknown>): Promise<NodeSpace> {
+async function startAgent(
+  name: string,
+  options: NodeNamespaceOptions,
+  remove: () => Promise<unknown>,
+): Promise<NodeNamespace> {
   const enter = ['ip', 'netns', 'exec', name]
-  const control = join(options.directory, 'resident.sock')
-  const resident = startChild({
+  const control = join(options.directory, 'agent.sock')
+  const agent = startChild({
     wrapper: enter,
     program: process.execPath,
-    args: ['--import', 'tsx', RESIDENT, control, options.gate, String(API_PORT), String(options.endpointPort)],
-    log: join(options.directory, 'resident.log'),
+    args: ['--import', 'tsx', AGENT, control, options.gate, String(API_PORT), String(options.endpointPort)],
+    log: join(options.directory, 'agent.log'),
   })
   try {
-    await until('resident listening', () => existsSync(control))
+    await until('the agent listens', () => existsSync(control))
   } catch (error) {
-    const output = resident.output()
-    await resident.end('SIGKILL')
-    throw new Error(`no resident in the namespace: ${output}`, { cause: error })
+    const output = agent.output()
+    await agent.end('SIGKILL')
+    throw new Error(`the agent in the namespace did not start: ${output}`, { cause: error })
   }
   return {
     enter,
@@ -86,7 +90,7 @@ async function inhabit(name: string, options: NodeSpaceOptions, remove: () => Pr
       return { status: Number(text.slice(0, end)), body: text.slice(end + 1) }
     },
     async stop() {
-      await resident.end('SIGKILL')
+      await agent.end('SIGKILL')
       await remove()
     },
   }
@@ -107,7 +111,7 @@ function command(socketPath: string, path: string): Promise<string> {
       incoming.on('error', reject)
       incoming.on('end', () => (incoming.statusCode === 200 ? resolve(body) : reject(new Error(body))))
     })
-    outgoing.on('timeout', () => outgoing.destroy(new Error('the resident does not answer')))
+    outgoing.on('timeout', () => outgoing.destroy(new Error('the agent does not answer')))
     outgoing.on('error', reject)
   })
 }
