@@ -2,8 +2,8 @@
 
 import { afterAll } from 'vitest'
 import { runCorpus } from '../lab/corpus.ts'
-import { EngineDriver } from '../lab/engine-driver.ts'
 import { isPlayedHere } from '../lab/corpus-selection.ts'
+import { EngineDriver } from '../lab/engine-driver.ts'
 import { deviations } from './deviations.ts'
 import { holdings } from './ipvs-holdings.ts'
 

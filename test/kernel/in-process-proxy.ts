@@ -11,9 +11,9 @@ import { type Logger, silentLogger } from '../../src/lib/log.ts'
 import { systemClock } from '../../src/lib/time.ts'
 import type { NodeView } from '../../src/model/types.ts'
 import { timeLimit } from '../lab/vm.ts'
-import { nodeView } from '../scenarios/node-facts.ts'
 import type { Manifest, NodeSettings, Scenario } from '../scenarios/format.ts'
 import { loadScenarios } from '../scenarios/load.ts'
+import { nodeView } from '../scenarios/node-facts.ts'
 
 export interface Drift {
   readonly family: Family

@@ -2,9 +2,9 @@
 
 import { afterAll } from 'vitest'
 import { runCorpus } from '../lab/corpus.ts'
+import { isPlayedHere } from '../lab/corpus-selection.ts'
 import type { Deviation } from '../lab/driver.ts'
 import { EngineDriver } from '../lab/engine-driver.ts'
-import { isPlayedHere } from '../lab/corpus-selection.ts'
 import { holdings, privateLock } from './iptables-holdings.ts'
 
 privateLock()
@@ -28,4 +28,9 @@ const makeDriver = (): EngineDriver => {
   return driver
 }
 
-runCorpus(makeDriver, { mode: 'iptables', deviations, wanted: isPlayedHere, only: (process.env.ONLY ?? '*').split(',') })
+runCorpus(makeDriver, {
+  mode: 'iptables',
+  deviations,
+  wanted: isPlayedHere,
+  only: (process.env.ONLY ?? '*').split(','),
+})

@@ -2,9 +2,9 @@
 
 import { afterAll, describe } from 'vitest'
 import { runCorpus } from '../lab/corpus.ts'
+import { isPlayedHere } from '../lab/corpus-selection.ts'
 import type { StartOptions } from '../lab/driver.ts'
 import { EngineDriver } from '../lab/engine-driver.ts'
-import { isPlayedHere } from '../lab/corpus-selection.ts'
 
 const containers = ['cluster-ips', 'service-ips', 'service-nodeports', 'no-endpoint-services', 'no-endpoint-nodeports']
 
