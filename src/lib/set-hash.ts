@@ -1,11 +1,11 @@
-// An order-independent checksum of a set of texts, 64 bits wide: it tells whether two sets are equal without keeping either. Pure.
+// An order-independent checksum of a set of texts, 64 bits wide: it shows whether two sets are equal without keeping either. Pure.
 //
 // 10,000 services have 60,000 chains and 160,000 rules; looking each of them up took longer than writing all of them.
 //
-// Each element is hashed into two 32-bit lanes, the lanes are mixed by the end of MurmurHash3, and the mixed lanes are summed. Elements
-// may be added and removed in any order. The mix is not linear, so parts that two elements exchange change both sums like random
-// numbers would: two different sets that nobody chose for this purpose have the same checksum once in 2^64. It is not cryptographic:
-// somebody who wants a collision can compute one.
+// Each element is hashed into two 32-bit lanes, the lanes are mixed as at the end of MurmurHash3, and the mixed lanes are summed. Elements
+// may be added and removed in any order. The mix is not linear, so two elements that exchange parts change both sums as random numbers
+// would. Two different sets that were not chosen for this purpose have the same checksum about once in 2^64. It is not cryptographic: an
+// attacker can compute a collision.
 
 export class SetHash {
   #count = 0

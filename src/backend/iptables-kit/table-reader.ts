@@ -36,7 +36,7 @@ export interface OwnChange {
   readonly entries: Readonly<Record<IptablesTableName, number>> | undefined
 }
 
-/** What the tables hold if nobody else changed them. */
+/** What the tables hold if no other program changed them. */
 export interface ExpectedRules {
   /** Rules in service chains. */
   readonly rules: RuleSetHash
@@ -45,7 +45,7 @@ export interface ExpectedRules {
 }
 
 export interface TableReader {
-  /** Costs next to nothing. If two versions are equal, nobody changed anything in between. */
+  /** Costs next to nothing. If two versions are equal, nothing changed in between. */
   version(): Promise<string>
   /** True if nothing but `own` lies between two versions. */
   isOwnChange(before: string, after: string, own: OwnChange): boolean

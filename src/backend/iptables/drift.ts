@@ -26,7 +26,7 @@ export function createDriftWatch(written: WrittenRules, reader: TableReader, con
 
 /**
  * How often each chain is used: by each rule in it and by each rule that jumps to it, which is also how nf_tables counts. Uses and rules
- * are counted when they are first asked for and are kept up to date from then on: most of the time nobody asks.
+ * are counted when they are first asked for and are kept up to date from then on: most of the time they are not asked for.
  */
 export class ExpectedUses {
   readonly #written: WrittenRules

@@ -1,7 +1,7 @@
 // Writes changes in one restore. If the kernel refuses it, all other services are written and the refused ones keep what they had.
 //
 // How refused services are found is iptables-kit/isolate.ts. What is particular here:
-// 1. The base, and rules that nobody wants any more, go with every attempt until one has succeeded. If what was there before is refused
+// 1. The base, and the removal of unwanted rules, go with every attempt until one has succeeded. If what was there before is refused
 //    without any service, another program broke it, and only writing everything again helps: the caller does that.
 // 2. A service that fails alone is tried once more without deleting chains, which fails while others use them.
 // 3. A refused service keeps its old rules, its old chains, and the chains that those jump to, until everything is written again.
@@ -39,7 +39,7 @@ export interface WriteResult {
   readonly failures: number
   /** Rules in the last write that succeeded, per table. */
   readonly rules: { readonly filter: number; readonly nat: number }
-  /** Why chains of entries that stay, or that nobody knows any more, could not be deleted; undefined if they all were. */
+  /** Why chains could not be deleted that no dropped entry stands for; undefined if they all were. */
   readonly undeleted: ProxyError | undefined
 }
 

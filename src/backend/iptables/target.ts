@@ -57,7 +57,7 @@ export class IptablesTarget implements Target<IptablesEntry> {
 
   /**
    * Returns service chains that we did not write. Rules carry no digest, so all other entries are in doubt and will be written. Entries
-   * that we wrote and that nobody wants any more are known to `WrittenRules`.
+   * that we wrote and that are no longer wanted are known to `WrittenRules`.
    */
   async observe(signal: AbortSignal): Promise<readonly Held[]> {
     this.#watch.postpone()
@@ -122,7 +122,7 @@ export class IptablesTarget implements Target<IptablesEntry> {
   }
 
   #report({ refused, failures, rules, undeleted }: WriteResult, isFull: boolean): Applied {
-    // The ledger does not know these chains. The next survey finds them, whoever uses them.
+    // The ledger does not know these chains. The next `observe` finds them.
     if (undeleted !== undefined) this.#context.onDrift(`another program (${undeleted.message})`)
     const failed = failures > 0 ? { iptables_restore_failures: failures } : {}
     const partial = failures > 0 && !isFull ? { iptables_partial_restore_failures: failures } : {}

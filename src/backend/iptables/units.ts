@@ -5,7 +5,7 @@ import { createStray, type IptablesEntry, isIptablesEntry } from './entries.ts'
 import type { WrittenRules } from './written.ts'
 
 export interface Unit {
-  /** Whose changes it holds; `strays` are chains of unknown origin, `forgotten` are chains of ports that we wrote and nobody wants. */
+  /** What it changes. `strays` are chains of unknown origin, `forgotten` are chains of ports that we wrote and that are not wanted. */
   readonly kind: 'base' | 'service' | 'strays' | 'forgotten'
   /** '' unless a service's. */
   readonly service: string
