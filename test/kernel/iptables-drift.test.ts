@@ -1,4 +1,4 @@
-// Somebody else meddles with our chains: noticed and repaired in both flavours, and what is not ours is left alone.
+// Another program changes our chains: the change is noticed and repaired in both flavours, and other rules are left alone.
 
 import { setTimeout as delay } from 'node:timers/promises'
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
@@ -41,15 +41,15 @@ describe.each<Flavour>(['nft', 'legacy'])('tampering, %s', (flavour) => {
     expect(await network.run(`iptables-${other}-save`)).not.toContain('KUBE-SERVICES')
   })
 
-  it('makes no change and sees no drift while nothing happens', async () => {
+  it('changes nothing and reports no drift while nothing happens', async () => {
     const before = await save()
-    // Three looks.
+    // The watch checks three times.
     await delay(1600)
     expect(drifts()).toBe(0)
     expect(await save()).toBe(before)
   })
 
-  const acts: readonly (readonly [string, string])[] = [
+  const changes: readonly (readonly [string, string])[] = [
     ['nat is flushed', '-t nat -F'],
     ['filter is flushed', '-t filter -F'],
     ['our chain of a service is flushed', '-t nat -F $SVC'],
@@ -60,25 +60,25 @@ describe.each<Flavour>(['nft', 'legacy'])('tampering, %s', (flavour) => {
     ['G14: the canary is deleted', '-t mangle -X KUBE-PROXY-CANARY'],
   ]
 
-  it.each(acts)('repairs: %s', async (_, act) => {
+  it.each(changes)('repairs: %s', async (_, change) => {
     await proxy.settle()
     const wanted = (await save()).replace(/^.*CNI-X.*\n/gm, '')
-    const saw = drifts()
+    const before = drifts()
     const svc = /-j (KUBE-SVC-\S+)/.exec(wanted)?.[1] ?? ''
-    await network.run(`${ipt} ${act.replaceAll('IPT', ipt).replaceAll('$SVC', svc)}`)
+    await network.run(`${ipt} ${change.replaceAll('IPT', ipt).replaceAll('$SVC', svc)}`)
     const order = (text: string) => text.split('\n').sort().join('\n')
     const begun = performance.now()
     await until('repaired', async () => {
       return order((await save()).replace(/^.*CNI-X.*\n/gm, '')) === order(wanted)
     })
     const ms = performance.now() - begun
-    console.log(`${flavour}: ${act}: repaired after ${Math.round(ms)} ms`)
-    expect(drifts()).toBe(saw + 1)
-    // Two seconds are promised; a busy machine gets more, kube-proxy takes thirty.
+    console.log(`${flavour}: ${change}: repaired after ${Math.round(ms)} ms`)
+    expect(drifts()).toBe(before + 1)
+    // The README promises two seconds. A busy machine gets more; kube-proxy takes thirty.
     expect(ms).toBeLessThan(timeLimit(8000))
   })
 
-  it('notices who waited for the lock, and wrote right after we had', async () => {
+  it('notices a program that waited for the lock and wrote right after us', async () => {
     const svc = /-j (KUBE-SVC-\S+)/.exec(await save())?.[1]
     for (let i = 0; i < 5; i++) {
       await Promise.all([proxy.apply(extras(20, 2 + i)), network.run(`${ipt} -w 5 -t nat -I ${svc} -j RETURN`)])
@@ -87,10 +87,10 @@ describe.each<Flavour>(['nft', 'legacy'])('tampering, %s', (flavour) => {
     }
   })
 
-  it('leaves a writer of other rules alone, and is not alarmed by it', async () => {
+  it('leaves the rules of a busy writer alone, and reports no drift', async () => {
     await network.run(`${ipt} -t nat -N CNI-HOST 2>/dev/null; ${ipt} -t nat -A POSTROUTING -s 10.8.0.0/16 -j CNI-HOST`)
     const load = await network.load()
-    const saw = drifts()
+    const before = drifts()
     const stop = Date.now() + 2500
     let written = 0
     for (let i = 0; Date.now() < stop; i++) {
@@ -109,7 +109,7 @@ describe.each<Flavour>(['nft', 'legacy'])('tampering, %s', (flavour) => {
     expect(problems).toEqual([])
     expect(Math.min(rounds, made)).toBeGreaterThan(10)
     await delay(1100)
-    expect(drifts()).toBe(saw)
+    expect(drifts()).toBe(before)
     const text = await save()
     for (let i = 0; i < written; i++) {
       expect(text).toContain(`-A CNI-HOST -s 10.8.${i & 255}.1/32 -j CNI-${i}`)
@@ -117,16 +117,16 @@ describe.each<Flavour>(['nft', 'legacy'])('tampering, %s', (flavour) => {
     }
   })
 
-  it('tolerates a rule of others that jumps to one of our chains', async () => {
+  it('tolerates a rule of another program that jumps to one of our chains', async () => {
     await network.run(`${ipt} -t nat -A OUTPUT -d 10.66.0.1 -j KUBE-MARK-MASQ`)
-    const saw = drifts()
-    await until('noticed once', () => drifts() > saw)
+    const before = drifts()
+    await until('noticed once', () => drifts() > before)
     await delay(1600)
-    expect(drifts()).toBe(saw + 1)
+    expect(drifts()).toBe(before + 1)
     expect(await save()).toContain('-A OUTPUT -d 10.66.0.1/32 -j KUBE-MARK-MASQ')
   })
 
-  it('serves node ports, too', async () => {
+  it('serves node ports', async () => {
     expect(podIps).toContain(await network.ask(nodeIp, 30080))
     expect(await network.ask(clusterIp, 81, 600)).toBe('timeout')
   })

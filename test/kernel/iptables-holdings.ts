@@ -1,4 +1,4 @@
-// What the kernel tests of iptables share: a lock of their own, and what iptables-save says is left of services.
+// What the kernel tests of iptables share: a lock of their own, and the service rules that iptables-save still shows.
 
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -8,7 +8,7 @@ import type { StartOptions } from '../lab/driver.ts'
 
 export type Flavour = 'nft' | 'legacy'
 
-/** The lock is the machine's, not the namespace's: without one of our own we would wait for whoever else uses iptables. */
+/** The lock belongs to the machine, not to the namespace: without a private lock a test would wait for other users of iptables. */
 export function privateLock(): string {
   const directory = mkdtempSync(join(tmpdir(), 'sluice-xtables-'))
   afterAll(() => rmSync(directory, { recursive: true, force: true }))
@@ -17,7 +17,7 @@ export function privateLock(): string {
   return file
 }
 
-/** Chains of services, and rules in shared chains that name one. */
+/** Service chains, and rules in shared chains that name a service. */
 export const holdings =
   (flavour: Flavour) =>
   async ({ node, families }: StartOptions): Promise<readonly string[]> => {
@@ -26,7 +26,7 @@ export const holdings =
       const program = `${family === 4 ? 'iptables' : 'ip6tables'}-${flavour}-save`
       const { code, stdout, stderr } = await node.exec(program, [])
       if (code !== 0) left.push(`${program}: ${stderr}`)
-      if (!stdout.includes(':KUBE-SERVICES ')) left.push(`${program} does not even show the shared chains`)
+      if (!stdout.includes(':KUBE-SERVICES ')) left.push(`${program} does not show the shared chains`)
       left.push(...stdout.split('\n').filter((line) => /KUBE-(?:SVC|SVL|EXT|FW|SEP)-|"\S+\/\S+[ "]/.test(line)))
     }
     return left

@@ -1,4 +1,4 @@
-// Some scenarios of each kind through the legacy flavour, with real packets; the rules are the same, the programs and the kernel's tables others.
+// Runs some scenarios of each kind in the legacy flavour with real packets. The rules are the same; the programs and the kernel's tables are not.
 
 import { afterAll } from 'vitest'
 import { runCorpus } from '../lab/corpus.ts'
@@ -16,7 +16,7 @@ afterAll(() => {
 const makeDriver = (): EngineDriver => {
   const driver = new EngineDriver({ holdings: holdings('legacy') })
   const start = driver.start.bind(driver)
-  // As kubelet would: its chain tells which flavour the node uses.
+  // Kubelet makes this chain in the flavour that the node uses.
   driver.start = async (options: StartOptions) => {
     for (const program of ['iptables-legacy', 'ip6tables-legacy']) {
       await options.node.exec(program, ['-w', '-t', 'mangle', '-N', 'KUBE-KUBELET-CANARY'])

@@ -1,4 +1,4 @@
-// Birth, death and inheritance: killed in the middle of syncs, locked out, adopted, hindered by others; connections live on.
+// The proxy is killed during syncs, restarted, locked out and hindered by other programs; connections go on.
 
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
@@ -21,7 +21,7 @@ describe.each<Flavour>(['nft', 'legacy'])('life, %s', (flavour) => {
   let reference = ''
   const ipt = `iptables-${flavour}`
 
-  /** Comparable: without counters and times, rules of each chain in their order. */
+  /** The tables without counters and times, the rules of each chain in their order. */
   const save = async () => {
     const lines = (await network.run(`${ipt}-save`)).split('\n').filter((line) => !line.startsWith('#'))
     const chain = (line: string) => /^-A (\S+)/.exec(line)?.[1] ?? ''
@@ -45,9 +45,9 @@ describe.each<Flavour>(['nft', 'legacy'])('life, %s', (flavour) => {
     await network?.close()
   })
 
-  it('adopts what a predecessor left: same rules, nothing interrupted', async () => {
+  it('takes over what an earlier process left: the rules stay the same, and nothing is interrupted', async () => {
     const load = await network.load()
-    // Somebody uses the other flavour, too.
+    // Another program uses the other flavour.
     const other = `iptables-${flavour === 'nft' ? 'legacy' : 'nft'}`
     await network.run(`${other} -A OUTPUT -d 10.99.0.1 -j ACCEPT`)
     const proxy = await ProxyProcess.start(network, initial)
@@ -61,7 +61,7 @@ describe.each<Flavour>(['nft', 'legacy'])('life, %s', (flavour) => {
     expect((await save()).join('\n')).toBe(reference)
   })
 
-  it('survives kill -9 at random points of syncs', async () => {
+  it('recovers from kill -9 at random points of syncs', async () => {
     const load = await network.load()
     for (let round = 0; round < 25; round++) {
       const proxy = await ProxyProcess.start(network, [...web().put, ...extras(40, round % 2).put])
@@ -79,7 +79,7 @@ describe.each<Flavour>(['nft', 'legacy'])('life, %s', (flavour) => {
     expect((await save()).join('\n')).toBe(reference)
   })
 
-  it('deletes nothing of a chain that others still use, and updates the service all the same', async () => {
+  it('keeps a chain that another program still uses, and updates the service', async () => {
     const proxy = await ProxyProcess.start(network, initial)
     await proxy.settle()
     const sep = /-j DNAT --to-destination 10.180.0.2:8080/
@@ -95,7 +95,7 @@ describe.each<Flavour>(['nft', 'legacy'])('life, %s', (flavour) => {
     await proxy.kill()
   })
 
-  it('names and isolates a service whose rules are refused; all others go in', async () => {
+  it('names and isolates a service whose rules are refused, and writes all others', async () => {
     const { path, end } = await refuseRestores(network, flavour, 'bad/one')
     const proxy = await ProxyProcess.start(network, initial, { PATH: path })
     await proxy.settle()
@@ -110,11 +110,11 @@ describe.each<Flavour>(['nft', 'legacy'])('life, %s', (flavour) => {
     await proxy.kill()
   })
 
-  it('names and isolates a service that the kernel itself refuses; all others go in', async (context) => {
+  it('names and isolates a service that the kernel itself refuses, and writes all others', async (context) => {
     if (!(await network.counter('make', 'probe'))) return context.skip('this kernel has no nfacct')
     const proxy = await ProxyProcess.start(network, extras(40).put)
     await proxy.settle()
-    // A node port's rule for localhost counts packets there. No rule does now, so somebody can take the counter away.
+    // A node port's rule for localhost uses this counter. No rule uses it now, so it can be deleted.
     await until('the counter is gone', () => network.counter('drop', counters.localhost))
     const exposed = expand(
       { service: 'bad/one', type: 'NodePort', clusterIP: '172.30.9.9', ports: ['http 80/tcp 30099'] },
@@ -130,14 +130,14 @@ describe.each<Flavour>(['nft', 'legacy'])('life, %s', (flavour) => {
     )
     expect(proxy.log).not.toMatch(/cannot be programmed.*(?:good|extra)\//)
     for (const n of [1, 2, 3]) expect(await network.ask(`172.30.8.${n}`)).toBe(podIps[0])
-    // Nobody has this address; how soon the network says so is its own business.
+    // No host has this address. How soon the network answers so does not matter.
     expect(podIps).not.toContain(await network.ask('172.30.9.9', 80, 600))
     expect(await network.counter('make', counters.localhost)).toBe(true)
     await until('the service is tried again', async () => (await network.ask(nodeIp, 30_099, 600)) === podIps[0])
     await proxy.kill()
   })
 
-  it.runIf(flavour === 'legacy')('waits for a lock that others hold, and says who', async () => {
+  it.runIf(flavour === 'legacy')('waits for a lock that another process holds, and names the process', async () => {
     const proxy = await ProxyProcess.start(network, initial)
     await proxy.settle()
     const load = await network.load()

@@ -1,4 +1,4 @@
-// What the iptables mode reads from the kernel by itself, against what the programs say; and cleaning up.
+// What the iptables mode reads from the kernel by itself, compared with what the programs print; and cleanup.
 
 import { afterAll, beforeAll, expect, it } from 'vitest'
 import { cleanupIptables } from '../../src/backend/iptables/cleanup.ts'
@@ -44,17 +44,17 @@ const proxyRules = [
 
 const restore = (flavour: string) => space.exec(`iptables-${flavour}-restore`, ['--noflush', '--counters'], proxyRules)
 
-it('nf_tables counts uses as we do, and one generation per table with changes', async () => {
+it('nf_tables counts uses as we do, and adds one generation per changed table', async () => {
   const chains = new ChainTable()
   restore('nft')
   const before = await chains.generation()
   restore('nft')
-  // The chains of mangle are there and empty already.
+  // The chains of mangle exist and are empty already.
   expect((await chains.generation()) - before).toBe(2)
   const saved = new Map<string, number>()
   countUses(space.exec('iptables-nft-save', []), { uses: saved, jumps: new Set(), serviceChains: undefined, table: '' })
   const listed = await chains.list(4)
-  // Built-in chains are shown whether they exist or not.
+  // iptables-save prints built-in chains even if they do not exist.
   const made = [...saved].filter(([chain]) => /-/.test(chain))
   expect(made.length).toBeGreaterThan(8)
   for (const [chain, use] of made) expect([chain, listed.get(chain)]).toEqual([chain, use])
@@ -62,7 +62,7 @@ it('nf_tables counts uses as we do, and one generation per table with changes', 
   chains.close()
 })
 
-it('legacy tables tell their size', () => {
+it('the size of a legacy table can be read', () => {
   restore('legacy')
   const before = readTableSize(4, 'nat')
   expect(before.entries).toBeGreaterThan(10)
@@ -70,7 +70,7 @@ it('legacy tables tell their size', () => {
   const after = readTableSize(4, 'nat')
   expect(after.entries).toBe(before.entries + 1)
   expect(after.bytes).toBeGreaterThan(before.bytes)
-  // Makes the table: a kernel has none that nobody has asked for.
+  // This creates the table: the kernel has no table before it is first used.
   space.exec('ip6tables-legacy', ['-w', '-S'])
   expect(readTableSize(6, 'filter').entries).toBeGreaterThan(0)
   expect(() => readTableSize(4, 'nonsense')).toThrow('size of table nonsense')
@@ -102,7 +102,7 @@ it('packet counters are made once, count, and stay', async () => {
   packets.close()
 })
 
-it('cleanup removes what a proxy left in both flavours, and nothing else; twice is as good as once', async () => {
+it('cleanup removes what a proxy left in both flavours, and nothing else; a second cleanup changes nothing', async () => {
   restore('nft')
   await cleanupIptables(silentLogger)
   await cleanupIptables(silentLogger)
@@ -118,7 +118,7 @@ it('cleanup removes what a proxy left in both flavours, and nothing else; twice 
   }
 })
 
-it('cleanup leaves a chain that others still use, says so, and removes the rest', async () => {
+it('cleanup keeps a chain that another program still uses, reports it, and removes the rest', async () => {
   restore('nft')
   space.exec('iptables-nft', ['-t', 'nat', '-A', 'CNI-X', '-j', 'KUBE-MARK-MASQ'])
   await expect(cleanupIptables(silentLogger)).rejects.toMatchObject({ code: 'iptables-cleanup' })

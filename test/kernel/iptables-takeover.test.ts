@@ -1,4 +1,4 @@
-// From a running kube-proxy to us and back: the same rules but for counters, and no connection notices.
+// Replaces a running kube-proxy by our proxy and back: the rules are the same except for counters, and no connection breaks.
 
 import { execFileSync, spawn } from 'node:child_process'
 import { once } from 'node:events'
@@ -21,7 +21,7 @@ const kubeProxy = join(where, 'kube-proxy')
 const absent = !existsSync(kubeProxy)
 if (absent) console.warn(`SKIPPED: no ${kubeProxy}; test/e2e/build-cluster kube-proxy builds it`)
 
-/** Every kind of rule there is. */
+/** Services that need every kind of rule. */
 const kinds = [
   {
     service: 'ns2/lb',
@@ -88,7 +88,7 @@ describe.skipIf(absent)('take-over', () => {
       .map((line) => line.replace(/\[\d+:\d+\]/, ''))
   }
 
-  /** kube-proxy, when its rules are in. */
+  /** Returns when kube-proxy has written its rules. */
   async function startKubeProxy() {
     const args = [
       ...['netns', 'exec', network.node.name, kubeProxy, `--master=${api.url}`, '--proxy-mode=iptables'],
@@ -117,7 +117,7 @@ describe.skipIf(absent)('take-over', () => {
     return { stop }
   }
 
-  it('leaves the same rules as kube-proxy, interrupts nothing, and hands back', async () => {
+  it('leaves the same rules as kube-proxy, interrupts nothing, and can be replaced by kube-proxy again', async () => {
     const first = await startKubeProxy()
     const theirs = await save()
     expect(theirs.filter((line) => line.startsWith('-A KUBE-')).length).toBeGreaterThan(150)
@@ -142,7 +142,7 @@ describe.skipIf(absent)('take-over', () => {
   })
 })
 
-/** Rules by chain in their order, without the shared chains, whose services kube-proxy writes in any order. */
+/** The rules of each chain in their order, without the shared chains, in which kube-proxy orders services at random. */
 function orderOf(lines: readonly string[]): Record<string, string[]> {
   const chains: Record<string, string[]> = {}
   for (const line of lines) {

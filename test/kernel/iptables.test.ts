@@ -1,4 +1,4 @@
-// Every scenario of the corpus through our iptables rules, with real packets, in the flavour that this machine has by default.
+// Runs every scenario of the corpus with our iptables rules and real packets, in the default flavour of this machine.
 
 import { afterAll } from 'vitest'
 import { runCorpus } from '../lab/corpus.ts'
@@ -12,7 +12,7 @@ privateLock()
 const deviations: readonly Deviation[] = [
   {
     reason:
-      'what comes from outside for nobody leaves by the router, whose answers do not come back through the node: of such half connections the mode drops the second TCP packet as invalid, as kube-proxy does',
+      'a packet from outside that no service serves leaves by the router, whose answers do not come back through the node; of such half connections the mode drops the second TCP packet as invalid, as kube-proxy does',
     scenarios: ['type-changes/J8j', 'service-cidrs/cidrs-5', 'conflict-lb/conflict-8'],
   },
 ]

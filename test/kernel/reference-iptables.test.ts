@@ -1,4 +1,4 @@
-// The iptables column of the corpus by rules that are not ours, on a real kernel.
+// Checks the expectations for iptables in the corpus against rules that are not ours, on a real kernel.
 
 import { runCorpus } from '../lab/corpus.ts'
 import { IptablesReferenceDriver } from './reference-iptables.ts'

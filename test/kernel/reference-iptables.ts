@@ -1,5 +1,5 @@
-// Reference rules for the iptables column: iptables-restore text written straightforwardly from the description of
-// kube-proxy's iptables mode. Chain names are short, counters are left out; nothing here is ours.
+// Reference rules for iptables in the corpus: plain iptables-restore text, written from the description of kube-proxy's iptables mode.
+// Chain names are short and counters are left out. It shares no code with our iptables mode.
 
 import { createHash } from 'node:crypto'
 import { writeFileSync } from 'node:fs'
@@ -10,9 +10,9 @@ import { type ReferenceEndpoint, type ReferencePort, referencePorts } from './re
 
 const mark = '0x4000/0x4000'
 
-/** Drives `iptables-restore` in the node's namespace; every settle replaces both tables. */
+/** Runs `iptables-restore` in the node's namespace. Every settle replaces both tables. */
 export class IptablesReferenceDriver implements Driver {
-  // All UDP flows are forgotten at each change: crude, but what a client sees is the same.
+  // Every change deletes all UDP flows, which is crude, but clients see the same.
   readonly provides = ['conntrack']
   readonly #objects = new Map<string, Manifest>()
   #start: StartOptions | undefined
@@ -77,7 +77,7 @@ function routeLocalnet({ node }: StartOptions, on: boolean): void {
   node.inside(() => writeFileSync('/proc/sys/net/ipv4/conf/all/route_localnet', on ? '1' : '0'))
 }
 
-/** Forced off for IPv6, and where no configured CIDR touches loopback. */
+/** Off for IPv6, and if no configured CIDR covers loopback. */
 function localhostNodePorts(settings: NodeSettings, family: Family): boolean {
   const cidrs = nodePortCidrs(settings, family)
   const covered = cidrs.length === 0 || cidrs.some((cidr) => isLoopback(cidr.ip) || contains(cidr, '127.0.0.0'))
@@ -140,7 +140,8 @@ class Rules {
     const cidrs = nodePortCidrs(this.#settings, this.#family)
     const localhost = localhostNodePorts(this.#settings, this.#family)
     if (cidrs.length === 0 || cidrs.some(({ bits }) => bits === 0)) {
-      const except = localhost ? '' : this.#family === 4 ? '! -d 127.0.0.0/8' : '! -d ::1/128'
+      const loopback = this.#family === 4 ? '127.0.0.0/8' : '::1/128'
+      const except = localhost ? '' : `! -d ${loopback}`
       this.#nat.push(`-A SERVICES -m addrtype --dst-type LOCAL ${except} -j NODEPORTS`)
       return
     }
@@ -160,47 +161,51 @@ class Rules {
   }
 
   #port(port: ReferencePort): void {
-    const { protocol, internalLocal, externalLocal, hasEndpoints, cluster, local } = port
-    const [svc, svl, ext, fw] = ['SVC', 'SVL', 'EXT', 'FW'].map((kind) => chainName(kind, port.base)) as [
-      string,
-      string,
-      string,
-      string,
-    ]
-    const refusal = hasEndpoints ? 'DROP' : 'REJECT'
-    const internalFails = !hasEndpoints || (internalLocal && local.length === 0)
-    const externalFails = !hasEndpoints || (externalLocal && local.length === 0)
-    const to = (ip: string) => `-p ${protocol} -m ${protocol} -d ${ip} --dport ${port.port}`
-    const owns = (ip: string) => port.frontends.has(`${ip} ${protocol} ${port.port}`)
-    const usesFirewall = hasEndpoints && port.lbIps.length > 0 && port.ranges.length > 0
-    const internal = internalLocal ? svl : svc
-    if (!internalFails) {
-      this.#chains.add(internal)
-      const stranger = this.#settings.masqueradeAll ? '' : this.#detector('! ')
-      if (stranger !== undefined) this.#nat.push(`-A ${internal} ${to(port.clusterIp)} ${stranger} -j TO-MASQ`)
-    }
-    if (owns(port.clusterIp)) {
-      if (internalFails) this.#filter.push(`-A SERVICES ${to(port.clusterIp)} -j ${refusal}`)
-      else this.#nat.push(`-A SERVICES ${to(port.clusterIp)} -j ${internal}`)
-    }
-    if (hasEndpoints && port.exposed) this.#external(port, ext, svc, svl)
-    if (usesFirewall) this.#firewall(port, fw, ext)
-    for (const ip of [...port.externalIps, ...port.lbIps].filter(owns)) {
-      const guarded = usesFirewall && port.lbIps.includes(ip)
-      if (hasEndpoints) this.#nat.push(`-A SERVICES ${to(ip)} -j ${guarded ? fw : ext}`)
-      if (guarded) this.#filter.push(`-A FIREWALLED ${to(ip)} -j DROP`)
-      if (externalFails) this.#filter.push(`-A EXTERNAL ${to(ip)} -j ${refusal}`)
-    }
-    if (port.nodePort !== 0 && port.frontends.has(`node ${protocol} ${port.nodePort}`)) {
-      const match = `-p ${protocol} -m ${protocol} --dport ${port.nodePort}`
-      if (hasEndpoints) this.#nat.push(`-A NODEPORTS ${match} -j ${ext}`)
-      if (externalFails) this.#filter.push(`-A EXTERNAL -m addrtype --dst-type LOCAL ${match} -j ${refusal}`)
-    }
-    if (cluster.length > 0) this.#dispatch(svc, port, cluster)
-    if (local.length > 0) this.#dispatch(svl, port, local)
+    const chains = chainNames(port)
+    this.#clusterIp(port, chains)
+    if (port.hasEndpoints && port.exposed) this.#external(port, chains)
+    if (usesFirewall(port)) this.#firewall(port, chains)
+    this.#externalIps(port, chains)
+    this.#nodePort(port, chains)
+    if (port.cluster.length > 0) this.#dispatch(chains.svc, port, port.cluster)
+    if (port.local.length > 0) this.#dispatch(chains.svl, port, port.local)
   }
 
-  #external(port: ReferencePort, ext: string, svc: string, svl: string): void {
+  #clusterIp(port: ReferencePort, { svc, svl }: ChainNames): void {
+    const { internalLocal, hasEndpoints, local, clusterIp } = port
+    const isRefused = !hasEndpoints || (internalLocal && local.length === 0)
+    const chain = internalLocal ? svl : svc
+    if (!isRefused) {
+      this.#chains.add(chain)
+      const others = this.#settings.masqueradeAll ? '' : this.#detector('! ')
+      if (others !== undefined) this.#nat.push(`-A ${chain} ${matchAddress(port, clusterIp)} ${others} -j TO-MASQ`)
+    }
+    if (!owns(port, clusterIp)) return
+    if (isRefused) this.#filter.push(`-A SERVICES ${matchAddress(port, clusterIp)} -j ${refusalOf(port)}`)
+    else this.#nat.push(`-A SERVICES ${matchAddress(port, clusterIp)} -j ${chain}`)
+  }
+
+  #externalIps(port: ReferencePort, { ext, fw }: ChainNames): void {
+    for (const ip of [...port.externalIps, ...port.lbIps].filter((one) => owns(port, one))) {
+      const match = matchAddress(port, ip)
+      const isGuarded = usesFirewall(port) && port.lbIps.includes(ip)
+      if (port.hasEndpoints) this.#nat.push(`-A SERVICES ${match} -j ${isGuarded ? fw : ext}`)
+      if (isGuarded) this.#filter.push(`-A FIREWALLED ${match} -j DROP`)
+      if (refusesExternal(port)) this.#filter.push(`-A EXTERNAL ${match} -j ${refusalOf(port)}`)
+    }
+  }
+
+  #nodePort(port: ReferencePort, { ext }: ChainNames): void {
+    const { protocol, nodePort } = port
+    if (nodePort === 0 || !port.frontends.has(`node ${protocol} ${nodePort}`)) return
+    const match = `-p ${protocol} -m ${protocol} --dport ${nodePort}`
+    if (port.hasEndpoints) this.#nat.push(`-A NODEPORTS ${match} -j ${ext}`)
+    if (refusesExternal(port)) {
+      this.#filter.push(`-A EXTERNAL -m addrtype --dst-type LOCAL ${match} -j ${refusalOf(port)}`)
+    }
+  }
+
+  #external(port: ReferencePort, { ext, svc, svl }: ChainNames): void {
     for (const chain of [ext, svc]) this.#chains.add(chain)
     if (!port.externalLocal) {
       this.#nat.push(`-A ${ext} -j TO-MASQ`, `-A ${ext} -j ${svc}`)
@@ -216,7 +221,7 @@ class Rules {
     if (port.local.length > 0) this.#nat.push(`-A ${ext} -j ${svl}`)
   }
 
-  #firewall(port: ReferencePort, fw: string, ext: string): void {
+  #firewall(port: ReferencePort, { fw, ext }: ChainNames): void {
     const self = this.#settings.primary.find((ip) => familyOf(ip) === this.#family) ?? ''
     const nodeAllowed = port.ranges.some((range) => contains(parseCidr(range)!, self))
     this.#chains.add(fw)
@@ -247,6 +252,34 @@ class Rules {
     }
   }
 }
+
+interface ChainNames {
+  readonly svc: string
+  readonly svl: string
+  readonly ext: string
+  readonly fw: string
+}
+
+const chainNames = ({ base }: ReferencePort): ChainNames => ({
+  svc: chainName('SVC', base),
+  svl: chainName('SVL', base),
+  ext: chainName('EXT', base),
+  fw: chainName('FW', base),
+})
+
+const matchAddress = ({ protocol, port }: ReferencePort, ip: string): string =>
+  `-p ${protocol} -m ${protocol} -d ${ip} --dport ${port}`
+
+const owns = ({ frontends, protocol, port }: ReferencePort, ip: string): boolean =>
+  frontends.has(`${ip} ${protocol} ${port}`)
+
+const refusalOf = ({ hasEndpoints }: ReferencePort): string => (hasEndpoints ? 'DROP' : 'REJECT')
+
+const refusesExternal = ({ hasEndpoints, externalLocal, local }: ReferencePort): boolean =>
+  !hasEndpoints || (externalLocal && local.length === 0)
+
+const usesFirewall = ({ hasEndpoints, lbIps, ranges }: ReferencePort): boolean =>
+  hasEndpoints && lbIps.length > 0 && ranges.length > 0
 
 const chainName = (kind: string, text: string): string =>
   `${kind}-${createHash('sha256').update(text).digest('hex').slice(0, 16)}`

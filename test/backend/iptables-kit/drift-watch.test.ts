@@ -85,7 +85,7 @@ class FakeReader implements TableReader {
 }
 
 describe('the watch', () => {
-  it('looks closely only when somebody else changed something', async () => {
+  it('looks at all chains only when another program changed something', async () => {
     const reader = new FakeReader()
     await reader.write(true)
     await reader.pass(5000)
@@ -105,7 +105,7 @@ describe('the watch', () => {
     ['a rule is missing', 'nat KUBE-SVC-A', -1, 'nat KUBE-SVC-A has 1 rules and jumps instead of 2'],
     ['a rule too many', 'nat KUBE-SERVICES', 1, 'nat KUBE-SERVICES has 4 rules and jumps instead of 3'],
     ['the canary is gone', 'mangle KUBE-PROXY-CANARY', undefined, 'mangle KUBE-PROXY-CANARY is gone'],
-  ] as const)('tells once that %s, within a second', async (_, chain, use, words) => {
+  ] as const)('reports once that %s, within a second', async (_, chain, use, words) => {
     const reader = new FakeReader()
     await reader.write(true)
     reader.change(chain, use)
@@ -121,7 +121,7 @@ describe('the watch', () => {
     expect(reader.reports).toHaveLength(1)
   })
 
-  it('looks at most a twentieth of the time where others write all the time, but is not late after a single look', async () => {
+  it('looks at most a twentieth of the time where others write all the time, but does not wait after a single look', async () => {
     const reader = new FakeReader()
     reader.lookMs = 400
     await reader.write(true)
@@ -155,7 +155,7 @@ describe('the watch', () => {
     expect(reader.reports).toHaveLength(1)
   })
 
-  it('does not take for a jump of others what somebody put in the moment after a repair', async () => {
+  it('does not tolerate a rule that was inserted right after a repair', async () => {
     const reader = new FakeReader()
     await reader.write(true)
     reader.change('nat KUBE-SERVICES', -1)
@@ -206,7 +206,7 @@ describe('the watch', () => {
     expect(reader.watch.drifted).toBe(false)
   })
 
-  it('tells jumps of others from rules of others where it reads the rules', async () => {
+  it('tolerates jumps of others, but no rules of others, where it reads the rules', async () => {
     const reader = new FakeReader()
     const own = jumps.map((one) => `${one.table} ${savedJump(one)}`)
     reader.jumps = new Set([...own, 'nat -A OUTPUT -d 10.66.0.1/32 -j KUBE-SVC-A'])
@@ -215,7 +215,7 @@ describe('the watch', () => {
     await reader.pass(1000)
     await reader.write(true)
     expect(reader.watch.drifted).toBe(false)
-    // A rule that comes again in the moment after each repair.
+    // A rule that comes back right after each repair.
     reader.change('nat KUBE-SVC-A', 2)
     await reader.pass(1000)
     expect(reader.reports).toHaveLength(2)
@@ -226,7 +226,7 @@ describe('the watch', () => {
     expect(reader.watch.drifted).toBe(false)
   })
 
-  it('does not write for ever where others write all the time', async () => {
+  it('does not repair for ever where others write all the time', async () => {
     const reader = new FakeReader()
     await reader.write(true)
     reader.change('nat KUBE-SERVICES', 1)
@@ -240,7 +240,7 @@ describe('the watch', () => {
     expect(reader.watch.drifted).toBe(false)
   })
 
-  it('does not write for ever where a kernel counts otherwise', async () => {
+  it('does not repair for ever where a kernel counts differently', async () => {
     const reader = new FakeReader()
     await reader.write(true)
     reader.change('nat KUBE-SVC-A', -1)
@@ -267,7 +267,7 @@ describe('the watch', () => {
   })
 })
 
-it('takes a cheap match for a look, and looks only if there is none', async () => {
+it('looks at all chains only if the cheap comparison finds a difference', async () => {
   const reader = new FakeReader()
   let asked = 0
   let matching = true
@@ -286,13 +286,13 @@ it('takes a cheap match for a look, and looks only if there is none', async () =
   expect(reader.reports).toHaveLength(1)
 })
 
-it('makes nothing of what it saw across a write', async () => {
+it('ignores what it saw if a write happened during the look', async () => {
   const reader = new FakeReader()
   await reader.write(true)
   const { readUses } = reader
   reader.readUses = async () => {
     const seen = await readUses()
-    // A whole write between the look and its end: what was seen is of another time.
+    // A whole write happens during the look, so its result is outdated.
     await reader.write(true)
     return seen
   }
@@ -300,4 +300,62 @@ it('makes nothing of what it saw across a write', async () => {
   await reader.pass(600)
   expect(reader.looks).toBe(1)
   expect(reader.reports).toEqual([])
+})
+
+describe('the states of the watch', () => {
+  it('stay drifted through a partial write and a failed write', async () => {
+    const reader = new FakeReader()
+    await reader.write(true)
+    reader.change('nat KUBE-SEP-A', undefined)
+    await reader.pass(1000)
+    await reader.write(false)
+    expect(reader.watch.drifted).toBe(true)
+    await reader.watch.beginWrite()
+    expect(reader.watch.drifted).toBe(true)
+    reader.watch.abandonWrite()
+    expect(reader.watch.drifted).toBe(true)
+    await reader.pass(5000)
+    expect(reader.reports).toHaveLength(1)
+  })
+
+  it('go on watching if the tables cannot be read after a write', async () => {
+    const reader = new FakeReader()
+    await reader.write(true)
+    reader.change('nat KUBE-SEP-A', undefined)
+    await reader.pass(1000)
+    const { readUses } = reader
+    reader.readUses = async () => {
+      throw new Error('no')
+    }
+    await reader.write(true)
+    expect(reader.watch.drifted).toBe(true)
+    reader.readUses = readUses
+    reader.changed.clear()
+    await reader.write(true)
+    expect(reader.watch.drifted).toBe(false)
+  })
+
+  it('end with close, also during a write', async () => {
+    const reader = new FakeReader()
+    await reader.write(true)
+    await reader.watch.beginWrite()
+    reader.watch.close()
+    await reader.watch.endWrite({ commits: 0, full: true, clean: true }, signal)
+    reader.watch.abandonWrite()
+    reader.change('nat KUBE-SEP-A', undefined)
+    await reader.pass(60_000)
+    expect(reader.looks).toBe(0)
+    expect(reader.reports).toEqual([])
+  })
+
+  it('put off the next check while everything is about to be written', async () => {
+    const reader = new FakeReader()
+    await reader.write(true)
+    reader.watch.postpone()
+    reader.change('nat KUBE-SEP-A', undefined)
+    await reader.pass(20_000)
+    expect(reader.reports).toEqual([])
+    await reader.pass(15_000)
+    expect(reader.reports).toHaveLength(1)
+  })
 })

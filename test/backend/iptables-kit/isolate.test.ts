@@ -3,8 +3,8 @@ import { describe, expect, it } from 'vitest'
 import { isolate } from '../../../src/backend/iptables-kit/isolate.ts'
 import { ProxyError } from '../../../src/lib/errors.ts'
 
-/** A kernel that refuses some numbers, and tells which one or not. */
-function kernel(bad: ReadonlySet<number>, tells: boolean, broken = false) {
+/** A kernel that refuses some numbers, and may name the first of them in its error. */
+function createKernel(bad: ReadonlySet<number>, namesLine: boolean, isBroken = false) {
   const accepted = new Set<number>()
   let written: readonly number[] = []
   let attempts = 0
@@ -16,49 +16,49 @@ function kernel(bad: ReadonlySet<number>, tells: boolean, broken = false) {
     async attempt(some: readonly number[]) {
       attempts++
       const all = [...accepted, ...some]
-      // The first table goes in whatever the second one says.
+      // The first table is written even if the second one is refused.
       written = all
-      const culprit = all.find((one) => bad.has(one))
-      if (culprit === undefined && !broken) {
+      const refused = all.find((one) => bad.has(one))
+      if (refused === undefined && !isBroken) {
         for (const one of some) accepted.add(one)
         return undefined
       }
-      return { error: new ProxyError('iptables-refused', 'no'), lines: tells ? [String(culprit)] : [] }
+      return { error: new ProxyError('iptables-refused', 'no'), lines: namesLine ? [String(refused)] : [] }
     },
   }
 }
 
 describe('isolate', () => {
-  it('refuses exactly what is refused, gets all others in, and leaves nothing half-written', async () => {
+  it('returns exactly what is refused, writes all others, and leaves nothing half written', async () => {
     await fc.assert(
       fc.asyncProperty(
         fc.uniqueArray(fc.nat(40)),
         fc.uniqueArray(fc.nat(40)),
         fc.boolean(),
-        async (all, bad, tells) => {
-          const one = kernel(new Set(bad), tells)
-          const culprits = await isolate(all, one)
+        async (all, bad, namesLine) => {
+          const kernel = createKernel(new Set(bad), namesLine)
+          const refusals = await isolate(all, kernel)
           const refused = all.filter((n) => bad.includes(n))
-          expect(culprits.map((culprit) => culprit.item).toSorted()).toEqual(refused.toSorted())
-          expect([...one.accepted].toSorted()).toEqual(all.filter((n) => !bad.includes(n)).toSorted())
-          expect(one.written().toSorted()).toEqual([...one.accepted].toSorted())
+          expect(refusals.map((refusal) => refusal.item).toSorted()).toEqual(refused.toSorted())
+          expect([...kernel.accepted].toSorted()).toEqual(all.filter((n) => !bad.includes(n)).toSorted())
+          expect(kernel.written().toSorted()).toEqual([...kernel.accepted].toSorted())
         },
       ),
     )
   })
 
-  it('needs few attempts when the culprit is told', async () => {
-    const one = kernel(new Set([7]), true)
-    await isolate([...Array(1000).keys()], one)
-    expect(one.attempts()).toBeLessThanOrEqual(4)
+  it('needs few attempts when the error names the line', async () => {
+    const kernel = createKernel(new Set([7]), true)
+    await isolate([...Array(1000).keys()], kernel)
+    expect(kernel.attempts()).toBeLessThanOrEqual(4)
   })
 
-  it('throws, and does not try one by one, if something else is at fault', async () => {
-    for (const tells of [true, false]) {
-      const one = kernel(new Set(), tells, true)
-      await expect(isolate([...Array(1000).keys()], one)).rejects.toThrow('no')
-      expect(one.attempts()).toBeLessThanOrEqual(3)
+  it('throws, and does not try one by one, if something else is the cause', async () => {
+    for (const namesLine of [true, false]) {
+      const kernel = createKernel(new Set(), namesLine, true)
+      await expect(isolate([...Array(1000).keys()], kernel)).rejects.toThrow('no')
+      expect(kernel.attempts()).toBeLessThanOrEqual(3)
     }
-    await expect(isolate([], kernel(new Set(), false, true))).rejects.toThrow('no')
+    await expect(isolate([], createKernel(new Set(), false, true))).rejects.toThrow('no')
   })
 })

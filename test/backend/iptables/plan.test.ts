@@ -1,4 +1,4 @@
-// Each policy and each odd corner as rules, by the words of kube-proxy 1.36.4; the examples of the seed documents among them.
+// The rules for each policy and each special case, as kube-proxy 1.36.4 writes them, and the two worked examples.
 
 import { describe, expect, it } from 'vitest'
 import { formatProbability } from '../../../src/backend/iptables/plan.ts'
@@ -12,7 +12,7 @@ const chains = (text: string, prefix: string): string[] =>
 /** The rules of a chain without `-A CHAIN`. */
 const plain = (text: string, name: string): string[] => rulesOf(text, name).map((line) => line.slice(name.length + 4))
 
-describe('the seeds', () => {
+describe('worked examples', () => {
   it('004: three whoami pods', async () => {
     const harness = new WriterHarness(view({ local: undefined, nodePorts: everyAddress }))
     const whoami = service({
@@ -70,7 +70,7 @@ describe('the seeds', () => {
 
     harness.put(redis, pods('10.40.0.3', '10.40.0.4'))
     await harness.sync()
-    // Only what changed: the service's chain and the new endpoint's, not the old endpoint's.
+    // Only what changed is written: the chain of the service and of the new endpoint, not of the old endpoint.
     expect(chains(harness.text, 'KUBE-(?:SV|SEP)')).toEqual([svc, expect.stringMatching(/^KUBE-SEP-/)])
     expect(harness.text).not.toContain(`:${first}`)
     expect(harness.text).not.toContain(`:${ext}`)
@@ -108,7 +108,7 @@ describe('policies', () => {
     expect(plain(text, 'KUBE-EXTERNAL-SERVICES')).toEqual([])
   })
 
-  it('keeps the cluster IP on this node with internalTrafficPolicy Local', async () => {
+  it('sends cluster IP traffic to endpoints of this node with internalTrafficPolicy Local', async () => {
     const harness = new WriterHarness()
     harness.put(service({ internalPolicy: 'Local' }), slice([local, remote]))
     await harness.sync()
@@ -119,7 +119,7 @@ describe('policies', () => {
     expect(chains(harness.text, 'KUBE-SEP-')).toHaveLength(1)
   })
 
-  it('drops what internalTrafficPolicy Local cannot serve here', async () => {
+  it('drops cluster IP traffic that internalTrafficPolicy Local cannot serve here', async () => {
     const harness = new WriterHarness()
     harness.put(service({ internalPolicy: 'Local' }), slice([remote]))
     await harness.sync()
@@ -132,14 +132,14 @@ describe('policies', () => {
     ['an interface', { kind: 'interface', name: 'cbr0' }, '! -i cbr0'],
     ['a prefix', { kind: 'prefix', prefix: 'veth' }, '! -i veth+'],
     ['a CIDR', { kind: 'cidr', cidr: '10.0.0.0/8' }, '! -s 10.0.0.0/8'],
-  ] as const)('tells local pods by %s', async (_, detector, text) => {
+  ] as const)('recognises local pods by %s', async (_, detector, text) => {
     const harness = new WriterHarness(view({ local: detector, nodePorts: everyAddress }))
     harness.put(service(), slice([local]))
     await harness.sync()
     expect(plain(harness.text, chain(harness.text, 'KUBE-SVC-'))[0]).toContain(`--dport 80 ${text} -j KUBE-MARK-MASQ`)
   })
 
-  it('masquerades nothing by origin without a detector, and everything with masqueradeAll', async () => {
+  it('masquerades nothing by its source without a detector, and everything with masqueradeAll', async () => {
     const without = new WriterHarness(view({ local: undefined, nodePorts: everyAddress }))
     without.put(exposed, slice([local]))
     await without.sync()
@@ -151,7 +151,7 @@ describe('policies', () => {
     expect(plain(all.text, chain(all.text, 'KUBE-SVC-'))[0]).toContain('-d 172.30.0.41 --dport 80 -j KUBE-MARK-MASQ')
   })
 
-  it('lets the load balancer IPs themselves pass the firewall where the node is in a source range', async () => {
+  it('lets the load balancer IPs pass the firewall if the node is in a source range', async () => {
     const harness = new WriterHarness()
     harness.put(
       service({
@@ -168,7 +168,7 @@ describe('policies', () => {
     expect(plain(harness.text, 'KUBE-PROXY-FIREWALL')).toHaveLength(2)
   })
 
-  it('rejects on every address without endpoints, firewall or not', async () => {
+  it('rejects on every address without endpoints, with and without a firewall', async () => {
     const harness = new WriterHarness()
     harness.put({ ...exposed, externalIps: ['192.168.99.22'], sourceRanges: ['203.0.113.0/25'] })
     await harness.sync()
@@ -179,7 +179,7 @@ describe('policies', () => {
     for (const rule of refused) expect(rule).toMatch(/"ns1\/svc1:p80 has no endpoints".*-j REJECT$/)
   })
 
-  it('writes IPv6, UDP and SCTP in their own words', async () => {
+  it('writes rules for IPv6, UDP and SCTP', async () => {
     const harness = new WriterHarness(
       view({
         family: 6,
@@ -226,7 +226,7 @@ describe('the way to node ports', () => {
     expect(await tail({ nodePorts: { ...nodePorts, addresses: [] } }, true)).toEqual([])
   })
 
-  it('J20: counts what comes to node ports on loopback', async () => {
+  it('J20: counts packets to node ports on loopback', async () => {
     const harness = new WriterHarness(view({ nodePorts: everyAddress }))
     harness.put(service({ type: 'NodePort', ports: [tcp(80, 'p80', 3001)] }), slice([endpoint('10.180.0.1')]))
     await harness.sync()
@@ -235,7 +235,7 @@ describe('the way to node ports', () => {
     )
   })
 
-  it('serves no loopback where the configured networks leave it out, and then writes no martian rule', async () => {
+  it('does not serve loopback if nodePortAddresses leaves it out, and then writes no martian rule', async () => {
     const nodePorts = { all: false, addresses: ['192.168.0.2'], loopback: false, loopbackNamed: false }
     const harness = new WriterHarness(view({ nodePorts }))
     harness.put(service({ type: 'NodePort', ports: [tcp(80, 'p80', 3001)] }), slice([endpoint('10.180.0.1')]))
@@ -260,7 +260,7 @@ describe('large clusters', () => {
     await harness.sync()
     expect(harness.text).toContain('"ns1/svc1:p80 -> 10.1.0.0:80"')
     expect(harness.written.endpoints).toBe(1000)
-    // Nothing that is written changes, but what is written from now on does.
+    // No rule changes now, but rules that are written from now on have no comments.
     harness.put(service(), many(1001))
     await harness.sync()
     expect(harness.written.endpoints).toBe(1001)
@@ -287,7 +287,7 @@ describe('large clusters', () => {
     expect(harness.text).not.toContain(' -> ')
     expect(harness.text).toMatch(/-A KUBE-SEP-\S+ -m tcp -p tcp -j DNAT/)
     expect(harness.text).toContain('"ns1/svc1:p80 cluster IP"')
-    // The old thousand are not rewritten for that.
+    // The other thousand are not rewritten for that.
     expect(chains(harness.text, 'KUBE-SEP-')).toHaveLength(1)
   })
 })

@@ -1,4 +1,4 @@
-// What is written when, and what happens when the programs refuse: who is blamed, who goes in all the same.
+// What is written when, and what happens when the programs refuse a restore: which service is refused, and which are written.
 
 import { describe, expect, it } from 'vitest'
 import { ExpectedUses } from '../../../src/backend/iptables/drift.ts'
@@ -25,7 +25,7 @@ const put = (harness: WriterHarness, n: number, ...ips: string[]) =>
 const failure = (stderr: string) =>
   new ExecError({ program: 'iptables-restore', args: [], what: 'ended with exit code 1', exitCode: 1, stderr })
 
-/** Complains like the program does, about the first line that matches. */
+/** Fails as the program does, with a message about the first line that matches. */
 const refuse = (pattern: RegExp, words: (line: number, lines: number) => string) => (text: string) => {
   const lines = text.split('\n')
   const at = lines.findIndex((line) => pattern.test(line))
@@ -37,11 +37,11 @@ const styles: readonly (readonly [string, (line: number, lines: number) => strin
   ['the nft flavour, a line late', (line) => `Chain 'X' does not exist\nError occurred at line: ${line + 1}`],
   ['a parser', (line) => `Bad argument\nError occurred at line: ${line}`],
   ['the legacy flavour, at COMMIT', (_, lines) => `iptables-restore: line ${lines} failed`],
-  ['a program that says nothing', () => ''],
+  ['a program that prints nothing', () => ''],
 ]
 
 describe('writing', () => {
-  it('writes nothing of unchanged services but their part of the shared chains', async () => {
+  it('writes of unchanged services only tsuccessor rules in the shared chains', async () => {
     const harness = new WriterHarness()
     put(harness, 1, '10.0.0.1')
     put(harness, 2, '10.0.0.2')
@@ -58,11 +58,11 @@ describe('writing', () => {
     })
   })
 
-  it('forgets what is not among it when everything is written anew', async () => {
+  it('forgets what is not wanted when everything is written', async () => {
     const harness = new WriterHarness()
     for (const n of [1, 2, 3]) put(harness, n, `10.0.0.${n}`)
     await harness.sync()
-    // As many as before, so that counting alone does not tell.
+    // There are as many as before, so counting alone does not show the difference.
     harness.drop('ns/s2')
     put(harness, 4, '10.0.0.4')
     resetAtOnce(harness.ledger, [])
@@ -77,7 +77,7 @@ describe('writing', () => {
   const ownChains = (text: string) =>
     [...text.matchAll(/^:(KUBE-(?:SVC|EXT|SEP)-\S+)/gm)].map((match) => match[1] as string)
 
-  it('deletes chains of what was forgotten when everything is written anew', async () => {
+  it('deletes chains of what is forgotten when everything is written', async () => {
     const harness = new WriterHarness()
     for (const n of [1, 2]) put(harness, n, `10.0.0.${n}`)
     await harness.sync()
@@ -93,18 +93,18 @@ describe('writing', () => {
     expect(ownChains(harness.text)).toHaveLength(3 + 4)
   })
 
-  it('deletes chains that a predecessor left, but none that is wanted', async () => {
+  it('deletes chains that an earlier process left, but none that is wanted', async () => {
     const harness = new WriterHarness()
     put(harness, 1, '10.0.0.1')
     await harness.sync()
     const wanted = ownChains(harness.text)
-    const heir = new WriterHarness()
-    put(heir, 1, '10.0.0.1')
-    resetAtOnce(heir.ledger, [...wanted, 'KUBE-SVC-LEFT', 'KUBE-SEP-LEFT'].map(createStray))
-    await heir.sync({ everything: true })
-    expect(heir.text.match(/^-X .*/gm)).toEqual(['-X KUBE-SVC-LEFT', '-X KUBE-SEP-LEFT'])
-    expect(ownChains(heir.text)).toEqual([...wanted, 'KUBE-SVC-LEFT', 'KUBE-SEP-LEFT'])
-    expect(diffAtOnce(heir.ledger)).toEqual({ put: [], drop: [] })
+    const successor = new WriterHarness()
+    put(successor, 1, '10.0.0.1')
+    resetAtOnce(successor.ledger, [...wanted, 'KUBE-SVC-LEFT', 'KUBE-SEP-LEFT'].map(createStray))
+    await successor.sync({ everything: true })
+    expect(successor.text.match(/^-X .*/gm)).toEqual(['-X KUBE-SVC-LEFT', '-X KUBE-SEP-LEFT'])
+    expect(ownChains(successor.text)).toEqual([...wanted, 'KUBE-SVC-LEFT', 'KUBE-SEP-LEFT'])
+    expect(diffAtOnce(successor.ledger)).toEqual({ put: [], drop: [] })
   })
 
   it('writes only the chains of a service port that changed', async () => {
@@ -114,14 +114,14 @@ describe('writing', () => {
     await harness.sync()
     put(harness, 1, '10.0.0.1', '10.0.0.2', '10.0.0.4')
     await harness.sync()
-    // The service's own, the new endpoint's, and the old one's, which goes.
+    // The chain of the service, of the new endpoint, and of the old endpoint, which is deleted.
     expect(ownChains(harness.text).map((chain) => chain.slice(0, 8))).toEqual(['KUBE-SVC', 'KUBE-SEP', 'KUBE-SEP'])
     expect(harness.text.match(/^-X /gm)).toHaveLength(1)
     expect(harness.text).toContain('10.0.0.4:80')
     expect(harness.text).not.toContain('--to-destination 10.0.0.1:80')
   })
 
-  it('does not depend on the order in which services came', async () => {
+  it('does not depend on the order in which services were added', async () => {
     const orders = [
       [1, 2, 3],
       [3, 1, 2],
@@ -175,13 +175,13 @@ describe('writing', () => {
 describe('very many chains', () => {
   const rules = (text: string) => text.split('\n').filter((line) => line.startsWith('-A'))
 
-  it('are written in several restores, before anything jumps to them, and deleted after nothing does', async () => {
+  it('are written in several restores, before anything jumps to them, and deleted when nothing jumps to them', async () => {
     const whole = new WriterHarness()
     const parts = new WriterHarness(undefined, { chainsPerRestore: 7 })
     for (const harness of [whole, parts]) for (let n = 1; n < 8; n++) put(harness, n, `10.0.0.${n}`)
     await whole.sync()
     const { rules: counts } = await parts.sync()
-    // Three chains each: two services fit.
+    // A service has three chains, so two services fit into one restore.
     expect(parts.texts).toHaveLength(5)
     expect(new Set(parts.texts.flatMap(rules))).toEqual(new Set(rules(whole.text)))
     expect(counts.nat).toBe(parts.texts.join('').match(/^-A KUBE-(?!F)(?!EXTERNAL)/gm)?.length)
@@ -196,7 +196,7 @@ describe('very many chains', () => {
     expect(order.slice(-7)).toEqual(Array(7).fill('-X KUBE-SEP'))
   })
 
-  it('are refused only where they must be', async () => {
+  it('are refused for one service only', async () => {
     const harness = new WriterHarness(undefined, { chainsPerRestore: 7 })
     harness.check = refuse(/^-A KUBE-SEP-.*10\.0\.0\.13\b/, () => '')
     for (let n = 10; n < 20; n++) put(harness, n, `10.0.0.${n}`)
@@ -206,13 +206,13 @@ describe('very many chains', () => {
   })
 })
 
-it('interrupts nobody when a line is told: no text that goes in lacks another service', async () => {
+it('interrupts no other service when a line is named: each is in every text that is accepted', async () => {
   const harness = new WriterHarness()
   for (let n = 10; n < 20; n++) put(harness, n, `10.0.0.${n}`)
-  const judge = refuse(/^-A KUBE-S\S+ .*10\.0\.0\.13\b/, (line) => `Error occurred at line: ${line}`)
+  const complain = refuse(/^-A KUBE-S\S+ .*10\.0\.0\.13\b/, (line) => `Error occurred at line: ${line}`)
   const accepted: string[] = []
   harness.check = (text) => {
-    judge(text)
+    complain(text)
     accepted.push(text)
   }
   const { refused } = await harness.sync()
@@ -221,7 +221,7 @@ it('interrupts nobody when a line is told: no text that goes in lacks another se
   for (const text of accepted) for (const n of [10, 12, 14, 19]) expect(text).toContain(`ns/s${n}:p80`)
 })
 
-describe.each(styles)('a refusal in the words of %s', (_, words) => {
+describe.each(styles)('a refusal as reported by %s', (_, words) => {
   it('isolates the service whose rules are refused', async () => {
     const harness = new WriterHarness()
     await harness.sync()
@@ -235,23 +235,23 @@ describe.each(styles)('a refusal in the words of %s', (_, words) => {
     expect(rulesOf(harness.text, 'KUBE-NODEPORTS').some((line) => line.includes('ns/s13'))).toBe(false)
     const held = [...harness.written.entries()].map(({ service: of }) => of)
     expect(new Set(held)).toEqual(new Set(['', ...[10, 11, 12, 14, 15, 16, 17, 18, 19].map((n) => `ns/s${n}`)]))
-    // All others are settled: there is nothing more to do.
+    // All others are settled, so there is nothing left to do.
     expect(diffAtOnce(harness.ledger).put).toEqual([])
   })
 
-  it('leaves nothing of it in any table, even if one took it before the other refused', async () => {
+  it('leaves nothing of it in any table, even if one table accepted it before the other refused', async () => {
     const harness = new WriterHarness()
     await harness.sync()
     put(harness, 10, '10.0.0.10')
     harness.check = refuse(/ns\/s13/, words)
     put(harness, 13)
     await harness.sync()
-    // The last text is the one that counts, and it went in.
+    // The last text was accepted.
     expect(harness.text).not.toContain('ns/s13')
     expect(harness.text).toContain('ns/s10')
   })
 
-  it('isolates several, and keeps what they had before', async () => {
+  it('isolates several services, which keep what they had before', async () => {
     const harness = new WriterHarness()
     for (let n = 10; n < 20; n++) put(harness, n, `10.0.0.${n}`)
     await harness.sync()
@@ -267,7 +267,7 @@ describe.each(styles)('a refusal in the words of %s', (_, words) => {
     expect(texts).not.toContain('DNAT --to-destination 10.9.9.12:80')
   })
 
-  it('keeps also the ports that a refused service would lose', async () => {
+  it('keeps the ports that a refused service would lose, too', async () => {
     const ports = (count: number) => Array.from({ length: count }, (_, i) => tcp(80 + i, `p${80 + i}`))
     const harness = new WriterHarness()
     const give = (count: number, ip: string) =>
@@ -299,24 +299,24 @@ describe.each(styles)('a refusal in the words of %s', (_, words) => {
     harness.check = refuse(/"ns\/s1:p80 cluster IP"/, words)
     put(harness, 2, '10.0.0.2')
     await expect(harness.sync()).rejects.toMatchObject({ code: 'iptables-restore' })
-    // Nothing of the failed write is taken for written.
+    // Nothing of the failed write counts as written.
     expect([...harness.written.entries()].some(({ service: of }) => of === 'ns/s2')).toBe(false)
   })
 
-  it('lets a service go on when only its old chains cannot be deleted', async () => {
+  it('updates a service of which only old chains cannot be deleted', async () => {
     const harness = new WriterHarness()
     put(harness, 1, '10.0.0.1')
     await harness.sync()
     harness.check = refuse(/^-X KUBE-SEP-/, words)
     put(harness, 1, '10.0.0.2')
     const { refused, undeleted } = await harness.sync()
-    // The service is as it should be; the chain is nobody's any more, and has to be found again.
+    // The service is as it should be. The chain belongs to no entry any more, and must be found again.
     expect(refused).toEqual([])
     expect(undeleted?.message).toContain('chains of ns/s1 cannot be deleted')
     expect(harness.text).toContain('10.0.0.2:80')
   })
 
-  it('does not give up chains of a service that is gone, and cannot be deleted yet', async () => {
+  it('tries again to delete chains of a service that is gone', async () => {
     const harness = new WriterHarness()
     put(harness, 1, '10.0.0.1')
     await harness.sync()
@@ -334,10 +334,10 @@ describe.each(styles)('a refusal in the words of %s', (_, words) => {
   })
 })
 
-it('passes on what is no refusal, like a lock or an abort', async () => {
+it('throws errors that are not a refusal, such as a lock or an abort', async () => {
   const harness = new WriterHarness()
   harness.check = () => {
-    throw new ProxyError('iptables-locked', 'somebody holds the lock')
+    throw new ProxyError('iptables-locked', 'another process holds the lock')
   }
   await expect(harness.sync()).rejects.toMatchObject({ code: 'iptables-locked' })
   expect(harness.texts).toHaveLength(1)
@@ -351,7 +351,7 @@ describe('what a machine cannot do', () => {
     return harness.text
   }
 
-  it('H14: packets of no connection are dropped, unless tracking is liberal about them', async () => {
+  it('H14: drops packets that belong to no connection, unless tracking is liberal about them', async () => {
     expect(await base({})).toContain('--ctstate INVALID')
     expect(await base({ liberal: true })).not.toContain('INVALID')
   })
@@ -365,12 +365,12 @@ describe('what a machine cannot do', () => {
     expect(rulesOf(uncounted, 'KUBE-NODEPORTS').filter((line) => line.includes('--dport 3001'))).toHaveLength(1)
   })
 
-  it('leaves other text as it is', () => {
+  it('is not looked for in other text', () => {
     expect(adapt('-A X -j Y\n', { ...allFeatures, counters: new Set() })).toBe('-A X -j Y\n')
   })
 })
 
-it('makes exactly the chains and jumps that are missing', () => {
+it('composes exactly the chains and jumps that are missing', () => {
   const text = composeJumps(
     jumps.filter(({ to }) => to === 'KUBE-POSTROUTING'),
     (table, chain) => table === 'nat' && chain !== 'KUBE-PROXY-CANARY',
@@ -381,10 +381,10 @@ it('makes exactly the chains and jumps that are missing', () => {
   expect(composeJumps([], () => false)).toBe('')
 })
 
-it('finds the lines that a complaint may mean', () => {
+it('finds the lines that an error message may mean', () => {
   const text = '*nat\n:KUBE-A - [0:0]\n-A KUBE-A -j B\n-X KUBE-C\nCOMMIT\n'
   expect(suspectLines('line 3: RULE_APPEND failed', text)).toEqual(['-A KUBE-A -j B', ':KUBE-A - [0:0]'])
   expect(suspectLines('Error occurred at line: 4', text)).toEqual(['-X KUBE-C', '-A KUBE-A -j B'])
   expect(suspectLines('line 5 failed', text)).toEqual(['-X KUBE-C'])
-  expect(suspectLines('no word of lines', text)).toEqual([])
+  expect(suspectLines('no line is named', text)).toEqual([])
 })

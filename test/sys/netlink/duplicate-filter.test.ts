@@ -1,8 +1,8 @@
 import { describe, expect, it } from 'vitest'
 import { DuplicateFilter } from '../../../src/sys/netlink/duplicate-filter.ts'
 
-describe('fingerprints', () => {
-  it('know what came before, and nothing else, among a hundred thousand alike', () => {
+describe('DuplicateFilter', () => {
+  it('recognises what came before, and nothing else, among 100,000 similar strings', () => {
     const seen = new DuplicateFilter(1)
     const key = Buffer.alloc(16)
     const fill = (i: number) => {
@@ -18,7 +18,7 @@ describe('fingerprints', () => {
     for (let i = 0; i < 100_000; i += 997) expect(seen.add(fill(i))).toBe(false)
   })
 
-  it('tell a range from its start, and the end of one from the start of the next', () => {
+  it('distinguishes a range from its start, and the end of a range from the start of the next', () => {
     const seen = new DuplicateFilter(2)
     const [from, to] = [Buffer.of(10, 0, 0, 0), Buffer.of(10, 0, 0, 255)]
     expect(seen.add(from)).toBe(true)
