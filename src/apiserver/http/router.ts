@@ -7,7 +7,7 @@ import { resourceSubject } from '../requests/admission.ts'
 import { parseBoolean, parseWatchQuery } from '../requests/list-options.ts'
 import { list } from '../requests/reads.ts'
 import { runWatch } from '../requests/watch.ts'
-import type { ObjectPath, ObjectWriter, WriteOptions, WriteOutcome } from '../requests/writes.ts'
+import type { ObjectPath, ObjectWriteOptions, ObjectWriter, WriteOutcome } from '../requests/writes.ts'
 import {
   internal,
   methodNotAllowed,
@@ -148,7 +148,7 @@ export class ApiRouter {
   async #write(
     { resource }: ObjectPath,
     request: RestRequest,
-    write: (options: WriteOptions) => WriteOutcome,
+    write: (options: ObjectWriteOptions) => WriteOutcome,
   ): Promise<RestResponse> {
     const renderer = this.#chooseRenderer(resource, request)
     const warnings: string[] = []

@@ -2,7 +2,7 @@
 
 import { describeError } from '../../lib/errors.ts'
 import type { Logger } from '../../lib/log.ts'
-import { applyPatchType, type ObjectPath, type ObjectWriter, type WriteOptions } from '../requests/writes.ts'
+import { applyPatchType, type ObjectPath, type ObjectWriteOptions, type ObjectWriter } from '../requests/writes.ts'
 import { StatusError } from '../schema/api-status.ts'
 import { getObject, type Json } from '../schema/json.ts'
 import { annotationsOf, metadataOf, nameOf, namespaceOf } from '../schema/object-metadata.ts'
@@ -125,11 +125,11 @@ export class ManifestApplier {
   #put(
     file: string,
     manifest: Manifest,
-    mode: Pick<WriteOptions, 'dryRun' | 'pendingNamespaces'>,
+    mode: Pick<ObjectWriteOptions, 'dryRun' | 'pendingNamespaces'>,
   ): readonly ManifestProblem[] {
     const annotations = { ...annotationsOf(manifest.body), [manifestAnnotation]: file }
     const body = { ...manifest.body, metadata: { ...metadataOf(manifest.body), annotations } }
-    const options: WriteOptions = {
+    const options: ObjectWriteOptions = {
       manager: manifestManager,
       force: true,
       fieldValidation: 'Strict',

@@ -33,7 +33,7 @@ import { jsonPatch, mergePatch } from './json-patch.ts'
 import { applyConfiguration } from './server-side-apply.ts'
 import { strategicPatch } from './strategic.ts'
 
-export interface WriteOptions extends DecodeOptions {
+export interface ObjectWriteOptions extends DecodeOptions {
   readonly dryRun: boolean
   readonly manager: string
   readonly force: boolean
@@ -95,7 +95,7 @@ export class ObjectWriter {
     this.#clock = clock
   }
 
-  create(path: ObjectPath, body: unknown, options: WriteOptions): WriteOutcome {
+  create(path: ObjectPath, body: unknown, options: ObjectWriteOptions): WriteOutcome {
     const { resource, namespace } = path
     if (resource.readOnly) throw methodNotAllowed()
     const object = decodeBody(resource, body, options)
@@ -114,7 +114,7 @@ export class ObjectWriter {
     return { object: this.#store(resource, created, undefined, options), created: true }
   }
 
-  replace(path: ObjectPath, body: unknown, options: WriteOptions): WriteOutcome {
+  replace(path: ObjectPath, body: unknown, options: ObjectWriteOptions): WriteOutcome {
     const { resource, namespace, name, subresource } = path
     if (resource.readOnly) throw methodNotAllowed()
     const object = decodeBody(resource, body, options)
@@ -133,7 +133,7 @@ export class ObjectWriter {
     return { object: this.#update(path, { ...object, metadata }, old, options), created: false }
   }
 
-  patch(path: ObjectPath, patch: Patch, options: WriteOptions): WriteOutcome {
+  patch(path: ObjectPath, patch: Patch, options: ObjectWriteOptions): WriteOutcome {
     const { resource, namespace, name } = path
     if (resource.readOnly) throw methodNotAllowed()
     const old = this.#registry.find(resource.plural, namespace, name)
@@ -147,7 +147,7 @@ export class ObjectWriter {
   }
 
   /** Server-side apply, which creates the object if it does not exist. */
-  #apply(path: ObjectPath, body: unknown, old: Entry | undefined, options: WriteOptions): WriteOutcome {
+  #apply(path: ObjectPath, body: unknown, old: Entry | undefined, options: ObjectWriteOptions): WriteOutcome {
     const { resource, name, namespace, subresource } = path
     if (options.manager === '')
       throw badRequest(
@@ -202,13 +202,13 @@ export class ObjectWriter {
     return dryRun ? marked : this.#registry.put(resource.plural, marked).object
   }
 
-  #update({ resource, subresource }: ObjectPath, object: MutableJson, old: Entry, options: WriteOptions): Json {
+  #update({ resource, subresource }: ObjectPath, object: MutableJson, old: Entry, options: ObjectWriteOptions): Json {
     const part = subresource === 'status' ? 'status' : 'main'
     return this.#store(resource, keepServerFields(resource, object, old.object, part), old, options)
   }
 
   /** The last steps of every write: admit, compare, store. */
-  #store(resource: ServedResource, object: MutableJson, old: Entry | undefined, options: WriteOptions): Json {
+  #store(resource: ServedResource, object: MutableJson, old: Entry | undefined, options: ObjectWriteOptions): Json {
     const admitted = admit(resource, object, old?.object, this.#allocations)
     setGeneration(resource, admitted, old?.object)
     const [namespace, name] = [namespaceOf(admitted), nameOf(admitted)]
