@@ -131,20 +131,18 @@ export class SetCodec {
   /** Reads a key; undefined if the bytes are not a key of this shape. `last` is the last key of a range. A slot is read by `readSlot`. */
   readKey(bytes: Buffer, last: Buffer = bytes): string | undefined {
     if (bytes.length !== this.keyLength) return undefined
-    let text = ''
+    const words: string[] = []
     let at = 0
     for (const part of this.#parts) {
       if (part === 'slot') break
-      const length = this.#lengthOf(part)
+      const end = at + this.#lengthOf(part)
       const word =
-        part === 'range'
-          ? readRange(bytes.subarray(at, at + length), last.subarray(at, at + length))
-          : this.#readWord(part, bytes, at)
+        part === 'range' ? readRange(bytes.subarray(at, end), last.subarray(at, end)) : this.#readWord(part, bytes, at)
       if (word === undefined) return undefined
-      text += at === 0 ? word : ` ${word}`
-      at += length
+      words.push(word)
+      at = end
     }
-    return text
+    return words.join(' ')
   }
 
   readSlot(bytes: Buffer): number {
