@@ -27,7 +27,7 @@ export interface RestoreWriterOptions<S extends ByteSink> {
   readonly restore: (input: RestoreInput<S>, signal: AbortSignal) => Promise<void>
 }
 
-export interface WriteOptions {
+export interface RestoreWriteOptions {
   /** The changes are all that is wanted: what is not among them is forgotten, and no chain is taken to be as it was. */
   readonly everything: boolean
   readonly signal: AbortSignal
@@ -52,7 +52,7 @@ export class RestoreWriter<S extends ByteSink> {
   }
 
   /** Throws with code `iptables-restore` if the cause of a refusal is not in these changes. */
-  async write(changes: GroupedChanges, options: WriteOptions): Promise<WriteResult> {
+  async write(changes: GroupedChanges, options: RestoreWriteOptions): Promise<WriteResult> {
     const { required, units } = options.everything ? addForgotten(changes, this.#options.written) : changes
     return await new Write(this.#options, options, this.#buffer).run(required, units)
   }
@@ -61,7 +61,7 @@ export class RestoreWriter<S extends ByteSink> {
 /** One call of `RestoreWriter.write`. */
 class Write<S extends ByteSink> {
   readonly #writer: RestoreWriterOptions<S>
-  readonly #options: WriteOptions
+  readonly #options: RestoreWriteOptions
   readonly #buffer: Buffer
   /** Goes with every attempt until one has succeeded. */
   #required: readonly Unit[] = []
@@ -70,7 +70,7 @@ class Write<S extends ByteSink> {
   #rules = { filter: 0, nat: 0 }
   #undeleted: ProxyError | undefined
 
-  constructor(writer: RestoreWriterOptions<S>, options: WriteOptions, buffer: Buffer) {
+  constructor(writer: RestoreWriterOptions<S>, options: RestoreWriteOptions, buffer: Buffer) {
     this.#writer = writer
     this.#options = options
     this.#buffer = buffer
