@@ -104,7 +104,7 @@ export const jumps: readonly KubeJump[] = [
 ]
 
 /** The arguments of a jump after the name of its chain. */
-export function jumpArguments({ newOnly, comment, to }: KubeJump): readonly string[] {
+export function formatJumpArguments({ newOnly, comment, to }: KubeJump): readonly string[] {
   return [
     ...(newOnly ? ['-m', 'conntrack', '--ctstate', 'NEW'] : []),
     ...(comment === '' ? [] : ['-m', 'comment', '--comment', comment]),
@@ -113,8 +113,8 @@ export function jumpArguments({ newOnly, comment, to }: KubeJump): readonly stri
 }
 
 /** The jump as iptables-save prints it. */
-export function savedJump(one: KubeJump): string {
-  const words = jumpArguments(one).map((word) => (word === one.comment ? `"${word}"` : word))
+export function formatJump(one: KubeJump): string {
+  const words = formatJumpArguments(one).map((word) => (word === one.comment ? `"${word}"` : word))
   return `-A ${one.from} ${words.join(' ')}`
 }
 

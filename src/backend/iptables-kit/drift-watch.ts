@@ -129,7 +129,7 @@ export class DriftWatch {
     this.#timer?.cancel()
     const begun: Writing = { name: 'writing', from: from.name === 'writing' ? from.from : from, before: undefined }
     this.#state = begun
-    const version = await this.#options.reader.version()
+    const version = await this.#options.reader.readVersion()
     if (this.#state !== begun) return
     const verified = begun.from.name === 'watching' && begun.from.verified === version
     const entries = verified ? this.#options.legacyEntries() : undefined
@@ -164,7 +164,7 @@ export class DriftWatch {
 
   async #verify(state: Writing, write: FinishedWrite, signal: AbortSignal): Promise<void> {
     const { from, before } = state
-    const version = await this.#options.reader.version()
+    const version = await this.#options.reader.readVersion()
     if (this.#state !== state) return
     const isOwn = this.#isOwnChange(before, version, write)
     if (from.name === 'watching') this.#watch(isOwn ? version : undefined)
@@ -188,7 +188,7 @@ export class DriftWatch {
   async #verifyRepair(state: Writing, { version, isOwn, failedRepairs }: Repair, signal: AbortSignal): Promise<void> {
     const { reader, expected, hooks, log } = this.#options
     const { uses, jumps } = await reader.readUses(signal)
-    const isUndisturbed = isOwn && version === (await reader.version())
+    const isUndisturbed = isOwn && version === (await reader.readVersion())
     if (this.#state !== state) return
     const extra = isUndisturbed ? findExtraUses(uses, expected()) : new Map<string, number>()
     this.#tolerated = jumps === undefined ? extra : countForeignJumps(jumps, hooks)
@@ -225,7 +225,7 @@ export class DriftWatch {
 
   async #check(state: Watching): Promise<void> {
     const { reader, clock } = this.#options
-    const version = await reader.version()
+    const version = await reader.readVersion()
     if (this.#state !== state) return
     if (version === state.verified) return this.#arm(checkMs)
     const begunMs = clock.monotonic()

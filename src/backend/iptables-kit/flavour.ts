@@ -36,7 +36,7 @@ export async function findPrograms(log: Logger): Promise<ProgramSet> {
 }
 
 /** Families in which the nat table can be read. Throws if there is none, with the reasons. */
-export async function usableFamilies(mode: Mode): Promise<readonly Family[]> {
+export async function findUsableFamilies(mode: Mode): Promise<readonly Family[]> {
   const set = await findPrograms(silentLogger)
   const problems: string[] = []
   const usable: Family[] = []
@@ -70,7 +70,7 @@ export async function listPrograms(): Promise<readonly ProgramSet[]> {
 }
 
 /** Tables of the legacy flavour that exist in this network namespace. */
-export function legacyTables(family: Family): readonly string[] {
+export function listLegacyTables(family: Family): readonly string[] {
   try {
     return readFileSync(`/proc/thread-self/net/${family === 4 ? 'ip' : 'ip6'}_tables_names`, 'utf8')
       .trim()
@@ -122,7 +122,7 @@ const countAllRules = async (suffix: string): Promise<number> =>
 async function saveBothFamilies(suffix: string, table?: string): Promise<string> {
   const texts = await Promise.all(
     ([4, 6] as const).map(async (family) => {
-      if (table !== undefined && suffix === '-legacy' && !legacyTables(family).includes(table)) return ''
+      if (table !== undefined && suffix === '-legacy' && !listLegacyTables(family).includes(table)) return ''
       const args = table === undefined ? [] : ['-t', table]
       // A family that the kernel lacks holds no rules.
       const { stdout } = await spawnProgram(`${programName(family)}${suffix}-save`, args, { accept: [0, 1, 2, 3, 4] })

@@ -95,7 +95,7 @@ export class IptablesPrograms {
   }
 
   #lockWait(kind: keyof typeof lockWaitSince): readonly string[] {
-    return atLeast(this.set.version, lockWaitSince[kind]) ? ['-w', String(lockSeconds)] : []
+    return isAtLeast(this.set.version, lockWaitSince[kind]) ? ['-w', String(lockSeconds)] : []
   }
 
   /** Tries again while another process holds the lock: the change is still due after a whole sync period. */
@@ -108,7 +108,7 @@ export class IptablesPrograms {
       } catch (error) {
         if (!isLocked(error)) throw error
         const waitedMs = clock.monotonic() - begun
-        const locked = lockError(program, error, waitedMs)
+        const locked = createLockError(program, error, waitedMs)
         if (waitedMs >= lockTimeoutMs) throw locked
         log.warn('Waiting for the xtables lock', { error: locked.message })
       }
@@ -119,14 +119,14 @@ export class IptablesPrograms {
 export const programName = (family: Family): string => (family === 4 ? 'iptables' : 'ip6tables')
 
 /** True if `version` is `other` or later. */
-export const atLeast = (version: ProgramVersion, other: ProgramVersion): boolean => {
+export const isAtLeast = (version: ProgramVersion, other: ProgramVersion): boolean => {
   const at = version.findIndex((part, i) => part !== other[i])
   return at < 0 || (version[at] as number) > (other[at] as number)
 }
 
 const isLocked = (error: unknown): boolean => error instanceof ExecError && error.stderr.includes('xtables lock')
 
-function lockError(program: string, cause: unknown, waitedMs: number): ProxyError {
+function createLockError(program: string, cause: unknown, waitedMs: number): ProxyError {
   const file = process.env.XTABLES_LOCKFILE ?? '/run/xtables.lock'
   const holder = findLockHolder(file)
   const who = holder === undefined ? 'another process' : `${holder.name} (pid ${holder.pid})`

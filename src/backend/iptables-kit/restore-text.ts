@@ -3,15 +3,15 @@
 const declarationEnd = ' - [0:0]\n'
 
 /** Line that makes a chain, or empties it if it exists. */
-export const declaration = (chain: string): string => `:${chain}${declarationEnd}`
+export const formatDeclaration = (chain: string): string => `:${chain}${declarationEnd}`
 
 /** Length of a declaration between the chain's name and the newline. */
 export const declarationTail = declarationEnd.length - 1
 
-export const declarations = (chains: readonly string[]): string => chains.map(declaration).join('')
+export const formatDeclarations = (chains: readonly string[]): string => chains.map(formatDeclaration).join('')
 
 /** Line that deletes a chain, which must be empty and must not be jumped to. */
-export const deletion = (chain: string): string => `-X ${chain}\n`
+export const formatDeletion = (chain: string): string => `-X ${chain}\n`
 
 /** The lines of a text, each with its newline. */
 export function linesOf(text: string): readonly string[] {

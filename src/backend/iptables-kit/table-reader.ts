@@ -46,7 +46,7 @@ export interface ExpectedRules {
 
 export interface TableReader {
   /** Costs next to nothing. If two versions are equal, nothing changed in between. */
-  version(): Promise<string>
+  readVersion(): Promise<string>
   /** True if nothing but `own` lies between two versions. */
   isOwnChange(before: string, after: string, own: OwnChange): boolean
   readUses(signal?: AbortSignal): Promise<ChainUses>
@@ -68,7 +68,7 @@ function createNftReader(family: Family): TableReader {
     jumps: undefined,
   })
   return {
-    version: async () => String(await chains.generation()),
+    readVersion: async () => String(await chains.generation()),
     isOwnChange: (before, after, { commits }) => Number(after) === Number(before) + commits,
     readUses,
     async readChains(signal) {
@@ -94,7 +94,7 @@ function createLegacyReader(programs: IptablesPrograms, family: Family): TableRe
     return counts
   }
   return {
-    version: async () =>
+    readVersion: async () =>
       watchedTables
         .map((table) => readTableSize(family, table))
         .map(({ entries, bytes }) => `${entries}/${bytes}`)

@@ -2,7 +2,7 @@
 
 import { ensureSysctl } from '../../sys/sysctl.ts'
 import type { Backend, Settings } from '../backend.ts'
-import { findPrograms, usableFamilies } from '../iptables-kit/flavour.ts'
+import { findPrograms, findUsableFamilies } from '../iptables-kit/flavour.ts'
 import type { ProgramSet } from '../iptables-kit/programs.ts'
 import { base, servesLocalhost } from './base.ts'
 import { type IptablesEntry, splitEntry } from './entries.ts'
@@ -17,7 +17,7 @@ export function iptables(settings: IptablesSettings): Backend<IptablesEntry> {
   return {
     name: 'iptables',
     periodic: false,
-    families: () => usableFamilies('iptables'),
+    families: () => findUsableFamilies('iptables'),
     async prepare(node, log) {
       if (!servesLocalhost(node, localhostNodePorts)) return
       if (ensureSysctl('net/ipv4/conf/all/route_localnet', 1)) {

@@ -29,7 +29,7 @@ export function base(node: NodeView, localhostNodePorts: boolean): readonly Base
       '-A KUBE-POSTROUTING -m comment --comment "kubernetes service traffic requiring SNAT" -j MASQUERADE --random-fully',
       `-A KUBE-MARK-MASQ -j MARK --or-mark ${mark}`,
     ]),
-    ...nodePortTail(node, localhost),
+    ...planNodePortTail(node, localhost),
   ]
 }
 
@@ -40,7 +40,7 @@ const martianRule =
 const nodePortsRule =
   '-A KUBE-SERVICES -m comment --comment "kubernetes service nodeports; NOTE: this must be the last rule in this chain"'
 
-function nodePortTail(node: NodeView, localhost: boolean): readonly BaseEntry[] {
+function planNodePortTail(node: NodeView, localhost: boolean): readonly BaseEntry[] {
   const { all, addresses } = node.nodePorts
   if (!all) {
     const served = addresses.filter((ip) => localhost || !isLoopback(ip))

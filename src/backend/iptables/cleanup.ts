@@ -7,17 +7,17 @@ import { systemClock } from '../../lib/time.ts'
 import type { Cleanup } from '../backend.ts'
 import {
   canary,
+  formatJump,
   type IptablesTableName,
   isEndpointChain,
   isServiceChain,
   jumps,
   kubeletFirewall,
-  savedJump,
   sharedChains,
 } from '../iptables-kit/chains.ts'
 import { listPrograms } from '../iptables-kit/flavour.ts'
 import { IptablesPrograms, type ProgramSet } from '../iptables-kit/programs.ts'
-import { declarations, deletion } from '../iptables-kit/restore-text.ts'
+import { formatDeclarations, formatDeletion } from '../iptables-kit/restore-text.ts'
 import { readSavedTable } from '../iptables-kit/saved-table.ts'
 
 export const cleanupIptables: Cleanup = async (log) => {
@@ -32,7 +32,7 @@ async function cleanFamily(set: ProgramSet, family: Family, log: Logger): Promis
   const programs = new IptablesPrograms({ set, family, log, clock: systemClock, lockTimeoutMs: 30_000 })
   const errors: string[] = []
   for (const table of ['nat', 'filter', 'mangle'] as const) {
-    const found = leftovers(table, await readSavedTable(set, family, table))
+    const found = findTableLeftovers(table, await readSavedTable(set, family, table))
     if (found.jumps.length + found.chains.length === 0) continue
     log.info('Removing iptables leftovers', { family, table, flavour: set.flavour, chains: found.chains.length })
     errors.push(...(await removeLeftovers(programs, table, found)))
@@ -47,9 +47,9 @@ interface TableLeftovers {
 }
 
 /** Finds what a proxy makes, by exact name and exact jump. */
-export function leftovers(table: IptablesTableName | 'mangle', saved: string): TableLeftovers {
+export function findTableLeftovers(table: IptablesTableName | 'mangle', saved: string): TableLeftovers {
   const ownJumps = new Set(
-    jumps.filter((jump) => jump.table === table && jump.to !== kubeletFirewall).map((jump) => savedJump(jump)),
+    jumps.filter((jump) => jump.table === table && jump.to !== kubeletFirewall).map((jump) => formatJump(jump)),
   )
   const shared: readonly string[] = table === 'mangle' ? [] : sharedChains[table]
   const known = new Set([...shared, canary])
@@ -88,14 +88,14 @@ async function removeLeftovers(
     .filter((chain) => isServiceChain(chain))
     .sort((a, b) => Number(isEndpointChain(a)) - Number(isEndpointChain(b)))
   if (own.length <= chainsPerRestore) {
-    const errors = await restore(`${declarations(chains)}${unlink}${deletions(chains)}`)
+    const errors = await restore(`${formatDeclarations(chains)}${unlink}${formatDeletions(chains)}`)
     if (errors.length === 0) return []
   }
-  const errors = [...(await restore(`${declarations(shared)}${unlink}`))]
+  const errors = [...(await restore(`${formatDeclarations(shared)}${unlink}`))]
   for (let start = 0; start < own.length; start += chainsPerRestore) {
     errors.push(...(await removeChains(own.slice(start, start + chainsPerRestore), restore)))
   }
-  for (const chain of shared) errors.push(...(await restore(deletion(chain))))
+  for (const chain of shared) errors.push(...(await restore(formatDeletion(chain))))
   return errors
 }
 
@@ -104,10 +104,10 @@ async function removeChains(
   chains: readonly string[],
   restore: (body: string) => Promise<readonly string[]>,
 ): Promise<readonly string[]> {
-  if ((await restore(`${declarations(chains)}${deletions(chains)}`)).length === 0) return []
-  const errors = [...(await restore(declarations(chains)))]
-  for (const chain of chains) errors.push(...(await restore(deletion(chain))))
+  if ((await restore(`${formatDeclarations(chains)}${formatDeletions(chains)}`)).length === 0) return []
+  const errors = [...(await restore(formatDeclarations(chains)))]
+  for (const chain of chains) errors.push(...(await restore(formatDeletion(chain))))
   return errors
 }
 
-const deletions = (chains: readonly string[]): string => chains.map(deletion).join('')
+const formatDeletions = (chains: readonly string[]): string => chains.map(formatDeletion).join('')

@@ -6,7 +6,13 @@
 
 import { counters, kubeletFirewall, sharedChains } from '../iptables-kit/chains.ts'
 import type { RestoreInput } from '../iptables-kit/restore-input.ts'
-import { chainOfRule, declaration, declarations, deletion, linesOf } from '../iptables-kit/restore-text.ts'
+import {
+  chainOfRule,
+  formatDeclaration,
+  formatDeclarations,
+  formatDeletion,
+  linesOf,
+} from '../iptables-kit/restore-text.ts'
 import { type BasePart, type PortEntry, portNameOf } from './entries.ts'
 import { adapt } from './features.ts'
 import { findPlace, type StagedWrite } from './stage.ts'
@@ -41,39 +47,39 @@ function composeTables(
   ports: readonly PortEntry[],
   stale: readonly string[],
 ): void {
-  const head = baseText(staged, 'filter head')
+  const head = adaptBase(staged, 'filter head')
   input.begin('filter')
-  input.add(declarations(sharedChains.filter))
-  if (head !== '') input.add(declaration(kubeletFirewall))
+  input.add(formatDeclarations(sharedChains.filter))
+  if (head !== '') input.add(formatDeclaration(kubeletFirewall))
   input.add(head)
   addFilterRules(input, staged)
-  input.add(baseText(staged, 'filter tail'))
+  input.add(adaptBase(staged, 'filter tail'))
   input.commit()
   input.begin('nat')
-  input.add(declarations(sharedChains.nat))
+  input.add(formatDeclarations(sharedChains.nat))
   addDeclarations(input, staged, ports)
-  input.add(declarations(stale))
-  input.add(baseText(staged, 'nat head'))
+  input.add(formatDeclarations(stale))
+  input.add(adaptBase(staged, 'nat head'))
   addNatRules(input, staged, ports)
-  for (const chain of stale) input.add(deletion(chain))
-  input.add(baseText(staged, 'nat tail'))
+  for (const chain of stale) input.add(formatDeletion(chain))
+  input.add(adaptBase(staged, 'nat tail'))
   input.commit()
 }
 
 /** Service chains alone, with the only shared chain that they jump to. */
 function composeChains(input: RestoreInput, staged: StagedWrite, ports: readonly PortEntry[]): void {
   input.begin('nat')
-  input.add(declaration('KUBE-MARK-MASQ'))
+  input.add(formatDeclaration('KUBE-MARK-MASQ'))
   addDeclarations(input, staged, ports)
-  for (const line of baseText(staged, 'nat head').match(/^-A KUBE-MARK-MASQ .*\n/gm) ?? []) input.add(line)
-  for (const port of ports) input.add(ownRules(port, staged))
+  for (const line of adaptBase(staged, 'nat head').match(/^-A KUBE-MARK-MASQ .*\n/gm) ?? []) input.add(line)
+  for (const port of ports) input.add(selectOwnRules(port, staged))
   input.commit()
 }
 
 function composeDeletions(input: RestoreInput, stale: readonly string[]): void {
   input.begin('nat')
-  input.add(declarations(stale))
-  for (const chain of stale) input.add(deletion(chain))
+  input.add(formatDeclarations(stale))
+  for (const chain of stale) input.add(formatDeletion(chain))
   input.commit()
 }
 
@@ -86,7 +92,8 @@ function addFilterRules(input: RestoreInput, { ports }: StagedWrite): void {
 function addDeclarations(input: RestoreInput, { chains }: StagedWrite, ports: readonly PortEntry[]): void {
   for (const { id, rules } of ports) {
     const some = chains?.get(id)
-    const text = some === undefined ? rules.declarations() : declarations(rules.chains().filter((one) => some.has(one)))
+    const text =
+      some === undefined ? rules.declarations() : formatDeclarations(rules.chains().filter((one) => some.has(one)))
     input.addCounted(text, 0)
   }
 }
@@ -101,7 +108,7 @@ function addNatRules(input: RestoreInput, staged: StagedWrite, rewritten: readon
   for (const port of rewritten) {
     const to = findPlace(staged.ports, port.id, from) + 1
     addSharedRules(input, staged, from, to)
-    input.add(ownRules(port, staged))
+    input.add(selectOwnRules(port, staged))
     from = to
   }
   addSharedRules(input, staged, from, staged.ports.length)
@@ -126,7 +133,7 @@ function addSharedRules(input: RestoreInput, { ports, features }: StagedWrite, f
 }
 
 /** The rules of those own chains of a port that are written. */
-function ownRules(port: PortEntry, staged: StagedWrite): string {
+function selectOwnRules(port: PortEntry, staged: StagedWrite): string {
   const rules = isLarge(staged) ? port.rules.own() : port.rules.ownWithComments(portNameOf(port))
   const some = staged.chains?.get(port.id)
   if (some === undefined) return rules
@@ -137,7 +144,7 @@ function ownRules(port: PortEntry, staged: StagedWrite): string {
 
 const isLarge = ({ endpoints }: StagedWrite): boolean => endpoints > largeEndpoints
 
-const baseText = ({ base, features }: StagedWrite, part: BasePart): string =>
+const adaptBase = ({ base, features }: StagedWrite, part: BasePart): string =>
   adapt(base.get(part)?.digest ?? '', features)
 
 /** Splits a list into as few runs as possible, each of at most `limit` in weight or of a single item. */

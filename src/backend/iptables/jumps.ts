@@ -1,8 +1,8 @@
 // Makes sure that the canaries, the shared chains and the jumps into them exist, in one restore. Nothing that exists is changed.
 
-import { canary, jumpArguments, jumps, type KubeJump, savedJump } from '../iptables-kit/chains.ts'
+import { canary, formatJump, formatJumpArguments, jumps, type KubeJump } from '../iptables-kit/chains.ts'
 import type { IptablesPrograms } from '../iptables-kit/programs.ts'
-import { declarations } from '../iptables-kit/restore-text.ts'
+import { formatDeclarations } from '../iptables-kit/restore-text.ts'
 import type { ChainUses } from '../iptables-kit/table-reader.ts'
 
 /** `found` is what the tables hold now. */
@@ -23,7 +23,7 @@ async function findMissingJumps(
   const listed = new Set<string>()
   for (const jump of jumps) {
     const { table, from, to } = jump
-    const line = `${table} ${savedJump(jump)}`
+    const line = `${table} ${formatJump(jump)}`
     const isUsed = (uses.get(`${table} ${to}`) ?? 0) > 0
     // Listing a chain once answers the question for all of its jumps.
     if (isUsed && !known.has(line) && !listed.has(`${table} ${from}`)) {
@@ -31,7 +31,7 @@ async function findMissingJumps(
       for (const rule of await programs.listRules(table, from, signal)) known.add(`${table} ${rule}`)
     }
     if (known.has(line)) continue
-    const check = ['-C', from, '-t', table, ...jumpArguments(jump)]
+    const check = ['-C', from, '-t', table, ...formatJumpArguments(jump)]
     if (!isUsed || !(await programs.succeeds(check, signal))) missing.push(jump)
   }
   return missing
@@ -50,8 +50,8 @@ export function composeJumps(
     const own = missing.filter((jump) => jump.table === table)
     const chains = new Set([canary, ...own.map(({ to }) => to)].filter((chain) => isAbsent(table, chain)))
     if (own.length + chains.size === 0) continue
-    const inserts = own.map((jump) => `${savedJump(jump).replace('-A', '-I')}\n`)
-    text += `*${table}\n${declarations([...chains])}${inserts.join('')}COMMIT\n`
+    const inserts = own.map((jump) => `${formatJump(jump).replace('-A', '-I')}\n`)
+    text += `*${table}\n${formatDeclarations([...chains])}${inserts.join('')}COMMIT\n`
   }
   return text
 }

@@ -19,15 +19,15 @@ export function plan(port: ServicePort, node: NodeView, options: IptablesPlanOpt
   const chains: string[] = []
   const own: string[] = []
   // kube-proxy writes the first rule for the cluster IP before the other chains of the port.
-  const internal = internalRule(context)
+  const internal = planInternalRule(context)
   if (internal !== undefined) own.push(internal)
   if (context.isExposed && context.isUsable) {
     chains.push(context.ext)
-    own.push(...externalRules(context))
+    own.push(...planExternalRules(context))
   }
   if (context.hasFirewall) {
     chains.push(context.fw)
-    own.push(...firewallRules(context))
+    own.push(...planFirewallRules(context))
   }
   const endpoints = planEndpoints(context, chains, own)
   if (filter.length + nat.length + chains.length + port.endpoints === 0) return []
@@ -164,7 +164,7 @@ function refuseExternal({ port, isUsable }: PortContext, where: string): readonl
 // ---- Own chains. ----
 
 /** In the chain that cluster IP traffic goes to: traffic that does not come from a local pod is masqueraded. */
-function internalRule({ port, node, clusterIp, match, svc, svl }: PortContext): string | undefined {
+function planInternalRule({ port, node, clusterIp, match, svc, svl }: PortContext): string | undefined {
   const { internal } = port
   if (clusterIp === undefined || (internal !== 'cluster' && internal !== 'local') || port[internal].length === 0)
     return undefined
@@ -175,7 +175,7 @@ function internalRule({ port, node, clusterIp, match, svc, svl }: PortContext): 
   return `-A ${chain} -m comment --comment "${port.name} cluster IP" ${where} -j KUBE-MARK-MASQ`
 }
 
-function externalRules({ port, node, ext, svc, svl }: PortContext): readonly string[] {
+function planExternalRules({ port, node, ext, svc, svl }: PortContext): readonly string[] {
   const rule = (comment: string, rest: string) =>
     `-A ${ext} -m comment --comment "${comment} ${port.name} external destinations"${rest}`
   if (port.external === 'cluster') return [rule('masquerade traffic for', ' -j KUBE-MARK-MASQ'), `-A ${ext} -j ${svc}`]
@@ -189,7 +189,7 @@ function externalRules({ port, node, ext, svc, svl }: PortContext): readonly str
   ]
 }
 
-function firewallRules({ port, balancers, fw, ext }: PortContext): readonly string[] {
+function planFirewallRules({ port, balancers, fw, ext }: PortContext): readonly string[] {
   const allow = balancers.find((frontend) => frontend.allow.length > 0)?.allow ?? []
   const sources = port.nodeAllowed ? [...allow, ...balancers.map(({ ip }) => ip)] : allow
   return [

@@ -7,7 +7,7 @@
 
 import type { SetHash } from '../../lib/set-hash.ts'
 import { isEndpointChain } from '../iptables-kit/chains.ts'
-import { chainOfRule, declarations, declarationTail, linesOf } from '../iptables-kit/restore-text.ts'
+import { chainOfRule, declarationTail, formatDeclarations, linesOf } from '../iptables-kit/restore-text.ts'
 import type { RuleSetHash } from '../iptables-kit/rule-hash.ts'
 
 export interface PortRules {
@@ -39,7 +39,7 @@ export class PortText {
   readonly #filterEnd: number
 
   constructor({ chains, shared, counted, own, filter, unreached }: PortRules) {
-    let text = declarations(chains)
+    let text = formatDeclarations(chains)
     this.#declarationsEnd = text.length
     text += joinLines(shared)
     this.#sharedEnd = text.length

@@ -7,7 +7,7 @@ import { tcpIsLiberal } from '../../sys/tuning.ts'
 import type { Applied, Changes, Held, OpenContext, Target } from '../backend.ts'
 import { counters } from '../iptables-kit/chains.ts'
 import type { DriftWatch } from '../iptables-kit/drift-watch.ts'
-import { atLeast, IptablesPrograms, type ProgramSet } from '../iptables-kit/programs.ts'
+import { IptablesPrograms, isAtLeast, type ProgramSet } from '../iptables-kit/programs.ts'
 import { type ChainSurvey, type ChainUses, openTableReader, type TableReader } from '../iptables-kit/table-reader.ts'
 import { largeEndpoints } from './compose.ts'
 import { createDriftWatch } from './drift.ts'
@@ -131,7 +131,7 @@ export class IptablesTarget implements Target<IptablesEntry> {
 
   async #prepare(found: ChainUses, signal: AbortSignal): Promise<void> {
     this.#written.features = {
-      randomFully: atLeast(this.#programs.set.version, [1, 6, 2]),
+      randomFully: isAtLeast(this.#programs.set.version, [1, 6, 2]),
       liberal: tcpIsLiberal(),
       counters: await this.#ensureCounters(),
     }

@@ -2,7 +2,7 @@
 
 import { familyOf } from '../../lib/ip.ts'
 import type { Backend, OpenContext, PortCounters, Settings, Target } from '../backend.ts'
-import { findPrograms, usableFamilies } from '../iptables-kit/flavour.ts'
+import { findPrograms, findUsableFamilies } from '../iptables-kit/flavour.ts'
 import type { ProgramSet } from '../iptables-kit/programs.ts'
 import { base } from './base.ts'
 import { PortTotals } from './counters.ts'
@@ -26,7 +26,7 @@ export function ipvs(settings: IpvsSettings): Backend<IpvsEntry> {
     name: 'ipvs',
     periodic: true,
     // The mode needs iptables rules, which masquerade and filter what IPVS balances.
-    families: () => usableFamilies('ipvs'),
+    families: () => findUsableFamilies('ipvs'),
     prepare: (_node, log) => prepare(settings.ipvs, scheduler, log),
     base,
     plan: (port, node) => plan(port, node, { scheduler }),

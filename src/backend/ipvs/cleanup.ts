@@ -6,7 +6,7 @@ import type { Logger } from '../../lib/log.ts'
 import { systemClock } from '../../lib/time.ts'
 import { ipvsCommand } from '../../sys/netlink/ipvs.ts'
 import type { Cleanup } from '../backend.ts'
-import { legacyTables, listPrograms } from '../iptables-kit/flavour.ts'
+import { listLegacyTables, listPrograms } from '../iptables-kit/flavour.ts'
 import { IptablesPrograms, type ProgramSet } from '../iptables-kit/programs.ts'
 import { DeviceAddresses } from './kernel/device-addresses.ts'
 import { Ipsets } from './kernel/ipsets.ts'
@@ -63,7 +63,7 @@ async function removeDevice(): Promise<void> {
 
 async function removeRules(set: ProgramSet, family: Family, log: Logger): Promise<void> {
   const iptables = new IptablesPrograms({ set, family, log, clock: systemClock, lockTimeoutMs: 30_000 })
-  const legacy = set.flavour === 'legacy' ? legacyTables(family) : undefined
+  const legacy = set.flavour === 'legacy' ? listLegacyTables(family) : undefined
   for (const table of ruleTables) {
     // The legacy programs would create a table that does not exist by reading it.
     if (legacy !== undefined && !legacy.includes(table)) continue

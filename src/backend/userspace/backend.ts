@@ -3,7 +3,7 @@
 import { ProxyError } from '../../lib/errors.ts'
 import { type Family, isLoopback } from '../../lib/ip.ts'
 import type { Backend, Settings } from '../backend.ts'
-import { findPrograms, usableFamilies } from '../iptables-kit/flavour.ts'
+import { findPrograms, findUsableFamilies } from '../iptables-kit/flavour.ts'
 import type { ProgramSet } from '../iptables-kit/programs.ts'
 import { base } from './base.ts'
 import type { UserspaceEntry } from './entries.ts'
@@ -21,7 +21,7 @@ export function userspace(settings: Pick<Settings, 'syncPeriodMs' | 'userspace'>
     name: 'userspace',
     // As kube-proxy's userspace mode did. It also keeps the figures of relays fresh.
     periodic: true,
-    families: () => usableFamilies('userspace'),
+    families: () => findUsableFamilies('userspace'),
     prepare(_node, log) {
       limitRaised ??= raiseOpenFileLimit(log)
       return limitRaised

@@ -1,7 +1,7 @@
 // The watch with a table reader that the test controls: what is reported as drift, what is tolerated, and what it costs.
 
 import { describe, expect, it } from 'vitest'
-import { jumps, savedJump } from '../../../src/backend/iptables-kit/chains.ts'
+import { formatJump, jumps } from '../../../src/backend/iptables-kit/chains.ts'
 import { DriftWatch } from '../../../src/backend/iptables-kit/drift-watch.ts'
 import { RuleSetHash } from '../../../src/backend/iptables-kit/rule-hash.ts'
 import { SavedServiceChains } from '../../../src/backend/iptables-kit/saved-uses.ts'
@@ -50,7 +50,7 @@ class FakeReader implements TableReader {
     })
   }
 
-  version = async () => String(this.generation)
+  readVersion = async () => String(this.generation)
   isOwnChange = (before: string, after: string, { commits }: OwnChange) => Number(after) === Number(before) + commits
   readUses = async () => {
     this.looks++
@@ -208,7 +208,7 @@ describe('the watch', () => {
 
   it('tolerates jumps of others, but no rules of others, where it reads the rules', async () => {
     const reader = new FakeReader()
-    const own = jumps.map((one) => `${one.table} ${savedJump(one)}`)
+    const own = jumps.map((one) => `${one.table} ${formatJump(one)}`)
     reader.jumps = new Set([...own, 'nat -A OUTPUT -d 10.66.0.1/32 -j KUBE-SVC-A'])
     await reader.write(true)
     reader.change('nat KUBE-SVC-A', 1)

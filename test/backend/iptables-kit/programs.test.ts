@@ -3,7 +3,7 @@
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { describe, expect, it } from 'vitest'
-import { atLeast, IptablesPrograms } from '../../../src/backend/iptables-kit/programs.ts'
+import { IptablesPrograms, isAtLeast } from '../../../src/backend/iptables-kit/programs.ts'
 import { systemClock } from '../../../src/lib/time.ts'
 import { useFakePrograms } from './fake-programs.ts'
 
@@ -55,9 +55,9 @@ describe('programs', () => {
   })
 
   it('are compared by version part by part', () => {
-    expect(atLeast([1, 6, 2], [1, 6, 2])).toBe(true)
-    expect(atLeast([1, 10, 0], [1, 6, 2])).toBe(true)
-    expect(atLeast([1, 6, 1], [1, 6, 2])).toBe(false)
-    expect(atLeast([2, 0, 0], [1, 6, 2])).toBe(true)
+    expect(isAtLeast([1, 6, 2], [1, 6, 2])).toBe(true)
+    expect(isAtLeast([1, 10, 0], [1, 6, 2])).toBe(true)
+    expect(isAtLeast([1, 6, 1], [1, 6, 2])).toBe(false)
+    expect(isAtLeast([2, 0, 0], [1, 6, 2])).toBe(true)
   })
 })

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { leftovers } from '../../../src/backend/iptables/cleanup.ts'
+import { findTableLeftovers } from '../../../src/backend/iptables/cleanup.ts'
 
 describe('leftovers', () => {
   it('are what a proxy makes, and nothing of kubelet or others', () => {
@@ -17,13 +17,13 @@ describe('leftovers', () => {
 -A FORWARD -m comment --comment "my own" -j KUBE-FORWARD
 COMMIT
 `
-    expect(leftovers('filter', saved)).toEqual({
+    expect(findTableLeftovers('filter', saved)).toEqual({
       jumps: ['-A FORWARD -m comment --comment "kubernetes forwarding rules" -j KUBE-FORWARD'],
       chains: ['KUBE-FORWARD', 'KUBE-SERVICES'],
     })
     const nat = ':KUBE-SVC-X - [0:0]\n:KUBE-MARK-MASQ - [0:0]\n:KUBE-MARK-DROP - [0:0]\n:KUBE-PROXY-CANARY - [0:0]\n'
-    expect(leftovers('nat', nat).chains).toEqual(['KUBE-SVC-X', 'KUBE-MARK-MASQ', 'KUBE-PROXY-CANARY'])
-    expect(leftovers('mangle', ':KUBE-PROXY-CANARY - [0:0]\n:KUBE-IPTABLES-HINT - [0:0]\n').chains).toEqual([
+    expect(findTableLeftovers('nat', nat).chains).toEqual(['KUBE-SVC-X', 'KUBE-MARK-MASQ', 'KUBE-PROXY-CANARY'])
+    expect(findTableLeftovers('mangle', ':KUBE-PROXY-CANARY - [0:0]\n:KUBE-IPTABLES-HINT - [0:0]\n').chains).toEqual([
       'KUBE-PROXY-CANARY',
     ])
   })

@@ -4,7 +4,7 @@ import { describe, expect, it } from 'vitest'
 import { ExpectedUses } from '../../../src/backend/iptables/drift.ts'
 import { createPortEntry } from '../../../src/backend/iptables/entries.ts'
 import { WrittenRules } from '../../../src/backend/iptables/written.ts'
-import { jumps, savedJump } from '../../../src/backend/iptables-kit/chains.ts'
+import { formatJump, jumps } from '../../../src/backend/iptables-kit/chains.ts'
 import type { IptablesPrograms } from '../../../src/backend/iptables-kit/programs.ts'
 import { openTableReader } from '../../../src/backend/iptables-kit/table-reader.ts'
 import { endpoint, service, slice, tcp } from '../../support/builders.ts'
@@ -49,7 +49,7 @@ describe('a saved legacy table', () => {
     }
     harness.put(service({ key: 'ns/none', clusterIps: ['172.30.0.9'] }))
     await harness.sync()
-    const hooks = (table: string) => jumps.filter((jump) => jump.table === table).map(savedJump)
+    const hooks = (table: string) => jumps.filter((jump) => jump.table === table).map(formatJump)
     const saved = ['filter', 'nat'].map((table) => {
       const text = harness.text.slice(harness.text.indexOf(`*${table}`))
       const lines = text.slice(0, text.indexOf('COMMIT')).trim().split('\n')

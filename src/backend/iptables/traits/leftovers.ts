@@ -5,7 +5,7 @@ import { listPrograms } from '../../iptables-kit/flavour.ts'
 import { programName } from '../../iptables-kit/programs.ts'
 import { readSavedTable } from '../../iptables-kit/saved-table.ts'
 import type { Leftover, LeftoverTraits } from '../../proxy-mode.ts'
-import { cleanupIptables, leftovers } from '../cleanup.ts'
+import { cleanupIptables, findTableLeftovers } from '../cleanup.ts'
 import { readServices } from '../read-services.ts'
 
 export const iptablesLeftovers: LeftoverTraits = {
@@ -24,7 +24,7 @@ async function findChains(): Promise<readonly Leftover[]> {
   )
   const found: Leftover[] = []
   for (const { programs, family, table } of places) {
-    const { chains, jumps } = leftovers(table, await readSavedTable(programs, family, table))
+    const { chains, jumps } = findTableLeftovers(table, await readSavedTable(programs, family, table))
     if (chains.length + jumps.length === 0) continue
     found.push({
       mode: 'iptables',

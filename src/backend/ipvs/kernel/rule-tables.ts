@@ -3,7 +3,7 @@
 import type { Family } from '../../../lib/ip.ts'
 import { runProgram } from '../../../sys/process/exec.ts'
 import type { Held } from '../../backend.ts'
-import { atLeast, type IptablesPrograms, programName } from '../../iptables-kit/programs.ts'
+import { type IptablesPrograms, isAtLeast, programName } from '../../iptables-kit/programs.ts'
 import { openTableReader, type TableReader } from '../../iptables-kit/table-reader.ts'
 import { RuleDrift } from '../drift.ts'
 import type { IpvsRulesEntry } from '../entries.ts'
@@ -29,7 +29,7 @@ export class RuleTables {
   }
 
   async read(signal: AbortSignal): Promise<readonly Held[]> {
-    const version = await this.#reader.version()
+    const version = await this.#reader.readVersion()
     const last = this.#lastSave
     this.#lastSave = undefined
     // Starting a program is most of the cost, so an unchanged version saves it. The legacy flavour's version can miss a change.
@@ -48,10 +48,10 @@ export class RuleTables {
     this.#lastSave = undefined
     this.#digest = undefined
     this.#drift.forget()
-    const hasRandomFully = atLeast(this.#programs.set.version, [1, 6, 2])
+    const hasRandomFully = isAtLeast(this.#programs.set.version, [1, 6, 2])
     const text = hasRandomFully ? entry.text : entry.text.replaceAll(' --random-fully', '')
     await this.#programs.restore(addMissingJumps(text, saved), signal)
-    this.#version = await this.#reader.version()
+    this.#version = await this.#reader.readVersion()
     this.#digest = entry.digest
     // The next check runs iptables-save: a sync must not wait for one more program.
     this.#drift.expect(text)
@@ -60,7 +60,7 @@ export class RuleTables {
   /** Returns what someone else changed, or ''. Runs iptables-save only if some rule of the node changed. */
   async describeDrift(signal: AbortSignal): Promise<string> {
     if (this.#digest === undefined) return ''
-    const version = await this.#reader.version()
+    const version = await this.#reader.readVersion()
     if (version === this.#version && this.#drift.isCompared) return ''
     const saved = await this.#save(signal)
     if (this.#drift.isUnchanged(saved)) {
