@@ -21,7 +21,7 @@ import { chains, commentMatch } from './portal-chains.ts'
 /** There is no relay for SCTP. Its listener is planned so that the target refuses it, which users see; the rules refuse its clients. */
 export function plan(port: ServicePort, node: NodeView): readonly UserspaceEntry[] {
   if (port.protocol !== 'sctp' || port.internal === 'reject') return planPort(port, node)
-  const refused = listenerEntry(listenerId(port.id, 'cluster'), listenerOf(port, 'cluster'))
+  const refused = listenerEntry(listenerId(port.id, 'cluster'), planListener(port, 'cluster'))
   return [...planPort({ ...port, internal: 'reject', external: 'reject' }, node), refused]
 }
 
@@ -43,18 +43,18 @@ function planPort(port: ServicePort, node: NodeView): readonly UserspaceEntry[] 
     lines.push(`-A ${chains.accept} ${where} ${commentMatch(`${port.name} health check node port`)} -j ACCEPT`)
   }
   for (const reach of reaches) {
-    entries.push(listenerEntry(listenerId(port.id, reach), listenerOf(port, reach)))
+    entries.push(listenerEntry(listenerId(port.id, reach), planListener(port, reach)))
   }
   const numbers = port.frontends.filter(({ kind }) => kind === 'node-port').map((one) => `${port.protocol} ${one.port}`)
   entries.push(rulesEntry(port.id, lines, numbers))
   return entries
 }
 
-export function listenerOf(port: ServicePort, reach: Reach): ListenerPlan {
+function planListener(port: ServicePort, reach: Reach): ListenerPlan {
   return {
     protocol: port.protocol,
-    endpoints: port[reach].map(address),
-    serving: port.serving.map(address),
+    endpoints: port[reach].map(formatEndpoint),
+    serving: port.serving.map(formatEndpoint),
     affinitySeconds: port.affinitySeconds,
   }
 }
@@ -157,4 +157,4 @@ function matchLocalPods(detector: LocalDetector | undefined): string | undefined
 const matchPort = ({ protocol }: ServicePort, { port }: Frontend): string =>
   `-p ${protocol} -m ${protocol} --dport ${port}`
 
-const address = ({ ip, port }: Endpoint): string => hostPort(ip, port)
+const formatEndpoint = ({ ip, port }: Endpoint): string => hostPort(ip, port)
