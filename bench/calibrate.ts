@@ -1,8 +1,8 @@
-// Fixed work for the CPU, so that figures from an emulated machine can be scaled: as a program, prints what it takes here.
+// Measures a fixed amount of CPU work, so that figures of an emulated machine can be scaled. As a program it prints the result.
 
 import * as libc from '../src/sys/libc.ts'
 
-/** CPU time in ms: of JavaScript alone, and of small system calls through the same door that netlink uses. */
+/** CPU time in ms of JavaScript alone, and of small system calls by the library that netlink uses. */
 export interface Calibration {
   readonly script: number
   readonly calls: number
@@ -21,7 +21,7 @@ export function calibrate(): Calibration {
   return { script: best(script), calls: best(calls) }
 }
 
-/** Maps, strings and bytes, as a sync uses them. */
+/** Uses maps, strings and bytes as a sync does. */
 function script(): void {
   const map = new Map<string, number>()
   for (let i = 0; i < 200_000; i++) {

@@ -1,39 +1,38 @@
-// iptables at scale: the first sync, full syncs, and one changed endpoint; how much of it is ours and how much iptables-restore's.
-//
-// Runs in a network namespace of its own (`npm run bench:iptables`, as root). What does not end in the limit
-// is said to be so. CPU of the programs is that of our children, in ticks of 10 ms.
+// Measures iptables mode at scale: the first sync, full syncs, and one changed endpoint, and how much CPU is ours and how much that of
+// iptables-restore (`npm run bench:iptables`, as root). It runs in its own network namespace; what exceeds the limit is reported as such.
 //
 // Ours is all CPU of this process, threads of V8 included, from the moment a sync is due until it is reported: model, planning,
-// ledger, text, starting and feeding the programs, reading what iptables-save prints. Not in it: starting Node, loading the
-// code, and making the objects, which an API server would. The first sync is that of a process that has just begun: nothing is
-// compiled yet and the heap still grows. Of full syncs and changes the median is shown.
+// ledger, text, starting and feeding the programs, reading the output of iptables-save. Starting Node, loading the code and making the
+// objects, which an API server would do, are not included. CPU of the programs is that of our children. The first sync is that of a
+// process that has just started: nothing is compiled yet, and the heap still grows. For full syncs and changes the median is shown.
 
 import { spawnSync } from 'node:child_process'
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import { rolldown } from 'rolldown'
 import { iptables } from '../src/backend/iptables/backend.ts'
 import { Engine } from '../src/engine/engine.ts'
 import { SyncJournal, type SyncReport } from '../src/engine/journal.ts'
 import { createLogger } from '../src/lib/log.ts'
 import { systemClock } from '../src/lib/time.ts'
 import { everyAddress, view } from '../test/support/builders.ts'
-import { nodeFlags } from './flags.ts'
+import { bundleProgram } from '../test/support/bundle-program.ts'
+import { nodeFlags } from './node-flags.ts'
+import { childrenCpuMs, ownCpuMs } from './process-cost.ts'
 import { serviceAt, sliceAt } from './records.ts'
 
 type Flavour = 'legacy' | 'nft'
 
 interface Cost {
   readonly wallMs: number
-  /** CPU of this process and of the programs it ran. */
+  /** CPU of this process, and of the programs it ran. */
   readonly ownMs: number
   readonly programsMs: number
 }
 
 const fullSyncs = 3
-/** With few services V8 is still compiling in these; so many more are made before it is warm. */
+/** With few services V8 still compiles during the first syncs; after this many more the code is warm. */
 const warmUp = 5
 const small = 1000
 const changes = 9
@@ -41,21 +40,8 @@ const limitMs = Number(process.env.LIMIT_MS ?? 120_000)
 const sizes = (process.env.SIZES ?? '1000,5000,10000').split(',').map(Number)
 const flavours = (process.env.FLAVOURS ?? 'legacy,nft').split(',') as Flavour[]
 
-/** As one file, as it is shipped: compiling on the way in adds to every function. */
-async function build(): Promise<string> {
-  const file = fileURLToPath(new URL('../node_modules/.cache/sluice-test/bench-iptables.mjs', import.meta.url))
-  const bundle = await rolldown({
-    input: fileURLToPath(import.meta.url),
-    platform: 'node',
-    external: ['koffi', 'rolldown'],
-    logLevel: 'silent',
-  })
-  await bundle.write({ file, format: 'esm', codeSplitting: false })
-  return file
-}
-
-/** Makes the namespace and runs this file in it. */
-function outside(flavour: Flavour, size: number, bundle: string): void {
+/** Creates the namespace and runs this program in it. */
+function runInNamespace(flavour: Flavour, size: number, bundle: string): void {
   const name = `ipt-bench-${process.pid}`
   const directory = mkdtempSync(join(tmpdir(), 'sluice-bench-'))
   const ip = (...args: string[]) => spawnSync('ip', args, { stdio: 'inherit' })
@@ -73,7 +59,7 @@ function outside(flavour: Flavour, size: number, bundle: string): void {
   }
 }
 
-async function inside(flavour: Flavour, size: number): Promise<void> {
+async function measureSyncs(flavour: Flavour, size: number): Promise<void> {
   const log = createLogger({
     format: 'text',
     verbosity: 0,
@@ -102,12 +88,12 @@ async function inside(flavour: Flavour, size: number): Promise<void> {
     engine.store.services.put(service.key, service)
     engine.store.slices.put(slice.key, slice)
   }
-  const give = () => {
+  const deliver = () => {
     engine.store.services.synced()
     engine.store.slices.synced()
   }
   const show = (what: string, cost: Cost) => row(size, flavour, what, cost)
-  const first = await measure(async () => void (await report(give)))
+  const first = await measure(async () => void (await report(deliver)))
   show('first sync', first)
   if (first.wallMs < limitMs) {
     const full = () => engine.requestSync(4, { full: true })
@@ -141,19 +127,15 @@ function medianOf(costs: readonly Cost[]): Cost {
 }
 
 async function measure(work: () => Promise<void>): Promise<Cost> {
-  const own = process.cpuUsage()
-  const programs = childrenMs()
+  const own = ownCpuMs()
+  const programs = childrenCpuMs()
   const begun = performance.now()
   await work()
-  const { user, system } = process.cpuUsage(own)
-  return { wallMs: performance.now() - begun, ownMs: (user + system) / 1000, programsMs: childrenMs() - programs }
-}
-
-/** CPU of children that have ended: fields 16 and 17 of the stat file, counted behind the name. */
-function childrenMs(): number {
-  const text = readFileSync('/proc/self/stat', 'utf8')
-  const fields = text.slice(text.lastIndexOf(')') + 2).split(' ')
-  return (Number(fields[13]) + Number(fields[14])) * 10
+  return {
+    wallMs: performance.now() - begun,
+    ownMs: ownCpuMs() - own,
+    programsMs: childrenCpuMs() - programs,
+  }
 }
 
 function row(size: number, flavour: string, what: string, cost: Cost | string): void {
@@ -171,6 +153,7 @@ const node = view({ nodePorts: everyAddress, serviceCidrs: [] })
 
 if (process.argv[2] === undefined) {
   console.log('services  flavour  what                 wall      ours (CPU)  programs (CPU)  ours/programs')
-  const bundle = await build()
-  for (const flavour of flavours) for (const size of sizes) outside(flavour, size, bundle)
-} else await inside(process.argv[2] as Flavour, Number(process.argv[3]))
+  const { file, remove } = await bundleProgram(fileURLToPath(import.meta.url))
+  for (const flavour of flavours) for (const size of sizes) runInNamespace(flavour, size, file)
+  remove()
+} else await measureSyncs(process.argv[2] as Flavour, Number(process.argv[3]))

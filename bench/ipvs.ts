@@ -1,5 +1,5 @@
-// How long an initial sync and one change take in mode ipvs, at 1,000, 5,000 and 10,000 services with 5 endpoints each. Runs in a network
-// namespace of its own; `npm run bench:ipvs` takes it into a VM where the kernel has no IPVS.
+// Measures the initial sync and one change in ipvs mode, with 1,000, 5,000 and 10,000 services of 5 endpoints each. It runs in its own
+// network namespace; `npm run bench:ipvs` runs it in a VM if the kernel has no IPVS.
 
 import { execFileSync } from 'node:child_process'
 import { constants } from 'node:fs'
@@ -20,7 +20,7 @@ const changes = 50
 
 const node = view({ serviceCidrs: [] })
 
-/** The thread moves into a namespace; programs that it starts come along. */
+/** Moves this thread into a new network namespace; programs that it starts are there too. */
 function isolate(): void {
   const name = `sluice-bench-${process.pid}`
   execFileSync('ip', ['netns', 'add', name])
@@ -47,16 +47,16 @@ async function measure(services: number): Promise<void> {
     journal,
   })
   const reports: SyncReport[] = []
-  let told = () => {}
+  let notify = () => {}
   journal.subscribe({
     report(report) {
       reports.push(report)
-      told()
+      notify()
     },
   })
   const next = (): Promise<SyncReport> =>
     new Promise((resolve, reject) => {
-      told = () => {
+      notify = () => {
         const report = reports.at(-1) as SyncReport
         if (report.ok) resolve(report)
         else reject(report.error)
@@ -93,7 +93,7 @@ async function measure(services: number): Promise<void> {
   await cleanupIpvs(silentLogger)
 }
 
-/** One endpoint of one service moves, again and again; milliseconds. */
+/** Moves one endpoint of one service repeatedly. Returns times in ms. */
 async function change(slices: Engine['store']['slices'], next: () => Promise<SyncReport>) {
   const times: number[] = []
   let messages = 0
@@ -113,7 +113,7 @@ async function change(slices: Engine['store']['slices'], next: () => Promise<Syn
   return { p50: p(0.5), p95: p(0.95), cpu: ((user + system) / 1000 / changes).toFixed(2), messages }
 }
 
-/** What comparing everything with the kernel takes; seconds of CPU. */
+/** Returns the CPU of comparing everything with the kernel, in seconds. */
 async function readAll(backend: ReturnType<typeof ipvs>): Promise<string> {
   const context = { family: 4, node, log: silentLogger, clock: systemClock, onDrift: () => {} } as const
   const target = await backend.open(context)

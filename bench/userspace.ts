@@ -1,21 +1,20 @@
-// What relaying costs: our relay against socat and against no relay at all, on loopback, in one run; and 10,000 idle connections.
+// Measures relaying on loopback: our relay, socat and no relay, in one run; and 10,000 idle connections.
 //
-// Endpoint, relay and client are processes of their own, ours bundled as it ships. Every figure is the median of several rounds;
-// in each round all ways take their turn, and every time another one begins. socat runs as people run it for this:
-// one process per connection, once with its default of 8 KiB per read and once with 64 KiB, which is what Node reads.
-// The CPU time of the relay is shown as well: it says more than speed where others use the machine.
+// Endpoint, relay and client are separate processes, ours bundled as it ships. Every figure is the median of several rounds; in each round
+// all ways have their turn, and each round begins with another way. socat runs as it is usually run: one process per connection, once with
+// its default of 8 KiB per read and once with 64 KiB, as Node reads. The CPU time of the relay is shown as well: it says more than speed
+// on a busy machine.
 //
-// `idle` as an argument: the idle connections alone. Where the limit of open files is too low for all of them and cannot be raised,
-// `npx tsx test/vm/run-tier.ts bench/userspace.ts idle` has them in a VM.
+// The argument `idle` measures only the idle connections. Where the limit of open files is too low for them and cannot be raised,
+// `npx tsx test/vm/run-tier.ts bench/userspace.ts idle` measures them in a VM.
 
 import { type ChildProcess, execFileSync, fork, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { readFileSync } from 'node:fs'
-import { mkdtemp, rm } from 'node:fs/promises'
 import { createConnection } from 'node:net'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { rolldown } from 'rolldown'
+import { bundleProgram } from '../test/support/bundle-program.ts'
+import { cpuMs } from './process-cost.ts'
 import type { Done, Task } from './userspace.worker.ts'
 
 const rounds = Number(process.env.ROUNDS ?? 8)
@@ -27,17 +26,17 @@ const descriptors = 2 * wantedIdle + 1000
 interface Way {
   readonly name: string
   readonly port: number
-  /** Of the relay; none if direct. */
+  /** Process of the relay; undefined if direct. */
   readonly pid?: number | undefined
 }
 
-/** A process of the worker file. */
+/** A process that runs the worker file. */
 interface Started {
   readonly child: ChildProcess
   readonly port: number
 }
 
-/** Of one way in one measure. */
+/** Figures of one way in one measure. */
 interface Result {
   readonly value: number
   readonly cpuMs: number
@@ -66,7 +65,7 @@ const measures: readonly Measure[] = [
   {
     title: 'upload, 1 connection, MB/s',
     task: { kind: 'upload', amount: bytes, width: 1 },
-    // It waits so long before it begins.
+    // The client waits that long before it begins.
     value: ({ ms }) => rate(ms - 50),
     better: 'more',
   },
@@ -103,18 +102,17 @@ const measures: readonly Measure[] = [
 ]
 
 if (!onlyIdle) ensureSocat()
-const folder = await mkdtemp(join(tmpdir(), 'sluice-bench-'))
+const worker = await bundleProgram(join(import.meta.dirname, 'userspace.worker.ts'))
 const children: ChildProcess[] = []
 try {
-  const worker = await bundleWorker()
-  const endpoint = await start(worker, 'endpoint')
-  const relay = await start(worker, 'relay', String(endpoint.port))
-  const client = await start(worker, 'client')
+  const endpoint = await start('endpoint')
+  const relay = await start('relay', String(endpoint.port))
+  const client = await start('client')
   if (!onlyIdle) await relayAll(endpoint, relay, client.child)
   await measureIdle(relay, client.child)
 } finally {
   for (const child of children) child.kill('SIGKILL')
-  await rm(folder, { recursive: true })
+  worker.remove()
 }
 
 async function relayAll(endpoint: Started, relay: Started, client: ChildProcess): Promise<void> {
@@ -136,30 +134,26 @@ async function compare(measure: Measure, ways: readonly Way[], client: ChildProc
     for (let turn = 0; turn < ways.length; turn++) {
       const i = (round + turn) % ways.length
       const { port, pid } = ways[i] as Way
-      const before = cpuMs(pid)
+      const before = relayCpuMs(pid)
       const value = measure.value(await ask<Done>(client, { ...measure.task, port }))
-      // Until the processes of socat have been waited for.
+      // Time for socat to wait for its processes, whose CPU counts only then.
       if (pid !== undefined) await new Promise((resolve) => setTimeout(resolve, 100))
       // The first round warms up.
       if (round === 0) continue
       values[i]?.push(value)
-      cpu[i]?.push(cpuMs(pid) - before)
+      cpu[i]?.push(relayCpuMs(pid) - before)
     }
   }
   return values.map((own, i) => ({ value: median(own), cpuMs: median(cpu[i] as number[]) }))
 }
 
+function relayCpuMs(pid: number | undefined): number {
+  return pid === undefined ? 0 : cpuMs(pid)
+}
+
 function median(values: readonly number[]): number {
   const sorted = values.toSorted((a, b) => a - b)
   return ((sorted[(sorted.length - 1) >> 1] as number) + (sorted[sorted.length >> 1] as number)) / 2
-}
-
-/** Of a process and of those it has waited for, in ticks of 10 ms. */
-function cpuMs(pid: number | undefined): number {
-  if (pid === undefined) return 0
-  const text = readFileSync(`/proc/${pid}/stat`, 'utf8')
-  const fields = text.slice(text.lastIndexOf(')') + 2).split(' ')
-  return fields.slice(11, 15).reduce((sum, ticks) => sum + Number(ticks), 0) * 10
 }
 
 async function measureIdle(relay: Started, client: ChildProcess): Promise<void> {
@@ -201,20 +195,8 @@ function print(ways: readonly Way[], rows: ReadonlyMap<string, readonly Result[]
   }
 }
 
-async function bundleWorker(): Promise<string> {
-  const bundle = await rolldown({
-    input: join(import.meta.dirname, 'userspace.worker.ts'),
-    platform: 'node',
-    external: ['koffi'],
-  })
-  const file = join(folder, 'worker.mjs')
-  await bundle.write({ file, format: 'esm', codeSplitting: false })
-  await bundle.close()
-  return file
-}
-
-async function start(worker: string, role: string, ...args: string[]): Promise<Started> {
-  const child = fork(worker, [role, ...args], {
+async function start(role: string, ...args: string[]): Promise<Started> {
+  const child = fork(worker.file, [role, ...args], {
     execArgv: ['--expose-gc'],
     stdio: ['ignore', 'inherit', 'inherit', 'ipc'],
   })
@@ -230,12 +212,12 @@ function openFileLimit(pid: number): number {
   return Number(match?.[1] ?? descriptors)
 }
 
-/** Node cannot; without the right to, the hard limit stays and the idle connections may not all fit. */
+/** Raises the limit of open files, which Node cannot. Without the right to, the limit stays, and not all idle connections fit. */
 function raiseLimit(pid: number): void {
   try {
     execFileSync('prlimit', ['--pid', String(pid), `--nofile=${descriptors}:${descriptors}`], { stdio: 'ignore' })
   } catch {
-    // Said where it matters: at the idle connections.
+    // The report of the idle connections shows the limit.
   }
 }
 

@@ -1,4 +1,4 @@
-// The processes behind bench/userspace.ts: an endpoint, our relay, and a client, each alone, so that each has its own CPU time and memory.
+// The processes of bench/userspace.ts: an endpoint, our relay, or a client, each separate, so that each has its own CPU time and memory.
 
 import { once } from 'node:events'
 import { createConnection, createServer, type Socket } from 'node:net'
@@ -6,19 +6,19 @@ import { Balancer } from '../src/backend/relay/balancer.ts'
 import { relayTcp } from '../src/backend/relay/tcp.ts'
 import { silentLogger } from '../src/lib/log.ts'
 
-/** What the client is asked to do. */
+/** A task for the client. */
 export interface Task {
   readonly kind: 'download' | 'upload' | 'ping' | 'connect' | 'idle' | 'close'
   readonly port: number
   /** Bytes, round trips or connections. */
   readonly amount: number
-  /** At the same time. */
+  /** Connections at the same time. */
   readonly width: number
 }
 
 export interface Done {
   readonly ms: number
-  /** Sorted, in µs: of round trips or of connections. */
+  /** Times of round trips or connections in µs, sorted. */
   readonly samples: readonly number[]
 }
 
@@ -30,7 +30,7 @@ else if (role === 'relay') await relay(Number(argument))
 else if (role === 'client') client()
 process.on('disconnect', () => process.exit())
 
-/** The first byte says what a connection is for: d (send me data), u (take mine), anything else is sent back. */
+/** The first byte of a connection says what it is for: d is a download, u an upload, everything else is sent back. */
 async function endpoint(): Promise<void> {
   const server = createServer({ allowHalfOpen: true, noDelay: true }, (socket) => {
     socket.on('error', () => socket.destroy())
@@ -109,7 +109,7 @@ async function one({ kind, port, amount }: Task): Promise<number[]> {
   const ended = once(socket, 'end')
   if (kind === 'download') socket.write(`d${amount}`)
   else {
-    // Alone, so that the endpoint sees what it is for.
+    // Sent alone, so that the endpoint can read it before the data.
     socket.write('u')
     await new Promise((resolve) => setTimeout(resolve, 50))
     send(socket, amount)
@@ -140,7 +140,7 @@ async function ping(port: number, amount: number): Promise<number[]> {
   return samples
 }
 
-/** Connect, one byte there and back, close. */
+/** Connects, sends one byte and waits for it, closes. */
 async function connects(port: number, amount: number): Promise<number[]> {
   const samples: number[] = []
   for (let i = 0; i < amount; i++) {
@@ -154,14 +154,14 @@ async function connects(port: number, amount: number): Promise<number[]> {
   return samples
 }
 
-/** Few: an emulated CPU must be through with them before the relay takes the endpoint for dead. */
+/** Few at once: an emulated CPU must finish them before the relay takes the endpoint for dead. */
 const atOnce = 10
 
 async function holdIdle({ port, amount }: Task, idle: Socket[]): Promise<void> {
   for (let i = 0; i < amount; i += atOnce) {
     await Promise.all(
       Array.from({ length: Math.min(atOnce, amount - i) }, async (_, j) => {
-        // One source address has too few ports for all.
+        // One source address does not have enough ports for all.
         const localAddress = `127.0.1.${1 + ((i + j) % 8)}`
         const socket = createConnection({ port, host: '127.0.0.1', localAddress, noDelay: true })
         socket.on('error', () => {})

@@ -16,7 +16,7 @@ export async function bundleProgram(input: string): Promise<Bundle> {
   mkdirSync(folder, { recursive: true })
   const file = join(folder, `${input.replace(/.*\/|\.ts$/g, '')}.mjs`)
   const { rolldown } = await import('rolldown')
-  const bundle = await rolldown({ input, platform: 'node', external: ['koffi'], logLevel: 'silent' })
+  const bundle = await rolldown({ input, platform: 'node', external: ['koffi', 'rolldown'], logLevel: 'silent' })
   await bundle.write({ file, format: 'esm', codeSplitting: false })
   await bundle.close()
   return { file, remove: () => rmSync(folder, { recursive: true, force: true }) }

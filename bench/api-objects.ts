@@ -1,4 +1,4 @@
-// Services and slices as a real API server writes them, managed fields included: reading and leaving that out is part of the cost.
+// Numbered services and slices as JSON of a real API server, managed fields included: skipping these is part of the cost of reading.
 
 let version = 1_000_000
 
@@ -7,14 +7,14 @@ const apiVersions: Readonly<Record<string, string>> = {
   ServiceCIDR: 'networking.k8s.io/v1',
 }
 
-/** The end of a snapshot. */
+/** Returns the bookmark that ends a snapshot. */
 export function bookmark(kind: string): string {
   const metadata = { resourceVersion: String(version), annotations: { 'k8s.io/initial-events-end': 'true' } }
   const apiVersion = apiVersions[kind] ?? 'v1'
   return `${JSON.stringify({ type: 'BOOKMARK', object: { kind, apiVersion, metadata } })}\n`
 }
 
-/** Which service the n-th change is about: spread over all of them, none twice in a round. */
+/** Returns the service of the n-th change: all services in turn, none twice in a round. */
 export const nth = (n: number, services: number): number => (n * 7919) % services
 
 const name = (i: number) => `service-${String(i).padStart(5, '0')}`
@@ -77,7 +77,7 @@ export function service(i: number): object {
   }
 }
 
-/** `turn` moves the last endpoint to another address. */
+/** Each `turn` has another address for the last endpoint. */
 export function slice(i: number, endpoints: number, turn: number): object {
   const labels = {
     'endpointslice.kubernetes.io/managed-by': 'endpointslice-controller.k8s.io',
@@ -124,7 +124,7 @@ function endpoint(i: number, at: number, turn: number): object {
   }
 }
 
-/** The service that is measured has one endpoint, so that the first packet at a new one can be told. */
+/** Returns the slice of the measured service. It has one endpoint, so that the first packet to a new one can be recognised. */
 export function probeSlice(i: number, turn: number): object {
   const plain = slice(i, 1, 0) as { endpoints: { addresses: string[] }[] }
   const [only] = plain.endpoints
@@ -135,7 +135,7 @@ export const probeAddress = (turn: number): string => `10.250.${(turn >> 8) & 25
 
 export const serviceIp = (i: number): string => `10.${96 + (i >> 16)}.${(i >> 8) & 255}.${i & 255}`
 
-/** The node that proxies run on. */
+/** Returns the node on which proxies run. */
 export function node(): object {
   return {
     kind: 'Node',

@@ -1,8 +1,7 @@
-// What the kernel's table costs by itself, in a process that does nothing else: written from nothing, and read back after a restart.
+// Measures the table in the kernel alone, in a process that does nothing else: writing all of it, and reading it back after a restart.
 //
-//   table SERVICES ENDPOINTS      prints CPU in ms: of the whole process, of its main thread, and of the main thread in the kernel
+//   nftables-table SERVICES ENDPOINTS      prints CPU in ms of the process, of its main thread, and of the main thread in the kernel
 
-import { readFileSync } from 'node:fs'
 import { Ledger } from '../src/backend/ledger.ts'
 import { nftables } from '../src/backend/nftables/backend.ts'
 import type { NftEntry } from '../src/backend/nftables/entries.ts'
@@ -15,7 +14,8 @@ import type { ServiceRecord, SliceRecord } from '../src/model/types.ts'
 import { enterNamespace } from '../test/lab/entered-namespace.ts'
 import { view } from '../test/support/builders.ts'
 import { diffAtOnce, resetAtOnce } from '../test/support/ledger-at-once.ts'
-import { service, slice } from './objects.ts'
+import { service, slice } from './api-objects.ts'
+import { ownCpuMs, threadCpuMs } from './process-cost.ts'
 
 const [services, endpoints] = process.argv.slice(2).map(Number) as [number, number]
 const { signal } = new AbortController()
@@ -40,7 +40,7 @@ try {
   resetAtOnce(ledger, await target.observe(signal))
   const changes = diffAtOnce(ledger)
   const written = await cost(() => target.apply(changes, signal, ledger.wanted()))
-  // As after a kill: the table stays and is nobody's. There is no other way to give it up without writing it anew.
+  // Opened as after a kill: the table stays and has no owner. There is no other way to give it up without writing it again.
   const read = await cost(async () => (await open()).observe(signal))
   process.stdout.write(`${JSON.stringify({ written, read })}\n`)
 } finally {
@@ -49,22 +49,12 @@ try {
 process.exit()
 
 async function cost(run: () => Promise<unknown>): Promise<Readonly<Record<string, number>>> {
-  const before = [cpu(), ticks()] as const
+  const before = { all: ownCpuMs(), main: threadCpuMs() }
   await run()
-  const after = [cpu(), ticks()] as const
-  return { all: after[0] - before[0], main: after[1].all - before[1].all, kernel: after[1].system - before[1].system }
-}
-
-function cpu(): number {
-  const { user, system } = process.cpuUsage()
-  return (user + system) / 1000
-}
-
-/** Of this thread. */
-function ticks(): { readonly all: number; readonly system: number } {
-  const fields = readFileSync('/proc/thread-self/stat', 'utf8')
-    .replace(/^.*\) /s, '')
-    .split(' ')
-  const system = Number(fields[12]) * 10
-  return { all: Number(fields[11]) * 10 + system, system }
+  const main = threadCpuMs()
+  return {
+    all: ownCpuMs() - before.all,
+    main: main.all - before.main.all,
+    kernel: main.system - before.main.system,
+  }
 }

@@ -1,6 +1,6 @@
-// What a change costs a program that does nothing with it: wake up, read the watch, parse the line. No proxy in Node can be below.
+// Reads the watch of EndpointSlices, parses each line and does nothing else with it. No proxy written for Node can be cheaper.
 //
-//   node reader.mjs PORT
+//   node watch-reader.mjs PORT
 
 import { get } from 'node:http'
 

@@ -1,10 +1,11 @@
-// A scripted API server in a process of its own: one snapshot of services and slices as WatchList, then endpoint changes on demand.
+// A scripted API server as a separate process: it sends a snapshot of services and slices as WatchList, then endpoint changes on demand.
+//
+//   scripted-apiserver SERVICES ENDPOINTS [PROBE]      prints its port; with PROBE 1 the last service is measured: it has one endpoint
 
 import { createServer, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
-import { bookmark, node, nth, probeSlice, service, slice } from './objects.ts'
+import { bookmark, node, nth, probeSlice, service, slice } from './api-objects.ts'
 
-/** With a third word, the last service is for measuring: it has one endpoint. */
 const [services, endpoints, probe = 0] = process.argv.slice(2).map(Number) as [number, number, number?]
 let slices: ServerResponse | undefined
 let sent = 0
@@ -26,14 +27,16 @@ const server = createServer((request, response) => {
     const object = probeSlice(services - 1, Number(url.searchParams.get('turn')))
     slices?.write(`${JSON.stringify({ type: 'MODIFIED', object })}\n`)
     response.end('{}')
-  } else other(request.method === 'GET', url, response)
+  } else answerOther(request.method === 'GET', url, response)
 })
 server.listen(0, '127.0.0.1', () => process.stdout.write(`${(server.address() as AddressInfo).port}\n`))
 process.on('disconnect', () => process.exit())
 
-/** What else a proxy asks for: its node, the service CIDRs, and somebody who takes its events. */
-function other(reads: boolean, url: URL, response: ServerResponse): void {
-  const kind = url.pathname.endsWith('/nodes') ? 'Node' : url.pathname.endsWith('/servicecidrs') ? 'ServiceCIDR' : ''
+const otherKinds: Readonly<Record<string, string>> = { nodes: 'Node', servicecidrs: 'ServiceCIDR' }
+
+/** Answers the other requests of a proxy: its node, the service CIDRs, and its events. */
+function answerOther(reads: boolean, url: URL, response: ServerResponse): void {
+  const kind = otherKinds[url.pathname.split('/').at(-1) as string] ?? ''
   if (!reads) response.writeHead(201).end('{}')
   else if (url.pathname.endsWith('/nodes/node-7')) response.end(JSON.stringify(node()))
   else if (kind === '') response.writeHead(404).end()
@@ -47,7 +50,7 @@ function other(reads: boolean, url: URL, response: ServerResponse): void {
   }
 }
 
-/** As fast as it is read. */
+/** Sends the objects as fast as the client reads them. */
 async function stream(response: ServerResponse, kind: string, object: (i: number) => object): Promise<void> {
   for (let i = 0; i < services; i++) {
     if (!response.write(`${JSON.stringify({ type: 'ADDED', object: object(i) })}\n`)) {
@@ -57,7 +60,7 @@ async function stream(response: ServerResponse, kind: string, object: (i: number
   response.write(bookmark(kind))
 }
 
-/** One endpoint of one slice at a time, spread over all services; with `atOnce`, so many slices in one write. */
+/** Changes one endpoint of one slice at a time, over all services; `atOnce` slices in each write. */
 function change(count: number, everyMs: number, atOnce: number): void {
   const until = sent + count
   const timer = setInterval(() => {

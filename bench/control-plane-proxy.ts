@@ -1,5 +1,5 @@
-// The measured process: reflectors, store, model, nftables planner, ledger; no kernel. Prints one line of JSON.
-// With port 0 there is no server either: lines come from memory, which leaves our own work without sockets and HTTP.
+// The process that bench/control-plane.ts measures: reflectors, store, model, nftables planner and ledger, without a kernel. It prints one
+// line of JSON. With port 0 there is no server either: lines come from memory, which leaves our own work without sockets and HTTP.
 
 import type { Backend, Held } from '../src/backend/backend.ts'
 import { base } from '../src/backend/nftables/base.ts'
@@ -15,8 +15,8 @@ import { silentLogger as log } from '../src/lib/log.ts'
 import { systemClock as clock } from '../src/lib/time.ts'
 import type { NodeView } from '../src/model/types.ts'
 import { everyAddress, view } from '../test/support/builders.ts'
-import { bookmark, nth, service, slice } from './objects.ts'
-import type { Figures } from './scale.ts'
+import { bookmark, nth, service, slice } from './api-objects.ts'
+import type { Figures } from './control-plane.ts'
 
 const [port, services, endpoints, warmUps, changes, everyMs] = process.argv.slice(2).map(Number) as Six
 type Six = [number, number, number, number, number, number]
@@ -59,7 +59,7 @@ const engine = new Engine({
   journal,
 })
 
-/** Resolves when so many services have been synced in the IPv4 lane; `each` hears of every sync. */
+/** Resolves when `count` services have been synced in the IPv4 lane; calls `each` for every sync. */
 function synced(count: number, each: (services: number) => void = () => {}): Promise<void> {
   return new Promise((resolve) => {
     let left = count
@@ -76,7 +76,7 @@ function synced(count: number, each: (services: number) => void = () => {}): Pro
   })
 }
 
-/** What so many changes cost, each: the mean without, and the median and such with, looking at every one. */
+/** Measures `count` changes twice: the mean without, and single costs with, reading the CPU time after every sync. */
 async function costOf(count: number): Promise<{ readonly mean: number; readonly sorted: readonly number[] }> {
   await collect()
   const start = cpuMicros()
@@ -86,7 +86,7 @@ async function costOf(count: number): Promise<{ readonly mean: number; readonly 
   let before = cpuMicros()
   const sample = (services: number) => {
     const now = cpuMicros()
-    // Two changes that one read brought are synced as one.
+    // Two changes that arrive in one read are synced together.
     for (let i = 0; i < services; i++) costs.push((now - before) / services)
     before = now
   }
@@ -107,7 +107,7 @@ const collect = async (): Promise<number> => {
   return process.memoryUsage().rss
 }
 
-/** How fast this machine is today: reading the JSON of one such change. */
+/** Measures parsing the JSON of one change, which shows the speed of the machine. */
 function parseMicros(): number {
   const line = JSON.stringify({ type: 'MODIFIED', object: slice(1, endpoints, 1) })
   for (let i = 0; i < 5000; i++) JSON.parse(line)
@@ -161,7 +161,7 @@ await engine.stop()
 
 interface Source {
   readonly client: Pick<Client, 'request' | 'stream'>
-  /** Asks for so many changes, one at a time. */
+  /** Requests this many changes, one at a time. */
   readonly ask: (count: number) => Promise<void>
   readonly close: () => void
 }
@@ -193,7 +193,7 @@ function fromMemory(): Source {
         })
         continue
       }
-      // Awaited from before it is sent: the reader may take a rest after a line, and be synced when it asks for the next.
+      // The sync is awaited from before the line is sent: the reader may yield after a line, and be synced when it reads the next.
       const done = synced(1)
       yield [lines[sent++] as string]
       await done

@@ -1,11 +1,11 @@
-// Preloaded into the measured proxy: how long its event loop is held. On the main thread's own CPU time, so that others who have the
-// processor do not count. Linux counts as ours what the hypervisor takes away meanwhile: a hold in which it took something (`steal` in
-// /proc/stat) is left out. SIGUSR2 writes the longest hold since the last one, in ms, to the file that SLUICE_HOLDS names.
+// Preloaded into the measured proxy: measures how long its event loop is held, in CPU time of the main thread, so that other processes on
+// the processor do not count. Linux counts as ours what the hypervisor takes away meanwhile: a hold during which it took something
+// (`steal` in /proc/stat) is left out. SIGUSR2 writes the longest hold since the last signal, in ms, to the file that SLUICE_HOLDS names.
 
 import { readFileSync, writeFileSync } from 'node:fs'
 import koffi from 'koffi'
 
-/** CLOCK_THREAD_CPUTIME_ID. What /proc tells of it is up to a tick late, four milliseconds. */
+/** CLOCK_THREAD_CPUTIME_ID. The figure in /proc is up to a tick late, four milliseconds. */
 const threadTime = 3
 const clock = koffi.load('libc.so.6').func('int clock_gettime(int, _Out_ uint8_t *)')
 const time = Buffer.alloc(16)
@@ -22,7 +22,7 @@ let before = stolen()
 let turns = 0
 setInterval(() => {
   const held = cpuMs() - last
-  // Reading it takes a tenth of a millisecond: now and then, and when it matters.
+  // Reading the stolen time takes a tenth of a millisecond, so it is read only in every fourth turn and for a new maximum.
   if (held > worst || ++turns % 4 === 0) {
     const now = stolen()
     if (now === before) worst = Math.max(worst, held)

@@ -1,8 +1,9 @@
-// The embedded API server under load: 10,000 services with 50,000 endpoints and 50 watchers; CPU, memory, and how long a write takes to reach them.
+// Measures the embedded API server under load, with 10,000 services, 50,000 endpoints and 50 watchers: CPU, memory, and how long a write
+// takes to reach the watchers.
 //
-//   tsx bench/embedded.ts [services] [endpoints per service] [watchers]
+//   tsx bench/embedded-apiserver.ts [services] [endpoints per service] [watchers]
 //
-// The server runs in a process of its own, on disk with fsync and over TLS, as `sluice up` runs it.
+// The server is a separate process, with fsync and TLS, as in `sluice up`.
 
 import { fork } from 'node:child_process'
 import { mkdtempSync, readdirSync, rmSync, statSync } from 'node:fs'
@@ -104,7 +105,7 @@ async function launch(directory: string) {
       outgoing.on('error', reject)
       outgoing.end(body === undefined ? undefined : JSON.stringify(body))
     })
-  /** `seen` has, per slice name, when each watcher got its last change. */
+  /** Times when each watcher got its last change, by the name of the slice. */
   const seen = new Map<string, number[]>()
 
   return {
@@ -147,7 +148,7 @@ async function launch(directory: string) {
         `${count} have the whole state after ${ms(performance.now() - began)}; CPU ${ms(after.cpuMs - before.cpuMs)}, RSS ${after.rssMb.toFixed(0)} MB`,
       )
     },
-    /** Changes one endpoint at a time; `pauseMs` 0: one after the other without waiting for the watchers. */
+    /** Changes one endpoint at a time. With `pauseMs` 0 a change does not wait for the watchers of the previous one. */
     async changes(count: number, pauseMs: number) {
       const before = await usage()
       const began = performance.now()

@@ -1,17 +1,16 @@
-// What scale costs: the initial sync of many services, and one endpoint change, through reflector, model and ledger. No kernel.
+// Measures the control plane alone: the initial sync of many services, and one endpoint change, through reflector, model and ledger,
+// without a kernel (`npm run bench`).
 //
-// Each size runs in a process of its own, bundled as it ships, and the scripted API server in another, so that neither the
-// server nor the TypeScript loader counts. CPU is user and system time of all threads, the garbage collector included. A change
-// is one watch event that leads to one sync. `back to back`: the lines come from memory, one when the last is synced; that is our own
-// work. `alone over HTTP`: one every 2 ms from the server; that adds what it costs to wake a sleeping process and to read a socket.
+// Each size runs in its own process, bundled as it ships, and the scripted API server in another one, so that neither the server nor
+// the TypeScript loader counts. CPU is user and system time of all threads, the garbage collector included. A change is one watch event
+// that leads to one sync. `back to back`: the lines come from memory, each after the previous one is synced; this is our own work.
+// `alone over HTTP`: one every 2 ms from the server; this adds the cost of waking a sleeping process and of reading a socket.
 
 import { fork } from 'node:child_process'
-import { mkdtemp, rm } from 'node:fs/promises'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
-import { rolldown } from 'rolldown'
-import { nodeFlags } from './flags.ts'
+import { type Bundle, bundleProgram } from '../test/support/bundle-program.ts'
+import { nodeFlags } from './node-flags.ts'
 
 export interface Figures {
   readonly entries: number
@@ -25,9 +24,9 @@ export interface Figures {
   readonly p99Micros: number
   readonly rssAfterMb: number
   readonly heapMb: number
-  /** Reading the JSON of one change: how fast the machine is. */
+  /** Parsing the JSON of one change: it shows the speed of the machine. */
   readonly parseMicros: number
-  /** The same without sockets, HTTP and waiting. */
+  /** The same figures without sockets, HTTP and waiting. */
   readonly own?: Figures
 }
 
@@ -55,26 +54,20 @@ const columns: readonly [string, (figures: Figures) => string][] = [
   ['heap after all changes and GC, MB', (f) => f.heapMb.toFixed(0)],
 ]
 
-const folder = await mkdtemp(join(tmpdir(), 'sluice-bench-'))
+const files = new Map<string, Bundle>()
+for (const part of ['scripted-apiserver', 'control-plane-proxy']) {
+  files.set(part, await bundleProgram(join(import.meta.dirname, `${part}.ts`)))
+}
 try {
-  for (const part of ['apiserver', 'proxy']) {
-    const bundle = await rolldown({
-      input: join(import.meta.dirname, `${part}.ts`),
-      platform: 'node',
-      external: ['koffi'],
-    })
-    await bundle.write({ file: join(folder, `${part}.mjs`), format: 'esm', codeSplitting: false })
-    await bundle.close()
-  }
   const results: Figures[] = []
   for (const size of sizes) results.push(await measure(size))
   print(results)
 } finally {
-  await rm(folder, { recursive: true })
+  for (const { remove } of files.values()) remove()
 }
 
 async function measure({ services, endpoints }: { services: number; endpoints: number }): Promise<Figures> {
-  const server = start('apiserver', [services, endpoints])
+  const server = start('scripted-apiserver', [services, endpoints])
   const run = (port: number, changes: number) => runProxy([port, services, endpoints, warmUps, changes, everyMs])
   try {
     const figures = await run(Number(await server.line), 2000)
@@ -85,7 +78,7 @@ async function measure({ services, endpoints }: { services: number; endpoints: n
 }
 
 async function runProxy(args: readonly number[]): Promise<Figures> {
-  const proxy = start('proxy', args)
+  const proxy = start('control-plane-proxy', args)
   try {
     return JSON.parse(await proxy.line) as Figures
   } finally {
@@ -93,10 +86,9 @@ async function runProxy(args: readonly number[]): Promise<Figures> {
   }
 }
 
-/** A bundled part in a process of its own, and the first line it prints. */
+/** Starts a bundled part as a process, and waits for the first line that it prints. */
 function start(part: string, args: readonly number[]): { readonly line: Promise<string>; end(): void } {
-  const child = fork(join(folder, `${part}.mjs`), args.map(String), {
-    // The second as bin/kube-proxy has it.
+  const child = fork((files.get(part) as Bundle).file, args.map(String), {
     execArgv: ['--expose-gc', ...nodeFlags()],
     stdio: ['ignore', 'pipe', 'inherit', 'ipc'],
   })
