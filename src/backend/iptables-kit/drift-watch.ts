@@ -131,8 +131,8 @@ export class DriftWatch {
     this.#state = begun
     const version = await this.#options.reader.readVersion()
     if (this.#state !== begun) return
-    const verified = begun.from.name === 'watching' && begun.from.verified === version
-    const entries = verified ? this.#options.legacyEntries() : undefined
+    const isVerified = begun.from.name === 'watching' && begun.from.verified === version
+    const entries = isVerified ? this.#options.legacyEntries() : undefined
     this.#state = { ...begun, before: { version, entries } }
   }
 
