@@ -47,6 +47,7 @@ export interface ApiServerOptions {
   readonly random?: () => number
   /** More names and addresses for the generated certificate. */
   readonly names?: readonly string[]
+  readonly maxConnections?: number
 }
 
 export interface ApiServer {
@@ -96,7 +97,9 @@ async function open(options: ApiServerOptions, closers: Closers): Promise<ApiSer
   const credentials = await chooseCredentials(options, address, clock.now())
   createClusterObjects(registry, cidrs, clock)
   const isAuthorized = credentials === undefined ? undefined : createTokenCheck(credentials.token)
-  const listener = await listenApi({ router, address, port, keyPair: credentials?.keyPair, isAuthorized, log })
+  const keyPair = credentials?.keyPair
+  const { maxConnections } = options
+  const listener = await listenApi({ router, address, port, keyPair, isAuthorized, maxConnections, log })
   closers.push(() => listener.close())
   port = listener.port
   closers.push(keepKubernetesService({ registry, clock, cidr: cidrs[0] ?? '', address, port }))

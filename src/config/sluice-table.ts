@@ -48,6 +48,11 @@ export const sluiceSettings = [
     default: 1_000,
     help: 'EndpointSlices of one Service in one IP family.',
   }),
+  declareField('list', {
+    path: 'metrics.hosts',
+    default: [],
+    help: 'Names by which clients reach the metrics server, besides IP addresses, localhost and the name of the node. Requests for other names get 421, because a browser may have been tricked into them. "*" allows every name.',
+  }),
 ] as const
 
 export type SluiceRow = (typeof sluiceSettings)[number]

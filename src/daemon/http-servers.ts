@@ -1,5 +1,6 @@
 // The two HTTP servers of the daemon, for health and for metrics, and the metrics themselves.
 
+import { hostname } from 'node:os'
 import type { Backend, Held } from '../backend/backend.ts'
 import { findMode } from '../backend/modes.ts'
 import type { PacketReader } from '../backend/proxy-mode.ts'
@@ -14,7 +15,7 @@ import { ProxyHealth } from '../http/health.ts'
 import { createMetrics, type Metrics } from '../http/metrics.ts'
 import { makeMetricsPages } from '../http/pages.ts'
 import { type Routes, routeRequests } from '../http/routing.ts'
-import { serveWithRetry } from '../http/server.ts'
+import { healthLimits, type ServeOptions, serveWithRetry } from '../http/server.ts'
 import type { EventRecorder } from '../kube/events.ts'
 import { describeError, ProxyError } from '../lib/errors.ts'
 import type { RootLogger } from '../lib/log.ts'
@@ -37,6 +38,7 @@ interface ServerDescription {
   readonly name: string
   readonly address: string
   readonly routes: Routes
+  readonly limits?: ServeOptions['limits']
   /** Reason of the Event if the server cannot listen. */
   readonly failureReason: string
 }
@@ -81,6 +83,7 @@ export class HttpServers {
         name: 'health server',
         address: config.healthzBindAddress,
         routes: health.routes,
+        limits: healthLimits,
         failureReason: 'FailedToStartProxierHealthcheck',
       })
     }
@@ -97,11 +100,12 @@ export class HttpServers {
     await Promise.all(this.#servers.map((server) => server.close()))
   }
 
-  #serve(recorder: EventRecorder, { name, address, routes, failureReason }: ServerDescription): void {
+  #serve(recorder: EventRecorder, { name, address, routes, limits = {}, failureReason }: ServerDescription): void {
     const { log, clock, options, node, onFatal } = this.#options
     const server = serveWithRetry({
       name,
       address,
+      limits,
       handler: routeRequests(routes, log),
       log,
       clock,
@@ -121,8 +125,9 @@ export class HttpServers {
   }
 
   #metricsRoutes(): Routes {
-    const { options, log, clock } = this.#options
+    const { options, log, clock, node } = this.#options
     const { config } = options
+    const hostNames = [node, hostname(), ...options.sluice.metrics.hosts].map((name) => name.toLowerCase())
     return makeMetricsPages({
       mode: config.mode,
       metrics: this.metrics,
@@ -137,6 +142,7 @@ export class HttpServers {
       profiling: config.enableProfiling,
       setVerbosity: (level) => log.setVerbosity(level),
       clock,
+      hostNames: new Set(hostNames),
     })
   }
 }

@@ -5,7 +5,7 @@ import type { Mode } from '../backend/backend.ts'
 import type { Clock } from '../lib/time.ts'
 import type { BuildVersion, Metrics } from './metrics.ts'
 import { makeProfilePages } from './profile.ts'
-import { type Exchange, type Route, type Routes, readBody, reply, replyText } from './routing.ts'
+import { checkHost, type Exchange, type Route, type Routes, readBody, reply, replyText } from './routing.ts'
 import { makeFlagsPage, makeStatusPage } from './zpages.ts'
 
 export interface PagesOptions {
@@ -22,7 +22,12 @@ export interface PagesOptions {
   readonly profiling: boolean
   readonly setVerbosity: (level: number) => void
   readonly clock: Clock
+  /** The names of this node, in lower case: a request for another name may come from a tricked browser and is refused. */
+  readonly hostNames: ReadonlySet<string>
 }
+
+/** Load balancers and probes send any Host here, and the answers are no secret. */
+const openPages: ReadonlySet<string> = new Set(['/healthz', '/healthz/ping'])
 
 export function makeMetricsPages(options: PagesOptions): Routes {
   const { metrics } = options
@@ -52,7 +57,7 @@ export function makeMetricsPages(options: PagesOptions): Routes {
   }
   if (options.gates.flagz) routes['/flagz'] = makeFlagsPage(options.flags)
   if (options.gates.statusz) routes['/statusz'] = makeStatusPage({ ...options, paths: () => Object.keys(routes) })
-  return routes
+  return checkHost(routes, options.hostNames, openPages)
 }
 
 /** There is one check, `ping`, which always passes because this server answers. */

@@ -2,6 +2,7 @@
 
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { describeError } from '../lib/errors.ts'
+import { isTrustedHost } from '../lib/host-header.ts'
 import type { Logger } from '../lib/log.ts'
 import type { Handler } from './server.ts'
 
@@ -55,6 +56,19 @@ function parseTarget(url: string): { path: string; query: URLSearchParams } | un
   } catch {
     return undefined
   }
+}
+
+/** Answers 421 if the Host header is not an address, `localhost` or one of the names. Routes in `open` answer any Host. */
+export function checkHost(routes: Routes, names: ReadonlySet<string>, open: ReadonlySet<string>): Routes {
+  const guard =
+    (route: Route): Route =>
+    (exchange) => {
+      if (isTrustedHost(exchange.request.headers.host, names)) return route(exchange)
+      replyText(exchange.response, 421, 'the Host header must be an IP address, localhost or the name of this node\n')
+    }
+  return Object.fromEntries(
+    Object.entries(routes).map(([path, route]) => [path, open.has(path) ? route : guard(route)]),
+  )
 }
 
 export interface Reply {

@@ -2,6 +2,7 @@
 
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
+import { ConnectionLimit } from '../lib/connection-limit.ts'
 import { describeError, ProxyError } from '../lib/errors.ts'
 import { hostPort, isUnspecified, splitHostPort } from '../lib/ip.ts'
 import type { Logger } from '../lib/log.ts'
@@ -14,16 +15,19 @@ interface Limits {
   readonly requestTimeoutMs: number
   /** The interval at which the two timeouts are checked. */
   readonly checkMs: number
-  readonly maxConnections: number
 }
 
 const defaultLimits: Limits = {
   headersTimeoutMs: 10_000,
   requestTimeoutMs: 30_000,
   checkMs: 2_000,
-  // Netlink and the API client need file descriptors too; a flood of probes must not use them up.
-  maxConnections: 1024,
 }
+
+/** Health ports are open to everyone who reaches the node, and their clients send a small request at once. */
+export const healthLimits: Limits = { headersTimeoutMs: 2_000, requestTimeoutMs: 5_000, checkMs: 1_000 }
+
+/** Netlink and the API client need file descriptors too; a flood of probes must not use them up. */
+const defaultMaxConnections = 1024
 
 export interface HttpListenOptions {
   /** `ip:port`; with port 0 the kernel chooses a port. */
@@ -33,6 +37,8 @@ export interface HttpListenOptions {
   readonly network?: 'tcp' | 'tcp4' | 'tcp6'
   readonly log: Logger
   readonly limits?: Partial<Limits>
+  /** Several servers may share one limit. */
+  readonly connections?: ConnectionLimit
 }
 
 export interface HttpListener {
@@ -139,8 +145,8 @@ function isFamilyMissing(error: unknown): boolean {
   return code === 'EAFNOSUPPORT' || code === 'EADDRNOTAVAIL'
 }
 
-function makeServer({ handler, log, limits }: HttpListenOptions): Server {
-  const { headersTimeoutMs, requestTimeoutMs, checkMs, maxConnections } = { ...defaultLimits, ...limits }
+function makeServer({ handler, log, limits, connections = makeConnectionLimit() }: HttpListenOptions): Server {
+  const { headersTimeoutMs, requestTimeoutMs, checkMs } = { ...defaultLimits, ...limits }
   const server = createServer(
     {
       headersTimeout: headersTimeoutMs,
@@ -150,6 +156,7 @@ function makeServer({ handler, log, limits }: HttpListenOptions): Server {
       maxHeaderSize: 16_384,
     },
     (request, response) => {
+      connections.serve(request.socket, response)
       // A client that disconnects before the end of the reply is not worth a log line.
       response.on('error', () => {})
       answer(handler, request, response).catch((error: unknown) => {
@@ -158,9 +165,12 @@ function makeServer({ handler, log, limits }: HttpListenOptions): Server {
       })
     },
   )
-  server.maxConnections = maxConnections
+  server.on('connection', (socket) => connections.add(socket))
   return server
 }
+
+export const makeConnectionLimit = (maxConnections = defaultMaxConnections): ConnectionLimit =>
+  new ConnectionLimit({ maxConnections, whenBusy: 'close-oldest' })
 
 async function answer(handler: Handler, request: IncomingMessage, response: ServerResponse): Promise<void> {
   await handler(request, response)

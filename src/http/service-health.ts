@@ -5,7 +5,7 @@ import { type Family, hostPort } from '../lib/ip.ts'
 import type { Logger } from '../lib/log.ts'
 import type { NodePortAddresses } from '../model/types.ts'
 import { reply } from './routing.ts'
-import { type Handler, type HttpListener, listen } from './server.ts'
+import { type Handler, type HttpListener, healthLimits, listen, makeConnectionLimit } from './server.ts'
 
 /** The health check node port of a service and the number of endpoints to report there. */
 export interface ServiceCheck {
@@ -33,6 +33,7 @@ interface OpenedPort {
 export class ServiceHealth {
   readonly #options: ServiceHealthOptions
   readonly #opened: Readonly<Record<Family, Map<string, OpenedPort>>> = { 4: new Map(), 6: new Map() }
+  readonly #connections = makeConnectionLimit(maxConnections)
   /** Settles when the last sync has ended; syncs run one after the other. */
   #lastSync: Promise<void> = Promise.resolve()
 
@@ -89,7 +90,8 @@ export class ServiceHealth {
         const address = hostPort(host, port)
         // tcp6 serves only IPv6: IPv4 has its own server on the same port.
         const network = family === 4 ? 'tcp4' : 'tcp6'
-        listeners.push(await listen({ address, handler, network, log: this.#options.log, limits }))
+        const { log } = this.#options
+        listeners.push(await listen({ address, handler, network, log, limits, connections: this.#connections }))
       }
       this.#opened[family].set(service, server)
       this.#options.log.v(3, 'Opened health check node port', { service, port, hosts })
@@ -125,8 +127,10 @@ export class ServiceHealth {
   }
 }
 
-/** There may be thousands of these servers, each with a few load balancers as clients. */
-const limits = { maxConnections: 512, checkMs: 10_000 }
+/** There may be thousands of these servers; each looks for slow clients once in this time. */
+const limits = { ...healthLimits, checkMs: 2_000 }
+/** All these servers share one limit, so that many ports do not multiply it. Each has a few load balancers as clients. */
+const maxConnections = 2048
 
 async function closeAll(listeners: readonly HttpListener[]): Promise<void> {
   await Promise.all(listeners.map((listener) => listener.close(0)))

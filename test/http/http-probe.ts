@@ -1,7 +1,7 @@
 // Provides for tests of HTTP servers: a client that shows every byte, free and occupied ports, and a logger that keeps its lines.
 
 import { request } from 'node:http'
-import { type AddressInfo, connect, createServer } from 'node:net'
+import { type AddressInfo, connect, createServer, type Socket } from 'node:net'
 import { networkInterfaces } from 'node:os'
 import type { Fields, Logger } from '../../src/lib/log.ts'
 import { silentLogger } from '../../src/lib/log.ts'
@@ -49,6 +49,50 @@ export function sendRaw(port: number, bytes: string): Promise<string> {
     socket.on('error', () => {})
     socket.on('close', () => resolve(seen))
   })
+}
+
+export interface HeldConnections {
+  /** How many of them the server has not closed. */
+  open(): number
+  release(): void
+}
+
+/** Opens connections, sends the bytes on each, and keeps them. Resolves when the server's kernel has accepted all of them. */
+export async function hold({
+  port,
+  count,
+  bytes = '',
+}: {
+  port: number
+  count: number
+  bytes?: string
+}): Promise<HeldConnections> {
+  const sockets: Socket[] = []
+  let lost = 0
+  for (let i = 0; i < count; i += 200) {
+    const batch = Array.from({ length: Math.min(200, count - i) }, () => connect(port, '127.0.0.1'))
+    sockets.push(...batch)
+    await Promise.all(
+      batch.map(
+        (socket) =>
+          new Promise<void>((resolve) => {
+            socket.on('connect', () => {
+              if (bytes !== '') socket.write(bytes)
+              resolve()
+            })
+            socket.on('error', () => resolve())
+            socket.on('close', () => lost++)
+            socket.resume()
+          }),
+      ),
+    )
+  }
+  return {
+    open: () => count - lost,
+    release() {
+      for (const socket of sockets) socket.destroy()
+    },
+  }
 }
 
 export function freePort(): Promise<number> {

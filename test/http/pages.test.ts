@@ -44,6 +44,7 @@ async function start(more: Partial<PagesOptions> = {}): Promise<{ probe: Probe; 
     profiling: false,
     setVerbosity: (level) => verbosity.push(level),
     clock,
+    hostNames: new Set(['node-1']),
     ...more,
   })
   listener = await listen({ address: '0.0.0.0:0', handler: routeRequests(routes, log), log })
@@ -313,5 +314,58 @@ describe('/debug', () => {
     await until('a timer of 1_000 ms is armed', () => clock.waiting().includes(1_000))
     clock.advanceSync(1_000)
     expect((await next).status).toBe(200)
+  })
+})
+
+describe('the Host header', () => {
+  const secret = [
+    '/configz',
+    '/flagz',
+    '/statusz',
+    '/metrics',
+    '/metrics/slis',
+    '/proxyMode',
+    '/debug/pprof/',
+    '/debug/flags/v',
+  ]
+
+  it.each(secret)('%s refuses the name of a page that had its name point here', async (path) => {
+    const { probe } = await start({ profiling: true })
+    const answer = await probe(path, { headers: { host: 'evil.example:10249' } })
+    expect(answer.status).toBe(421)
+    expect(answer.body).toBe('the Host header must be an IP address, localhost or the name of this node\n')
+  })
+
+  it.each(['127.0.0.1:10249', '192.0.2.7', '[::1]:10249', 'localhost:10249', 'NODE-1:10249', 'node-1.'])(
+    '/configz answers %s',
+    async (host) => {
+      const { probe } = await start()
+      expect((await probe('/configz', { headers: { host } })).status).toBe(200)
+    },
+  )
+
+  it.each([
+    'evil.example',
+    'node-1.evil.example',
+    '127.0.0.1.evil.example',
+    'localhost.evil.example',
+    '127.0.0.1:1:2',
+    '2130706433',
+    'evil.example/127.0.0.1',
+  ])('/configz refuses "%s"', async (host) => {
+    const { probe } = await start()
+    expect((await probe('/configz', { headers: { host } })).status).toBe(421)
+  })
+
+  it('does not matter to health endpoints', async () => {
+    const { probe } = await start()
+    for (const path of ['/healthz', '/healthz/ping']) {
+      expect((await probe(path, { headers: { host: 'lb.example' } })).status).toBe(200)
+    }
+  })
+
+  it('may be any if the configuration says so', async () => {
+    const { probe } = await start({ hostNames: new Set(['*']) })
+    expect((await probe('/configz', { headers: { host: 'metrics.example' } })).status).toBe(200)
   })
 })

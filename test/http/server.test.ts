@@ -1,14 +1,13 @@
 // Tests binding, retries, closing, and clients that misbehave.
 
-import { connect } from 'node:net'
 import { afterEach, describe, expect, it } from 'vitest'
 import { readBody, replyText, routeRequests } from '../../src/http/routing.ts'
-import { type HttpListener, listen, serveWithRetry } from '../../src/http/server.ts'
+import { type HttpListener, listen, makeConnectionLimit, serveWithRetry } from '../../src/http/server.ts'
 import type { ProxyError } from '../../src/lib/errors.ts'
 import { silentLogger } from '../../src/lib/log.ts'
 import { FakeClock } from '../support/fake-clock.ts'
 import { until } from '../support/until.ts'
-import { ask, freePort, hasIpv6, occupy, recordingLogger, sendRaw } from './http-probe.ts'
+import { ask, freePort, hasIpv6, hold, occupy, recordingLogger, sendRaw } from './http-probe.ts'
 
 const open: { close(): Promise<void> }[] = []
 afterEach(async () => {
@@ -111,19 +110,14 @@ describe('clients that misbehave', () => {
   })
 
   it('limits connections, so that a flood leaves file descriptors for others', async () => {
-    const { port } = await start({ limits: { maxConnections: 2 } })
-    const idle = [connect(port, '127.0.0.1'), connect(port, '127.0.0.1')]
-    await Promise.all(idle.map((socket) => new Promise((resolve) => socket.on('connect', resolve))))
-    await expect(ask(`127.0.0.1:${port}/hello`)).rejects.toThrow()
-    for (const socket of idle) socket.destroy()
-    const free = async () =>
-      ask(`127.0.0.1:${port}/hello`).then(
-        () => true,
-        () => false,
-      )
-    let answered = false
-    for (let i = 0; i < 100 && !answered; i++) answered = await free()
-    expect(answered).toBe(true)
+    const connections = makeConnectionLimit(2)
+    const { port } = await start({ connections })
+    const first = await hold({ port, count: 1 })
+    const second = await hold({ port, count: 1 })
+    expect((await ask(`127.0.0.1:${port}/hello`)).body).toBe('hello')
+    await until('the oldest connection is closed', () => first.open() === 0)
+    expect([second.open(), connections.size <= 2]).toEqual([1, true])
+    second.release()
   })
 })
 

@@ -5,11 +5,13 @@ import { createServer as createHttpsServer } from 'node:https'
 import type { AddressInfo } from 'node:net'
 import type { Duplex } from 'node:stream'
 import { gzip } from 'node:zlib'
+import { ConnectionLimit } from '../../lib/connection-limit.ts'
 import { describeError, ProxyError } from '../../lib/errors.ts'
+import { isTrustedHost } from '../../lib/host-header.ts'
 import { hostPort } from '../../lib/ip.ts'
 import type { Logger } from '../../lib/log.ts'
 import type { WatchSink } from '../requests/watch-queue.ts'
-import { badRequest, tooLarge, unauthorized } from '../schema/api-status.ts'
+import { badRequest, misdirected, type StatusError, tooLarge, unauthorized } from '../schema/api-status.ts'
 import type { KeyPair } from './certificate.ts'
 import { isPublic } from './documents.ts'
 import { failureResponse, type RestResponse } from './rest-messages.ts'
@@ -23,6 +25,7 @@ export interface RestListenOptions {
   readonly keyPair: KeyPair | undefined
   /** Checks the Authorization header. undefined: all clients are authorized. */
   readonly isAuthorized: ((authorization: string | undefined) => boolean) | undefined
+  readonly maxConnections: number | undefined
   readonly log: Logger
 }
 
@@ -33,30 +36,33 @@ export interface ApiListener {
 
 /** The limit of the real server, somewhat above the size of the largest object. */
 const maxBodyBytes = 3 << 20
-const maxConnections = 4096
+const defaultMaxConnections = 4096
 const compressAbove = 128 << 10
 /** A watch that ends with more unsent bytes than this closes its connection instead of sending them. */
 const maxUnsentBytes = 1 << 20
 const closeTimeoutMs = 500
 const limits = { headersTimeout: 20_000, requestTimeout: 60_000, keepAliveTimeout: 120_000, maxHeaderSize: 32_768 }
+/** The time for the TLS handshake, which comes before the headers. */
+const handshakeTimeout = 10_000
 
 /** Rejects with a ProxyError `listen`. */
 export async function listenApi(options: RestListenOptions): Promise<ApiListener> {
   const stopped = new AbortController()
+  const { keyPair, maxConnections = defaultMaxConnections } = options
+  const connections = new ConnectionLimit({ maxConnections, whenBusy: 'refuse-new' })
   const onRequest = (request: IncomingMessage, response: ServerResponse) => {
     // A client that disconnects during the response is not worth a log line.
     response.on('error', () => {})
-    serve(options, request, response, stopped.signal).catch((error: unknown) => {
+    respond({ ...options, connections, stopped: stopped.signal }, request, response).catch((error: unknown) => {
       options.log.error('A request failed', { url: request.url, error: describeError(error) })
       response.destroy()
     })
   }
-  const { keyPair } = options
   const server: Server =
     keyPair === undefined
       ? createHttpServer(limits, onRequest)
-      : createHttpsServer({ ...limits, ...keyPair }, onRequest)
-  server.maxConnections = maxConnections
+      : createHttpsServer({ ...limits, handshakeTimeout, ...keyPair }, onRequest)
+  server.on('connection', (socket) => connections.add(socket))
   server.on('clientError', (_error, socket) => refuseMalformed(socket))
   await listen(server, options)
   server.on('error', (error) => options.log.error('Cannot accept a connection', { error: describeError(error) }))
@@ -101,18 +107,20 @@ function refuseMalformed(socket: Duplex): void {
   socket.end(`HTTP/1.1 400 Bad Request\r\n${head}\r\n\r\n${body}`)
 }
 
-async function serve(
-  options: RestListenOptions,
-  request: IncomingMessage,
-  response: ServerResponse,
-  stopped: AbortSignal,
-): Promise<void> {
+interface ServingOptions extends RestListenOptions {
+  readonly connections: ConnectionLimit
+  readonly stopped: AbortSignal
+}
+
+async function respond(options: ServingOptions, request: IncomingMessage, response: ServerResponse): Promise<void> {
   const { path, query } = parseTarget(request.url ?? '/')
-  const { isAuthorized } = options
-  if (isAuthorized !== undefined && !isPublic(path) && !isAuthorized(request.headers.authorization)) {
-    return send(request, response, failureResponse(unauthorized().refusal))
-  }
-  const body = await readAll(request)
+  const refusal = findRefusal(options, request, path)
+  if (refusal !== undefined) return send(request, response, failureResponse(refusal.refusal))
+  const hasRights = options.isAuthorized === undefined || !isPublic(path)
+  // Public requests do not protect their connection from being closed for another.
+  if (hasRights) options.connections.serve(request.socket, response)
+  // Public documents need no body, and a client without a token may not fill the memory with one.
+  const body = hasRights ? await readAll(request) : emptyBody
   if (body === undefined) {
     response.setHeader('Connection', 'close')
     return send(request, response, failureResponse(tooLarge(maxBodyBytes).refusal))
@@ -126,8 +134,26 @@ async function serve(
     body,
   })
   if (answer.stream === undefined || request.method === 'HEAD') return send(request, response, answer)
-  await stream(answer, response, stopped)
+  await stream(answer, response, options.stopped)
 }
+
+/**
+ * With a token any Host is served: a page in a browser has no token to send. Without one the server is on loopback, where a page could
+ * reach it by DNS rebinding (its own name as Host) or by a simple request to another site (Origin), so both are refused.
+ */
+function findRefusal(
+  { isAuthorized }: RestListenOptions,
+  { headers }: IncomingMessage,
+  path: string,
+): StatusError | undefined {
+  if (isAuthorized !== undefined) {
+    return isPublic(path) || isAuthorized(headers.authorization) ? undefined : unauthorized()
+  }
+  return headers.origin === undefined && isTrustedHost(headers.host, noNames) ? undefined : misdirected()
+}
+
+const emptyBody = Buffer.alloc(0)
+const noNames: ReadonlySet<string> = new Set()
 
 function parseTarget(url: string): { path: string; query: URLSearchParams } {
   // Some clients and proxies send the absolute form.

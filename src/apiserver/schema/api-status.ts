@@ -162,6 +162,14 @@ export const modified = (subject: StatusSubject): StatusError =>
 export const expired = (message: string, details?: StatusDetails): StatusError =>
   new StatusError({ code: 410, reason: 'Expired', message, ...(details === undefined ? {} : { details }) })
 
+/** The answer to a page in a browser that was tricked into asking this server. */
+export const misdirected = (): StatusError =>
+  new StatusError({
+    code: 421,
+    reason: 'Forbidden',
+    message: 'requests with an Origin, or with a Host that is neither an IP address nor localhost, are refused',
+  })
+
 export const tooLarge = (limit: number): StatusError =>
   new StatusError({
     code: 413,
