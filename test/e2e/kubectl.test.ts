@@ -205,7 +205,7 @@ describe.each(kubectls)('kubectl ($name)', ({ path, missing }) => {
           action: 'Sync',
           reason: 'PortClaimed',
           type: 'Warning',
-          note: 'somebody has it',
+          note: 'another service has it',
           regarding: {
             kind: 'Service',
             namespace: 'default',
@@ -219,7 +219,7 @@ describe.each(kubectls)('kubectl ($name)', ({ path, missing }) => {
         return /Endpoints: +10\.1\.0\.1:8080/.test(said) && said
       })
       expect(text).toMatch(/IP Family Policy: +SingleStack/)
-      expect(text).toMatch(/Warning +PortClaimed .* kube-proxy.* somebody has it/)
+      expect(text).toMatch(/Warning +PortClaimed .* kube-proxy.* another service has it/)
       expect(await kubectl(['describe', 'pod', 'web-1'])).toMatch(/IP: +10\.1\.0\.1/)
       expect(await kubectl(['describe', 'endpointslice'])).toMatch(
         /Addresses: +10\.1\.0\.2\n +Conditions:\n +Ready: +false/,

@@ -11,7 +11,6 @@ import { type ExplainContext, explain } from '../../src/inspect/explanation.ts'
 import { decodeEndpointSlice } from '../../src/kube/reflect/decode-endpoint-slice.ts'
 import { decodeService } from '../../src/kube/reflect/decode-service.ts'
 import { familyOf, hostPort } from '../../src/lib/ip.ts'
-import { addressesOf, nodeView } from '../scenarios/node-facts.ts'
 import {
   type Expectation,
   type Manifest,
@@ -22,6 +21,7 @@ import {
   type Scenario,
   type Step,
 } from '../scenarios/format.ts'
+import { addressesOf, nodeView } from '../scenarios/node-facts.ts'
 
 export interface Explained {
   readonly step: Step

@@ -1,4 +1,4 @@
-// The real engine and nftables backend inside the test's own namespace, fed with manifests by hand.
+// The real engine and nftables backend in the test process and its namespace; the test delivers manifests.
 
 import type { Backend, Held } from '../../src/backend/backend.ts'
 import { nftables } from '../../src/backend/nftables/backend.ts'
@@ -55,7 +55,7 @@ export class InProcessProxy {
     })
   }
 
-  /** `features`: those of SLUICE_NFT_FEATURES; all that the kernel has if absent. */
+  /** `features` is a value for SLUICE_NFT_FEATURES; default: all features of the kernel. */
   static async start(settings: NodeSettings, options: InProcessOptions = {}): Promise<InProcessProxy> {
     const { families = [4, 6], features } = options
     const before = process.env.SLUICE_NFT_FEATURES
@@ -82,13 +82,13 @@ export class InProcessProxy {
     }
   }
 
-  /** Everything that is to come first is there: the first sync may begin. */
+  /** Reports that all initial objects are delivered, so that the first sync begins. */
   synced(): void {
     this.engine.store.services.synced()
     this.engine.store.slices.synced()
   }
 
-  /** Until each family has been synced once more than it had been. */
+  /** Waits until each family has been synced once more. */
   async settled(since = this.reports.length): Promise<void> {
     const end = performance.now() + timeLimit(20_000)
     const done = (family: Family) => this.reports.slice(since).some((report) => report.family === family && report.ok)
@@ -122,5 +122,5 @@ export function scenario(name: string): Scenario {
   return found
 }
 
-/** Every object that the scenario puts. */
+/** Returns every object that the scenario puts. */
 export const objectsOf = (one: Scenario): readonly Manifest[] => one.steps.flatMap(({ put }) => put)

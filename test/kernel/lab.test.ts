@@ -1,5 +1,5 @@
-// Proves the lab and the corpus by rules that are not ours: every packet of the nftables column, on a real kernel.
-// And proves that the lab would notice: with the same rules broken in one way each, the right packets must be complained of.
+// Tests the lab and the corpus with rules that are not ours: every packet of the nftables column, on a real kernel. And tests that the
+// lab notices faults: for each way of breaking these rules it must complain about the right packets.
 
 import { readdirSync } from 'node:fs'
 import { describe, expect, it } from 'vitest'
@@ -7,14 +7,14 @@ import { runCorpus } from '../lab/corpus.ts'
 import { Lab } from '../lab/lab.ts'
 import { arrangementOf, playScenario } from '../lab/play.ts'
 import { loadScenarios } from '../scenarios/load.ts'
-import { ReferenceDriver } from './reference.ts'
+import { NftablesReferenceDriver } from './reference-nftables.ts'
 
-runCorpus(() => new ReferenceDriver(), {
+runCorpus(() => new NftablesReferenceDriver(), {
   mode: 'nftables',
-  deviations: [{ reason: 'sockets on loopback are ours; rules alone cannot serve it', scenarios: ['S4h'] }],
+  deviations: [{ reason: 'rules alone cannot serve loopback; our mode listens there', scenarios: ['S4h'] }],
 })
 
-/** Rules without the lines that match. */
+/** Removes the lines that match. */
 const without = (pattern: RegExp) => (rules: string) =>
   rules
     .split('\n')
@@ -25,7 +25,7 @@ interface Fault {
   readonly what: string
   readonly scenario: string
   readonly spoil: (rules: string) => string
-  /** Packets that must be complained of, all and no others; with a word of the complaint. */
+  /** The packets about which the lab must complain, and no others, with a part of each complaint. */
   readonly noticed: Readonly<Record<string, string>>
 }
 
@@ -47,7 +47,7 @@ const faults: readonly Fault[] = [
   {
     what: 'no hairpin',
     scenario: 'S2',
-    // The answer of a pod to itself never leaves it: nobody un-translates it, and the client resets.
+    // The answer of a pod to itself never leaves it, so that nothing translates it back, and the client resets the connection.
     spoil: without(/masquerading.*@hairpin-connections/),
     noticed: { F10: 'expected one of 10.180.0.1:80' },
   },
@@ -133,7 +133,7 @@ describe('the lab', () => {
     const scenario = loadScenarios().find(({ name }) => name === fault.scenario)!
     const lab = await Lab.create(arrangementOf(scenario).localPods)
     try {
-      const driver = new ReferenceDriver(fault.spoil)
+      const driver = new NftablesReferenceDriver(fault.spoil)
       const { complaints } = await playScenario({ lab, driver, scenario, mode: 'nftables', deviations: [] })
       const byPacket = new Map(complaints.map((text) => [text.split(' ')[1] as string, text]))
       expect([...byPacket.keys()].sort(), complaints.join('\n')).toEqual(Object.keys(fault.noticed).sort())
@@ -147,7 +147,9 @@ describe('the lab', () => {
     const scenario = loadScenarios().find(({ name }) => name === 'S7a')!
     const lab = await Lab.create(arrangementOf(scenario).localPods)
     try {
-      const driver = new ReferenceDriver((rules) => `${rules}add element ip reference cluster-ips { 172.30.9.9 }\n`)
+      const driver = new NftablesReferenceDriver(
+        (rules) => `${rules}add element ip reference cluster-ips { 172.30.9.9 }\n`,
+      )
       const { complaints } = await playScenario({ lab, driver, scenario, mode: 'nftables', deviations: [] })
       expect(complaints).toHaveLength(1)
       expect(complaints[0]).toContain('still holds set cluster-ips')

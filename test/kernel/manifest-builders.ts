@@ -1,4 +1,4 @@
-// Objects as the API server would tell of them, for tests that make their own.
+// Builds Services and EndpointSlices as an API server sends them, for tests that use no scenario.
 
 import type { Manifest } from '../scenarios/format.ts'
 
@@ -30,20 +30,14 @@ export function serviceOf(
   } as unknown as Manifest
 }
 
-/** One slice per port name. */
-export function endpointSliceOf(
-  service: string,
-  addresses: readonly string[],
-  port: number,
-  portName = 'p',
-  protocol = 'TCP',
-): Manifest {
+/** Builds a slice with one TCP port; there is one slice per port name. */
+export function endpointSliceOf(service: string, addresses: readonly string[], port: number, portName = 'p'): Manifest {
   return {
     apiVersion: 'discovery.k8s.io/v1',
     kind: 'EndpointSlice',
     metadata: { ...metadata(`${service}-${portName}`), labels: { 'kubernetes.io/service-name': service } },
     addressType: addresses[0]?.includes(':') ? 'IPv6' : 'IPv4',
-    ports: [{ name: portName, protocol, port }],
+    ports: [{ name: portName, protocol: 'TCP', port }],
     endpoints: addresses.map((address) => ({
       addresses: [address],
       nodeName: 'node-a',

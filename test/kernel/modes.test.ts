@@ -1,4 +1,4 @@
-// One mode after another on the same node, and rules of others beside ours: the whole program each time, asked by real connections.
+// Runs the whole program in one mode after another on the same node, and beside rules of others, under real connections.
 
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
@@ -38,7 +38,7 @@ afterAll(async () => {
   await network?.close()
 })
 
-/** The proxy, when its rules are in. */
+/** Starts a proxy and waits until its rules are written. */
 async function start(mode: Mode): Promise<{ stop(): Promise<void> }> {
   const args = [
     ...['netns', 'exec', network.node.name, ...program, `--master=${api.url}`, `--proxy-mode=${mode}`],
@@ -68,7 +68,7 @@ async function start(mode: Mode): Promise<{ stop(): Promise<void> }> {
   }
 }
 
-/** What is left of each mode on the node. */
+/** Lists what is left of each mode on the node. */
 async function traces(): Promise<Partial<Record<Mode, boolean>>> {
   const tables = await network.run('nft list tables')
   const rules = await network.run('iptables-save')
@@ -82,7 +82,7 @@ async function traces(): Promise<Partial<Record<Mode, boolean>>> {
 const nothing = { nftables: false, iptables: false, userspace: false }
 
 describe('a proxy in another mode', () => {
-  it('B23: removes what the one before it left; a connection of the old one lives on in the new one', async () => {
+  it('B23: removes the rules of the previous mode; a connection of the old proxy continues in the new one', async () => {
     let before = await start('iptables')
     expect(await traces()).toEqual({ ...nothing, iptables: true })
     for (const [mode, kept] of [
@@ -98,7 +98,7 @@ describe('a proxy in another mode', () => {
       expect(await traces()).toEqual({ ...nothing, [mode]: true })
       expect(podIps).toContain(await network.ask())
       expect(podIps).toContain(await network.ask(nodeIp, 30080))
-      // A relayed connection ends with its relay; a translated one is the kernel’s own.
+      // A relayed connection ends with its relay; a translated connection belongs to the kernel.
       if (kept) {
         const answer = once(held.socket, 'data')
         held.socket.write('still there?\n')
@@ -110,7 +110,7 @@ describe('a proxy in another mode', () => {
   })
 })
 
-describe('ports of the host that others translate', () => {
+describe('host ports that other programs translate', () => {
   // As the portmap plugin of CNI does it for `hostPort`: the same number as a service's, on an address of its own or in another protocol.
   const rules = `table ip hostports {
     chain prerouting {

@@ -1,4 +1,4 @@
-// The reference's own reading of Services and EndpointSlices, made apart from src/ so that the two can disagree.
+// Reads Services and EndpointSlices for the reference drivers. It shares no code with src/model, so that the two can disagree.
 
 import { canonicalIp, contains, type Family, familyOf, parseCidr } from '../../src/lib/ip.ts'
 import type { Manifest, NodeSettings } from '../scenarios/format.ts'
@@ -10,12 +10,12 @@ export interface ReferenceEndpoint {
 }
 
 export interface ReferencePort {
-  /** `ns/name/tcp/portName`: the base of chain names. */
+  /** `ns/name/tcp/portName`, from which chain names are made. */
   readonly base: string
   readonly protocol: string
   readonly port: number
   readonly clusterIp: string
-  /** Those that no older service has. */
+  /** The frontends that no older service has. */
   readonly frontends: ReadonlySet<string>
   readonly externalIps: readonly string[]
   readonly lbIps: readonly string[]
@@ -65,7 +65,7 @@ interface Candidate extends ReferenceEndpoint {
 const label = (manifest: Manifest, name: string): string | undefined =>
   (manifest.metadata.labels as Record<string, string> | undefined)?.[name]
 
-/** All service ports of a family; of two that want one address the older service gets it. */
+/** Returns all service ports of a family. If two services want one address, the older one gets it. */
 export function referencePorts(objects: readonly Manifest[], node: NodeSettings, family: Family): ReferencePort[] {
   const services = objects
     .filter(({ kind }) => kind === 'Service')
@@ -82,44 +82,36 @@ export function referencePorts(objects: readonly Manifest[], node: NodeSettings,
         label(slice, 'kubernetes.io/service-name') === service.metadata.name &&
         slice.addressType === `IPv${family}`,
     )
-    return readService(service, own as unknown as Slice[], node, family, taken)
+    return readService(service, own as unknown as Slice[], { node, family, taken })
   })
 }
 
 const ageKey = ({ metadata }: Manifest): string =>
   `${metadata.creationTimestamp} ${metadata.namespace}/${metadata.name}`
 
-function readService(service: Manifest, slices: Slice[], node: NodeSettings, family: Family, taken: Set<string>) {
+interface Reading {
+  readonly node: NodeSettings
+  readonly family: Family
+  /** Frontends of the services that were read before; `readService` adds its own. */
+  readonly taken: Set<string>
+}
+
+function readService(service: Manifest, slices: Slice[], reading: Reading): ReferencePort[] {
   const spec = service.spec as Spec
-  const status = service.status as { loadBalancer: { ingress?: { ip?: string; ipMode?: string }[] } }
-  const ofFamily = (texts: readonly string[]) =>
-    texts.flatMap((text) => canonicalIp(text) ?? []).filter((ip) => familyOf(ip) === family)
-  const [clusterIp] = ofFamily(spec.clusterIPs ?? [])
+  const addresses = readAddresses(service, reading)
+  const { clusterIp } = addresses
   if (clusterIp === undefined || spec.type === 'ExternalName') return []
-  const externalIps = node.externalIPs ? ofFamily(spec.externalIPs ?? []) : []
-  const vips = (status.loadBalancer.ingress ?? []).filter(({ ip, ipMode }) => ip !== undefined && ipMode !== 'Proxy')
-  const lbIps = ofFamily(vips.map(({ ip }) => ip as string))
-  const parsed = (spec.loadBalancerSourceRanges ?? [])
-    .flatMap((text) => parseCidr(text.trim()) ?? [])
-    .filter((range) => range.family === family)
-  const ranges = parsed.some(({ bits }) => bits === 0) ? [] : parsed.map(({ text }) => text)
-  const mayBeExternal = spec.type === 'NodePort' || spec.type === 'LoadBalancer' || (spec.externalIPs ?? []).length > 0
   const { namespace, name } = service.metadata
   return (spec.ports ?? []).map((port): ReferencePort => {
     const protocol = port.protocol.toLowerCase()
     const nodePort = port.nodePort ?? 0
+    const { externalIps, lbIps } = addresses
     const wanted = [clusterIp, ...externalIps, ...lbIps].map((ip) => `${ip} ${protocol} ${port.port}`)
     if (nodePort !== 0) wanted.push(`node ${protocol} ${nodePort}`)
-    const frontends = new Set(wanted.filter((key) => !taken.has(key)))
-    for (const key of wanted) taken.add(key)
-    const exposed = nodePort !== 0 || lbIps.length > 0 || ofFamily(spec.externalIPs ?? []).length > 0
-    const internalLocal = spec.internalTrafficPolicy === 'Local'
-    const externalLocal = mayBeExternal && spec.externalTrafficPolicy === 'Local'
-    const candidates = candidatesOf(slices, port.name ?? '', port.protocol, node)
-    const usesCluster = !internalLocal || exposed
-    const usesLocal = internalLocal || (externalLocal && exposed)
-    const cluster = usesCluster ? clusterEndpoints(candidates, node) : []
-    const any = candidates.some((one) => one.ready || (one.serving && one.terminating))
+    const frontends = new Set(wanted.filter((key) => !reading.taken.has(key)))
+    for (const key of wanted) reading.taken.add(key)
+    const exposed = nodePort !== 0 || lbIps.length > 0 || addresses.hasExternalIps
+    const policies = readPolicies(spec, exposed)
     return {
       base: `${namespace}/${name}/${protocol}/${port.name ?? ''}`,
       protocol,
@@ -129,17 +121,65 @@ function readService(service: Manifest, slices: Slice[], node: NodeSettings, fam
       externalIps,
       lbIps,
       nodePort,
-      ranges,
-      affinity:
-        spec.sessionAffinity === 'ClientIP' ? (spec.sessionAffinityConfig?.clientIP.timeoutSeconds ?? 10800) : 0,
-      internalLocal,
-      externalLocal,
+      ranges: addresses.ranges,
+      affinity: readAffinity(spec),
       exposed,
-      hasEndpoints: cluster.length > 0 || (usesLocal && any),
-      cluster,
-      local: usesLocal ? localEndpoints(candidates) : [],
+      internalLocal: policies.internalLocal,
+      externalLocal: policies.externalLocal,
+      ...chooseEndpoints(candidatesOf(slices, port.name ?? '', port.protocol, reading.node), policies, reading.node),
     }
   })
+}
+
+function readAddresses(service: Manifest, { node, family }: Reading) {
+  const spec = service.spec as Spec
+  const status = service.status as { loadBalancer: { ingress?: { ip?: string; ipMode?: string }[] } }
+  const ofFamily = (texts: readonly string[]) =>
+    texts.flatMap((text) => canonicalIp(text) ?? []).filter((ip) => familyOf(ip) === family)
+  const externalIps = ofFamily(spec.externalIPs ?? [])
+  const vips = (status.loadBalancer.ingress ?? []).filter(({ ip, ipMode }) => ip !== undefined && ipMode !== 'Proxy')
+  const ranges = (spec.loadBalancerSourceRanges ?? [])
+    .flatMap((text) => parseCidr(text.trim()) ?? [])
+    .filter((range) => range.family === family)
+  return {
+    clusterIp: ofFamily(spec.clusterIPs ?? [])[0],
+    hasExternalIps: externalIps.length > 0,
+    externalIps: node.externalIPs ? externalIps : [],
+    lbIps: ofFamily(vips.map(({ ip }) => ip as string)),
+    ranges: ranges.some(({ bits }) => bits === 0) ? [] : ranges.map(({ text }) => text),
+  }
+}
+
+interface Policies {
+  readonly internalLocal: boolean
+  readonly externalLocal: boolean
+  readonly usesCluster: boolean
+  readonly usesLocal: boolean
+}
+
+function readPolicies(spec: Spec, exposed: boolean): Policies {
+  const mayBeExternal = spec.type === 'NodePort' || spec.type === 'LoadBalancer' || (spec.externalIPs ?? []).length > 0
+  const internalLocal = spec.internalTrafficPolicy === 'Local'
+  const externalLocal = mayBeExternal && spec.externalTrafficPolicy === 'Local'
+  return {
+    internalLocal,
+    externalLocal,
+    usesCluster: !internalLocal || exposed,
+    usesLocal: internalLocal || (externalLocal && exposed),
+  }
+}
+
+const readAffinity = (spec: Spec): number =>
+  spec.sessionAffinity === 'ClientIP' ? (spec.sessionAffinityConfig?.clientIP.timeoutSeconds ?? 10800) : 0
+
+function chooseEndpoints(candidates: Candidate[], { usesCluster, usesLocal }: Policies, node: NodeSettings) {
+  const cluster = usesCluster ? clusterEndpoints(candidates, node) : []
+  const anyServes = candidates.some((one) => one.ready || (one.serving && one.terminating))
+  return {
+    hasEndpoints: cluster.length > 0 || (usesLocal && anyServes),
+    cluster,
+    local: usesLocal ? localEndpoints(candidates) : [],
+  }
 }
 
 function candidatesOf(slices: Slice[], portName: string, protocol: string, node: NodeSettings): Candidate[] {
@@ -180,7 +220,7 @@ function localEndpoints(candidates: Candidate[]): Candidate[] {
   return ready.length > 0 ? ready : candidates.filter((one) => one.local && one.serving && one.terminating)
 }
 
-/** undefined: all addresses. */
+/** Returns the addresses on which node ports are served; undefined if on all. */
 export function nodePortIps(node: NodeSettings, family: Family, addresses: readonly string[]): string[] | undefined {
   const cidrs = node.nodePortAddresses.flatMap((text) => parseCidr(text) ?? []).filter((one) => one.family === family)
   if (cidrs.length === 0 || cidrs.some(({ bits }) => bits === 0)) return undefined

@@ -11,7 +11,6 @@ import type { ModeBehaviour } from '../../src/model/mode-behaviour.ts'
 import { resolve } from '../../src/model/resolve.ts'
 import { type Outcome, type Packet, trace } from '../../src/model/trace.ts'
 import type { ServicePort, ServiceRecord, SliceRecord } from '../../src/model/types.ts'
-import { addressesOf, nodeView } from '../scenarios/node-facts.ts'
 import {
   type Expectation,
   type Manifest,
@@ -21,6 +20,7 @@ import {
   type Probe,
   type Scenario,
 } from '../scenarios/format.ts'
+import { addressesOf, nodeView } from '../scenarios/node-facts.ts'
 
 /** `mode` names the expectations; `proxyMode` answers, which is usually the mode of that name. */
 export function checkTraces(scenario: Scenario, mode: Mode, proxyMode: ProxyMode = findMode(mode)): void {

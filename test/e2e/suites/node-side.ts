@@ -103,7 +103,7 @@ export function nodeSideSuite(binaries: string | undefined): void {
       await until('traffic to it', async () => (await fixture.space.dial('198.18.0.10', 30998)) === ONE)
       expect(await answer()).toBe(503)
       await fixture.cluster.kubectl(['delete', 'service/lb', 'endpointslice/lb-4'])
-      await until('nobody listening', () =>
+      await until('the port is closed', () =>
         answer().then(
           () => false,
           () => true,

@@ -1,6 +1,5 @@
-// Reference rules for the corpus: nft text written straightforwardly from the description of kube-proxy's nftables mode.
-//
-// Nothing here is ours or optimised. It proves that the lab and the corpus tell the truth before any backend exists.
+// Reference rules for nftables in the corpus: plain nft text, written from the description of kube-proxy's nftables mode.
+// It shares no code with our nftables mode. It shows that the lab and the corpus are right, independently of any backend.
 
 import { contains, type Family, familyOf, hostPort, parseCidr } from '../../src/lib/ip.ts'
 import type { Change, Driver, StartOptions } from '../lab/driver.ts'
@@ -10,9 +9,9 @@ import { nodePortIps, type ReferenceEndpoint, type ReferencePort, referencePorts
 const mark = '0x4000'
 const table = 'reference'
 
-/** Drives `nft` in the node's namespace. */
-export class ReferenceDriver implements Driver {
-  // All UDP flows are forgotten at each change: crude, but what a client sees is the same.
+/** Runs `nft` in the namespace of the node. */
+export class NftablesReferenceDriver implements Driver {
+  // Every change deletes all UDP flows, which is crude, but clients see the same.
   readonly provides = ['conntrack']
   readonly #objects = new Map<string, Manifest>()
   readonly #spoil: (rules: string) => string
@@ -20,7 +19,7 @@ export class ReferenceDriver implements Driver {
   #settings: NodeSettings | undefined
   #affinitySets = new Set<string>()
 
-  /** `spoil` breaks the rules on purpose, to see whether anybody notices. */
+  /** `spoil` breaks the rules on purpose, to test that the lab reports it. */
   constructor(spoil: (rules: string) => string = (rules) => rules) {
     this.#spoil = spoil
   }
@@ -49,7 +48,7 @@ export class ReferenceDriver implements Driver {
     await this.#nft(this.#spoil(text) + stale.map((set) => `delete set ${set}\n`).join(''))
     this.#affinitySets = sets
     const udp = [...this.#objects.values()].some((object) => JSON.stringify(object).includes('"UDP"'))
-    // Exit code 1 means that there were none.
+    // The program ends with 1 if there are no such flows.
     if (udp) await this.#running().node.exec('conntrack', ['-D', '-p', 'udp'])
   }
 
@@ -68,7 +67,7 @@ export class ReferenceDriver implements Driver {
   async stop(): Promise<void> {
     if (this.#start === undefined) return
     const { families } = this.#start
-    // `add` first: the table is not there if nothing was ever settled.
+    // `add` comes first, since there is no table if nothing was settled.
     await this.#nft(
       families.flatMap((f) => [`add table ${word(f)} ${table}`, `delete table ${word(f)} ${table}\n`]).join('\n'),
     )
@@ -96,7 +95,7 @@ export class ReferenceDriver implements Driver {
 
 const word = (family: Family): 'ip' | 'ip6' => (family === 4 ? 'ip' : 'ip6')
 
-/** The text of one family's table. */
+/** Writes the text of one family's table. */
 class Rules {
   readonly #ip: 'ip' | 'ip6'
   readonly #family: Family
@@ -184,15 +183,15 @@ class Rules {
     this.#rule('nodeport-endpoints-check', `${onNode} meta l4proto . th dport vmap @no-endpoint-nodeports`)
     this.#rule('firewall-check', `${target} vmap @firewall-ips`)
     for (const address of nodePorts ?? []) this.#element('nodeport-ips', address)
-    const stranger = this.#stranger()
-    if (stranger !== undefined) this.#rule('services', `${ip} daddr @cluster-ips ${stranger} mark set mark or ${mark}`)
+    const match = this.#masqueraded()
+    if (match !== undefined) this.#rule('services', `${ip} daddr @cluster-ips ${match} mark set mark or ${mark}`)
     this.#rule('services', `${target} vmap @service-ips`)
     const local = nodePorts === undefined ? 'fib daddr type local ' : ''
     this.#rule('services', `${local}${onNode} meta l4proto . th dport vmap @service-nodeports`)
   }
 
-  /** Who is masqueraded on the way to a cluster IP; undefined: nobody. */
-  #stranger(): string | undefined {
+  /** Returns the match for packets to cluster IPs that are masqueraded; undefined if none are. */
+  #masqueraded(): string | undefined {
     return this.#settings.masqueradeAll ? '' : this.#detector('!= ')
   }
 
@@ -206,37 +205,39 @@ class Rules {
   }
 
   #port(port: ReferencePort, affinitySets: Set<string>): void {
-    const { base, protocol, internalLocal, externalLocal, hasEndpoints, cluster, local } = port
-    const service = `service-${base}`
-    const localChain = `local-${base}`
-    const external = `external-${base}`
-    const refusal = hasEndpoints ? 'drop' : 'goto reject-chain'
-    if (cluster.length > 0) this.#dispatch(service, port, cluster, affinitySets)
-    if (local.length > 0) this.#dispatch(localChain, port, local, affinitySets)
+    const { base, protocol, hasEndpoints, cluster, local } = port
+    if (cluster.length > 0) this.#dispatch(`service-${base}`, port, cluster, affinitySets)
+    if (local.length > 0) this.#dispatch(`local-${base}`, port, local, affinitySets)
     const reachable = new Map([...cluster, ...local].map((one) => [`${one.ip} ${one.port}`, one]))
     for (const { ip, port: number, local: here } of reachable.values()) {
       if (here) this.#element('hairpin-connections', `${ip} . ${ip} . ${protocol} . ${number}`)
     }
-    if (hasEndpoints && port.exposed) this.#external(external, port)
-    const ofPort = (ip: string) => `${ip} . ${protocol} . ${port.port}`
-    const owns = (ip: string) => port.frontends.has(`${ip} ${protocol} ${port.port}`)
-    const internalFails = !hasEndpoints || (internalLocal && local.length === 0)
-    const externalFails = !hasEndpoints || (externalLocal && local.length === 0)
-    this.#element('cluster-ips', port.clusterIp)
-    if (owns(port.clusterIp)) {
-      if (internalFails) this.#element('no-endpoint-services', `${ofPort(port.clusterIp)} : ${refusal}`)
-      else this.#element('service-ips', `${ofPort(port.clusterIp)} : goto ${internalLocal ? localChain : service}`)
+    if (hasEndpoints && port.exposed) this.#external(`external-${base}`, port)
+    this.#clusterIp(port)
+    for (const ip of [...port.externalIps, ...port.lbIps].filter((one) => owns(port, one))) {
+      if (refusesExternal(port)) this.#element('no-endpoint-services', `${keyOf(port, ip)} : ${refusalOf(port)}`)
+      if (hasEndpoints) this.#element('service-ips', `${keyOf(port, ip)} : goto external-${base}`)
     }
-    for (const ip of [...port.externalIps, ...port.lbIps].filter(owns)) {
-      if (externalFails) this.#element('no-endpoint-services', `${ofPort(ip)} : ${refusal}`)
-      if (hasEndpoints) this.#element('service-ips', `${ofPort(ip)} : goto ${external}`)
-    }
-    if (port.nodePort !== 0 && port.frontends.has(`node ${protocol} ${port.nodePort}`)) {
-      const key = `${protocol} . ${port.nodePort}`
-      if (externalFails) this.#element('no-endpoint-nodeports', `${key} : ${refusal}`)
-      if (hasEndpoints) this.#element('service-nodeports', `${key} : goto ${external}`)
-    }
-    if (port.lbIps.length > 0 && port.ranges.length > 0) this.#firewall(port, owns, ofPort)
+    this.#nodePort(port)
+    if (port.lbIps.length > 0 && port.ranges.length > 0) this.#firewall(port)
+  }
+
+  #clusterIp(port: ReferencePort): void {
+    const { base, clusterIp, internalLocal, hasEndpoints, local } = port
+    this.#element('cluster-ips', clusterIp)
+    if (!owns(port, clusterIp)) return
+    const isRefused = !hasEndpoints || (internalLocal && local.length === 0)
+    const chain = `${internalLocal ? 'local' : 'service'}-${base}`
+    if (isRefused) this.#element('no-endpoint-services', `${keyOf(port, clusterIp)} : ${refusalOf(port)}`)
+    else this.#element('service-ips', `${keyOf(port, clusterIp)} : goto ${chain}`)
+  }
+
+  #nodePort(port: ReferencePort): void {
+    const { base, protocol, nodePort } = port
+    if (nodePort === 0 || !port.frontends.has(`node ${protocol} ${nodePort}`)) return
+    const key = `${protocol} . ${nodePort}`
+    if (refusesExternal(port)) this.#element('no-endpoint-nodeports', `${key} : ${refusalOf(port)}`)
+    if (port.hasEndpoints) this.#element('service-nodeports', `${key} : goto external-${base}`)
   }
 
   #external(chain: string, port: ReferencePort): void {
@@ -255,14 +256,16 @@ class Rules {
     if (port.local.length > 0) this.#rule(chain, `goto local-${port.base}`)
   }
 
-  #firewall(port: ReferencePort, owns: (ip: string) => boolean, ofPort: (ip: string) => string): void {
+  #firewall(port: ReferencePort): void {
     const chain = `firewall-${port.base}`
     const self = this.#settings.primary.find((ip) => familyOf(ip) === this.#family) ?? ''
     const nodeAllowed = port.ranges.some((range) => contains(parseCidr(range)!, self))
     const allowed = nodeAllowed ? [...port.ranges, ...port.lbIps] : port.ranges
     this.#add('chain', chain, '')
     this.#rule(chain, `${this.#ip} saddr != { ${allowed.join(', ')} } drop`)
-    for (const ip of port.lbIps.filter(owns)) this.#element('firewall-ips', `${ofPort(ip)} : goto ${chain}`)
+    for (const ip of port.lbIps.filter((one) => owns(port, one))) {
+      this.#element('firewall-ips', `${keyOf(port, ip)} : goto ${chain}`)
+    }
   }
 
   #dispatch(
@@ -284,7 +287,7 @@ class Rules {
     const names = endpoints.map((one) => `${base}__${one.ip.replaceAll(':', '.')}/${one.port}`)
     for (const [i, one] of endpoints.entries()) {
       const set = `affinity-${names[i]}`
-      // A chain may be written for both policies; its rules only once.
+      // Both policies may use the chain of an endpoint; its rules are written once.
       if (!affinitySets.has(`${ip} ${table} ${set}`)) {
         this.#add('set', set, `{ type ${address} ; flags dynamic,timeout ; timeout ${affinity}s ; }`)
         this.#add('chain', `endpoint-${names[i]}`, '')
@@ -298,3 +301,13 @@ class Rules {
     this.#rule(chain, `numgen random mod ${count} vmap { ${vmap} }`)
   }
 }
+
+const keyOf = ({ protocol, port }: ReferencePort, ip: string): string => `${ip} . ${protocol} . ${port}`
+
+const owns = ({ frontends, protocol, port }: ReferencePort, ip: string): boolean =>
+  frontends.has(`${ip} ${protocol} ${port}`)
+
+const refusalOf = ({ hasEndpoints }: ReferencePort): string => (hasEndpoints ? 'drop' : 'goto reject-chain')
+
+const refusesExternal = ({ hasEndpoints, externalLocal, local }: ReferencePort): boolean =>
+  !hasEndpoints || (externalLocal && local.length === 0)
