@@ -215,7 +215,7 @@ const isMerge = (pair: Pair): boolean =>
 
 const resolve = (root: Root, node: unknown): unknown => (isAlias(node) ? node.resolve(root) : node)
 
-/** What a field allows in a file. Lists, maps and addresses look different on a command line. */
+/** Describes what a field allows in a file. Lists, maps and addresses look different on a command line. */
 function describeAllowed(row: Setting): string {
   if (row.kind === 'list') return 'a list of strings'
   if (row.kind === 'gates') return 'an object whose values are true or false'

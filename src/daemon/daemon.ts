@@ -71,7 +71,7 @@ export async function runDaemon(given: DaemonOptions): Promise<void> {
   if (signal.reason instanceof ProxyError) throw signal.reason
 }
 
-/** What every later step of the start uses. */
+/** The parts that every later step of the start uses. */
 interface OpenedDaemon extends DaemonContext {
   readonly name: string
   readonly journal: SyncJournal

@@ -36,7 +36,7 @@ export async function retireOtherModes(config: Config, log: Logger, signal: Abor
   }
 }
 
-/** As in kube-proxy, modes that cannot tell their leftovers apart leave each other's alone. */
+/** As in kube-proxy, modes that cannot distinguish their leftovers leave each other's alone. */
 function listOtherModes(mode: Mode): readonly ProxyMode[] {
   const { sharedWith } = findMode(mode).leftovers
   return modes.filter(

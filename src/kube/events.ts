@@ -38,7 +38,7 @@ const maxAttempts = 12
 const retryMs = 10_000
 const refreshMs = 30 * 60_000
 const seriesEndMs = 6 * 60_000
-/** In bytes. The API server refuses longer notes. */
+/** Length in bytes. The API server refuses longer notes. */
 const noteLimit = 1024
 
 /** An event with its repetitions. */

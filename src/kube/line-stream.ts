@@ -9,7 +9,7 @@ import { nextTurn } from '../lib/time.ts'
 
 const newline = 10
 
-/** What a reader deals with in a few milliseconds. After that many bytes the event loop gets a turn. */
+/** Bytes that a reader deals with in a few milliseconds. After that many bytes the event loop gets a turn. */
 export const bytesPerTurn = 64 << 10
 
 interface LinesOptions {

@@ -24,7 +24,7 @@ const maxStaleSockets = 20
 
 export interface OutgoingRequest {
   readonly method: string
-  /** With the query. */
+  /** Path and query. */
   readonly path: string
   readonly headers: Readonly<Record<string, string | string[] | number>>
   readonly body: Buffer | undefined

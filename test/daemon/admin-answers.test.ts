@@ -159,7 +159,7 @@ describe('the admin socket', () => {
     expect(await client.services('no/such', true)).toEqual([])
   })
 
-  it('tells the doctor the mode of the proxy', async () => {
+  it('reports the mode of the proxy to the doctor', async () => {
     const { path } = await running()
     expect(await examineProxy(path)).toMatchObject({
       mode: 'nftables',
