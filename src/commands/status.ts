@@ -5,7 +5,7 @@ import { summariseServices } from '../inspect/service-summaries.ts'
 import { ProxyError } from '../lib/errors.ts'
 import { type Family, familyName } from '../lib/ip.ts'
 import { count } from '../lib/plural.ts'
-import { conflictWords } from '../model/conflicts.ts'
+import { describeHolder } from '../model/conflicts.ts'
 import { type Command, type Flags, type Invocation, outputFlag } from './command.ts'
 import { connectProxy, modeFlag, planInputs, readInputs, sourceFlags } from './sources/source.ts'
 import { formatAge, formatAnswer, formatTable, shorten, type Terminal } from './terminal.ts'
@@ -138,7 +138,7 @@ function describeState(one: ServiceSummary, terminal: Terminal): string {
       `${one.wrong.length} ${one.wrong.length === 1 ? 'entry' : 'entries'} wrong in the kernel`,
     )
   }
-  if (one.lost.length > 0) return terminal.paint('yellow', `address held by another service: ${one.lost[0]}`)
+  if (one.lost.length > 0) return terminal.paint('yellow', `address not available: ${one.lost[0]}`)
   if (one.pending) return terminal.paint('yellow', 'change waits for a sync')
   const isIdle = one.ports.length > 0 && one.ports.every(({ endpoints }) => endpoints.length === 0)
   return isIdle ? terminal.paint('yellow', 'no endpoints') : terminal.paint('green', 'ok')
@@ -162,8 +162,7 @@ function describeProblems({ proxy, services }: StatusAnswer, terminal: Terminal)
   const lines = [
     ...services.flatMap(({ service, wrong }) => wrong.map((entry) => `${service}: ${entry}`)),
     ...(proxy?.conflicts ?? []).map(
-      ({ frontend, winner, loser, reason }) =>
-        `${frontend} is claimed by ${loser} but held by ${winner} ${conflictWords[reason]}`,
+      (conflict) => `${conflict.frontend} is claimed by service ${conflict.loser}, but ${describeHolder(conflict)}`,
     ),
     ...(proxy?.quarantined ?? []).map(
       ({ service, error, attempts, retryAt }) =>

@@ -13,7 +13,7 @@ import { describeError } from '../lib/errors.ts'
 import { familyName, familyOf } from '../lib/ip.ts'
 import type { Logger } from '../lib/log.ts'
 import type { Clock } from '../lib/time.ts'
-import { conflictWords } from '../model/conflicts.ts'
+import { describeHolder } from '../model/conflicts.ts'
 import { ConntrackTable } from '../sys/netlink/conntrack.ts'
 import type { NodeViews } from './node-views.ts'
 import { SyncEvents } from './sync-events.ts'
@@ -92,9 +92,9 @@ function makeEventListener(events: SyncEvents, log: Logger): JournalListener {
         events.onService(service, { reason: 'FailedToProgramService', action, note: describeError(error) })
       }
     },
-    conflict({ winner, loser, frontend, family, reason }) {
-      const note = `${frontend} (${familyName(family)}) is held by ${winner} ${conflictWords[reason]}`
-      events.onService(loser, { reason: 'AddressConflict', action, note })
+    conflict(conflict) {
+      const note = `${conflict.frontend} (${familyName(conflict.family)}) ${describeHolder(conflict)}`
+      events.onService(conflict.loser, { reason: 'AddressConflict', action, note })
     },
     drift(family, culprit) {
       const note = `${familyName(family)} rules were changed by ${culprit}; repaired`

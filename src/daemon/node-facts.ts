@@ -2,8 +2,9 @@
 
 import type { Config } from '../config/configuration.ts'
 import { isFeatureEnabled } from '../config/gates.ts'
-import { canonicalIp } from '../lib/ip.ts'
+import { canonicalIp, splitHostPort } from '../lib/ip.ts'
 import { detectNodeIps, type NodeFacts, nodeAddresses } from '../model/node.ts'
+import type { ReservedSocket } from '../model/reserved-addresses.ts'
 import type { NodeRecord } from '../model/types.ts'
 
 export interface Machine {
@@ -30,5 +31,20 @@ export function makeNodeFacts(config: Config, { name, record, interfaceAddresses
     masqueradeBit: config.masqueradeBit,
     serviceCidrs: [],
     externalIps: isFeatureEnabled(config, 'AllowServiceExternalIPs'),
+    listeners: listOwnListeners(config),
+    apiServers: [],
   }
+}
+
+/** The sockets that this proxy listens on, and that no service may take. */
+function listOwnListeners({ healthzBindAddress, metricsBindAddress }: Config): readonly ReservedSocket[] {
+  const named = [
+    { address: healthzBindAddress, holder: 'the health server of this proxy' },
+    { address: metricsBindAddress, holder: 'the metrics server of this proxy' },
+  ]
+  return named.flatMap(({ address, holder }) => {
+    const { host, port } = splitHostPort(address) ?? { host: '', port: 0 }
+    const ip = host === '' ? '0.0.0.0' : canonicalIp(host)
+    return ip === undefined || port === 0 ? [] : [{ ip, port, holder }]
+  })
 }

@@ -1,8 +1,10 @@
-// Tracks which service holds each address that only one service can have, in one family. The model decides which service comes first.
+// Tracks which service holds each address that only one service can have, in one family. The model decides which service comes first; the
+// planner decides which addresses a service must not have at all.
 
 import type { Family } from '../lib/ip.ts'
 import {
   type Claimant,
+  type ConflictReason,
   compareClaimants,
   conflictReason,
   frontendKey,
@@ -12,7 +14,7 @@ import {
   rankOf,
   withoutFrontends,
 } from '../model/conflicts.ts'
-import type { ServicePort, ServiceRecord } from '../model/types.ts'
+import type { Frontend, ServicePort, ServiceRecord } from '../model/types.ts'
 import type { Conflict } from './journal.ts'
 
 /** Keys, each once, and the rank of each at the same index: arrays, since there is one of these for every service. */
@@ -21,14 +23,33 @@ interface RankedKeys {
   readonly ranks: readonly number[]
 }
 
+/** Why a service must not have an address, even if no other service claims it. */
+export interface AddressRefusal {
+  readonly holder: string
+  readonly reason: ConflictReason
+}
+
+/** What a service claims with a port: one of its frontends, or the port of its health check. */
+export type ClaimedAddress = Pick<Frontend, 'ip' | 'port'> & { readonly kind: Frontend['kind'] | 'health-check' }
+
+export type Refuse = (port: ServicePort, address: ClaimedAddress, key: string) => AddressRefusal | undefined
+
+interface Wanted extends RankedKeys {
+  readonly refused: Refusals
+}
+
+type Refusals = ReadonlyMap<string, AddressRefusal>
+
 /** What a service claims. The claimants by rank are shared by its keys: a service may have many thousands of keys. */
-interface Claim extends RankedKeys {
+interface Claim extends Wanted {
   readonly record: ServiceRecord
   readonly byRank: readonly Claimant[]
 }
 
 const noKeys: ReadonlySet<string> = new Set()
 const none: readonly never[] = []
+const noRefusals: Refusals = new Map()
+const refuseNothing: Refuse = () => undefined
 
 export class AddressConflicts {
   readonly #family: Family
@@ -39,6 +60,8 @@ export class AddressConflicts {
   /** Keys whose claimants changed since the last `drainChanges`, with their conflicts at that time. */
   readonly #before = new Map<string, readonly Conflict[]>()
   readonly #contested = new Set<string>()
+  /** Services to which a key is refused, by key. */
+  readonly #refused = new Map<string, Set<string>>()
 
   constructor(family: Family, precedence: Precedence) {
     this.#family = family
@@ -46,9 +69,9 @@ export class AddressConflicts {
   }
 
   /** Replaces the claims of a service by what these ports need. Returns the other services that thereby won or lost an address. */
-  claim(record: ServiceRecord, ports: readonly ServicePort[]): readonly string[] {
+  claim(record: ServiceRecord, ports: readonly ServicePort[], refuse: Refuse = refuseNothing): readonly string[] {
     const before = this.#claims.get(record.key)
-    const wanted = keysOf(ports, this.#precedence)
+    const wanted = keysOf(ports, this.#precedence, refuse)
     const sameKeys = before !== undefined && areEqual(before, wanted)
     // The usual case: only endpoints have changed. The old claim stays, since its objects are tenured already.
     if (sameKeys && before.record === record) return none
@@ -56,7 +79,8 @@ export class AddressConflicts {
     const sameAge = before !== undefined && before.record.created === record.created
     // A claimant compares by age and key alone, so claimants of an older version of the record serve the new one.
     const byRank = sameAge ? before.byRank : claimantsOf(record)
-    if (wanted.keys.length === 0) this.#claims.delete(record.key)
+    this.#replaceRefusals(record.key, before?.refused ?? noRefusals, wanted.refused)
+    if (wanted.keys.length + wanted.refused.size === 0) this.#claims.delete(record.key)
     else this.#claims.set(record.key, { ...wanted, record, byRank })
     if (sameAge && sameKeys) return none
     if (before !== undefined) this.#leave(before, affected)
@@ -70,9 +94,16 @@ export class AddressConflicts {
     const before = this.#claims.get(service)
     if (before === undefined) return []
     const affected = new Set<string>()
+    this.#replaceRefusals(service, before.refused, noRefusals)
     this.#claims.delete(service)
     this.#leave(before, affected)
     return [...affected]
+  }
+
+  /** All services that claim a key, also those that do not get it. */
+  *claimantsOf(key: string): Iterable<string> {
+    for (const { record } of this.#at(key)) yield record.key
+    yield* this.#refused.get(key) ?? none
   }
 
   /** The ports of a service without what other services hold. */
@@ -89,7 +120,7 @@ export class AddressConflicts {
 
   /** All conflicts at this moment. */
   list(): readonly Conflict[] {
-    return [...this.#contested].flatMap((key) => this.#conflictsAt(key))
+    return [...new Set([...this.#contested, ...this.#refused.keys()])].flatMap((key) => this.#conflictsAt(key))
   }
 
   /** Returns the conflicts that began and ended since the last call. */
@@ -106,9 +137,11 @@ export class AddressConflicts {
   }
 
   #lost(service: string): ReadonlySet<string> {
-    if (this.#contested.size === 0) return noKeys
-    const lost = new Set<string>()
-    for (const key of this.#claims.get(service)?.keys ?? none) {
+    const claim = this.#claims.get(service)
+    const isRefused = claim !== undefined && claim.refused.size > 0
+    if (this.#contested.size === 0 && !isRefused) return noKeys
+    const lost = new Set(claim?.refused.keys())
+    for (const key of claim?.keys ?? none) {
       if (this.#contested.has(key) && this.#at(key)[0]?.record.key !== service) lost.add(key)
     }
     return lost
@@ -151,42 +184,74 @@ export class AddressConflicts {
     }
   }
 
+  #replaceRefusals(service: string, before: Refusals, after: Refusals): void {
+    // The claim still has the old refusals, so that the conflicts are remembered as they were.
+    for (const [key, refusal] of after) if (!isSameRefusal(before.get(key), refusal)) this.#rememberConflicts(key)
+    for (const key of before.keys()) if (!after.has(key)) this.#rememberConflicts(key)
+    for (const key of before.keys()) {
+      const services = this.#refused.get(key)
+      services?.delete(service)
+      if (services?.size === 0) this.#refused.delete(key)
+    }
+    for (const key of after.keys()) {
+      const services = this.#refused.get(key)
+      if (services === undefined) this.#refused.set(key, new Set([service]))
+      else services.add(service)
+    }
+  }
+
   #rememberConflicts(key: string): void {
     if (!this.#before.has(key)) this.#before.set(key, this.#conflictsAt(key))
   }
 
   #conflictsAt(key: string): readonly Conflict[] {
     const [winner, ...losers] = this.#at(key)
-    if (winner === undefined) return none
-    return losers.map((loser) => ({
-      family: this.#family,
-      frontend: key,
-      winner: winner.record.key,
-      loser: loser.record.key,
-      reason: conflictReason(winner, loser),
-    }))
+    const at = { family: this.#family, frontend: key }
+    const lost = losers.map(
+      (loser): Conflict => ({
+        ...at,
+        winner: winner?.record.key ?? '',
+        loser: loser.record.key,
+        reason: conflictReason(winner as Claimant, loser),
+      }),
+    )
+    const services = this.#refused.get(key)
+    if (services === undefined) return lost
+    const refused = [...services].flatMap((loser): Conflict[] => {
+      const refusal = this.#claims.get(loser)?.refused.get(key)
+      return refusal === undefined ? [] : [{ ...at, winner: refusal.holder, loser, reason: refusal.reason }]
+    })
+    return [...lost, ...refused]
   }
 }
 
 const claimantsOf = (record: ServiceRecord): readonly Claimant[] =>
   Array.from({ length: rankCount }, (_, rank) => ({ record: { key: record.key, created: record.created }, rank }))
 
-function keysOf(ports: readonly ServicePort[], precedence: Precedence): RankedKeys {
-  const health = ports.find((port) => port.health !== undefined)?.health
+function keysOf(ports: readonly ServicePort[], precedence: Precedence, refuse: Refuse): Wanted {
   const keys: string[] = []
   const ranks: number[] = []
-  const add = (key: string, rank: number) => {
-    keys.push(key)
-    ranks.push(rank)
-  }
-  // The best rank of a key that occurs twice comes first: the health check port before a node port of the same number.
-  if (health !== undefined) add(healthCheckKey(health.port), rankOf('health-check', precedence))
-  for (const port of ports) {
-    for (const frontend of port.frontends) {
-      add(frontendKey(frontend, port.protocol), rankOf(frontend.kind, precedence))
+  let refused: Map<string, AddressRefusal> | undefined
+  const add = (port: ServicePort, address: ClaimedAddress, key: string) => {
+    const refusal = refuse(port, address, key)
+    if (refusal === undefined) {
+      keys.push(key)
+      ranks.push(rankOf(address.kind, precedence))
+    } else {
+      refused ??= new Map()
+      refused.set(key, refusal)
     }
   }
-  return keys.length < 2 ? { keys, ranks } : withoutRepeats({ keys, ranks })
+  // The best rank of a key that occurs twice comes first: the health check port before a node port of the same number.
+  const checked = ports.find((port) => port.health !== undefined)
+  if (checked?.health !== undefined) {
+    const { port } = checked.health
+    add(checked, { kind: 'health-check', ip: '', port }, healthCheckKey(port))
+  }
+  for (const port of ports) {
+    for (const frontend of port.frontends) add(port, frontend, frontendKey(frontend, port.protocol))
+  }
+  return { ...(keys.length < 2 ? { keys, ranks } : withoutRepeats({ keys, ranks })), refused: refused ?? noRefusals }
 }
 
 function withoutRepeats({ keys, ranks }: RankedKeys): RankedKeys {
@@ -196,7 +261,14 @@ function withoutRepeats({ keys, ranks }: RankedKeys): RankedKeys {
   return { keys: keys.filter((_, i) => first[i]), ranks: ranks.filter((_, i) => first[i]) }
 }
 
-const areEqual = (a: RankedKeys, b: RankedKeys): boolean =>
-  a.keys.length === b.keys.length && a.keys.every((key, i) => key === b.keys[i] && a.ranks[i] === b.ranks[i])
+const areEqual = (a: Wanted, b: Wanted): boolean =>
+  a.keys.length === b.keys.length &&
+  a.keys.every((key, i) => key === b.keys[i] && a.ranks[i] === b.ranks[i]) &&
+  a.refused.size === b.refused.size &&
+  [...a.refused].every(([key, refusal]) => isSameRefusal(refusal, b.refused.get(key)))
 
-const hasSameParties = (a: Conflict, b: Conflict): boolean => a.winner === b.winner && a.loser === b.loser
+const isSameRefusal = (a: AddressRefusal | undefined, b: AddressRefusal | undefined): boolean =>
+  a?.holder === b?.holder && a?.reason === b?.reason
+
+const hasSameParties = (a: Conflict, b: Conflict): boolean =>
+  a.winner === b.winner && a.loser === b.loser && a.reason === b.reason

@@ -42,10 +42,11 @@ export interface SyncReport {
   readonly figures: Readonly<Record<string, number>>
 }
 
-/** Two services claim one frontend; one of them holds it. */
+/** A service claims a frontend that it must not have. */
 export interface Conflict {
   readonly family: Family
   readonly frontend: string
+  /** The service that holds the frontend or has it as an endpoint; words for the holder if the reason is `reserved`. */
   readonly winner: string
   readonly loser: string
   /** Why the winner has the better right. */

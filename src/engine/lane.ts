@@ -40,7 +40,7 @@ export interface FamilyStatus {
   /** True if changes wait for a sync, or for the end of the current one. */
   readonly pending: boolean
   readonly ports: readonly ServicePort[]
-  /** Addresses that an older service holds. */
+  /** Addresses that another service holds by a better right, or that are reserved. */
   readonly lost: readonly Conflict[]
   readonly quarantine: Quarantined | undefined
   /** What the data plane holds for the service, or will hold. */
@@ -268,21 +268,22 @@ export class Lane {
 
   async #plan(run: SyncRun, accepts: (service: string) => boolean): Promise<void> {
     const { journal } = this.#options
-    await runSliced(
-      this.#toPlan.drain(accepts, (service) => this.#planService(service, run)),
-      run.slice,
-    )
+    const drain = () => this.#toPlan.drain(accepts, (service) => this.#planService(service, run))
+    await runSliced(drain(), run.slice)
+    const displaced = await runSliced(this.planner.findDisplaced(), run.slice)
+    this.#addAffected(displaced)
+    if (displaced.length > 0) await runSliced(drain(), run.slice)
     const { began, ended } = this.planner.conflicts.drainChanges()
     for (const conflict of ended) journal.resolved(conflict)
     for (const conflict of began) journal.conflict(conflict)
     this.#logConflicts(began)
   }
 
-  /** One line for two services, however many addresses they contest: a service may have thousands. */
+  /** One line for a service and a holder, however many addresses they contest: a service may have thousands. */
   #logConflicts(conflicts: readonly Conflict[]): void {
     const byParties = new Map<string, Conflict[]>()
     for (const conflict of conflicts) {
-      const parties = `${conflict.winner} ${conflict.loser}`
+      const parties = `${conflict.reason} ${conflict.winner} ${conflict.loser}`
       const known = byParties.get(parties)
       if (known === undefined) byParties.set(parties, [conflict])
       else known.push(conflict)
@@ -290,7 +291,7 @@ export class Lane {
     for (const own of byParties.values()) {
       const { family, ...first } = own[0] as Conflict
       const fields = { ...first, family: familyName(family), addresses: own.length }
-      this.#log.warn('Two services claim one address; the winner has the better right to it', fields)
+      this.#log.warn('A service does not get an address that it claims', fields)
     }
   }
 
@@ -298,11 +299,15 @@ export class Lane {
     if (this.quarantine.has(service)) this.#retry(service, run)
     const { entries, affected, error } = this.planner.plan(service)
     this.ledger.want(service, entries)
-    for (const other of affected) {
-      this.#toPlan.add(other)
-      this.#changed.add(other)
-    }
+    this.#addAffected(affected)
     if (error !== undefined) this.#quarantine(run, [{ service, id: '', error }])
+  }
+
+  #addAffected(services: readonly string[]): void {
+    for (const service of services) {
+      this.#toPlan.add(service)
+      this.#changed.add(service)
+    }
   }
 
   async #apply(run: SyncRun): Promise<void> {

@@ -3,9 +3,12 @@
 import type { Backend, Held } from '../backend/backend.ts'
 import { describeError, ProxyError } from '../lib/errors.ts'
 import type { Family } from '../lib/ip.ts'
+import type { Steps } from '../lib/yielding.ts'
 import type { Precedence } from '../model/conflicts.ts'
+import { reservedHolder, reservedPorts } from '../model/reserved-addresses.ts'
 import type { NodeView, ServicePort, ServiceRecord, SliceRecord } from '../model/types.ts'
-import { AddressConflicts } from './address-conflicts.ts'
+import { AddressConflicts, type Refuse } from './address-conflicts.ts'
+import { EndpointAddresses } from './endpoint-addresses.ts'
 import type { Store } from './store.ts'
 
 export type Resolve = (service: ServiceRecord, slices: readonly SliceRecord[], node: NodeView) => readonly ServicePort[]
@@ -39,9 +42,11 @@ interface NoLocal {
 }
 
 export class Planner {
-  view: NodeView
   readonly conflicts: AddressConflicts
   readonly #options: PlannerOptions
+  readonly #endpointAddresses: EndpointAddresses | undefined
+  #view: NodeView
+  #reservedPorts: ReadonlySet<number>
   // Service ports are cheap to compute and expensive to keep, so only those are kept that are read as a whole after syncs.
   readonly #udp = new Map<string, readonly ServicePort[]>()
   readonly #health = new Map<string, Health>()
@@ -50,8 +55,20 @@ export class Planner {
 
   constructor(options: PlannerOptions) {
     this.#options = options
-    this.view = options.view
-    this.conflicts = new AddressConflicts(options.family, options.precedence ?? 'kind')
+    this.#view = options.view
+    this.#reservedPorts = reservedPorts(options.view.reserved)
+    const precedence = options.precedence ?? 'kind'
+    this.conflicts = new AddressConflicts(options.family, precedence)
+    this.#endpointAddresses = precedence === 'kind' ? new EndpointAddresses() : undefined
+  }
+
+  get view(): NodeView {
+    return this.#view
+  }
+
+  set view(view: NodeView) {
+    this.#view = view
+    this.#reservedPorts = reservedPorts(view.reserved)
   }
 
   plan(service: string): Plan {
@@ -59,11 +76,23 @@ export class Planner {
     const record = store.readForPlan(service, family)
     if (record === undefined) return this.#planNothing(service)
     try {
-      const ports = resolve(record, store.slicesOf(service, family), this.view)
-      return this.#planPorts(service, ports, this.conflicts.claim(record, ports))
+      const slices = store.slicesOf(service, family)
+      const ports = resolve(record, slices, this.view)
+      this.#endpointAddresses?.claim(service, ports)
+      const displaced = this.#replaceEndpoints(service, slices)
+      const affected = this.conflicts.claim(record, ports, this.#refuse)
+      return this.#planPorts(service, ports, displaced.length === 0 ? affected : [...affected, ...displaced])
     } catch (cause) {
       return this.#planNothing(service, planError(service, cause))
     }
+  }
+
+  /** Returns the services whose new addresses are endpoints of other services. They must be planned again. */
+  *findDisplaced(): Steps<readonly string[]> {
+    const { store, family } = this.#options
+    if (this.#endpointAddresses === undefined) return none
+    const keys = yield* this.#endpointAddresses.findNew(store.allSlices(family))
+    return this.#claimantsOf(keys)
   }
 
   /** The ports that a service has now, without the frontends that it lost; none if it cannot be resolved. */
@@ -97,6 +126,27 @@ export class Planner {
     return { ports: { internal, external }, services: { internal: internalServices, external: externalServices } }
   }
 
+  readonly #refuse: Refuse = (port, address, key) => {
+    const { kind } = address
+    const isExternal = kind === 'external-ip' || kind === 'load-balancer'
+    if (isExternal || this.#reservedPorts.has(address.port)) {
+      const holder = reservedHolder(port, address, key, this.view)
+      if (holder !== undefined) return { holder, reason: 'reserved' }
+    }
+    const holder = isExternal ? this.#endpointAddresses?.holderOf(key, port.service) : undefined
+    return holder === undefined ? undefined : { holder, reason: 'endpoint' }
+  }
+
+  /** Returns the other services that claim an address which became, or no longer is, an endpoint of this one. */
+  #replaceEndpoints(service: string, slices: readonly SliceRecord[]): readonly string[] {
+    const keys = this.#endpointAddresses?.replace(service, slices) ?? none
+    return this.#claimantsOf(keys).filter((one) => one !== service)
+  }
+
+  #claimantsOf(keys: readonly string[]): readonly string[] {
+    return keys.length === 0 ? none : [...new Set(keys.flatMap((key) => [...this.conflicts.claimantsOf(key)]))]
+  }
+
   #planPorts(service: string, ports: readonly ServicePort[], affected: readonly string[]): Plan {
     try {
       const won = this.conflicts.withoutLost(service, ports)
@@ -110,8 +160,12 @@ export class Planner {
   }
 
   #planNothing(service: string, error?: ProxyError): Plan {
+    const { store, family } = this.#options
     this.#index(service, [])
-    const affected = this.conflicts.release(service)
+    this.#endpointAddresses?.claim(service, none)
+    // Slices may be there without their service, or of one that has no rules: their pods have addresses all the same.
+    const displaced = this.#replaceEndpoints(service, store.slicesOf(service, family))
+    const affected = [...this.conflicts.release(service), ...displaced]
     return error === undefined ? { entries: [], affected } : { entries: [], affected, error }
   }
 
@@ -135,6 +189,8 @@ export class Planner {
     if (noLocal.external > 0) this.#totals.externalServices += sign
   }
 }
+
+const none: readonly never[] = []
 
 function setOrDelete<T>(map: Map<string, T>, key: string, value: T | undefined): void {
   if (value !== undefined) map.set(key, value)

@@ -97,6 +97,11 @@ export class Store {
     return this.#families.get(family)?.slices.get(service) ?? []
   }
 
+  /** The slices of all services, by service. */
+  allSlices(family: Family): Iterable<readonly SliceRecord[]> {
+    return this.#families.get(family)?.slices.values() ?? []
+  }
+
   records(): Iterable<ServiceRecord> {
     return this.#services.values()
   }

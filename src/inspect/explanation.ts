@@ -5,7 +5,7 @@ import type { ProxyMode } from '../backend/proxy-mode.ts'
 import type { FamilyStatus } from '../engine/lane.ts'
 import type { EntrySummary, Explanation, Question } from '../http/admin.ts'
 import { type Family, familyOf, hostPort, isLoopback } from '../lib/ip.ts'
-import { conflictWords } from '../model/conflicts.ts'
+import { describeHolder, frontendKey } from '../model/conflicts.ts'
 import type { ModeBehaviour } from '../model/mode-behaviour.ts'
 import { type Outcome, type Packet, trace } from '../model/trace.ts'
 import type { Frontend, NodeView } from '../model/types.ts'
@@ -99,7 +99,7 @@ function explainTraced(context: ExplainContext, traced: TracedPacket, kernel: Ke
       digest,
       kernel: comparePresence({ id, kind, digest }, kernel),
     })),
-    remarks: [...(status === undefined ? [] : serviceRemarks(status)), ...modeRemarks],
+    remarks: [...(status === undefined ? claimRemarks(context, traced) : serviceRemarks(status)), ...modeRemarks],
   }
 }
 
@@ -123,8 +123,17 @@ function serviceRemarks({ pending, quarantine, lost }: FamilyStatus): readonly s
     ...(quarantine === undefined
       ? []
       : [`This service is quarantined: ${quarantine.error.message}. The kernel has its last good state.`]),
-    ...lost.map(({ frontend, winner, reason }) => `${frontend} is held by service ${winner} ${conflictWords[reason]}.`),
+    ...lost.map((conflict) => `${conflict.frontend} ${describeHolder(conflict)}.`),
   ]
+}
+
+/** Names the services that want the address of a packet which meets no service. */
+function claimRemarks({ desired }: ExplainContext, { view, packet }: TracedPacket): readonly string[] {
+  const keys = [packet.to, ''].map((ip) => frontendKey({ ip, port: packet.port }, packet.protocol))
+  return desired
+    .conflicts()
+    .filter(({ family, frontend }) => family === view.family && keys.includes(frontend))
+    .map((conflict) => `Service ${conflict.loser} claims ${conflict.frontend}, which ${describeHolder(conflict)}.`)
 }
 
 /** Returns those of the service's entries that the matched frontend needs: planned alone, then found among what the service claims. */

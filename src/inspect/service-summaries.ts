@@ -4,6 +4,7 @@ import type { FamilyStatus } from '../engine/lane.ts'
 import type { PortSummary, Presence, ServiceSummary } from '../http/admin.ts'
 import { type Family, hostPort } from '../lib/ip.ts'
 import { nextTurn } from '../lib/time.ts'
+import { describeHolder } from '../model/conflicts.ts'
 import type { ServicePort } from '../model/types.ts'
 import type { ExplainContext } from './explanation.ts'
 import { comparePresence, type KernelState } from './kernel-state.ts'
@@ -51,7 +52,7 @@ function summarise(service: string, status: FamilyStatus, states: KernelStates):
       if (one.presence === 'missing') return [`${one.entry.id}: is not in the kernel`]
       return one.presence === 'differs' ? [`${one.entry.id}: has other content in the kernel`] : []
     }),
-    lost: lost.map(({ frontend, winner }) => `${frontend} (${winner})`),
+    lost: lost.map((conflict) => `${conflict.frontend} ${describeHolder(conflict)}`),
     quarantine: quarantine?.error.message ?? '',
   }
 }

@@ -9,8 +9,11 @@ import type { Frontend, Protocol, ServicePort, ServiceRecord } from './types.ts'
 /** `kind` is the rule above; with `age` the older service always wins, as it did before there were ranks. */
 export type Precedence = 'kind' | 'age'
 
-/** Why a service does not hold an address that it claims. */
-export type ConflictReason = 'kind' | 'age'
+/**
+ * Why a service does not hold an address that it claims: another service has a better kind of claim or is older, or no service may hold
+ * the address, or the address is an endpoint of another service.
+ */
+export type ConflictReason = 'kind' | 'age' | 'reserved' | 'endpoint'
 
 /** The right of a service to an address. The smallest rank wins. */
 export interface Claimant {
@@ -51,13 +54,27 @@ function compareAge(a: Claimant['record'], b: Claimant['record']): number {
   return a.key < b.key ? -1 : 1
 }
 
-/** Completes the sentence "the address is held by another service …". */
-export const conflictWords: Readonly<Record<ConflictReason, string>> = {
-  age: 'because that service is older',
-  kind: 'because a cluster IP goes before a load-balancer IP, and that before an external IP',
+/** Says who holds the address and why, after the address: "10.96.0.1:443/tcp is held by …". */
+export function describeHolder({
+  winner,
+  reason,
+}: {
+  readonly winner: string
+  readonly reason: ConflictReason
+}): string {
+  switch (reason) {
+    case 'age':
+      return `is held by service ${winner} because that service is older`
+    case 'kind':
+      return `is held by service ${winner} because a cluster IP goes before a load-balancer IP, and that before an external IP`
+    case 'reserved':
+      return `is reserved for ${winner}`
+    case 'endpoint':
+      return `is an endpoint of service ${winner}`
+  }
 }
 
-export const conflictReason = (winner: Claimant, loser: Claimant): ConflictReason =>
+export const conflictReason = (winner: Claimant, loser: Claimant): 'age' | 'kind' =>
   winner.rank === loser.rank ? 'age' : 'kind'
 
 /** Returns the port without the frontends whose keys it lost, or the port itself if it lost none. */

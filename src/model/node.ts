@@ -1,7 +1,8 @@
 // Derives the view of this node: its addresses and primary family, where node ports answer, and how to detect traffic of its pods. Pure.
 
 import { type Cidr, contains, type Family, familyOf, isLoopback, isUnspecified, parseCidr } from '../lib/ip.ts'
-import type { LocalDetector, NodePortAddresses, NodeRecord, NodeView } from './types.ts'
+import { type ReservedFacts, reservedAddresses } from './reserved-addresses.ts'
+import type { LocalDetector, NodePortAddresses, NodeRecord, NodeView, SocketAddress } from './types.ts'
 
 // ---- Addresses. ----
 
@@ -107,14 +108,12 @@ function cidrDetector(cidrs: readonly string[], family: Family): LocalDetector |
 
 // ---- The view. ----
 
-export interface NodeFacts {
+export interface NodeFacts extends ReservedFacts {
   readonly name: string
   readonly zone: string
   readonly ips: NodeIps
   /** As configured, with keywords. */
   readonly nodePortAddresses: readonly string[]
-  /** Addresses of all interfaces, both families, canonical. */
-  readonly interfaceAddresses: readonly string[]
   readonly detectLocal: DetectLocal
   readonly masqueradeAll: boolean
   readonly masqueradeBit: number
@@ -128,18 +127,27 @@ export interface NodeFacts {
 export function makeNodeView(facts: NodeFacts, family: Family): NodeView {
   const nodePortCidrs = expandNodePortAddresses(facts.nodePortAddresses, facts.ips)
   const serviceCidrs = cidrsOf(facts.serviceCidrs, family).map((cidr) => cidr.text)
+  const nodePorts = nodePortAddresses(nodePortCidrs, family, facts.interfaceAddresses)
   return {
     name: facts.name,
     family,
     zone: facts.zone,
     ip: facts.ips[family],
-    nodePorts: nodePortAddresses(nodePortCidrs, family, facts.interfaceAddresses),
+    nodePorts,
     local: localDetector(facts.detectLocal, family),
     masqueradeAll: facts.masqueradeAll,
     masqueradeMark: 2 ** facts.masqueradeBit,
     serviceCidrs: [...new Set(serviceCidrs)].sort(),
     externalIps: facts.externalIps,
+    apiServers: sortSockets(facts.apiServers.filter(({ ip }) => familyOf(ip) === family)),
+    reserved: reservedAddresses(facts, family, nodePorts),
   }
+}
+
+/** Each once, by port and address. */
+function sortSockets(sockets: readonly SocketAddress[]): readonly SocketAddress[] {
+  const byText = new Map(sockets.map(({ ip, port }) => [`${port} ${ip}`, { ip, port }]))
+  return [...byText].sort(([a], [b]) => (a < b ? -1 : 1)).map(([, socket]) => socket)
 }
 
 /** The valid CIDRs of one family. */

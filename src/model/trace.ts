@@ -54,6 +54,7 @@ export type Reason =
   | 'unallocated'
   | 'node-port-elsewhere'
   | 'health-check'
+  | 'api-server'
   | 'no-service'
   | 'other-family'
 
@@ -240,6 +241,10 @@ function traceUnmatched(
   const answer = (verdict: NotForwarded['verdict'], reason: Reason, port?: ServicePort): NotForwarded => {
     return { verdict, reason, port, frontend: undefined, steps }
   }
+  if (packet.protocol === 'tcp' && isApiServer(context, packet.to, packet.port)) {
+    steps.push(`${hostPort(packet.to, packet.port)} is the API server: no rule refuses or drops this traffic.`)
+    return answer('pass', 'api-server')
+  }
   const owner = context.ports.find((port) => hasClusterIp(port, packet.to))
   if (owner !== undefined) {
     steps.push(
@@ -252,8 +257,8 @@ function traceUnmatched(
     steps.push(`${behaviour.name} does not refuse unused ports: routing decides.`)
     return answer('pass', 'unused-port', owner)
   }
-  const holder =
-    behaviour.ownsAddresses && !isNodeAddress(context, packet.to) ? findHolder(context, packet.to) : undefined
+  const isOwned = behaviour.ownsAddresses && !isNodeAddress(context, packet.to) && !isApiServer(context, packet.to)
+  const holder = isOwned ? findHolder(context, packet.to) : undefined
   if (holder !== undefined) {
     steps.push(`${packet.to} is an address of ${holder.service}, which has no port ${packet.port}/${packet.protocol}.`)
     steps.push(`In mode ${behaviour.name} the node answers for it, and refuses ports that no service uses.`)
@@ -335,6 +340,10 @@ function forward(matched: MatchedPacket, endpoints: readonly Endpoint[], rewritt
 
 const isNodeAddress = (context: TraceContext, ip: string): boolean =>
   isLoopback(ip) || context.nodeAddresses.includes(ip)
+
+/** With any port if none is given. */
+const isApiServer = ({ node }: TraceContext, ip: string, port?: number): boolean =>
+  node.apiServers.some((server) => server.ip === ip && (port === undefined || server.port === port))
 
 const hasClusterIp = (port: ServicePort, ip: string): boolean =>
   port.frontends.some((frontend) => frontend.kind === 'cluster-ip' && frontend.ip === ip)

@@ -124,6 +124,16 @@ export interface NodeView {
   readonly serviceCidrs: readonly string[]
   /** Feature gate AllowServiceExternalIPs. */
   readonly externalIps: boolean
+  /** Where this proxy and others reach the API server, in this family, sorted. No rule may keep this node from it. */
+  readonly apiServers: readonly SocketAddress[]
+  /** Addresses that no service may take: words for the holder, by `frontendKey`. */
+  readonly reserved: Readonly<Record<string, string>>
+}
+
+/** The address and port of a TCP socket. */
+export interface SocketAddress {
+  readonly ip: string
+  readonly port: number
 }
 
 // ---- Service ports. ----
@@ -141,7 +151,7 @@ export interface ServicePort {
   readonly portName: string
   readonly family: Family
   readonly protocol: Protocol
-  /** The frontends without addresses that an older service holds. */
+  /** The frontends without addresses that another service holds by a better right, or that are reserved. */
   readonly frontends: readonly Frontend[]
   /** Traffic to the cluster IP. */
   readonly internal: Disposition

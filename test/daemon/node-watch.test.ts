@@ -135,6 +135,8 @@ const facts: NodeFacts = {
   masqueradeBit: 14,
   serviceCidrs: [],
   externalIps: true,
+  listeners: [],
+  apiServers: [],
 }
 
 describe('views of the node', () => {

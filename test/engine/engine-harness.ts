@@ -49,6 +49,7 @@ export interface HarnessOptions extends MemoryBackendOptions {
   readonly minSyncMs?: number
   readonly maxSyncMs?: number
   readonly resolve?: EngineOptions['resolve']
+  readonly precedence?: EngineOptions['precedence']
   readonly waitForTurn?: () => Promise<void>
   readonly log?: Logger
 }
@@ -76,6 +77,7 @@ export class EngineHarness {
       log,
       journal: this.journal,
       ...(options.resolve === undefined ? {} : { resolve: options.resolve }),
+      ...(options.precedence === undefined ? {} : { precedence: options.precedence }),
       ...(options.waitForTurn === undefined ? {} : { waitForTurn: options.waitForTurn }),
     })
   }

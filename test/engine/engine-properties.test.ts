@@ -12,7 +12,7 @@ const key = fc.constantFrom('ns/a', 'ns/b', 'ns/c', 'kube-system/dns')
 const port = fc.record({
   name: fc.constantFrom('http', 'dns'),
   protocol: fc.constantFrom('tcp' as const, 'udp' as const),
-  port: fc.constantFrom(53, 80),
+  port: fc.constantFrom(53, 80, 8080),
   nodePort: fc.constantFrom(0, 0, 30080),
 })
 const aService: fc.Arbitrary<ServiceRecord> = fc
@@ -21,7 +21,9 @@ const aService: fc.Arbitrary<ServiceRecord> = fc
     created: fc.nat(2),
     clusterIps: fc.constantFrom(['10.96.0.1'], ['10.96.0.2', 'fd00::2'], ['fd00::3'], ['10.96.0.2']),
     ports: fc.array(port, { maxLength: 2 }),
-    externalIps: fc.subarray(['192.0.2.7', '192.0.2.8']),
+    // 10.0.0.1 is a pod, and 192.0.2.8:80 is sometimes the address of an API server.
+    externalIps: fc.subarray(['192.0.2.7', '192.0.2.8', '10.0.0.1']),
+    loadBalancerIps: fc.constantFrom([], [], ['10.0.0.2']),
     externalPolicy: fc.constantFrom('Cluster' as const, 'Local' as const),
     internalPolicy: fc.constantFrom('Cluster' as const, 'Local' as const),
     type: fc.constantFrom('ClusterIP' as const, 'LoadBalancer' as const),
@@ -61,6 +63,12 @@ const aView: fc.Arbitrary<Partial<NodeView>> = fc.record({
   name: fc.constantFrom('here', 'here', 'there'),
   serviceCidrs: fc.constantFrom([], ['10.96.0.0/12']),
   externalIps: fc.boolean(),
+  apiServers: fc.constantFrom([], [{ ip: '10.0.0.3', port: 8080 }]),
+  reserved: fc.constantFrom<Readonly<Record<string, string>>>(
+    {},
+    { '192.0.2.8:80/tcp': 'the API server', ':30080/tcp': 'the health server', ':30100/tcp': 'the metrics server' },
+    { '10.96.0.1:80/tcp': 'the API server' },
+  ),
   nodePorts: fc.constantFrom(
     { all: true, addresses: [], loopback: true, loopbackNamed: false },
     { all: false, addresses: ['192.0.2.1'], loopback: false, loopbackNamed: false },

@@ -28,6 +28,7 @@ export const settings: NodeSettings = {
   localhostNodePorts: false,
   masqueradeAll: false,
   serviceCIDRs: [],
+  apiServers: [],
   externalIPs: true,
 }
 

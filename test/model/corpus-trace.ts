@@ -8,9 +8,10 @@ import { decodeService } from '../../src/kube/reflect/decode-service.ts'
 import { type Family, familyOf } from '../../src/lib/ip.ts'
 import { type Claimant, compareClaimants, frontendKey, rankOf, withoutFrontends } from '../../src/model/conflicts.ts'
 import type { ModeBehaviour } from '../../src/model/mode-behaviour.ts'
+import { reservedHolder } from '../../src/model/reserved-addresses.ts'
 import { resolve } from '../../src/model/resolve.ts'
 import { type Outcome, type Packet, trace } from '../../src/model/trace.ts'
-import type { ServicePort, ServiceRecord, SliceRecord } from '../../src/model/types.ts'
+import type { NodeView, ServicePort, ServiceRecord, SliceRecord } from '../../src/model/types.ts'
 import {
   type Expectation,
   type Manifest,
@@ -59,7 +60,11 @@ function portsOf(objects: readonly Manifest[], settings: NodeSettings, family: F
     objects.filter((object) => object.kind === kind).flatMap((object) => decode(object).record ?? [])
   const services = decoded<ServiceRecord>('Service', decodeService)
   const slices = decoded<SliceRecord>('EndpointSlice', decodeEndpointSlice)
-  const resolved = services.map((record) => ({ record, ports: resolve(record, slices, nodeView(settings, family)) }))
+  const node = nodeView(settings, family)
+  const resolved = services.map((record) => {
+    const allowed = resolve(record, slices, node).map((port) => withoutFrontends(port, refusedOf(port, slices, node)))
+    return { record, ports: allowed }
+  })
   const holders = new Map<string, Claimant>()
   for (const { record, ports } of resolved) {
     for (const { port, frontend } of ports.flatMap((port) => port.frontends.map((frontend) => ({ port, frontend })))) {
@@ -75,6 +80,26 @@ function portsOf(objects: readonly Manifest[], settings: NodeSettings, family: F
       return withoutFrontends(port, new Set(keys.filter((key) => holders.get(key)?.record.key !== record.key)))
     }),
   )
+}
+
+/** The keys that are reserved, and external addresses that are pods of other services. */
+function refusedOf(port: ServicePort, slices: readonly SliceRecord[], node: NodeView): ReadonlySet<string> {
+  const pods = (own: boolean) =>
+    slices
+      .filter(({ service }) => (service === port.service) === own)
+      .flatMap((slice) =>
+        slice.endpoints
+          .filter((endpoint) => endpoint.node !== '')
+          .flatMap(({ ip }) => slice.ports.map((one) => frontendKey({ ip, port: one.port }, one.protocol))),
+      )
+  const [own, others] = [new Set(pods(true)), new Set(pods(false))]
+  const refused = port.frontends.filter((frontend) => {
+    const key = frontendKey(frontend, port.protocol)
+    const isExternal = frontend.kind === 'external-ip' || frontend.kind === 'load-balancer'
+    if (isExternal && others.has(key) && !own.has(key)) return true
+    return reservedHolder(port, frontend, key, node) !== undefined
+  })
+  return new Set(refused.map((frontend) => frontendKey(frontend, port.protocol)))
 }
 
 /** A source that the scenario puts on the node is an address of the node. */

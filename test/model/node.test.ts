@@ -238,6 +238,12 @@ describe('the view', () => {
     masqueradeBit: 14,
     serviceCidrs: ['172.31.0.0/16', 'fd00:1::/112', '172.30.0.0/16', '172.31.0.0/16'],
     externalIps: true,
+    listeners: [],
+    apiServers: [
+      { ip: '192.168.0.9', port: 6443 },
+      { ip: '192.168.0.9', port: 6443 },
+      { ip: 'fd00::9', port: 6443 },
+    ],
   }
 
   it('has the facts of one family', () => {
@@ -252,6 +258,8 @@ describe('the view', () => {
       masqueradeMark: 0x4000,
       serviceCidrs: ['172.30.0.0/16', '172.31.0.0/16'],
       externalIps: true,
+      apiServers: [{ ip: '192.168.0.9', port: 6443 }],
+      reserved: { '192.168.0.9:6443/tcp': 'the API server' },
     })
     expect(makeNodeView(facts, 6)).toMatchObject({ ip: 'fd00::2', local: undefined, serviceCidrs: ['fd00:1::/112'] })
   })

@@ -36,6 +36,8 @@ export interface NodeSettings {
   readonly localhostNodePorts: boolean
   readonly masqueradeAll: boolean
   readonly serviceCIDRs: readonly string[]
+  /** Where the proxy reaches the API server, as `ip:port`. */
+  readonly apiServers: readonly string[]
   /** Feature gate AllowServiceExternalIPs. */
   readonly externalIPs: boolean
 }

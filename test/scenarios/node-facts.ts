@@ -1,6 +1,6 @@
 // Converts the node of a scenario to the facts and views of the model, for runners of our own code.
 
-import { type Family, familyOf } from '../../src/lib/ip.ts'
+import { type Family, familyOf, splitHostPort } from '../../src/lib/ip.ts'
 import { type DetectLocal, detectNodeIps, makeNodeView, type NodeFacts } from '../../src/model/node.ts'
 import type { NodeView } from '../../src/model/types.ts'
 import type { Detector, NodeSettings } from './format.ts'
@@ -18,6 +18,11 @@ export function nodeFacts(settings: NodeSettings, interfaceAddresses?: readonly 
     masqueradeBit: 14,
     serviceCidrs: settings.serviceCIDRs,
     externalIps: settings.externalIPs,
+    listeners: [{ ip: '0.0.0.0', port: 10256, holder: 'the health server of this proxy' }],
+    apiServers: settings.apiServers.flatMap((text) => {
+      const { host, port } = splitHostPort(text) ?? { host: '', port: 0 }
+      return host === '' ? [] : [{ ip: host, port }]
+    }),
   }
 }
 

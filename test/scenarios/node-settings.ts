@@ -23,6 +23,7 @@ const common: NodeSettings = {
   localhostNodePorts: false,
   masqueradeAll: false,
   serviceCIDRs: ['172.30.0.0/16'],
+  apiServers: [],
   externalIPs: true,
 }
 
@@ -53,6 +54,7 @@ function merge(a: NodeSettings, b: NodeSettings): NodeSettings {
     detector: mergeDetectors(a.detector, b.detector),
     nodePortAddresses: [...a.nodePortAddresses, ...b.nodePortAddresses],
     serviceCIDRs: [...a.serviceCIDRs, ...b.serviceCIDRs],
+    apiServers: [...a.apiServers, ...b.apiServers],
   }
 }
 

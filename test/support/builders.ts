@@ -82,6 +82,8 @@ export function view(given: Partial<NodeView> = {}): NodeView {
     masqueradeMark: 0x4000,
     serviceCidrs: ['172.30.0.0/16'],
     externalIps: true,
+    apiServers: [],
+    reserved: {},
     ...given,
   }
 }

@@ -2,6 +2,7 @@
 
 import { isLinkLocal6, isLoopback } from '../../lib/ip.ts'
 import { reachableOf } from '../../model/endpoints.ts'
+import { leadsToApiServers } from '../../model/reserved-addresses.ts'
 import type { Endpoint, Frontend, NodeView, ServicePort } from '../../model/types.ts'
 import { ipvsFlag, type VirtualServer } from '../../sys/netlink/ipvs.ts'
 import {
@@ -55,7 +56,7 @@ class PortPlan {
     this.#addServer(frontend.ip, frontend.port, this.#internalEndpoints())
     this.addMember('KUBE-CLUSTER-IP', this.#memberText(frontend))
     if (this.#port.internal === 'drop') this.addMember('SLUICE-DROP-INTERNAL', this.#memberText(frontend))
-    this.entries.push(addressEntry(frontend.ip))
+    this.#bindAddress(frontend.ip)
   }
 
   addExternalIp(frontend: Frontend): void {
@@ -100,7 +101,14 @@ class PortPlan {
   #addExternal(frontend: Frontend): void {
     this.#addServer(frontend.ip, frontend.port, this.#externalEndpoints())
     if (this.#port.external === 'drop') this.addMember('SLUICE-DROP-EXTERNAL', this.#memberText(frontend))
-    this.entries.push(addressEntry(frontend.ip))
+    this.#bindAddress(frontend.ip)
+  }
+
+  /** An address on the device is an address of this node for every port, so the API server's address must never be there. */
+  #bindAddress(ip: string): void {
+    const isApiServer = this.#node.apiServers.some((server) => server.ip === ip)
+    if (isApiServer && !leadsToApiServers(this.#port, this.#node)) return
+    this.entries.push(addressEntry(ip))
   }
 
   #internalEndpoints(): readonly Endpoint[] {

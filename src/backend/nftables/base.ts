@@ -23,6 +23,7 @@ export function base(node: NodeView): readonly NftEntry[] {
     ...sets(node).map(setEntry),
     ...chains(node).map(chainEntry),
     ...members.map((ip) => element('nodeport-ips', ip)),
+    ...node.apiServers.map(({ ip, port }) => element('api-servers', `${ip} tcp ${port}`)),
   ]
 }
 
@@ -51,6 +52,11 @@ function sets(node: NodeView): readonly NftSetSpec[] {
       name: 'firewalled-ips',
       shape: 'address . protocol . port',
       comment: 'destinations with loadBalancerSourceRanges',
+    },
+    {
+      name: 'api-servers',
+      shape: 'address . protocol . port',
+      comment: 'never rejected or dropped, whatever services and ServiceCIDRs say',
     },
     { name: 'firewall-allowed', shape: 'address . protocol . port . range', comment: 'who may reach firewalled-ips' },
     {
@@ -124,14 +130,19 @@ function masquerading(node: NodeView): readonly PlannedRule[] {
   ]
 }
 
+/**
+ * A ServiceCIDR may cover the network of the nodes, and a cluster IP may be the address of an API server. The check must not cut this node
+ * off from the API server: it would never hear of the correction.
+ */
 function clusterIpsCheck(node: NodeView): readonly PlannedRule[] {
+  const notApiServer: Statement = { kind: 'in-set', fields: addressKey, set: 'api-servers', not: true }
   const rejectUnused: PlannedRule = {
-    statements: [{ kind: 'in-set', fields: ['daddr'], set: 'cluster-ips' }, { kind: 'reject' }],
+    statements: [{ kind: 'in-set', fields: ['daddr'], set: 'cluster-ips' }, notApiServer, { kind: 'reject' }],
     comment: 'Reject traffic to invalid ports of ClusterIPs',
   }
   const dropUnallocated = node.serviceCidrs.map(
     (cidr): PlannedRule => ({
-      statements: [{ kind: 'match-address', field: 'daddr', cidr }, { kind: 'drop' }],
+      statements: [{ kind: 'match-address', field: 'daddr', cidr }, notApiServer, { kind: 'drop' }],
       comment: 'Drop traffic to unallocated ClusterIPs',
     }),
   )

@@ -43,7 +43,7 @@ export interface HostEntry extends Held {
 export type UserspaceEntry = RelayListenerEntry | PortalRulesEntry | HostEntry
 
 /** Rules of exact addresses and ports come before rules of whole addresses, and those before rules of networks. */
-export const lastOrders = { unused: '~1 ', unallocated: '~2 ' } as const
+export const lastOrders = { apiServers: '~0 ', unused: '~1 ', unallocated: '~2 ' } as const
 
 export const listenerId = (port: string, reach: Reach): string => `${port} ${reach}`
 

@@ -6,6 +6,7 @@ import type { Summary } from '../../http/admin.ts'
 import { AdminClient, findSocket } from '../../http/admin-client.ts'
 import { describeError, ProxyError } from '../../lib/errors.ts'
 import { count } from '../../lib/plural.ts'
+import { describeHolder } from '../../model/conflicts.ts'
 import { formatAge } from '../terminal.ts'
 
 interface ExaminedProxy {
@@ -86,9 +87,9 @@ function checkConflicts({ conflicts }: Summary): Finding | undefined {
   return {
     level: 'warning',
     about: 'conflicts',
-    found: conflicts.map(({ frontend, winner, loser }) => `${frontend}: ${winner} before ${loser}`).join('; '),
-    meaning: 'Two services claim the same address. The first one holds it; sluice status says why.',
-    todo: 'Give one of them another address or node port.',
+    found: conflicts.map((one) => `${one.frontend} of ${one.loser} ${describeHolder(one)}`).join('; '),
+    meaning: 'Services claim addresses that they do not get.',
+    todo: 'Give them other addresses or node ports.',
   }
 }
 

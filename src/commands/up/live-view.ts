@@ -5,6 +5,7 @@ import type { AdminClient } from '../../http/admin-client.ts'
 import { ProxyError } from '../../lib/errors.ts'
 import { familyName } from '../../lib/ip.ts'
 import { count } from '../../lib/plural.ts'
+import { describeHolder } from '../../model/conflicts.ts'
 import { fitLine, formatAge, formatTable, type Terminal } from '../terminal.ts'
 
 const refreshMs = 1_000
@@ -30,7 +31,7 @@ export function describeEvent(event: AdminEvent): string {
     case 'sync':
       return describeReport(event.report)
     case 'conflict':
-      return `conflict: ${event.conflict.frontend} is claimed by ${event.conflict.loser} but held by ${event.conflict.winner}`
+      return `conflict: ${event.conflict.frontend} is claimed by ${event.conflict.loser}, but ${describeHolder(event.conflict)}`
     case 'resolved':
       return `conflict resolved: ${event.conflict.frontend} of ${event.conflict.loser}`
     case 'drift':

@@ -57,6 +57,14 @@ describe('plan', () => {
     ])
   })
 
+  it('never binds the address of an API server to the device, unless the service leads to the API server', () => {
+    const seen = view({ name: 'here', apiServers: [{ ip: '192.168.0.9', port: 6443 }] })
+    const record = service({ externalIps: ['192.168.0.9'] })
+    expect(idsOf(entriesOf(record, [slice([there])], seen))).not.toContain('address 192.168.0.9')
+    const server = slice([endpoint('192.168.0.9', 'remote')], { port: 6443 })
+    expect(idsOf(entriesOf(record, [server], seen))).toContain('address 192.168.0.9')
+  })
+
   it('drops traffic under a Local policy without an endpoint here, and keeps endpoints of other nodes for the node itself', () => {
     const record = service({
       type: 'NodePort',

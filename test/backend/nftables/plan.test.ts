@@ -178,9 +178,14 @@ describe('the base', () => {
   })
 
   it('drops traffic to unallocated addresses of the configured service CIDRs', () => {
-    expect(kinds('cluster-ips-check')).toEqual(['in-set reject', 'match-address drop'])
-    expect(kinds('cluster-ips-check', view({ serviceCidrs: [] }))).toEqual(['in-set reject'])
+    expect(kinds('cluster-ips-check')).toEqual(['in-set in-set reject', 'match-address in-set drop'])
+    expect(kinds('cluster-ips-check', view({ serviceCidrs: [] }))).toEqual(['in-set in-set reject'])
     expect(kinds('cluster-ips-check', view({ serviceCidrs: ['172.30.0.0/16', '10.96.0.0/16'] }))).toHaveLength(3)
+  })
+
+  it('keeps API servers out of the checks of cluster IPs', () => {
+    const ids = base(view({ apiServers: [{ ip: '172.30.0.9', port: 6443 }] })).map(({ id }) => id)
+    expect(ids.filter((id) => id.startsWith('api-servers'))).toEqual(['api-servers 172.30.0.9 tcp 6443'])
   })
 
   it('serves node ports on the configured addresses, or on all but loopback', () => {

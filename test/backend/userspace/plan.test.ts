@@ -190,4 +190,13 @@ describe('rules', () => {
       '-d 172.30.0.0/16 -j DROP',
     ])
   })
+
+  it('refuse and drop nothing that is for the API server', () => {
+    const node = view({ serviceCidrs: ['172.30.0.0/16'], apiServers: [{ ip: '172.30.0.41', port: 6443 }] })
+    expect(rules(textOf([...base(node), ...entriesOf(service(), [pods], node)]), 'KUBE-PORTALS-FILTER')).toEqual([
+      '-d 172.30.0.41 -p tcp -m tcp --dport 6443 -j RETURN',
+      '-d 172.30.0.41 -j REJECT',
+      '-d 172.30.0.0/16 -j DROP',
+    ])
+  })
 })
