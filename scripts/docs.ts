@@ -1,12 +1,15 @@
-// Writes the documents that follow from tables in the sources: docs/commands.md, docs/flags.md and docs/metrics.md (`npm run docs`).
+// Writes the documents that follow from tables in the sources: docs/commands.md, docs/flags.md, docs/metrics.md and
+// docs/sluice-config.md (`npm run docs`).
 
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { formatCommandDocs } from '../src/commands/command-list.ts'
 import { formatFlagDocs } from '../src/config/flags/flag-help.ts'
+import { sluiceConfigDocs } from '../src/config/sluice-config.ts'
 import { formatMetricDocs } from '../src/http/metric-table.ts'
 
 const folder = join(import.meta.dirname, '../docs')
 writeFileSync(join(folder, 'commands.md'), formatCommandDocs())
 writeFileSync(join(folder, 'flags.md'), formatFlagDocs())
 writeFileSync(join(folder, 'metrics.md'), formatMetricDocs())
+writeFileSync(join(folder, 'sluice-config.md'), sluiceConfigDocs())

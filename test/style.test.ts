@@ -10,7 +10,7 @@ const root = join(import.meta.dirname, '..', 'src')
 const rules: readonly { readonly pattern: RegExp; readonly advice: string }[] = [
   { pattern: /(?:\/\*\*|\/\/|^ +\*) Of [a-z`]/, advice: 'begin with the subject, not with "Of …"' },
   {
-    pattern: /\bis no (?:valid|ip|cidr|port|name|address|number|directory|file|url|error|such)\b/i,
+    pattern: /(?<!\bthere )\bis no (?:valid|ip|cidr|port|name|address|number|directory|file|url|error|such)\b/i,
     advice: 'write "is not a valid …" or "is not a …"',
   },
   { pattern: /\b(?:anew|whoever|whosoever|dearer)\b/i, advice: 'write "again", "the process that", "more expensive"' },

@@ -61,7 +61,7 @@ export function sluiceConfigDocs(): string {
     '| --- | --- | --- |',
     ...sluiceSettings.map((row) => `| \`${row.path}\` | ${showValue(row, row.default)} | ${row.help} |`),
     '',
-    `Generated from \`src/config/sluice-table.ts\`: run \`npx vitest run test/config/sluice-config.test.ts -u\` after a change.`,
+    `Generated from \`src/config/sluice-table.ts\`: run \`npm run docs\` after a change.`,
     '',
   ].join('\n')
 }

@@ -1,6 +1,6 @@
 // Works out what a write changes in the kernel's tables: which chains are written and deleted, and what the tables hold then. Pure.
 //
-// Of a service port that changed, only the chains that differ from the written ones are written, and chains that it no longer has are
+// If a service port changed, only its chains that differ from the written ones are written, and chains that it no longer has are
 // deleted. The result is applied to `WrittenRules` after the kernel has accepted it, so there is nothing to undo if it does not.
 
 import type { Held } from '../backend.ts'
