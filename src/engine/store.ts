@@ -187,7 +187,7 @@ export class Store {
     if (after.length === 0) state.slices.delete(at.service)
     else state.slices.set(at.service, after)
     state.withChangedSlices.add(at.service)
-    if (before.some(servesUdp) || after.some(servesUdp)) state.udpChanged = true
+    if (before.some(servesUdp) || (record !== undefined && servesUdp(record))) state.udpChanged = true
     this.#recordTrigger(state, at.service, record)
     this.#onPending(at.family)
   }
@@ -210,16 +210,27 @@ export class Store {
   }
 }
 
-/** Returns a list sorted by key, without spare capacity, since there is one list per service. */
+/** Returns a list sorted by key, without spare capacity, since there is one list per service. `slices` is sorted by key. */
 function replaceByKey(
   slices: readonly SliceRecord[],
   key: string,
   record: SliceRecord | undefined,
 ): readonly SliceRecord[] {
-  const others = slices.filter((slice) => slice.key !== key)
-  if (record === undefined) return others
-  if (others.length === 0) return [record]
-  return [...others, record].sort((a, b) => (a.key < b.key ? -1 : 1))
+  const at = findPlace(slices, key)
+  const after = slices[at]?.key === key ? at + 1 : at
+  const middle = record === undefined ? none : [record]
+  return slices.slice(0, at).concat(middle, slices.slice(after))
+}
+
+/** The index of the first slice whose key is not before `key`. */
+function findPlace(sorted: readonly SliceRecord[], key: string): number {
+  let low = 0
+  for (let high = sorted.length; low < high; ) {
+    const middle = (low + high) >> 1
+    if ((sorted[middle] as SliceRecord).key < key) low = middle + 1
+    else high = middle
+  }
+  return low
 }
 
 /**

@@ -3,6 +3,7 @@
 import { ProxyError } from '../lib/errors.ts'
 import { type Family, hostPort } from '../lib/ip.ts'
 import type { Logger } from '../lib/log.ts'
+import { nextTurn } from '../lib/time.ts'
 import type { NodePortAddresses } from '../model/types.ts'
 import { reply } from './routing.ts'
 import { type Handler, type HttpListener, healthLimits, listen, makeConnectionLimit } from './server.ts'
@@ -75,9 +76,8 @@ export class ServiceHealth {
     }
     // Within one sync a port may move from one service to another, so all closing comes first.
     await closeAll(stale.flatMap(({ listeners }) => listeners))
-    for (const [service, wanted] of services) {
-      if (!opened.has(service)) await this.#open(service, wanted, family)
-    }
+    const missing = [...services].filter(([service]) => !opened.has(service))
+    await runInGroups(missing, ([service, wanted]) => this.#open(service, wanted, family))
   }
 
   async #open(service: string, { port, localEndpoints }: ServiceCheck, family: Family): Promise<void> {
@@ -132,8 +132,18 @@ const limits = { ...healthLimits, checkMs: 2_000 }
 /** All these servers share one limit, so that many ports do not multiply it. Each has a few load balancers as clients. */
 const maxConnections = 2048
 
-async function closeAll(listeners: readonly HttpListener[]): Promise<void> {
-  await Promise.all(listeners.map((listener) => listener.close(0)))
+const closeAll = (listeners: readonly HttpListener[]): Promise<void> =>
+  runInGroups(listeners, (listener) => listener.close(0))
+
+/** Sockets that are opened or closed in one turn of the event loop: some milliseconds of work. */
+const groupSize = 25
+
+/** Runs the work of a group in parallel, and other tasks of the process between groups: there may be thousands of ports. */
+async function runInGroups<T>(items: readonly T[], run: (item: T) => Promise<void>): Promise<void> {
+  for (let i = 0; i < items.length; i += groupSize) {
+    if (i > 0) await nextTurn()
+    await Promise.all(items.slice(i, i + groupSize).map(run))
+  }
 }
 
 const sameList = (a: readonly string[], b: readonly string[]): boolean =>

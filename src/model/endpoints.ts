@@ -1,6 +1,14 @@
 // Selects the endpoints that may serve a port: by port name, each address once, ready or draining, by topology, on this node. Pure.
 
-import type { Endpoint, EndpointRecord, NodeView, Protocol, ServicePort, SliceRecord } from './types.ts'
+import type {
+  Endpoint,
+  EndpointRecord,
+  NodeView,
+  Protocol,
+  ServicePort,
+  SlicePortRecord,
+  SliceRecord,
+} from './types.ts'
 
 /** An endpoint under one port, with the conditions and hints that decide whether it is used. */
 export interface Candidate {
@@ -28,6 +36,15 @@ function byKey(a: SliceRecord, b: SliceRecord): number {
   return a.key < b.key ? -1 : 1
 }
 
+/** A port of a slice: one of the places where the endpoints of a service port come from. */
+interface EndpointSource {
+  readonly slice: SliceRecord
+  /** The port number. */
+  readonly port: number
+}
+
+type PortName = Pick<SlicePortRecord, 'name' | 'protocol'>
+
 /**
  * Every endpoint of a port, whatever its conditions, sorted by `ip:port` and each address once. `slices` as from `slicesOf`.
  * If an address occurs more than once (a reused pod IP, an endpoint that moves from one slice to another), the last record that
@@ -46,10 +63,42 @@ export function candidatesOf(
         addCandidates(found, slice, port.port, node)
     }
   }
+  return mergeCandidates(found)
+}
+
+function mergeCandidates(found: Candidate[]): readonly Candidate[] {
   if (found.length < 2) return found
   found.sort((a, b) => compareEndpoints(a.endpoint, b.endpoint))
   return withoutDuplicates(found)
 }
+
+/** Up to so many ports it is cheaper to search all ports of the slices than to make an index of them. */
+const fewPorts = 8
+
+/** Returns `candidatesOf` for the ports of one service. With many ports, all ports of the slices are read once and not once per port. */
+export function findCandidates(
+  ports: readonly PortName[],
+  slices: readonly SliceRecord[],
+  node: NodeView,
+): (port: PortName) => readonly Candidate[] {
+  if (ports.length <= fewPorts) return ({ name, protocol }) => candidatesOf(slices, name, protocol, node)
+  const sources = new Map<string, EndpointSource[]>(ports.map((port) => [keyOf(port), []]))
+  for (const slice of slices) {
+    if (slice.endpoints.length === 0) continue
+    for (const port of slice.ports) {
+      if (port.port !== 0) sources.get(keyOf(port))?.push({ slice, port: port.port })
+    }
+  }
+  return (port) => collectCandidates(sources.get(keyOf(port)) ?? none, node)
+}
+
+function collectCandidates(sources: readonly EndpointSource[], node: NodeView): readonly Candidate[] {
+  const found: Candidate[] = []
+  for (const { slice, port } of sources) addCandidates(found, slice, port, node)
+  return mergeCandidates(found)
+}
+
+const keyOf = ({ name, protocol }: PortName): string => `${protocol}/${name}`
 
 function addCandidates(found: Candidate[], slice: SliceRecord, port: number, node: NodeView): void {
   for (const record of slice.endpoints) {
@@ -157,12 +206,11 @@ function pick(candidates: readonly Candidate[], wanted: (candidate: Candidate) =
 
 /** Counts the distinct addresses on this node that are ready on any port: what a health check node port reports. */
 export function countLocalReady(slices: readonly SliceRecord[], node: NodeView): number {
-  const ports = new Map(
-    slices.flatMap((slice) => slice.ports).map((port) => [`${port.protocol}/${port.name}`, port] as const),
-  )
+  const ports = new Map(slices.flatMap((slice) => slice.ports).map((port) => [keyOf(port), port] as const))
+  const candidatesOfPort = findCandidates([...ports.values()], slices, node)
   const ips = new Set<string>()
-  for (const { name, protocol } of ports.values()) {
-    for (const candidate of candidatesOf(slices, name, protocol, node)) {
+  for (const port of ports.values()) {
+    for (const candidate of candidatesOfPort(port)) {
       if (candidate.endpoint.local && isReady(candidate)) ips.add(candidate.endpoint.ip)
     }
   }

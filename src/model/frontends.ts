@@ -22,8 +22,9 @@ export function addressesOf(service: ServiceRecord, node: NodeView): ServiceAddr
   const { family } = node
   const clusterIp = service.clusterIps.find((ip) => familyOf(ip) === family)
   if (clusterIp === undefined) return undefined
-  const loadBalancerIps = ownOf(service.loadBalancerIps, family, (ip) => ip !== clusterIp)
-  const externalIps = ownOf(service.externalIps, family, (ip) => ip !== clusterIp && !loadBalancerIps.includes(ip))
+  const taken = new Set([clusterIp])
+  const loadBalancerIps = ownOf(service.loadBalancerIps, family, taken)
+  const externalIps = ownOf(service.externalIps, family, taken)
   const allow = loadBalancerIps.length === 0 ? none : sourceRangesOf(service, family)
   return {
     clusterIp,
@@ -54,7 +55,7 @@ export function frontendsOf(addresses: ServiceAddresses, { port, nodePort }: Ser
  * as in upstream, if all ranges are of the other family.
  */
 export function sourceRangesOf(service: ServiceRecord, family: Family): readonly string[] {
-  const ranges = ownOf(service.sourceRanges, family)
+  const ranges = ownOf(service.sourceRanges, family, new Set())
   return ranges.some((range) => range.endsWith('/0')) ? none : ranges
 }
 
@@ -65,12 +66,8 @@ function containsNode(ranges: readonly string[], node: NodeView): boolean {
   })
 }
 
-/** The texts of this family, each once, in the given order. */
-function ownOf(
-  all: readonly string[],
-  family: Family,
-  wanted: (text: string) => boolean = () => true,
-): readonly string[] {
+/** The texts of this family that `taken` does not have, each once, in the given order. Adds them to `taken`. */
+function ownOf(all: readonly string[], family: Family, taken: Set<string>): readonly string[] {
   if (all.length === 0) return none
-  return all.filter((text, i) => familyOf(text) === family && wanted(text) && all.indexOf(text) === i)
+  return all.filter((text) => familyOf(text) === family && taken.size < taken.add(text).size)
 }

@@ -1,6 +1,6 @@
 // Turns a service and its slices, as this node sees them in one family, into service ports with every policy decided. Pure.
 
-import { candidatesOf, categorise, countLocalReady, servingOf, slicesOf } from './endpoints.ts'
+import { categorise, countLocalReady, findCandidates, servingOf, slicesOf } from './endpoints.ts'
 import { addressesOf, frontendsOf } from './frontends.ts'
 import type { Disposition, NodeView, ServicePort, ServicePortRecord, ServiceRecord, SliceRecord } from './types.ts'
 
@@ -19,10 +19,13 @@ export function resolve(
   const externalLocal = service.externalPolicy === 'Local' && canBeExternal(service)
   const health = healthOf(service, own, node)
 
-  return distinct(service.ports).map((record): ServicePort => {
+  const ports = distinct(service.ports)
+  const candidatesOf = findCandidates(ports, own, node)
+
+  return ports.map((record): ServicePort => {
     const { name: portName, protocol } = record
     const exposed = addresses.exposed || record.nodePort !== 0
-    const candidates = candidatesOf(own, portName, protocol, node)
+    const candidates = candidatesOf(record)
     // Even if both policies are Local, this node and its pods reach external addresses under the Cluster policy.
     const uses = { cluster: !internalLocal || exposed, local: internalLocal || (externalLocal && exposed) }
     const { cluster, local, hasAny } = categorise(candidates, uses, node)

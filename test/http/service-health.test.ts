@@ -49,6 +49,22 @@ describe('health check node ports', () => {
     expect(await seen()).toEqual([503, '0'])
   })
 
+  it('opens and closes hundreds of ports, and other tasks run meanwhile', async () => {
+    let turns = 0
+    const count = setInterval(() => turns++, 0)
+    const services = Array.from({ length: 120 }, (_, i): [string, ServiceCheck] => [
+      `ns/svc${i}`,
+      { port: 41_000 + i, localEndpoints: 1 },
+    ])
+    await want(...services)
+    expect(checks.listening().length + failures.length).toBe(120)
+    const opening = turns
+    await want()
+    clearInterval(count)
+    expect(checks.listening()).toEqual([])
+    expect(opening).toBeGreaterThan(1)
+  })
+
   it('answers any path and any method with exactly this body', async () => {
     await want(['ns/svc', { port, localEndpoints: 3 }])
     const expected =

@@ -1,17 +1,30 @@
 // Plans the nftables entries of one service port: elements and balanced frontends, and with ClientIP affinity its own chains. Pure.
 
-import { contains, hostPort, isLoopback, parseCidr } from '../../lib/ip.ts'
+import { formatIp, hostPort, isLoopback, maskBytes, parseCidr, parseIp } from '../../lib/ip.ts'
 import type { Endpoint, Frontend, NodeView, ServicePort } from '../../model/types.ts'
 import { affinityChainName, affinityEntries } from './affinity.ts'
 import { element, frontendEntry, frontendKey, type NftEntry } from './entries.ts'
+
+/** A service port while its entries are planned. What its frontends share is made once: a port may have thousands of frontends. */
+interface PortPlan {
+  readonly port: ServicePort
+  readonly node: NodeView
+  readonly entries: NftEntry[]
+  readonly cluster: readonly string[]
+  readonly local: readonly string[]
+  /** The source ranges of its load balancer frontends. */
+  readonly allowed: readonly string[]
+}
 
 export function plan(resolved: ServicePort, node: NodeView): readonly NftEntry[] {
   if (resolved.frontends.length === 0) return []
   const port = withShortName(resolved)
   const entries: NftEntry[] = []
+  const [cluster, local] = [port.cluster.map(addressOf), port.local.map(addressOf)]
+  const planned = { port, node, entries, cluster, local, allowed: listAllowed(port) }
   for (const frontend of port.frontends) {
-    if (frontend.kind === 'cluster-ip') planClusterIp(port, frontend, entries)
-    else planExternal(port, frontend, node, entries)
+    if (frontend.kind === 'cluster-ip') planClusterIp(planned, frontend)
+    else planExternal(planned, frontend)
   }
   for (const endpoint of listReachable(port)) {
     if (endpoint.local) {
@@ -19,7 +32,7 @@ export function plan(resolved: ServicePort, node: NodeView): readonly NftEntry[]
       entries.push(element('hairpin-connections', key))
     }
   }
-  if (port.affinitySeconds > 0) entries.push(...affinityEntries(port, node))
+  if (port.affinitySeconds > 0) for (const entry of affinityEntries(port, node)) entries.push(entry)
   return entries
 }
 
@@ -40,7 +53,7 @@ function listReachable(port: ServicePort): readonly Endpoint[] {
   return [...port.cluster, ...port.local.filter((endpoint) => !known.has(addressOf(endpoint)))]
 }
 
-function planClusterIp(port: ServicePort, frontend: Frontend, entries: NftEntry[]): void {
+function planClusterIp({ port, entries, cluster, local }: PortPlan, frontend: Frontend): void {
   const key = frontendKey({ ...frontend, protocol: port.protocol })
   entries.push(element('cluster-ips', frontend.ip))
   if (port.internal === 'reject' || port.internal === 'drop') {
@@ -54,7 +67,7 @@ function planClusterIp(port: ServicePort, frontend: Frontend, entries: NftEntry[
         protocol: port.protocol,
         port: frontend.port,
         policy: 'plain',
-        cluster: (port.internal === 'local' ? port.local : port.cluster).map(addressOf),
+        cluster: port.internal === 'local' ? local : cluster,
         local: none,
         comment: port.name,
       }),
@@ -62,10 +75,11 @@ function planClusterIp(port: ServicePort, frontend: Frontend, entries: NftEntry[
   }
 }
 
-function planExternal(port: ServicePort, frontend: Frontend, node: NodeView, entries: NftEntry[]): void {
+function planExternal(planned: PortPlan, frontend: Frontend): void {
+  const { port, node, entries, cluster, local } = planned
   const isNodePort = frontend.kind === 'node-port'
   const key = frontendKey({ ...frontend, protocol: port.protocol })
-  if (frontend.allow.length > 0) planFirewall(port, frontend, key, entries)
+  if (frontend.allow.length > 0) planFirewall(planned, key)
   if (port.external === 'reject') {
     entries.push(
       element(isNodePort ? 'no-endpoint-nodeports' : 'no-endpoint-services', key, refusalVerdict('reject'), port.name),
@@ -82,43 +96,59 @@ function planExternal(port: ServicePort, frontend: Frontend, node: NodeView, ent
         protocol: port.protocol,
         port: frontend.port,
         policy: port.external === 'cluster' ? 'masquerade' : 'local',
-        cluster: port.cluster.map(addressOf),
-        local: port.external === 'cluster' ? none : port.local.map(addressOf),
+        cluster,
+        local: port.external === 'cluster' ? none : local,
         comment: port.name,
       }),
     )
   }
   const { addresses, loopbackNamed } = node.nodePorts
   if (isNodePort && loopbackNamed && port.protocol !== 'sctp') {
-    for (const ip of addresses) if (isLoopback(ip)) planListener(ip, port, frontend, entries)
+    for (const ip of addresses) if (isLoopback(ip)) planListener(planned, ip, frontend)
   }
 }
 
 /** One set has the destinations with source ranges, another one the allowed sources. Other traffic to these destinations is dropped. */
-function planFirewall(port: ServicePort, frontend: Frontend, key: string, entries: NftEntry[]): void {
+function planFirewall({ port, entries, allowed }: PortPlan, key: string): void {
   entries.push(element('firewalled-ips', key, '', port.name))
-  const own = port.frontends
-    .filter((f) => f.kind === 'load-balancer')
-    .map((f) => `${f.ip}/${port.family === 4 ? 32 : 128}`)
-  for (const range of removeNested(port.nodeAllowed ? [...frontend.allow, ...own] : frontend.allow)) {
-    entries.push(element('firewall-allowed', `${key} ${range}`, '', port.name))
-  }
+  for (const range of allowed) entries.push(element('firewall-allowed', `${key} ${range}`, '', port.name))
 }
 
-/** Returns the CIDRs without those that lie inside another one, because the kernel refuses overlapping members. */
+/** All load balancer frontends of a port have the same source ranges. */
+function listAllowed({ frontends, family, nodeAllowed }: ServicePort): readonly string[] {
+  const ranges = frontends.find(({ allow }) => allow.length > 0)?.allow ?? none
+  if (ranges.length === 0 || !nodeAllowed) return removeNested(ranges)
+  const balancers = frontends.filter(({ kind }) => kind === 'load-balancer')
+  return removeNested([...ranges, ...balancers.map(({ ip }) => `${ip}/${family === 4 ? 32 : 128}`)])
+}
+
+/**
+ * Returns the CIDRs without those that lie inside another one, because the kernel refuses overlapping members. Looks up the networks that
+ * contain a CIDR, at most one per prefix length in use, instead of comparing every CIDR with every other.
+ */
 export function removeNested(ranges: readonly string[]): readonly string[] {
+  if (ranges.length === 0) return none
   const cidrs = [...new Set(ranges)].map((range) => parseCidr(range)).filter((cidr) => cidr !== undefined)
+  const texts = new Set(cidrs.map((cidr) => cidr.text))
+  const lengths = [...new Set(cidrs.map((cidr) => cidr.bits))]
   return cidrs
-    .filter((cidr) => !cidrs.some((other) => other.bits < cidr.bits && contains(other, cidr.ip)))
+    .filter(({ ip, bits }) => {
+      const shorter = lengths.filter((length) => length < bits)
+      return shorter.length === 0 || !shorter.some((length) => texts.has(networkOf(ip, length)))
+    })
     .map((cidr) => cidr.text)
 }
 
-function planListener(ip: string, port: ServicePort, frontend: Frontend, entries: NftEntry[]): void {
+/** The network of this prefix length that contains the address, as a canonical CIDR. */
+const networkOf = (ip: string, bits: number): string =>
+  `${formatIp(maskBytes(parseIp(ip) as Uint8Array, bits))}/${bits}`
+
+function planListener({ port, entries, cluster }: PortPlan, ip: string, frontend: Frontend): void {
   const listener = {
     ip,
     protocol: port.protocol,
     port: frontend.port,
-    endpoints: port.cluster.map(addressOf),
+    endpoints: cluster,
     affinitySeconds: port.affinitySeconds,
   }
   entries.push({

@@ -94,7 +94,7 @@ function readIpAt(reader: FieldReader, value: unknown, at: string): string | und
 }
 
 function readPorts(reader: FieldReader, spec: JsonObject): readonly ServicePortRecord[] {
-  const ports: ServicePortRecord[] = []
+  const ports = new Map<string, ServicePortRecord>()
   for (const [i, json] of reader.readChildren(spec, 'ports', 'spec')) {
     const at = `spec.ports[${i}]`
     const fields = readPort(reader, json, at, reader.readText(json, 'name', at) ?? '')
@@ -107,14 +107,11 @@ function readPorts(reader: FieldReader, spec: JsonObject): readonly ServicePortR
       port,
       nodePort,
     }))
-    const earlier = ports.findIndex((other) => other.name === name && other.protocol === protocol)
-    if (earlier < 0) ports.push(record)
-    else {
-      reader.report(at, 'has the name and protocol of an earlier port, which it replaces')
-      ports[earlier] = record
-    }
+    const key = `${protocol}/${name}`
+    if (ports.has(key)) reader.report(at, 'has the name and protocol of an earlier port, which it replaces')
+    ports.set(key, record)
   }
-  return copyFitted(ports)
+  return copyFitted([...ports.values()])
 }
 
 function readNodePort(reader: FieldReader, from: JsonObject, name: string, at: string): number {
