@@ -2,9 +2,9 @@
 
 import { type Document, LineCounter, parseAllDocuments } from 'yaml'
 import { describeError } from '../../lib/errors.ts'
-import { getString, isObject, type Json, type MutableJson, parseJson } from '../schema/json.ts'
+import { getString, isObject, type Json, type MutableJson } from '../schema/json.ts'
 import { metadataOf, nameOf, namespaceOf } from '../schema/object-metadata.ts'
-import { checkNesting } from '../schema/safe-yaml.ts'
+import { checkTokens, findDuplicateKey, toJson } from '../schema/safe-yaml.ts'
 import { decodeObject } from '../schema/schema.ts'
 import { findKind, type ServedResource } from '../schema/served-resources.ts'
 
@@ -33,12 +33,16 @@ export interface ParsedManifest {
 
 export function parseManifests(file: string, source: string): ParsedManifest {
   try {
-    checkNesting(source)
+    checkTokens(source)
   } catch (error) {
     return invalidFile(file, describeError(error))
   }
   const lines = new LineCounter()
-  const documents: readonly Document[] = parseAllDocuments(source, { lineCounter: lines, prettyErrors: true })
+  const documents: readonly Document[] = parseAllDocuments(source, {
+    lineCounter: lines,
+    prettyErrors: true,
+    uniqueKeys: false,
+  })
   const parsed = documents.map((document) => parseDocument(file, document, lines))
   return {
     manifests: parsed.flatMap(({ manifests }) => manifests),
@@ -57,9 +61,14 @@ function parseDocument(file: string, document: Document, lines: LineCounter): Pa
     const message = (error.message.split('\n')[0] ?? '').replace(/ at line \d+, column \d+:?$/, '')
     return invalidFile(file, message, error.linePos?.[0].line)
   }
+  const duplicate = findDuplicateKey(document)
+  if (duplicate !== undefined) {
+    const { line } = lines.linePos(duplicate.offset)
+    return invalidFile(file, `the key ${JSON.stringify(duplicate.key)} is set twice`, line)
+  }
   let value: unknown
   try {
-    value = parseJson(JSON.stringify(document.toJS({ maxAliasCount: 100 })) ?? 'null')
+    value = toJson(document)
   } catch (failure) {
     return invalidFile(file, describeError(failure))
   }
