@@ -2,11 +2,14 @@
 // never change. Pure.
 
 import { deepEqual } from '../../lib/equal.ts'
-import { badRequest, unprocessable } from '../schema/api-status.ts'
+import { badRequest, tooManyOperations, unprocessable } from '../schema/api-status.ts'
 import { deepCopy, isObject, type Json, type MutableJson } from '../schema/json.ts'
 
-/** The real server has the same limit, so that one patch cannot keep it busy. */
+/** The real server has the same two limits, so that one patch cannot keep it busy or fill its memory. */
 const maxOperations = 10_000
+const maxCopiedBytes = 3 << 20
+/** Adding to or removing from the middle of a list shifts all elements behind. Ten million of them take about ten milliseconds. */
+const maxShifted = 10_000_000
 
 export function mergePatch(target: unknown, patch: unknown): unknown {
   if (!isObject(patch)) return deepCopy(patch)
@@ -21,8 +24,8 @@ export function mergePatch(target: unknown, patch: unknown): unknown {
 /** Throws a Status: 400 if the body is not a JSON patch, 422 if it does not fit the document. */
 export function jsonPatch(target: unknown, patch: unknown): unknown {
   if (!Array.isArray(patch)) throw badRequest('error decoding patch: a JSON patch is a list of operations')
-  if (patch.length > maxOperations) throw badRequest(`error decoding patch: at most ${maxOperations} operations`)
-  const root: PatchRoot = { document: deepCopy(target) }
+  if (patch.length > maxOperations) throw tooManyOperations(maxOperations, patch.length)
+  const root: PatchRoot = { document: deepCopy(target), copiedBytes: 0, shifted: 0 }
   for (const [i, operation] of patch.entries()) {
     if (!isObject(operation)) throw badRequest(`error decoding patch: operation ${i} is not an object`)
     const apply = operations.get(operation.op)
@@ -33,9 +36,11 @@ export function jsonPatch(target: unknown, patch: unknown): unknown {
   return root.document
 }
 
-/** An imaginary parent of the document, so that every value has a parent. */
+/** An imaginary parent of the document, so that every value has a parent; and what the patch has cost so far. */
 interface PatchRoot {
   document: unknown
+  copiedBytes: number
+  shifted: number
 }
 
 type Path = readonly string[]
@@ -46,7 +51,7 @@ const operations: ReadonlyMap<unknown, Operation> = new Map<unknown, Operation>(
   ['remove', (root, path) => removeValue(root, path)],
   ['replace', (root, path, operation) => replaceValue(root, path, deepCopy(readValue(operation)))],
   ['move', (root, path, operation) => moveValue(root, parsePointer(operation.from), path)],
-  ['copy', (root, path, operation) => addValue(root, path, deepCopy(findValue(root, parsePointer(operation.from))))],
+  ['copy', (root, path, operation) => copyValue(root, parsePointer(operation.from), path)],
   ['test', testValue],
 ])
 
@@ -90,16 +95,22 @@ function findSlot(root: PatchRoot, path: Path): Slot {
 
 function addValue(root: PatchRoot, path: Path, value: unknown): void {
   const { parent, key } = findSlot(root, path)
-  if (Array.isArray(parent)) parent.splice(key === '-' ? parent.length : parseIndex(key, parent.length), 0, value)
-  else if (key !== '__proto__') parent[key] = value
+  if (Array.isArray(parent)) {
+    const index = key === '-' ? parent.length : parseIndex(key, parent.length)
+    countShift(root, parent.length - index)
+    parent.splice(index, 0, value)
+  } else if (key !== '__proto__') parent[key] = value
 }
 
 function removeValue(root: PatchRoot, path: Path): unknown {
   if (path.length === 1) throw unprocessable('the whole document cannot be removed')
   const value = findValue(root, path)
   const { parent, key } = findSlot(root, path)
-  if (Array.isArray(parent)) parent.splice(parseIndex(key, parent.length - 1), 1)
-  else delete parent[key]
+  if (Array.isArray(parent)) {
+    const index = parseIndex(key, parent.length - 1)
+    countShift(root, parent.length - index)
+    parent.splice(index, 1)
+  } else delete parent[key]
   return value
 }
 
@@ -108,6 +119,34 @@ function replaceValue(root: PatchRoot, path: Path, value: unknown): void {
   const { parent, key } = findSlot(root, path)
   if (Array.isArray(parent)) parent[parseIndex(key, parent.length - 1)] = value
   else parent[key] = value
+}
+
+function copyValue(root: PatchRoot, from: Path, to: Path): void {
+  const value = findValue(root, from)
+  root.copiedBytes += jsonSize(value, maxCopiedBytes - root.copiedBytes)
+  if (root.copiedBytes > maxCopiedBytes) {
+    throw unprocessable(
+      `Unable to complete the copy, the accumulated size increase of copy is ${root.copiedBytes}, exceeding the limit ${maxCopiedBytes}`,
+    )
+  }
+  addValue(root, to, deepCopy(value))
+}
+
+/** The length of the value's JSON, or, if that is more than `limit`, some number above it. */
+function jsonSize(value: unknown, limit: number): number {
+  if (typeof value === 'string') return value.length + 2
+  if (typeof value !== 'object' || value === null) return String(value).length
+  let size = 2
+  for (const [key, member] of Object.entries(value)) {
+    size += (Array.isArray(value) ? 1 : key.length + 4) + jsonSize(member, limit - size)
+    if (size > limit) break
+  }
+  return size
+}
+
+function countShift(root: PatchRoot, elements: number): void {
+  root.shifted += elements
+  if (root.shifted > maxShifted) throw unprocessable(`the patch shifts more than ${maxShifted} list elements`)
 }
 
 function moveValue(root: PatchRoot, from: Path, to: Path): void {

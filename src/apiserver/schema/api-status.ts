@@ -177,6 +177,13 @@ export const tooLarge = (limit: number): StatusError =>
     message: `Request entity too large: limit is ${limit}`,
   })
 
+export const tooManyOperations = (limit: number, given: number): StatusError =>
+  new StatusError({
+    code: 413,
+    reason: 'RequestEntityTooLarge',
+    message: `Request entity too large: The allowed maximum operations in a JSON patch is ${limit}, got ${given}`,
+  })
+
 export const unsupportedMedia = (accepted: readonly string[]): StatusError =>
   new StatusError({
     code: 415,

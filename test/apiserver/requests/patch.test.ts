@@ -197,3 +197,72 @@ describe('a strategic merge patch', () => {
     )
   })
 })
+
+describe('the cost of a JSON patch', () => {
+  const refusal = (patch: unknown, target: unknown = {}) => {
+    try {
+      jsonPatch(target, patch)
+      return undefined
+    } catch (error) {
+      return (error as { refusal?: { code: number; message: string; details?: unknown } }).refusal
+    }
+  }
+
+  it('is bounded where a value is copied into itself again and again', () => {
+    const target = { metadata: { annotations: { a: 'x'.repeat(70) } } }
+    const double = (i: number) => ({ op: 'copy', from: '/metadata/annotations', path: `/metadata/annotations/b${i}` })
+    const before = process.memoryUsage().heapUsed
+    expect(
+      refusal(
+        Array.from({ length: 40 }, (_, i) => double(i)),
+        target,
+      ),
+    ).toMatchObject({
+      code: 422,
+      details: {
+        causes: [
+          {
+            message: expect.stringMatching(
+              /^Unable to complete the copy, the accumulated size increase of copy is \d+, exceeding the limit 3145728$/,
+            ),
+          },
+        ],
+      },
+    })
+    expect(process.memoryUsage().heapUsed - before).toBeLessThan(100 << 20)
+  })
+
+  it('allows copies of 3 MB in total', () => {
+    const megabyte = 'x'.repeat((1 << 20) - 2)
+    const copies = (count: number) =>
+      Array.from({ length: count }, (_, i) => ({ op: 'copy', from: '/a', path: `/b${i}` }))
+    expect(refusal(copies(3), { a: megabyte })).toBeUndefined()
+    expect(refusal(copies(4), { a: megabyte })).toMatchObject({ code: 422 })
+  })
+
+  it('is bounded where a long list is shifted again and again', () => {
+    const list = Array.from({ length: 1_000_000 }, () => 0)
+    const before = process.cpuUsage()
+    for (const operation of [
+      { op: 'add', path: '/list/0', value: 1 },
+      { op: 'remove', path: '/list/0' },
+    ]) {
+      expect(
+        refusal(
+          Array.from({ length: 10_000 }, () => operation),
+          { list },
+        ),
+      ).toMatchObject({ code: 422 })
+    }
+    const { user, system } = process.cpuUsage(before)
+    expect((user + system) / 1000).toBeLessThan(2_000)
+  })
+
+  it('is bounded by the number of operations, in the words of the real server', () => {
+    const operations = Array.from({ length: 10_001 }, () => ({ op: 'test', path: '', value: {} }))
+    expect(refusal(operations)).toMatchObject({
+      code: 413,
+      message: 'Request entity too large: The allowed maximum operations in a JSON patch is 10000, got 10001',
+    })
+  })
+})
