@@ -5,11 +5,11 @@ import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { formatCommandDocs } from '../src/commands/command-list.ts'
 import { formatFlagDocs } from '../src/config/flags/flag-help.ts'
-import { sluiceConfigDocs } from '../src/config/sluice-config.ts'
+import { formatSluiceConfigDocs } from '../src/config/sluice-config.ts'
 import { formatMetricDocs } from '../src/http/metric-table.ts'
 
 const folder = join(import.meta.dirname, '../docs')
 writeFileSync(join(folder, 'commands.md'), formatCommandDocs())
 writeFileSync(join(folder, 'flags.md'), formatFlagDocs())
 writeFileSync(join(folder, 'metrics.md'), formatMetricDocs())
-writeFileSync(join(folder, 'sluice-config.md'), sluiceConfigDocs())
+writeFileSync(join(folder, 'sluice-config.md'), formatSluiceConfigDocs())

@@ -16,8 +16,6 @@ const known: ReadonlyMap<string, Gate> = new Map(
 /** Gates that switch every gate of a stage. */
 const stageGates = { AllAlpha: 'alpha', AllBeta: 'beta' } as const
 
-export const gateNames: readonly string[] = [...Object.keys(stageGates), ...known.keys()].sort()
-
 /** Returns the first reason why these gates cannot be set, or undefined. */
 export function findGateProblem(gates: Readonly<Record<string, boolean>>): string | undefined {
   for (const [name, on] of Object.entries(gates)) {

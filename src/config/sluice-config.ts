@@ -42,7 +42,7 @@ function makeConfig(values: ReadonlyMap<string, Value>): SluiceConfig {
 }
 
 /** The table of docs/sluice-config.md; a test keeps the file equal to it. */
-export function sluiceConfigDocs(): string {
+export function formatSluiceConfigDocs(): string {
   return [
     '# SluiceConfiguration',
     '',

@@ -2,7 +2,7 @@
 
 import { join } from 'node:path'
 import { expect, it } from 'vitest'
-import { defaultSluiceConfig, loadSluiceConfig, sluiceConfigDocs } from '../../src/config/sluice-config.ts'
+import { defaultSluiceConfig, formatSluiceConfigDocs, loadSluiceConfig } from '../../src/config/sluice-config.ts'
 
 const header = 'apiVersion: sluice/v1alpha1\nkind: SluiceConfiguration\n'
 
@@ -39,5 +39,5 @@ it('refuses another kind of document', () => {
 })
 
 it('is documented', async () => {
-  await expect(sluiceConfigDocs()).toMatchFileSnapshot(join(import.meta.dirname, '../../docs/sluice-config.md'))
+  await expect(formatSluiceConfigDocs()).toMatchFileSnapshot(join(import.meta.dirname, '../../docs/sluice-config.md'))
 })
