@@ -6,7 +6,7 @@ import { expect, it } from 'vitest'
 import { endpoint, service, slice, tcp } from '../../support/builders.ts'
 import { WriterHarness } from './writer-harness.ts'
 
-const golden = readFileSync(join(import.meta.dirname, 'overall.txt'), 'utf8')
+const golden = readFileSync(join(import.meta.dirname, 'golden-input.txt'), 'utf8')
 
 /** The fixture is written with the mark as upstream's tests have it; kube-proxy itself prints eight digits. */
 const shortMark = (text: string): string => text.replaceAll('0x00004000', '0x4000')
