@@ -10,6 +10,7 @@ import { sluiceVersion } from '../config/sluice-version.ts'
 import { Engine } from '../engine/engine.ts'
 import { SyncJournal } from '../engine/journal.ts'
 import { Client, defaultUserAgent } from '../kube/client.ts'
+import { DialedAddresses } from '../kube/dialed-addresses.ts'
 import { EventRecorder } from '../kube/events.ts'
 import { loadConnection } from '../kube/kubeconfig.ts'
 import type { RecordSink } from '../kube/reflect/change-filter.ts'
@@ -30,7 +31,9 @@ import type { NodeRecord } from '../model/types.ts'
 import { listOwnIps, watchAddresses } from '../sys/netlink/interface-addresses.ts'
 import { openAdminSocket } from './admin-answers.ts'
 import { startAfterSync } from './after-sync.ts'
+import { ApiServerAddresses } from './api-server-addresses.ts'
 import { makeSettings } from './backend-settings.ts'
+import { CidrOverlaps } from './cidr-overlaps.ts'
 import { HttpServers } from './http-servers.ts'
 import { makeNodeFacts } from './node-facts.ts'
 import { findUsableFamilies, protectFromOom, tuneConnectionTracking } from './node-setup.ts'
@@ -77,6 +80,7 @@ interface OpenedDaemon extends DaemonContext {
   readonly journal: SyncJournal
   readonly servers: HttpServers
   readonly recorder: EventRecorder
+  readonly apiServers: ApiServerAddresses
   /** Feeds a sink from the API server until the daemon stops. */
   reflect<R>(resource: WatchedResource<R>, sink: RecordSink<R>): void
 }
@@ -98,7 +102,10 @@ async function openConnections(context: DaemonContext): Promise<OpenedDaemon> {
   const connection = loadConnection({ kubeconfig: clientConnection.kubeconfig, master: options.master })
   const { qps, burst } = clientConnection
   const observer = servers.metrics.requests
-  const client = new Client(connection, { qps, burst, userAgent: defaultUserAgent, log, clock, observer })
+  const dialed = new DialedAddresses(clock)
+  const apiServers = new ApiServerAddresses()
+  dialed.subscribe((addresses) => apiServers.setDialed(addresses))
+  const client = new Client(connection, { qps, burst, userAgent: defaultUserAgent, log, clock, observer, dialed })
   closers.push(() => client.close())
   closers.push(() => servers.close())
   const reflectors: Promise<void>[] = []
@@ -108,6 +115,7 @@ async function openConnections(context: DaemonContext): Promise<OpenedDaemon> {
     name,
     journal,
     servers,
+    apiServers,
     recorder: new EventRecorder({ client, clock, hostname: hostname(), log }),
     reflect(resource, sink) {
       reflectors.push(new Reflector({ client, clock, log, ...resource, sink }).run(signal))
@@ -137,10 +145,10 @@ async function awaitOwnNode({ options, name, journal, log, signal, reflect, onFa
 }
 
 /** Does everything that `--init-only` does. */
-async function prepareNode({ options, backend, name, log }: OpenedDaemon, record: NodeRecord | undefined) {
+async function prepareNode({ options, backend, name, log, apiServers }: OpenedDaemon, record: NodeRecord | undefined) {
   const { config } = options
   const interfaceAddresses = await listOwnIps()
-  const facts = makeNodeFacts(config, { name, record, interfaceAddresses })
+  const facts = { ...makeNodeFacts(config, { name, record, interfaceAddresses }), apiServers: apiServers.list() }
   const families = await findUsableFamilies(config, backend, facts, log)
   const views = new NodeViews(facts, families)
   tuneConnectionTracking(config, log)
@@ -177,7 +185,13 @@ async function startEngine(daemon: OpenedDaemon, node: NodeWatch, views: NodeVie
     views.update({ zone: record.zone })
   })
   if (daemon.onServing !== undefined) runAfterFirstSyncs(journal, families, daemon.onServing, log)
-  views.watch((family, view) => engine.setView(family, view))
+  const overlaps = new CidrOverlaps({ recorder, node: name, log })
+  views.watch((family, view) => {
+    engine.setView(family, view)
+    overlaps.check(view, views.addresses)
+  })
+  daemon.apiServers.watch((apiServers) => views.update({ apiServers }))
+  views.update({ apiServers: daemon.apiServers.list() })
   const addresses = watchAddresses(() => void refreshAddresses(views, log))
   closers.push(() => addresses.close())
   closers.push(await openAdmin(daemon, engine, views))
@@ -214,14 +228,18 @@ async function openAdmin(daemon: OpenedDaemon, engine: Engine, views: NodeViews)
   return () => admin.close()
 }
 
-function reflectServices({ reflect, journal, recorder, name }: OpenedDaemon, engine: Engine, views: NodeViews): void {
+function reflectServices(
+  { reflect, journal, recorder, apiServers, name }: OpenedDaemon,
+  engine: Engine,
+  views: NodeViews,
+): void {
   const cidrs = new ServiceCidrs(
     (list) => views.update({ serviceCidrs: list }),
     (problem) => journal.problem(problem),
   )
   reflect(serviceCidrs, cidrs)
-  reflect(services, engine.store.services)
-  reflect(endpointSlices, engine.store.slices)
+  reflect(services, apiServers.readServices(engine.store.services))
+  reflect(endpointSlices, apiServers.readSlices(engine.store.slices))
   recorder.record({
     type: 'Normal',
     reason: 'Starting',

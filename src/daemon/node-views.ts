@@ -1,4 +1,4 @@
-// Keeps the node's view of each family up to date: zone, interface addresses and service CIDRs.
+// Keeps the node's view of each family up to date: zone, interface addresses, service CIDRs and API servers.
 
 import type { Family } from '../lib/ip.ts'
 import { makeNodeView, type NodeFacts } from '../model/node.ts'
@@ -32,7 +32,7 @@ export class NodeViews {
     this.#onChange = onChange
   }
 
-  update(change: Partial<Pick<NodeFacts, 'zone' | 'interfaceAddresses' | 'serviceCidrs'>>): void {
+  update(change: Partial<Pick<NodeFacts, 'zone' | 'interfaceAddresses' | 'serviceCidrs' | 'apiServers'>>): void {
     this.#facts = { ...this.#facts, ...change }
     for (const [family, before] of this.#views) {
       const view = makeNodeView(this.#facts, family)

@@ -9,6 +9,7 @@ import { makeNetworkError, makeStatusError, readRetryAfter } from './api-errors.
 import type { Connection } from './connection.ts'
 import { ClientCredentials } from './credentials.ts'
 import { Deadline } from './deadline.ts'
+import { DialedAddresses } from './dialed-addresses.ts'
 import { type LineBatches, readLines } from './line-stream.ts'
 import { TokenBucket } from './rate-limiter.ts'
 import { Transport } from './transport.ts'
@@ -37,6 +38,8 @@ export interface ClientOptions {
   readonly log: Logger
   readonly clock: Clock
   readonly observer?: RequestObserver
+  /** Learns the addresses that the client dials. */
+  readonly dialed?: DialedAddresses
 }
 
 export interface RequestCall {
@@ -73,7 +76,8 @@ export class Client {
     this.#connection = connection
     this.#options = options
     this.#credentials = new ClientCredentials(connection.auth, options.clock, options.log)
-    this.#transport = new Transport(connection, options.clock, options.log)
+    const { clock, log, dialed = new DialedAddresses(clock) } = options
+    this.#transport = new Transport(connection, clock, log, dialed)
     this.#bucket = new TokenBucket(options.qps, options.burst, options.clock)
   }
 

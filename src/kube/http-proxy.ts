@@ -1,7 +1,7 @@
 // HTTP proxies between this node and the API server: chooses the proxy, and opens tunnels through it.
 
-import { type ClientRequest, request as httpRequest } from 'node:http'
-import { request as httpsRequest } from 'node:https'
+import { type ClientRequest, Agent as HttpAgent, request as httpRequest } from 'node:http'
+import { Agent as HttpsAgent, request as httpsRequest } from 'node:https'
 import type { Duplex } from 'node:stream'
 import { ProxyError } from '../lib/errors.ts'
 import { canonicalIp, contains, hostPort, isLoopback, parseCidr } from '../lib/ip.ts'
@@ -41,8 +41,13 @@ function isBypassed(server: URL, noProxy: string): boolean {
   })
 }
 
-/** Opens a raw connection to `host:port` through the proxy. */
-export function openTunnel(proxy: URL, host: string, port: number): Promise<Duplex> {
+/** Opens a raw connection to `host:port` through the proxy. `observe` gets the agent that dials the proxy. */
+export function openTunnel(
+  proxy: URL,
+  host: string,
+  port: number,
+  observe: <A extends HttpAgent>(agent: A) => A,
+): Promise<Duplex> {
   const target = hostPort(host, port)
   const failed = (reason: string, cause?: unknown) =>
     new ProxyError('connection', `proxy ${proxy.host} did not connect to ${target}: ${reason}`, { cause })
@@ -53,7 +58,7 @@ export function openTunnel(proxy: URL, host: string, port: number): Promise<Dupl
       method: 'CONNECT',
       path: target,
       headers: { host: target, ...makeProxyAuthorization(proxy) },
-      agent: false,
+      agent: observe(proxy.protocol === 'https:' ? new HttpsAgent() : new HttpAgent()),
     })
     request.once('error', (error) => reject(failed(error.message, error)))
     request.once('response', (response) => {

@@ -12,6 +12,7 @@ import type { Logger } from '../lib/log.ts'
 import type { Clock } from '../lib/time.ts'
 import { makeNetworkError, readSystemCode } from './api-errors.ts'
 import type { Connection, PemSource } from './connection.ts'
+import type { DialedAddresses } from './dialed-addresses.ts'
 import type { Credential } from './exec-plugin.ts'
 import { getHost, getPort, makeProxyAuthorization, openTunnel } from './http-proxy.ts'
 
@@ -48,10 +49,13 @@ export class Transport {
   #checkedAt = Number.NEGATIVE_INFINITY
   #closed = false
 
-  constructor(connection: Connection, clock: Clock, log: Logger) {
+  readonly #dialed: DialedAddresses
+
+  constructor(connection: Connection, clock: Clock, log: Logger, dialed: DialedAddresses) {
     this.#connection = connection
     this.#clock = clock
     this.#log = log
+    this.#dialed = dialed
   }
 
   /** Resolves with the head of the response. If the body breaks off, its reader gets the error. */
@@ -119,7 +123,9 @@ export class Transport {
   async #currentAgent(certificate: Credential['certificate']): Promise<HttpAgent | HttpsAgent> {
     const { server } = this.#connection
     if (server.protocol === 'http:') {
-      this.#agent ??= new HttpAgent({ keepAlive: true, keepAliveMsecs: keepAliveMs, ...addressOptions })
+      this.#agent ??= this.#dialed.observe(
+        new HttpAgent({ keepAlive: true, keepAliveMsecs: keepAliveMs, ...addressOptions }),
+      )
       return this.#agent
     }
     const isDue = this.#clock.monotonic() - this.#checkedAt >= recheckMs
@@ -194,9 +200,10 @@ export class Transport {
       checkServerIdentity: (_, cert) => checkServerIdentity(name, cert),
     }
     const agent = new HttpsAgent({ keepAlive: true, keepAliveMsecs: keepAliveMs, ...addressOptions, ...options })
-    if (proxy !== undefined) {
+    if (proxy === undefined) this.#dialed.observe(agent)
+    else {
       const tunnelled: CreateConnection = (_, done) => {
-        openTunnel(proxy, host, getPort(server)).then(
+        openTunnel(proxy, host, getPort(server), (dialing) => this.#dialed.observe(dialing)).then(
           (socket) => done(null, connect({ ...options, socket })),
           (error) => done(toError(error)),
         )

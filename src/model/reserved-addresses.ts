@@ -5,7 +5,15 @@
 
 import { contains, type Family, familyOf, hostPort, isLoopback, isUnspecified, parseCidr } from '../lib/ip.ts'
 import { frontendKey } from './conflicts.ts'
-import type { Endpoint, Frontend, NodePortAddresses, NodeView, ServicePort, SocketAddress } from './types.ts'
+import type {
+  Endpoint,
+  Frontend,
+  NodePortAddresses,
+  NodeView,
+  ServicePort,
+  SliceRecord,
+  SocketAddress,
+} from './types.ts'
 
 /** A TCP socket that a program on this node or the API server listens on. */
 export interface ReservedSocket extends SocketAddress {
@@ -77,6 +85,19 @@ export function leadsToApiServers(port: ServicePort, node: NodeView): boolean {
     node.apiServers.some((server) => server.ip === ip && server.port === number)
   return port.protocol === 'tcp' && port.cluster.length > 0 && [...port.cluster, ...port.local].every(isApiServer)
 }
+
+/** The Service by which pods reach the API server. The API servers write its endpoints: their own addresses. */
+export const apiServerService = 'default/kubernetes'
+
+/** The TCP endpoints of default/kubernetes, ready or not: an API server that restarts has its address all the same. */
+export const apiServerEndpoints = (slices: Iterable<SliceRecord>): readonly SocketAddress[] =>
+  [...slices]
+    .filter(({ service }) => service === apiServerService)
+    .flatMap(({ endpoints, ports }) =>
+      ports
+        .filter(({ protocol }) => protocol === 'tcp')
+        .flatMap(({ port }) => endpoints.map(({ ip }) => ({ ip, port }))),
+    )
 
 export interface CidrOverlap {
   readonly cidr: string

@@ -5,8 +5,11 @@ import { join } from 'node:path'
 import type { TLSSocket } from 'node:tls'
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
 import type { Connection } from '../../src/kube/connection.ts'
+import { DialedAddresses } from '../../src/kube/dialed-addresses.ts'
 import { loadConnection } from '../../src/kube/kubeconfig.ts'
 import { ProxyError } from '../../src/lib/errors.ts'
+import { systemClock } from '../../src/lib/time.ts'
+import type { SocketAddress } from '../../src/model/types.ts'
 import { fastClock } from '../support/fast-clock.ts'
 import { CertificateShop, type Pair } from './certificates.ts'
 import { type Answer, clientTo, connectionTo, json, lines, ScriptServer } from './script-server.ts'
@@ -252,10 +255,18 @@ describe('proxies', () => {
       (request) => request.headers['proxy-authorization'] === `Basic ${btoa('user:p@ss')}`,
     )
     const server = await serve()
-    const client = open(server.url, { ca: text(ca.cert), proxy: url })
+    const addresses = new DialedAddresses(systemClock)
+    let dialed: readonly SocketAddress[] = []
+    addresses.subscribe((list) => {
+      dialed = list
+    })
+    const connection = connectionTo(server.url, { ca: text(ca.cert), proxy: url })
+    const client = clientTo(connection, fastClock(1), { dialed: addresses })
+    cleanups.push(() => client.close())
     expect(await ask(client)).toEqual({ you: 'anonymous' })
     expect(await ask(client)).toEqual({ you: 'anonymous' })
     expect(asked).toEqual([`CONNECT 127.0.0.1:${server.port}`])
+    expect(dialed).toEqual([{ ip: '127.0.0.1', port: Number(url.port) }])
     expect(await codeOf(open(server.url, { ca: text(otherCa.cert), proxy: url }))).toMatch(/^tls: /)
     client.close()
   })

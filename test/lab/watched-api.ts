@@ -10,17 +10,31 @@ export interface Item {
   readonly metadata: { readonly name: string; readonly namespace?: string }
 }
 
-const kinds: Readonly<Record<string, string>> = { nodes: 'Node', services: 'Service', endpointslices: 'EndpointSlice' }
-const versionOf = (kind: string): string => (kind === 'EndpointSlice' ? 'discovery.k8s.io/v1' : 'v1')
+const kinds: Readonly<Record<string, string>> = {
+  nodes: 'Node',
+  services: 'Service',
+  endpointslices: 'EndpointSlice',
+  servicecidrs: 'ServiceCIDR',
+}
+const versions: Readonly<Record<string, string>> = {
+  EndpointSlice: 'discovery.k8s.io/v1',
+  ServiceCIDR: 'networking.k8s.io/v1',
+}
+const versionOf = (kind: string): string => versions[kind] ?? 'v1'
 const keyOf = ({ kind, metadata: { namespace, name } }: Item): string => `${kind} ${namespace ?? ''}/${name}`
 
 export class WatchedApi {
   readonly url: string
+  /** The text of everything that was posted: Events. */
+  posted = ''
   readonly #server = createServer((request, response) => {
     const url = new URL(request.url ?? '/', 'http://localhost')
     const kind = kinds[url.pathname.split('/').at(-1) as string]
     response.setHeader('Content-Type', 'application/json')
     if (request.method === 'GET' && kind !== undefined) return this.#answer(kind, url.searchParams, response)
+    request.on('data', (chunk) => {
+      this.posted += chunk
+    })
     response.statusCode = request.method === 'GET' ? 404 : 201
     response.end('{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}')
   })
@@ -28,14 +42,13 @@ export class WatchedApi {
   readonly #watchers = new Map<ServerResponse, string>()
   #version = 1
 
-  private constructor(port: number) {
-    this.url = `http://127.0.0.1:${port}`
+  private constructor(ip: string, port: number) {
+    this.url = `http://${ip}:${port}`
   }
 
-  /** Listens on loopback of the node. */
-  static async listen(node: Namespace, port: number): Promise<WatchedApi> {
-    const api = new WatchedApi(port)
-    api.#server.listen({ fd: node.openSocket('tcp', '127.0.0.1', port) })
+  static async listen(host: Namespace, port: number, ip = '127.0.0.1'): Promise<WatchedApi> {
+    const api = new WatchedApi(ip, port)
+    api.#server.listen({ fd: host.openSocket('tcp', ip, port) })
     await once(api.#server, 'listening')
     return api
   }
@@ -49,6 +62,24 @@ export class WatchedApi {
         if (kind === item.kind) response.write(`${JSON.stringify({ type, object })}\n`)
       }
     }
+  }
+
+  drop(...items: readonly Item[]): void {
+    for (const item of items) {
+      const object = this.#items.get(keyOf(item))
+      this.#items.delete(keyOf(item))
+      this.#version++
+      for (const [response, kind] of this.#watchers) {
+        if (kind === item.kind && object !== undefined) {
+          response.write(`${JSON.stringify({ type: 'DELETED', object })}\n`)
+        }
+      }
+    }
+  }
+
+  /** Cuts all connections. Clients may connect again. */
+  cut(): void {
+    this.#server.closeAllConnections()
   }
 
   close(): void {

@@ -17,6 +17,7 @@ import {
 import { ProxyError } from '../../lib/errors.ts'
 import { canonicalIp, familyOf, parseCidr } from '../../lib/ip.ts'
 import { makeNodeView } from '../../model/node.ts'
+import { apiServerEndpoints } from '../../model/reserved-addresses.ts'
 import type { NodeRecord, NodeView } from '../../model/types.ts'
 import { listAddresses } from '../../sys/netlink/interface-addresses.ts'
 
@@ -44,9 +45,11 @@ export async function readFromApi(api: ApiRequester, { name, config, fallback }:
   const [node = fallback] = await listRecords(api, describeOwnNode(name))
   const nodeAddresses = await nodeAddressesOf(name, node)
   const cidrs = (await listRecords(api, serviceCidrs).catch(noneIfNotFound)).flatMap((record) => record.cidrs)
+  const slices = await listRecords(api, endpointSlices)
   const facts = {
     ...makeNodeFacts(config, { name, record: node, interfaceAddresses: nodeAddresses }),
     serviceCidrs: cidrs,
+    apiServers: apiServerEndpoints(slices),
   }
   const allServices = await listRecords(api, services)
   const families = ([4, 6] as const).filter(
@@ -61,7 +64,7 @@ export async function readFromApi(api: ApiRequester, { name, config, fallback }:
     views: families.map((family): NodeView => makeNodeView(facts, family)),
     nodeAddresses,
     services: allServices,
-    slices: await listRecords(api, endpointSlices),
+    slices,
   }
 }
 
