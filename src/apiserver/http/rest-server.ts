@@ -39,7 +39,9 @@ const maxBodyBytes = 3 << 20
 const defaultMaxConnections = 4096
 const compressAbove = 128 << 10
 /** A watch that ends with more unsent bytes than this closes its connection instead of sending them. */
-const maxUnsentBytes = 1 << 20
+const maxUnsentBytes = 64 << 10
+/** A client that reads nothing of its response for this long is disconnected: the response takes memory. */
+const unreadTimeoutMs = 30_000
 const closeTimeoutMs = 500
 const limits = { headersTimeout: 20_000, requestTimeout: 60_000, keepAliveTimeout: 120_000, maxHeaderSize: 32_768 }
 /** The time for the TLS handshake, which comes before the headers. */
@@ -190,6 +192,7 @@ async function send(request: IncomingMessage, response: ServerResponse, answer: 
     'Content-Length': body.length,
   }
   for (const [name, value] of Object.entries(headers)) response.setHeader(name, value)
+  response.socket?.setTimeout(unreadTimeoutMs)
   response.writeHead(answer.status)
   response.end(request.method === 'HEAD' ? undefined : body)
 }
@@ -203,6 +206,8 @@ async function stream(answer: RestResponse, response: ServerResponse, stopped: A
   const disconnected = new AbortController()
   const onClose = () => disconnected.abort()
   response.once('close', onClose)
+  // A watch may have nothing to send for minutes.
+  response.socket?.setTimeout(0)
   response.writeHead(answer.status, { 'Content-Type': answer.type, 'Cache-Control': 'no-cache, private' })
   response.flushHeaders()
   try {
@@ -211,7 +216,10 @@ async function stream(answer: RestResponse, response: ServerResponse, stopped: A
     response.removeListener('close', onClose)
   }
   if (response.writableLength > maxUnsentBytes) response.destroy()
-  else response.end()
+  else {
+    response.socket?.setTimeout(unreadTimeoutMs)
+    response.end()
+  }
 }
 
 const createSink = (response: ServerResponse): WatchSink => ({

@@ -7,6 +7,7 @@ import { resourceSubject } from '../requests/admission.ts'
 import { parseBoolean, parseWatchQuery } from '../requests/list-options.ts'
 import { list } from '../requests/reads.ts'
 import { runWatch } from '../requests/watch.ts'
+import { WatchBudget } from '../requests/watch-budget.ts'
 import type { ObjectPath, ObjectWriteOptions, ObjectWriter, WriteOutcome } from '../requests/writes.ts'
 import {
   internal,
@@ -43,6 +44,7 @@ const minWatchSeconds = 1800
 
 export class ApiRouter {
   readonly #options: ApiOptions
+  readonly #watchBudget = new WatchBudget()
   readonly #verbs: ReadonlyMap<string, Verb> = new Map<string, Verb>([
     ['GET', (path, request) => this.#get(path, request)],
     ['HEAD', (path, request) => this.#get(path, request)],
@@ -118,6 +120,7 @@ export class ApiRouter {
       query,
       renderer,
       timeoutMs: seconds * 1000,
+      budget: this.#watchBudget,
     }
     return { ...jsonResponse(200, ''), stream: (sink, signal) => runWatch(options, sink, signal) }
   }

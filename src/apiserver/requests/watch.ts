@@ -4,9 +4,10 @@ import { type Clock, nextTurn, sleep } from '../../lib/time.ts'
 import { type StatusError, statusObject, versionExpired, versionTooLarge } from '../schema/api-status.ts'
 import type { Json } from '../schema/json.ts'
 import { metadataOf } from '../schema/object-metadata.ts'
-import type { Change, Entry } from '../store/collection.ts'
+import { type Change, type Entry, sizeOfChange } from '../store/collection.ts'
 import type { Registry } from '../store/registry.ts'
 import type { WatchQuery } from './list-options.ts'
+import type { BudgetedWatch, WatchBudget } from './watch-budget.ts'
 import type { WatchSink } from './watch-queue.ts'
 
 export interface WatchRenderer {
@@ -24,13 +25,15 @@ export interface WatchRequestOptions {
   readonly query: WatchQuery
   readonly renderer: WatchRenderer
   readonly timeoutMs: number
+  readonly budget: WatchBudget
 }
 
 /** A client that leaves more than this unread is too slow: it must start a new watch. */
 const maxBuffered = 64 << 20
 const bookmarkMs = 60_000
-/** The number of lines in one write. */
+/** The most lines and characters to collect for one write. */
 const linesPerWrite = 200
+const charactersPerWrite = 256 << 10
 const initialEventsEnd = 'k8s.io/initial-events-end'
 
 /**
@@ -59,7 +62,7 @@ async function runFrom(feed: ChangeFeed, initialLines: Iterable<string>, signal:
   const unsubscribe = feed.subscribe()
   try {
     await feed.sendInitial(initialLines, signal)
-    if (signal.aborted) return
+    if (signal.aborted || feed.isTooSlow) return
     feed.goLive()
     await feed.sendBookmarks(signal)
   } finally {
@@ -68,7 +71,7 @@ async function runFrom(feed: ChangeFeed, initialLines: Iterable<string>, signal:
 }
 
 /** Sends changes to a sink. It holds them back until the initial lines are sent, and then passes them on when they are published. */
-class ChangeFeed {
+class ChangeFeed implements BudgetedWatch {
   readonly #options: WatchRequestOptions
   readonly #sink: WatchSink
   /** The version of the initial lines; only newer changes are sent. */
@@ -76,7 +79,9 @@ class ChangeFeed {
   readonly #tooSlow: Promise<void>
   #reportTooSlow: () => void = () => {}
   #held: Change[] = []
+  #heldSize = 0
   #isLive = false
+  #isTooSlow = false
   #sent: number
 
   constructor(options: WatchRequestOptions, sink: WatchSink, from: number) {
@@ -89,26 +94,44 @@ class ChangeFeed {
     })
   }
 
-  subscribe(): () => void {
-    return this.#options.registry.subscribe(this.#options.resource, (changes) => {
-      const newer = changes.filter((change) => change.version > this.#from)
-      if (this.#isLive) this.#send(newer)
-      else this.#held.push(...newer)
-    })
+  /** Held changes count, too: they would otherwise grow without limit while a client does not read the initial lines. */
+  get buffered(): number {
+    return this.#sink.buffered + this.#heldSize
   }
 
+  get isTooSlow(): boolean {
+    return this.#isTooSlow
+  }
+
+  endAsTooSlow(): void {
+    this.#isTooSlow = true
+    this.#dropHeld()
+    this.#reportTooSlow()
+  }
+
+  subscribe(): () => void {
+    const { registry, resource, budget } = this.#options
+    const leaveBudget = budget.add(this)
+    const unsubscribe = registry.subscribe(resource, (changes) => {
+      if (this.#isTooSlow) return
+      const newer = changes.filter((change) => change.version > this.#from)
+      if (this.#isLive) this.#send(newer)
+      else this.#hold(newer)
+    })
+    return () => {
+      unsubscribe()
+      leaveBudget()
+    }
+  }
+
+  /** Resolves when the client has room for more, or is too slow. */
   async sendInitial(lines: Iterable<string>, signal: AbortSignal): Promise<void> {
     await this.#options.registry.settled()
-    let chunk: string[] = []
-    for (const line of lines) {
-      if (signal.aborted) return
-      chunk.push(line)
-      if (chunk.length < linesPerWrite) continue
-      const isDrained = this.#sink.write(chunk.join(''))
-      chunk = []
-      await (isDrained ? nextTurn() : this.#sink.drained())
+    for (const text of joinLines(lines)) {
+      if (signal.aborted || this.#isTooSlow) return
+      if (this.#write(text)) await nextTurn()
+      else await Promise.race([this.#sink.drained(), this.#tooSlow])
     }
-    if (chunk.length > 0 && !this.#sink.write(chunk.join(''))) await this.#sink.drained()
   }
 
   /** Sends the changes that were held back, and from now on each change at once. */
@@ -116,7 +139,7 @@ class ChangeFeed {
     const { query } = this.#options
     if (query.marksEnd && query.bookmarks) this.#sendBookmark(this.#from, { [initialEventsEnd]: 'true' })
     this.#isLive = true
-    this.#send(this.#held.splice(0))
+    this.#send(this.#dropHeld())
   }
 
   /** Resolves when the watch is over. */
@@ -133,15 +156,37 @@ class ChangeFeed {
     }
   }
 
-  get #isTooSlow(): boolean {
-    return this.#sink.buffered > maxBuffered
+  #hold(changes: readonly Change[]): void {
+    for (const change of changes) {
+      const size = sizeOfChange(change)
+      if (!this.#options.budget.hasRoomFor(size)) this.endAsTooSlow()
+      if (this.#isTooSlow) return
+      this.#held.push(change)
+      this.#heldSize += size
+    }
+    if (this.buffered > maxBuffered) this.endAsTooSlow()
+  }
+
+  #dropHeld(): readonly Change[] {
+    this.#heldSize = 0
+    return this.#held.splice(0)
   }
 
   #send(changes: readonly Change[]): void {
-    const text = [...renderChanges(this.#options, changes)].join('')
-    if (text !== '') this.#sink.write(text)
+    for (const text of joinLines(renderChanges(this.#options, changes))) {
+      if (this.#isTooSlow) return
+      this.#write(text)
+    }
     this.#sent = Math.max(this.#sent, changes.at(-1)?.version ?? 0)
-    if (this.#isTooSlow) this.#reportTooSlow()
+  }
+
+  /** Returns false if the writer should wait. A watch that is too slow writes no more. */
+  #write(text: string): boolean {
+    if (!this.#options.budget.hasRoomFor(text.length)) this.endAsTooSlow()
+    if (this.#isTooSlow) return false
+    const isDrained = this.#sink.write(text)
+    if (this.buffered > maxBuffered) this.endAsTooSlow()
+    return isDrained
   }
 
   /** Resolves earlier if the signal aborts or the client becomes too slow. */
@@ -158,8 +203,23 @@ class ChangeFeed {
       creationTimestamp: null,
       ...(annotations === undefined ? {} : { annotations }),
     }
-    this.#sink.write(`{"type":"BOOKMARK","object":${this.#options.renderer.renderBookmark(metadata)}}\n`)
+    this.#write(`{"type":"BOOKMARK","object":${this.#options.renderer.renderBookmark(metadata)}}\n`)
   }
+}
+
+/** Joins lines to texts that are worth a write of their own and not too large for the memory. */
+function* joinLines(lines: Iterable<string>): Generator<string> {
+  let text: string[] = []
+  let size = 0
+  for (const line of lines) {
+    text.push(line)
+    size += line.length
+    if (text.length < linesPerWrite && size < charactersPerWrite) continue
+    yield text.join('')
+    text = []
+    size = 0
+  }
+  if (text.length > 0) yield text.join('')
 }
 
 function* renderState({ query, renderer }: WatchRequestOptions, state: readonly Entry[]): Generator<string> {

@@ -35,6 +35,8 @@ export interface Collection {
   /** The sorted names of a namespace; missing after a name came or went. */
   readonly sorted: Map<string, readonly string[]>
   history: Change[]
+  /** The sum of the changes' sizes. */
+  historySize: number
   size: number
   /** The history does not reach back to versions before this one. */
   horizon: number
@@ -44,6 +46,7 @@ export const createCollection = (): Collection => ({
   namespaces: new Map(),
   sorted: new Map(),
   history: [],
+  historySize: 0,
   size: 0,
   horizon: 0,
 })
@@ -93,6 +96,50 @@ function sortNames(collection: Collection, namespace: string, names: EntriesByNa
   }
   return sorted
 }
+
+export interface HistoryLimits {
+  readonly changes: number
+  /** Characters of JSON. */
+  readonly size: number
+}
+
+/** Adds a change, and drops the oldest ones if there is a quarter too much. So not every change moves the whole list. */
+export function addToHistory(collection: Collection, change: Change, limits: HistoryLimits): void {
+  collection.history.push(change)
+  collection.historySize += sizeOfChange(change)
+  if (collection.history.length > 1.25 * limits.changes) {
+    dropOldest(collection, collection.history.length - limits.changes)
+  }
+  if (collection.historySize <= 1.25 * limits.size) return
+  let left = collection.historySize
+  let count = 0
+  // The newest change stays, however large it is.
+  for (const old of collection.history.slice(0, -1)) {
+    if (left <= limits.size) break
+    left -= sizeOfChange(old)
+    count++
+  }
+  dropOldest(collection, count)
+}
+
+function dropOldest(collection: Collection, count: number): void {
+  const dropped = collection.history.splice(0, count)
+  for (const change of dropped) collection.historySize -= sizeOfChange(change)
+  collection.horizon = dropped.at(-1)?.version ?? collection.horizon
+}
+
+export function removeNewest(collection: Collection): void {
+  const change = collection.history.pop()
+  if (change !== undefined) collection.historySize -= sizeOfChange(change)
+}
+
+export function dropHistoryUntil(collection: Collection, version: number): void {
+  collection.history = collection.history.filter((change) => change.version > version)
+  collection.historySize = collection.history.reduce((sum, change) => sum + sizeOfChange(change), 0)
+}
+
+/** How much memory a change keeps in use, in characters of JSON. */
+export const sizeOfChange = ({ next, previous }: Change): number => (next ?? previous)?.json.length ?? 0
 
 export const createChange = (change: Omit<Change, 'rendered'>): Change => ({ ...change, rendered: new Map() })
 

@@ -9,17 +9,21 @@
 import type { Json } from '../schema/json.ts'
 import { metadataOf, nameOf, namespaceOf } from '../schema/object-metadata.ts'
 import {
+  addToHistory,
   type Change,
   type Collection,
   compareEntries,
   createChange,
   createCollection,
+  dropHistoryUntil,
   type Entry,
   type EntryId,
   formatKey,
+  type HistoryLimits,
   keyOfEntry,
   listEntries,
   parseKey,
+  removeNewest,
   setEntry,
   toEntry,
   toMutation,
@@ -33,10 +37,13 @@ export interface RegistryOptions {
   readonly recovered?: Recovered
   /** The version to begin with if nothing was recovered. */
   readonly firstVersion?: number
-  /** The number of recent changes to keep for each resource. */
-  readonly historyLimit?: number
+  /** The recent changes to keep for each resource. */
+  readonly historyLimits?: HistoryLimits
   readonly onStorageError?: (error: unknown) => void
 }
+
+/** A client that falls further behind lists the objects again. Without a limit in bytes, large objects would fill the memory. */
+const defaultHistoryLimits: HistoryLimits = { changes: 10_000, size: 32 << 20 }
 
 /** A caller of `settled`. */
 interface Waiter {
@@ -49,7 +56,7 @@ export class Registry {
   readonly #collections = new Map<string, Collection>()
   readonly #indexers: ((change: Change) => void)[] = []
   readonly #subscribers = new Map<string, Set<(changes: readonly Change[]) => void>>()
-  readonly #historyLimit: number
+  readonly #historyLimits: HistoryLimits
   readonly #onStorageError: (error: unknown) => void
   #head: number
   #committed: number
@@ -62,7 +69,7 @@ export class Registry {
 
   constructor(options: RegistryOptions) {
     this.#writeAheadLog = options.writeAheadLog
-    this.#historyLimit = options.historyLimit ?? 10_000
+    this.#historyLimits = options.historyLimits ?? defaultHistoryLimits
     this.#onStorageError = options.onStorageError ?? (() => {})
     this.#head = options.firstVersion ?? 1
     this.#horizon = this.#head
@@ -188,7 +195,7 @@ export class Registry {
   compactHistory(): void {
     this.#horizon = this.#committed
     for (const collection of this.#collections.values()) {
-      collection.history = collection.history.filter((change) => change.version > this.#horizon)
+      dropHistoryUntil(collection, this.#horizon)
     }
   }
 
@@ -211,11 +218,7 @@ export class Registry {
   #apply(change: Change): void {
     const collection = this.#collection(change.resource)
     setEntry(collection, change, change.next)
-    collection.history.push(change)
-    if (collection.history.length > 1.25 * this.#historyLimit) {
-      const dropped = collection.history.splice(0, collection.history.length - this.#historyLimit)
-      collection.horizon = dropped.at(-1)?.version ?? collection.horizon
-    }
+    addToHistory(collection, change, this.#historyLimits)
     for (const indexer of this.#indexers) indexer(change)
   }
 
@@ -253,7 +256,7 @@ export class Registry {
     for (const change of undone) {
       const collection = this.#collection(change.resource)
       setEntry(collection, change, change.previous)
-      collection.history.pop()
+      removeNewest(collection)
       const inverse = createChange({ ...change, previous: change.next, next: change.previous })
       for (const indexer of this.#indexers) indexer(inverse)
     }

@@ -99,7 +99,7 @@ describe('the registry', () => {
   })
 
   it('drops the oldest changes first, for each resource separately', async () => {
-    const registry = new Registry({ writeAheadLog: createMemoryLog(), historyLimit: 10 })
+    const registry = new Registry({ writeAheadLog: createMemoryLog(), historyLimits: { changes: 10, size: 1 << 20 } })
     const other = registry.put('others', thing('x', 0))
     for (let i = 0; i < 30; i++) registry.put('things', thing('a', i))
     await registry.settled()
