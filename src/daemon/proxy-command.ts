@@ -14,10 +14,14 @@ import { describeError, ProxyError } from '../lib/errors.ts'
 import { createLogger, type Logger, type RootLogger } from '../lib/log.ts'
 import { makeSettings } from './backend-settings.ts'
 import { runDaemon } from './daemon.ts'
+import { LogOutput } from './log-output.ts'
 import { isHandedOver, retireOtherModes } from './retire-modes.ts'
 
 /** Resolves with the exit status. */
 export async function runProxyCommand(argv: readonly string[]): Promise<number> {
+  const output = new LogOutput(process.stderr)
+  // Nothing that this command prints to stdout is worth ending for.
+  process.stdout.on('error', () => {})
   let options: Options
   try {
     options = resolveOptions(argv, (path) => readFileSync(path, 'utf8'), process.env)
@@ -31,7 +35,8 @@ export async function runProxyCommand(argv: readonly string[]): Promise<number> 
   if (options.version === 'true' || options.version === 'raw') return print(formatVersion(options.version))
 
   const { format, verbosity, vmodule } = options.config.logging
-  const log = createLogger({ format, verbosity, vmodule, write: (line) => process.stderr.write(line) })
+  const log = createLogger({ format, verbosity, vmodule, write: output.write })
+  output.onRecovery = (lines, reason) => log.warn('Log lines were lost', { lines, reason })
   for (const warning of options.warnings) log.warn(warning)
   for (const [flag, value] of options.flags) log.v(1, 'FLAG', { flag, value })
   try {
