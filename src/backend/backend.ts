@@ -38,6 +38,8 @@ export interface RefusedEntry {
 
 export interface Applied {
   readonly refused: readonly RefusedEntry[]
+  /** The ids of changes that are not written yet, because the target was asked to pause; absent if there are none. */
+  readonly unwritten?: ReadonlySet<string>
   /** Figures of this backend for metrics, e.g. `iptables_total{nat}`. */
   readonly figures?: Readonly<Record<string, number>>
 }
@@ -66,6 +68,11 @@ export interface OpenContext {
   readonly onDrift: (culprit: string) => void
   /** The target calls this when the reason why the last apply failed is gone. Leads to a sync at once. */
   readonly onDue?: () => void
+  /**
+   * True if other changes wait while a large service is written. A target that writes in several transactions then returns after the
+   * current one, with what it has not written; a sync with all changes follows at once. Targets may ignore this.
+   */
+  readonly shouldPause?: () => boolean
 }
 
 /** The part of the configuration that backends read. The daemon makes it. */

@@ -49,13 +49,34 @@ export class Ledger<E extends Held> {
 
   /** Replaces all claims of an owner. An owner without claims is forgotten. */
   want(owner: string, entries: readonly E[]): void {
+    const steps = this.replaceClaims(owner, entries)
+    while (steps.next().done !== true);
+  }
+
+  /** As `want`, in steps: an owner may have tens of thousands of entries. If the work is abandoned, the claims are replaced all the same. */
+  *replaceClaims(owner: string, entries: readonly E[]): Steps<void> {
+    const steps = this.#replaceClaims(owner, entries)
+    let isDone = false
+    try {
+      while (!isDone) {
+        isDone = steps.next().done === true
+        if (!isDone) yield
+      }
+    } finally {
+      while (!isDone) isDone = steps.next().done === true
+    }
+  }
+
+  *#replaceClaims(owner: string, entries: readonly E[]): Steps<void> {
     this.#claimChanges++
     const before = this.#owned.get(owner)
     // An entry with the same content stays the same object: an equal copy would be collected young, while replacing the old object
     // costs a collection of the whole heap.
     const own: E[] = []
     const ids = before === undefined ? undefined : new Set<string>()
+    let seen = 0
     for (const entry of entries) {
+      if (++seen % stride === 0) yield
       if (ids?.has(entry.id)) continue
       ids?.add(entry.id)
       own.push(this.#claim(owner, entry, ids !== undefined))
@@ -64,7 +85,10 @@ export class Ledger<E extends Held> {
     // A list that was filled by push has room for sixteen more entries, and there is one list per service; a slice has none.
     else this.#owned.set(owner, own.slice())
     if (before === undefined) return
-    for (const entry of before) if (!ids?.has(entry.id)) this.#release(owner, entry.id)
+    for (const entry of before) {
+      if (++seen % stride === 0) yield
+      if (!ids?.has(entry.id)) this.#release(owner, entry.id)
+    }
   }
 
   /** Returns what the target must do for the data plane to hold the winners. Changes nothing: a second diff returns the same. */

@@ -26,17 +26,17 @@ export const sluiceSettings = [
   declareField('int32', {
     path: 'limits.addressesPerService',
     default: 2_000,
-    help: 'External IPs and load-balancer IPs that one Service may have.',
+    help: 'External IPs and load-balancer IPs that one Service may have in one IP family.',
   }),
   declareField('int32', {
     path: 'limits.frontendsPerService',
     default: 20_000,
-    help: 'Ports of one Service multiplied by its addresses.',
+    help: 'Ports of one Service multiplied by its addresses of one IP family: cluster IP, node port, external and load-balancer IPs.',
   }),
   declareField('int32', {
     path: 'limits.sourceRangesPerService',
     default: 2_000,
-    help: 'Entries of loadBalancerSourceRanges that one Service may have.',
+    help: 'Entries of loadBalancerSourceRanges of one Service multiplied by its ports and its load-balancer IPs of one IP family.',
   }),
   declareField('int32', {
     path: 'limits.endpointsPerService',
@@ -47,6 +47,11 @@ export const sluiceSettings = [
     path: 'limits.slicesPerService',
     default: 1_000,
     help: 'EndpointSlices of one Service in one IP family.',
+  }),
+  declareField('int32', {
+    path: 'limits.entriesPerService',
+    default: 100_000,
+    help: 'Ports and endpoints of one Service (each endpoint counted once per port) multiplied by its addresses of one IP family.',
   }),
   declareField('list', {
     path: 'metrics.hosts',

@@ -168,6 +168,7 @@ async function startEngine(daemon: OpenedDaemon, node: NodeWatch, views: NodeVie
     views: (family) => views.get(family),
     settings: { minSyncMs: config.minSyncPeriod, syncMs: config.syncPeriod },
     precedence: options.sluice.addresses.precedence,
+    limits: options.sluice.limits,
     clock,
     log,
     journal,

@@ -57,11 +57,13 @@ export class EndpointAddresses {
     let seen = 0
     for (const own of slices) {
       if (++seen % stride === 0) yield
-      for (const key of keysAt(own, wanted)) {
-        const service = (own[0] as SliceRecord).service
-        const known = this.#keys.get(service) ?? none
-        if (known.includes(key)) continue
-        this.#keys.set(service, [...known, key])
+      const keys = keysAt(own, wanted)
+      if (keys.length === 0) continue
+      const service = (own[0] as SliceRecord).service
+      const known = new Set(this.#keys.get(service))
+      const added = keys.filter((key) => !known.has(key))
+      this.#keys.set(service, [...known, ...added])
+      for (const key of added) {
         this.#add(key, service)
         found.push(key)
       }

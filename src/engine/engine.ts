@@ -7,11 +7,12 @@ import { type Family, familyName } from '../lib/ip.ts'
 import type { Logger } from '../lib/log.ts'
 import { type Clock, nextTurn } from '../lib/time.ts'
 import type { Precedence } from '../model/conflicts.ts'
-import { resolve } from '../model/resolve.ts'
+import type { ServiceLimits } from '../model/limits.ts'
+import { resolvePorts } from '../model/resolve.ts'
 import type { NodeView, ServicePort } from '../model/types.ts'
 import type { Conflict, SyncJournal } from './journal.ts'
 import { type FamilyStatus, Lane } from './lane.ts'
-import { Pacer } from './pacer.ts'
+import { Pacer, type RunResult } from './pacer.ts'
 import type { Health, Resolve } from './planner.ts'
 import type { Quarantined } from './quarantine.ts'
 import { stateHash } from './state-hash.ts'
@@ -35,6 +36,8 @@ export interface EngineOptions {
   readonly resolve?: Resolve
   /** Which service holds an address that several claim; by kind if absent. */
   readonly precedence?: Precedence
+  /** The size that a service may have; any size if absent. */
+  readonly limits?: ServiceLimits
   readonly waitForTurn?: () => Promise<void>
 }
 
@@ -152,8 +155,9 @@ export class Engine {
       view: views(family),
       store: this.store,
       journal,
-      resolve: this.#options.resolve ?? resolve,
+      resolve: this.#options.resolve ?? resolvePorts,
       precedence: this.#options.precedence ?? 'kind',
+      limits: this.#options.limits,
       clock,
       log,
       waitForTurn: this.#options.waitForTurn ?? nextTurn,
@@ -171,17 +175,21 @@ export class Engine {
     return { lane, pacer }
   }
 
-  async #syncAndReport(family: Family, lane: Lane): Promise<boolean> {
-    if (!this.store.ready) return true
+  async #syncAndReport(family: Family, lane: Lane): Promise<RunResult> {
+    if (!this.store.ready) return 'ok'
     const report = await lane.sync(this.#abort.signal)
-    if (this.#abort.signal.aborted) return report.ok
+    const result = report.ok ? 'ok' : 'failed'
+    if (this.#abort.signal.aborted) return result
     if (!report.ok) this.#log.error('Sync failed', { family: familyName(family), error: report.error })
     else {
       const { full, put, dropped, durationMs } = report
       this.#log.v(2, 'Synced', { family: familyName(family), full, put, dropped, ms: Math.round(durationMs) })
     }
-    this.#options.journal.report(report)
-    return report.ok
+    const { journal, clock } = this.#options
+    journal.report(report)
+    if (!report.unfinished) return result
+    journal.queued(family, clock.now())
+    return 'unfinished'
   }
 
   #schedule(family: Family, urgent = false): void {

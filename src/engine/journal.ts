@@ -24,6 +24,8 @@ export interface SyncReport {
   readonly full: boolean
   readonly ok: boolean
   readonly error?: ProxyError
+  /** Present if a part of a large service is not written yet, so that others need not wait for it. The next sync follows at once. */
+  readonly unfinished?: true
   readonly put: number
   readonly dropped: number
   /** How many entries the data plane should hold. */

@@ -1,7 +1,7 @@
 // One backend in one family: plans changed services, compares, applies and recovers. Any failure leads to observe and compare, never to
 // a guess. The order of a sync is in `#planAndApply`.
 
-import type { Applied, Backend, Changes, Held, Target } from '../backend/backend.ts'
+import type { Backend, Changes, Held, Target } from '../backend/backend.ts'
 import { Ledger } from '../backend/ledger.ts'
 import { describeError, ProxyError } from '../lib/errors.ts'
 import { type Family, familyName } from '../lib/ip.ts'
@@ -10,10 +10,14 @@ import type { Clock, Timer } from '../lib/time.ts'
 import { runSliced, type Steps, stride, TimeSlice } from '../lib/yielding.ts'
 import type { Precedence } from '../model/conflicts.ts'
 import { isCritical } from '../model/critical.ts'
+import type { ServiceLimits } from '../model/limits.ts'
 import type { NodeView, ServicePort } from '../model/types.ts'
+import { reportConflicts } from './conflict-report.ts'
+import { DeferredEntries, omitUnwritten } from './deferred-entries.ts'
 import type { Conflict, RefusedService, SyncJournal, SyncReport } from './journal.ts'
 import { Planner, type Resolve } from './planner.ts'
 import { Quarantine, type Quarantined } from './quarantine.ts'
+import { baseOwner, findRefused, groupByService } from './refused-services.ts'
 import type { PendingChanges, Store } from './store.ts'
 import { impactOf } from './view-impact.ts'
 import { WorkList } from './work-list.ts'
@@ -26,6 +30,7 @@ export interface LaneOptions {
   readonly journal: SyncJournal
   readonly resolve: Resolve
   readonly precedence?: Precedence
+  readonly limits?: ServiceLimits | undefined
   readonly clock: Clock
   readonly log: Logger
   /** Lets the event loop run other tasks of the process. */
@@ -47,14 +52,12 @@ export interface FamilyStatus {
   readonly entries: readonly Held[]
 }
 
-/** The owner of the base in the ledger; smaller than the name of any service. */
-const base = ''
-
 /** The state of one sync while it runs. */
 interface SyncRun {
   readonly slice: TimeSlice
   readonly signal: AbortSignal
   full: boolean
+  unfinished: boolean
   put: number
   dropped: number
   figures: Readonly<Record<string, number>>
@@ -81,6 +84,9 @@ export class Lane {
   #draining: PendingChanges | undefined
   /** Services to plan; kept over failures. */
   readonly #toPlan = new WorkList()
+  /** What large services have to write. */
+  readonly #deferred = new DeferredEntries()
+  #isWritingDeferred = false
   /** What the next successful report covers. */
   #changed = new Set<string>()
   #triggers: number[] = []
@@ -102,7 +108,9 @@ export class Lane {
       onDue(true)
     }
     const { view } = this.planner
-    this.#target = await backend.open({ family, node: view, log, clock, onDrift, onDue: () => onDue() })
+    const { store } = this.#options
+    const shouldPause = () => this.#isWritingDeferred && store.hasPendingBesides(family, this.#deferred)
+    this.#target = await backend.open({ family, node: view, log, clock, onDrift, onDue: () => onDue(), shouldPause })
   }
 
   async close(): Promise<void> {
@@ -153,6 +161,7 @@ export class Lane {
       slice,
       signal,
       full: false,
+      unfinished: false,
       put: 0,
       dropped: 0,
       figures: {},
@@ -166,7 +175,7 @@ export class Lane {
       error = cause instanceof ProxyError ? cause : new ProxyError('sync', describeError(cause), { cause })
     }
     const report = this.#report(run, { startedAt, durationMs: clock.monotonic() - started }, error)
-    if (report.ok) this.#forgetReported()
+    if (report.ok) this.#forgetReported(run.unfinished)
     if (!signal.aborted) this.#setRetryTimer()
     return report
   }
@@ -183,12 +192,13 @@ export class Lane {
       family,
       ...times,
       full: run.full,
+      ...(run.unfinished ? { unfinished: true } : {}),
       ok: error === undefined,
       ...(error === undefined ? {} : { error }),
       put: run.put,
       dropped: run.dropped,
       held: this.ledger.wanted().size,
-      services: [...this.#changed],
+      services: [...this.#changed].filter((service) => !run.unfinished || !this.#deferred.has(service)),
       refused: run.refused,
       triggers: this.#triggers,
       noLocal: noLocal.ports,
@@ -213,14 +223,17 @@ export class Lane {
       if (service !== '') this.#toPlan.add(service)
     }
     if (this.#baseDue) {
-      this.ledger.want(base, this.#options.backend.base(this.planner.view))
+      this.ledger.want(baseOwner, this.#options.backend.base(this.planner.view))
       this.#baseDue = false
     }
     const observed = !this.#everSynced
     if (observed) await this.#applyCritical(run, target)
-    await this.#plan(run, () => true)
-    if (run.full && !observed) await this.#observe(run, target)
-    await this.#apply(run)
+    if (run.full) {
+      await this.#plan(run, () => true)
+      if (!observed) await this.#observe(run, target)
+      await this.#apply(run)
+      this.#deferred.clear()
+    } else await this.#planAndApplyInOrder(run)
     for (const service of run.retried) {
       if (!run.refused.some((one) => one.service === service)) this.quarantine.clear(service)
     }
@@ -228,12 +241,39 @@ export class Lane {
     this.#everSynced = true
   }
 
+  /** Large services are planned and written after all others, and their writing pauses when other services have changes. */
+  async #planAndApplyInOrder(run: SyncRun): Promise<void> {
+    await this.#plan(run, (service) => !this.#deferred.wasLarge(service) && !this.planner.isLarge(service))
+    if (this.#toPlan.isEmpty && this.#deferred.isEmpty) return this.#apply(run)
+    let deferred = await this.#applyFirst(run)
+    if (!this.#toPlan.isEmpty) {
+      await this.#plan(run, () => true)
+      // Others may have won or lost an address by the plan of a large service.
+      deferred = await this.#applyFirst(run)
+    }
+    this.#isWritingDeferred = true
+    try {
+      run.unfinished = !(await this.#applyChanges(run, deferred))
+    } finally {
+      this.#isWritingDeferred = false
+    }
+    if (!run.unfinished) this.#deferred.clear()
+  }
+
+  /** Applies the changes that are not deferred. Returns the deferred ones. */
+  async #applyFirst(run: SyncRun): Promise<Changes<Held>> {
+    const changes = await runSliced(this.ledger.diff(), run.slice)
+    const { first, deferred } = await runSliced(this.#deferred.split(changes), run.slice)
+    if (first.put.length + first.drop.length > 0) await this.#applyChanges(run, first)
+    return deferred
+  }
+
   /** At a cold start, programs the base and the critical services first. */
   async #applyCritical(run: SyncRun, target: Target<Held>): Promise<void> {
     await this.#plan(run, (service) => this.#isCritical(service))
     const held = await this.#observe(run, target)
     // Not if a previous process left entries: they must stay until all of their successors are planned.
-    if (held.every(({ id }) => this.ledger.owners(id)[0] === base)) await this.#apply(run)
+    if (held.every(({ id }) => this.ledger.owners(id)[0] === baseOwner)) await this.#apply(run)
   }
 
   async #observe({ slice, signal }: SyncRun, target: Target<Held>): Promise<readonly Held[]> {
@@ -273,32 +313,16 @@ export class Lane {
     const displaced = await runSliced(this.planner.findDisplaced(), run.slice)
     this.#addAffected(displaced)
     if (displaced.length > 0) await runSliced(drain(), run.slice)
-    const { began, ended } = this.planner.conflicts.drainChanges()
-    for (const conflict of ended) journal.resolved(conflict)
-    for (const conflict of began) journal.conflict(conflict)
-    this.#logConflicts(began)
+    reportConflicts(this.planner.conflicts.drainChanges(), journal, this.#log)
   }
 
-  /** One line for a service and a holder, however many addresses they contest: a service may have thousands. */
-  #logConflicts(conflicts: readonly Conflict[]): void {
-    const byParties = new Map<string, Conflict[]>()
-    for (const conflict of conflicts) {
-      const parties = `${conflict.reason} ${conflict.winner} ${conflict.loser}`
-      const known = byParties.get(parties)
-      if (known === undefined) byParties.set(parties, [conflict])
-      else known.push(conflict)
-    }
-    for (const own of byParties.values()) {
-      const { family, ...first } = own[0] as Conflict
-      const fields = { ...first, family: familyName(family), addresses: own.length }
-      this.#log.warn('A service does not get an address that it claims', fields)
-    }
-  }
-
-  #planService(service: string, run: SyncRun): void {
+  *#planService(service: string, run: SyncRun): Steps<void> {
     if (this.quarantine.has(service)) this.#retry(service, run)
-    const { entries, affected, error } = this.planner.plan(service)
-    this.ledger.want(service, entries)
+    const { entries, affected, error } = yield* this.planner.plan(service)
+    if (entries !== undefined) {
+      yield* this.#deferred.note(service, this.planner.isLarge(service), [this.ledger.claims(service), entries])
+      yield* this.ledger.replaceClaims(service, entries)
+    }
     this.#addAffected(affected)
     if (error !== undefined) this.#quarantine(run, [{ service, id: '', error }])
   }
@@ -311,43 +335,29 @@ export class Lane {
   }
 
   async #apply(run: SyncRun): Promise<void> {
-    const { slice, signal } = run
-    const changes = await runSliced(this.ledger.diff(), slice)
-    const applied = await (this.#target as Target<Held>).apply(changes, signal, this.ledger.wanted())
-    slice.restart()
-    const refused = this.#findOwners(applied, changes)
-    const refusedIds = applied.refused.map(({ id }) => id)
-    await runSliced(this.ledger.settle(changes, refusedIds), slice)
-    this.#quarantine(run, refused)
-    run.put += changes.put.length
-    run.dropped += changes.drop.length
-    if (applied.figures !== undefined) run.figures = applied.figures
+    await this.#applyChanges(run, await runSliced(this.ledger.diff(), run.slice))
   }
 
-  /** Finds the services of the refused entries. Nothing works without the base, so a refusal of the base fails the whole sync. */
-  #findOwners(applied: Applied, changes: Changes<Held>): readonly RefusedService[] {
-    if (applied.refused.length === 0) return []
-    const offered = new Set([...changes.put, ...changes.drop].map((one) => one.id))
-    return applied.refused
-      .filter(({ id }) => offered.has(id))
-      .flatMap(({ id, error }) => {
-        const owners = this.ledger.owners(id)
-        if (owners[0] === base) {
-          throw new ProxyError('base-refused', `the kernel refused ${id}: ${error.message}`, { cause: error })
-        }
-        return (owners.length === 0 ? [''] : owners).map((service) => ({ service, id, error }))
-      })
+  /** Returns false if the target paused before it had written everything. */
+  async #applyChanges(run: SyncRun, changes: Changes<Held>): Promise<boolean> {
+    const { slice, signal } = run
+    const applied = await (this.#target as Target<Held>).apply(changes, signal, this.ledger.wanted())
+    slice.restart()
+    const { unwritten } = applied
+    const written = unwritten === undefined ? changes : await runSliced(omitUnwritten(changes, unwritten), slice)
+    const refused = findRefused(this.ledger, applied, written)
+    const refusedIds = applied.refused.map(({ id }) => id)
+    await runSliced(this.ledger.settle(written, refusedIds), slice)
+    this.#quarantine(run, refused)
+    run.put += written.put.length
+    run.dropped += written.drop.length
+    if (applied.figures !== undefined) run.figures = applied.figures
+    return unwritten === undefined
   }
 
   #quarantine(run: SyncRun, refused: readonly RefusedService[]): void {
     run.refused.push(...refused)
-    const byService = new Map<string, RefusedService[]>()
-    for (const one of refused) {
-      const own = byService.get(one.service)
-      if (own === undefined) byService.set(one.service, [one])
-      else own.push(one)
-    }
-    for (const [service, own] of byService) {
+    for (const [service, own] of groupByService(refused)) {
       const { error } = own[0] as RefusedService
       if (this.quarantine.find(service)?.error.message !== error.message) {
         this.#log.error('A service cannot be programmed; other services are not affected', { service, error })
@@ -362,8 +372,10 @@ export class Lane {
     return record !== undefined && isCritical(record)
   }
 
-  #forgetReported(): void {
-    this.#changed = new Set()
+  /** Changes of large services that are not written yet belong to the next report. */
+  #forgetReported(isUnfinished: boolean): void {
+    const kept = isUnfinished ? [...this.#changed].filter((service) => this.#deferred.has(service)) : []
+    this.#changed = new Set(kept)
     this.#triggers = []
     this.#udpChanged = false
   }

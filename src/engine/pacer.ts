@@ -12,9 +12,12 @@ export interface PacerOptions {
   /** Longest time without a run. */
   readonly maxMs: number
   readonly clock: Clock
-  /** Resolves true if the run succeeded. A rejection is a bug and ends the process. */
-  readonly run: () => Promise<boolean>
+  /** A rejection is a bug and ends the process. */
+  readonly run: () => Promise<RunResult>
 }
+
+/** How a run ended. After `unfinished` the next run follows at once. */
+export type RunResult = 'ok' | 'failed' | 'unfinished'
 
 export class Pacer {
   readonly #options: PacerOptions
@@ -80,12 +83,13 @@ export class Pacer {
     if (this.#urgent) this.#lastUrgent = clock.monotonic()
     this.#requested = false
     this.#urgent = false
-    const ok = await run()
+    const result = await run()
     if ((this.#state as string) === 'stopped') return
     const now = clock.monotonic()
     this.#state = 'idle'
-    this.#earliest = now + minMs
-    this.#latest = now + (ok ? maxMs : Math.min(retryMs, maxMs))
+    this.#requested ||= result === 'unfinished'
+    this.#earliest = result === 'unfinished' ? now : now + minMs
+    this.#latest = now + (result === 'failed' ? Math.min(retryMs, maxMs) : maxMs)
     this.#setTimer()
   }
 }

@@ -5,13 +5,14 @@ import { describeError, ProxyError } from '../lib/errors.ts'
 import type { Family } from '../lib/ip.ts'
 import type { Steps } from '../lib/yielding.ts'
 import type { Precedence } from '../model/conflicts.ts'
+import { countEndpoints, describeExceeded, findExceeded, measureService, type ServiceLimits } from '../model/limits.ts'
 import { reservedHolder, reservedPorts } from '../model/reserved-addresses.ts'
 import type { NodeView, ServicePort, ServiceRecord, SliceRecord } from '../model/types.ts'
 import { AddressConflicts, type Refuse } from './address-conflicts.ts'
 import { EndpointAddresses } from './endpoint-addresses.ts'
 import type { Store } from './store.ts'
 
-export type Resolve = (service: ServiceRecord, slices: readonly SliceRecord[], node: NodeView) => readonly ServicePort[]
+export type Resolve = (service: ServiceRecord, slices: readonly SliceRecord[], node: NodeView) => Iterable<ServicePort>
 
 export interface Health {
   readonly port: number
@@ -19,10 +20,11 @@ export interface Health {
 }
 
 export interface Plan {
-  readonly entries: readonly Held[]
+  /** Undefined if the service keeps what it has. */
+  readonly entries: readonly Held[] | undefined
   /** Other services that thereby won or lost an address. */
   readonly affected: readonly string[]
-  /** Why there are no entries: a bug that this object triggers. */
+  /** Why there are no new entries: the service exceeds a limit, or triggers a bug. */
   readonly error?: ProxyError
 }
 
@@ -34,7 +36,12 @@ export interface PlannerOptions {
   readonly resolve: Resolve
   /** Which service holds an address that several claim; by kind if absent. */
   readonly precedence?: Precedence
+  /** The size that a service may have; any size if absent. */
+  readonly limits?: ServiceLimits | undefined
 }
+
+/** A service of this many entries or endpoints takes some milliseconds to plan and to write. */
+const largeSize = 2_000
 
 interface NoLocal {
   readonly internal: number
@@ -71,19 +78,38 @@ export class Planner {
     this.#reservedPorts = reservedPorts(view.reserved)
   }
 
-  plan(service: string): Plan {
+  /**
+   * Plans one service in steps. A service that exceeds a limit keeps what it has, addresses included, until it fits or is deleted: a
+   * change that goes too far must not take down what worked before.
+   */
+  *plan(service: string): Steps<Plan> {
     const { store, family, resolve } = this.#options
+    const { view } = this
     const record = store.readForPlan(service, family)
     if (record === undefined) return this.#planNothing(service)
+    const slices = store.slicesOf(service, family)
+    const exceeded = this.#findExceeded(record, slices)
+    if (exceeded !== undefined) return { entries: undefined, affected: [], error: exceeded }
+    let affected: readonly string[] = []
     try {
-      const slices = store.slicesOf(service, family)
-      const ports = resolve(record, slices, this.view)
-      this.#endpointAddresses?.claim(service, ports)
-      const displaced = this.#replaceEndpoints(service, slices)
-      const affected = this.conflicts.claim(record, ports, this.#refuse)
-      return this.#planPorts(service, ports, displaced.length === 0 ? affected : [...affected, ...displaced])
+      const ports: ServicePort[] = []
+      for (const port of resolve(record, slices, view)) {
+        ports.push(port)
+        yield
+      }
+      affected = this.#claim(record, ports, slices)
+      yield
+      const won = this.conflicts.withoutLost(service, ports)
+      const entries: Held[] = []
+      for (const port of won) {
+        for (const entry of this.#options.backend.plan(port, view)) entries.push(entry)
+        yield
+      }
+      this.#index(service, won)
+      return { entries, affected }
     } catch (cause) {
-      return this.#planNothing(service, planError(service, cause))
+      const plan = this.#planNothing(service, planError(service, cause))
+      return { ...plan, affected: [...new Set([...affected, ...plan.affected])] }
     }
   }
 
@@ -91,8 +117,16 @@ export class Planner {
   *findDisplaced(): Steps<readonly string[]> {
     const { store, family } = this.#options
     if (this.#endpointAddresses === undefined) return none
-    const keys = yield* this.#endpointAddresses.findNew(store.allSlices(family))
+    const keys = yield* this.#endpointAddresses.findNew(this.#withinLimits(store.allSlices(family)))
     return this.#claimantsOf(keys)
+  }
+
+  /** True if planning and writing the service takes so long that other services should not wait for it. */
+  isLarge(service: string): boolean {
+    const { store, family } = this.#options
+    const record = store.service(service)
+    if (record === undefined) return false
+    return measureService(record, store.slicesOf(service, family), family).entriesPerService > largeSize
   }
 
   /** The ports that a service has now, without the frontends that it lost; none if it cannot be resolved. */
@@ -100,12 +134,23 @@ export class Planner {
     const { store, family, resolve } = this.#options
     const record = store.service(service)
     if (record === undefined) return []
+    const slices = store.slicesOf(service, family)
+    if (this.#findExceeded(record, slices) !== undefined) return []
     try {
-      return this.conflicts.withoutLost(service, resolve(record, store.slicesOf(service, family), this.view))
+      return this.conflicts.withoutLost(service, [...resolve(record, slices, this.view)])
     } catch {
       // The plan failed for the same reason, and the quarantine names it.
       return []
     }
+  }
+
+  #findExceeded(record: ServiceRecord, slices: readonly SliceRecord[]): ProxyError | undefined {
+    const { limits, family } = this.#options
+    if (limits === undefined) return undefined
+    const exceeded = findExceeded(measureService(record, slices, family), limits)
+    if (exceeded === undefined) return undefined
+    const message = `service ${record.key} has ${describeExceeded(exceeded)}`
+    return new ProxyError('limit', message, { fields: { ...exceeded } })
   }
 
   *ports(): Iterable<ServicePort> {
@@ -137,26 +182,29 @@ export class Planner {
     return holder === undefined ? undefined : { holder, reason: 'endpoint' }
   }
 
+  /** Claims the addresses of a service. Returns the other services that thereby won or lost one. */
+  #claim(record: ServiceRecord, ports: readonly ServicePort[], slices: readonly SliceRecord[]): readonly string[] {
+    this.#endpointAddresses?.claim(record.key, ports)
+    const displaced = this.#replaceEndpoints(record.key, slices)
+    const affected = this.conflicts.claim(record, ports, this.#refuse)
+    return displaced.length === 0 ? affected : [...affected, ...displaced]
+  }
+
   /** Returns the other services that claim an address which became, or no longer is, an endpoint of this one. */
   #replaceEndpoints(service: string, slices: readonly SliceRecord[]): readonly string[] {
-    const keys = this.#endpointAddresses?.replace(service, slices) ?? none
+    const [own = none] = this.#withinLimits([slices])
+    const keys = this.#endpointAddresses?.replace(service, own) ?? none
     return this.#claimantsOf(keys).filter((one) => one !== service)
+  }
+
+  /** Leaves out the slices of services with too many endpoints, which are not programmed. */
+  *#withinLimits(slices: Iterable<readonly SliceRecord[]>): Iterable<readonly SliceRecord[]> {
+    const most = this.#options.limits?.endpointsPerService ?? Number.POSITIVE_INFINITY
+    for (const own of slices) if (countEndpoints(own) <= most) yield own
   }
 
   #claimantsOf(keys: readonly string[]): readonly string[] {
     return keys.length === 0 ? none : [...new Set(keys.flatMap((key) => [...this.conflicts.claimantsOf(key)]))]
-  }
-
-  #planPorts(service: string, ports: readonly ServicePort[], affected: readonly string[]): Plan {
-    try {
-      const won = this.conflicts.withoutLost(service, ports)
-      const entries = won.flatMap((port) => this.#options.backend.plan(port, this.view))
-      this.#index(service, won)
-      return { entries, affected }
-    } catch (cause) {
-      const plan = this.#planNothing(service, planError(service, cause))
-      return { ...plan, affected: [...new Set([...affected, ...plan.affected])] }
-    }
   }
 
   #planNothing(service: string, error?: ProxyError): Plan {

@@ -112,6 +112,15 @@ export class Store {
     return state !== undefined && (state.services.has(service) || state.withChangedSlices.has(service))
   }
 
+  /** True if another service than these has changes that no sync has drained. */
+  hasPendingBesides(family: Family, services: { has(service: string): boolean }): boolean {
+    const state = this.#families.get(family)
+    if (state === undefined) return false
+    for (const key of state.services.keys()) if (!services.has(key)) return true
+    for (const key of state.withChangedSlices) if (!services.has(key)) return true
+    return false
+  }
+
   /** As `service`, for a caller that acts on the record: from now on a change back to the old record counts as a change. */
   readForPlan(key: string, family: Family): ServiceRecord | undefined {
     const pending = this.#families.get(family)?.services

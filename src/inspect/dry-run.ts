@@ -10,7 +10,7 @@ import { Store } from '../engine/store.ts'
 import type { Family } from '../lib/ip.ts'
 import { silentLogger } from '../lib/log.ts'
 import { nextTurn, systemClock } from '../lib/time.ts'
-import { resolve } from '../model/resolve.ts'
+import { resolvePorts } from '../model/resolve.ts'
 import type { NodeView, ServicePort, ServiceRecord, SliceRecord } from '../model/types.ts'
 
 /** What the commands read from an engine; a running engine and a dry run both provide it. */
@@ -72,7 +72,7 @@ export class DryRun implements Desired {
         view,
         store: this.store,
         journal,
-        resolve,
+        resolve: resolvePorts,
         clock: systemClock,
         log: silentLogger,
         waitForTurn: nextTurn,

@@ -57,7 +57,7 @@ type DataPlaneCode =
   | 'sctp'
 
 /** The engine and the daemon. */
-type DaemonCode = 'admin' | 'base-refused' | 'listen' | 'node' | 'plan' | 'sync'
+type DaemonCode = 'admin' | 'base-refused' | 'limit' | 'listen' | 'node' | 'plan' | 'sync'
 
 /** The commands of `sluice`, and the API server of `sluice up`. */
 type CommandCode =

@@ -7,13 +7,20 @@ import type { Disposition, NodeView, ServicePort, ServicePortRecord, ServiceReco
 const none: readonly never[] = Object.freeze([])
 
 /** Resolves the family of the view. Slices of other services and families are ignored; the order of slices does not matter. */
-export function resolve(
+export const resolve = (
   service: ServiceRecord,
   slices: readonly SliceRecord[],
   node: NodeView,
-): readonly ServicePort[] {
+): readonly ServicePort[] => [...resolvePorts(service, slices, node)]
+
+/** As `resolve`, port by port while the caller iterates: a service may have thousands of ports, or of endpoints. */
+export function* resolvePorts(
+  service: ServiceRecord,
+  slices: readonly SliceRecord[],
+  node: NodeView,
+): Iterable<ServicePort> {
   const addresses = addressesOf(service, node)
-  if (addresses === undefined) return none
+  if (addresses === undefined) return
   const own = slicesOf(service.key, slices, node)
   const internalLocal = service.internalPolicy === 'Local'
   const externalLocal = service.externalPolicy === 'Local' && canBeExternal(service)
@@ -22,7 +29,7 @@ export function resolve(
   const ports = distinct(service.ports)
   const candidatesOf = findCandidates(ports, own, node)
 
-  return ports.map((record): ServicePort => {
+  for (const record of ports) {
     const { name: portName, protocol } = record
     const exposed = addresses.exposed || record.nodePort !== 0
     const candidates = candidatesOf(record)
@@ -35,7 +42,7 @@ export function resolve(
       return local.length > 0 ? 'local' : 'drop'
     }
     const name = portName === '' ? service.key : `${service.key}:${portName}`
-    return {
+    yield {
       id: `${name}/${protocol}`,
       service: service.key,
       name,
@@ -54,7 +61,7 @@ export function resolve(
       health,
       ...(service.scheduler === undefined ? {} : { scheduler: service.scheduler }),
     }
-  })
+  }
 }
 
 /** False for services without external addresses: there a left-over externalTrafficPolicy has no effect. */

@@ -49,6 +49,7 @@ export interface HarnessOptions extends MemoryBackendOptions {
   readonly minSyncMs?: number
   readonly maxSyncMs?: number
   readonly resolve?: EngineOptions['resolve']
+  readonly limits?: EngineOptions['limits']
   readonly precedence?: EngineOptions['precedence']
   readonly waitForTurn?: () => Promise<void>
   readonly log?: Logger
@@ -77,6 +78,7 @@ export class EngineHarness {
       log,
       journal: this.journal,
       ...(options.resolve === undefined ? {} : { resolve: options.resolve }),
+      ...(options.limits === undefined ? {} : { limits: options.limits }),
       ...(options.precedence === undefined ? {} : { precedence: options.precedence }),
       ...(options.waitForTurn === undefined ? {} : { waitForTurn: options.waitForTurn }),
     })

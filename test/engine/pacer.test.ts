@@ -1,13 +1,13 @@
 // Checks when a pacer runs: on request, urgently, after failures, and after the maximum interval.
 
 import { describe, expect, it } from 'vitest'
-import { Pacer } from '../../src/engine/pacer.ts'
+import { Pacer, type RunResult } from '../../src/engine/pacer.ts'
 import { FakeClock } from '../support/fake-clock.ts'
 
 function setUp({ minMs = 1000, retryMs = 5000, maxMs = 60_000, takesMs = 0 } = {}) {
   const clock = new FakeClock()
   const runs: number[] = []
-  let ok = true
+  let result: RunResult = 'ok'
   let running = 0
   const pacer = new Pacer({
     minMs,
@@ -19,14 +19,27 @@ function setUp({ minMs = 1000, retryMs = 5000, maxMs = 60_000, takesMs = 0 } = {
       runs.push(clock.monotonic())
       if (takesMs > 0) await new Promise<void>((resolve) => clock.after(takesMs, resolve))
       running--
-      return ok
+      return result
     },
   })
   pacer.start()
-  return { clock, runs, pacer, succeed: (value: boolean) => (ok = value) }
+  return { clock, runs, pacer, end: (value: RunResult) => (result = value) }
 }
 
 describe('Pacer', () => {
+  it('runs again at once while a run is unfinished, and then keeps the minimum distance', async () => {
+    const { clock, runs, pacer, end } = setUp({ takesMs: 10 })
+    end('unfinished')
+    pacer.requestRun()
+    await clock.advance(15)
+    end('ok')
+    pacer.requestRun()
+    await clock.advance(500)
+    expect(runs).toEqual([0, 10])
+    await clock.advance(1000)
+    expect(runs).toEqual([0, 10, 1020])
+  })
+
   it('G1: runs at once on the first request, and once for all later ones after the minimum distance', async () => {
     const { clock, runs, pacer } = setUp()
     await clock.advance(10_000)
@@ -90,11 +103,11 @@ describe('Pacer', () => {
   })
 
   it('G3: runs again after a failure at the retry interval, not before', async () => {
-    const { clock, runs, pacer, succeed } = setUp()
-    succeed(false)
+    const { clock, runs, pacer, end } = setUp()
+    end('failed')
     pacer.requestRun()
     await clock.advance(0)
-    succeed(true)
+    end('ok')
     await clock.advance(4999)
     expect(runs).toEqual([0])
     await clock.advance(1)
@@ -104,19 +117,19 @@ describe('Pacer', () => {
   })
 
   it('G3: a requested run that succeeds cancels the retry', async () => {
-    const { clock, runs, pacer, succeed } = setUp()
-    succeed(false)
+    const { clock, runs, pacer, end } = setUp()
+    end('failed')
     pacer.requestRun()
     await clock.advance(3000)
-    succeed(true)
+    end('ok')
     pacer.requestRun()
     await clock.advance(30_000)
     expect(runs).toEqual([0, 3000])
   })
 
   it('G4: a retry interval below the minimum waits for the minimum', async () => {
-    const { clock, runs, pacer, succeed } = setUp({ minMs: 5000, retryMs: 1000 })
-    succeed(false)
+    const { clock, runs, pacer, end } = setUp({ minMs: 5000, retryMs: 1000 })
+    end('failed')
     pacer.requestRun()
     await clock.advance(4999)
     expect(runs).toEqual([0])
@@ -125,16 +138,16 @@ describe('Pacer', () => {
   })
 
   it('G5: repeated failures lead to one run per retry interval', async () => {
-    const { clock, runs, pacer, succeed } = setUp()
-    succeed(false)
+    const { clock, runs, pacer, end } = setUp()
+    end('failed')
     pacer.requestRun()
     await clock.advance(20_000)
     expect(runs).toEqual([0, 5000, 10_000, 15_000, 20_000])
   })
 
   it('a retry interval above the maximum is limited to the maximum', async () => {
-    const { clock, runs, pacer, succeed } = setUp({ retryMs: 5000, maxMs: 2000 })
-    succeed(false)
+    const { clock, runs, pacer, end } = setUp({ retryMs: 5000, maxMs: 2000 })
+    end('failed')
     pacer.requestRun()
     await clock.advance(4000)
     expect(runs).toEqual([0, 2000, 4000])

@@ -49,6 +49,10 @@ export class MemoryKernel {
   /** True if another program changed something since the last apply. */
   drifted = false
   onDrift: (culprit: string) => void = () => {}
+  /** If set, apply asks whether to pause after this many changes. */
+  pausesAfter: number | undefined
+  /** Called after the changes of an apply, before it ends. */
+  onApplied: () => void = () => {}
   /** If set, observe and apply wait for it. */
   gate: Promise<void> | undefined
 
@@ -118,20 +122,31 @@ function openTarget(kernel: MemoryKernel, context: OpenContext): Target<Held> {
     async apply(changes, signal, wanted) {
       await kernel.gate
       signal.throwIfAborted()
-      const applied = applyTo(kernel, changes)
+      const paused = kernel.pausesAfter === undefined ? undefined : pause(changes, kernel, context)
+      const applied = applyTo(kernel, paused?.written ?? changes)
       kernel.applies.push({
         put: changes.put.map((one) => one.id),
         drop: changes.drop.map((one) => one.id),
         wanted: wanted.size,
       })
       kernel.drifted = false
-      return applied
+      return paused === undefined ? applied : { ...applied, unwritten: paused.unwritten }
     },
     drifted: () => kernel.drifted,
     close: async () => {
       kernel.onDrift = () => {}
     },
   }
+}
+
+/** The changes that are written before a pause, and the ids of the others; undefined if there is no pause. */
+function pause({ put, drop }: Changes<Held>, kernel: MemoryKernel, { shouldPause }: OpenContext) {
+  const after = kernel.pausesAfter as number
+  kernel.onApplied()
+  if (put.length + drop.length <= after || shouldPause?.() !== true) return undefined
+  const written = { put: put.slice(0, after), drop: drop.slice(0, Math.max(0, after - put.length)) }
+  const left = [...put.slice(after), ...drop.slice(written.drop.length)]
+  return { written, unwritten: new Set(left.map(({ id }) => id)) }
 }
 
 function applyTo(kernel: MemoryKernel, changes: Changes<Held>): Applied {

@@ -47,7 +47,7 @@ export class NftTarget implements Target<NftEntry> {
   #exchange: AffinityClients | undefined
 
   constructor(context: OpenContext, nft: NftablesSocket, features: NftablesFeatures) {
-    const { node, clock } = context
+    const { node } = context
     const isOwned = features.owner && features.persist
     const expected = describeTable(node)
     this.#context = context
@@ -62,7 +62,7 @@ export class NftTarget implements Target<NftEntry> {
       findShape: (set) => findShape(expected, set),
       onForeignOwner: () => this.#ownerPoll.start(),
     })
-    this.#writer = new TableWriter(this.#sender, expected.balanceChains, clock)
+    this.#writer = new TableWriter(this.#sender, expected.balanceChains, context)
     this.#sweeper = new Sweeper(context, this.#writer, this.#mutex)
     this.#listeners = new LoopbackListeners(context)
     this.#watch = isOwned ? undefined : new TableWatch(nft, context)
@@ -80,12 +80,14 @@ export class NftTarget implements Target<NftEntry> {
     return this.#mutex.run(async () => {
       this.#wanted = wanted
       const refused = new Map<string, ProxyError>()
-      if (this.#exchange === undefined) await this.#writer.applyChanges(changes, refused, signal)
+      let unwritten: ReadonlySet<string> = new Set()
+      if (this.#exchange === undefined) unwritten = await this.#writer.applyChanges(changes, refused, signal)
       else await this.#exchangeTable(changes.put, this.#exchange, refused)
       const listeners = await runSliced(selectListeners(changes), this.#newSlice())
       const unopened = await this.#listeners.apply(listeners)
       this.#sweeper.schedule()
-      return { refused: [...[...refused].map(([id, error]) => ({ id, error })), ...unopened] }
+      const all = [...[...refused].map(([id, error]) => ({ id, error })), ...unopened]
+      return unwritten.size === 0 ? { refused: all } : { refused: all, unwritten }
     })
   }
 

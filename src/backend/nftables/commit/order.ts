@@ -21,8 +21,8 @@ export type Step =
 
 export interface OrderedSteps {
   /** Sets and chains, which need a transaction of their own. */
-  readonly first: Iterable<Step>
-  readonly second: Iterable<Step>
+  readonly first: Generator<Step>
+  readonly second: Generator<Step>
 }
 
 /** Sorts the changes at once, but makes the steps only as they are read: there may be a hundred thousand. */

@@ -55,7 +55,8 @@ export class Sweeper {
   }
 
   async #sweep(): Promise<void> {
-    if (!this.#isClosed) await this.#writer.sweep()
+    // A sync must not wait for the removal of all that a large service had.
+    if (!this.#isClosed) await this.#writer.sweep(() => this.#mutex.open > 1)
   }
 
   #reportFailure(error: unknown): void {

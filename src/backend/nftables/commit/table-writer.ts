@@ -5,8 +5,8 @@
 
 import type { ProxyError } from '../../../lib/errors.ts'
 import type { Clock } from '../../../lib/time.ts'
-import { runSliced, TimeSlice } from '../../../lib/yielding.ts'
-import type { Changes } from '../../backend.ts'
+import { runSliced, stride, TimeSlice } from '../../../lib/yielding.ts'
+import type { Changes, OpenContext } from '../../backend.ts'
 import type { NftEntry } from '../entries.ts'
 import type { BalanceChains } from '../rules.ts'
 import { CommittedState } from './committed.ts'
@@ -27,24 +27,38 @@ export class TableWriter {
   readonly #sender: TransactionSender
   readonly #balanceChains: BalanceChains
   readonly #clock: Clock
+  readonly #shouldPause: () => boolean
 
-  constructor(sender: TransactionSender, balanceChains: BalanceChains, clock: Clock) {
+  constructor(
+    sender: TransactionSender,
+    balanceChains: BalanceChains,
+    { clock, shouldPause = () => false }: Pick<OpenContext, 'clock' | 'shouldPause'>,
+  ) {
     this.#sender = sender
     this.#balanceChains = balanceChains
     this.#clock = clock
+    this.#shouldPause = shouldPause
   }
 
-  /** Applies the changes without those that the kernel refuses, and adds the latter to `refused`. */
+  /**
+   * Applies the changes without those that the kernel refuses, and adds the latter to `refused`. Returns the ids of the changes that are
+   * not written because the writer should pause; none if everything is written.
+   */
   async applyChanges(
     { put, drop }: Changes<NftEntry>,
     refused: Map<string, ProxyError>,
     signal: AbortSignal,
-  ): Promise<void> {
+  ): Promise<ReadonlySet<string>> {
     const { first, second } = await runSliced(orderSteps(put, drop), this.#newSlice())
-    for (const steps of [first, second]) await this.#applySteps(steps, refused, signal)
+    const unwritten = new Set<string>()
+    for (const steps of [first, second]) {
+      if (unwritten.size > 0) await this.#collectIds(steps, unwritten)
+      else await this.#collectIds(await this.#applySteps(steps, refused, signal), unwritten)
+    }
     // Without changes, damaged chains must still be repaired, and the table of a predecessor must become ours.
     const isPending = this.committed.damagedChains.size > 0 || !this.#sender.isEstablished
     if (isPending) await this.#commitSteps([], this.#begin(), refused)
+    return unwritten
   }
 
   /** Exchanges the whole table in one transaction of any size: a table with only a part of the entries would be a gap. */
@@ -73,8 +87,8 @@ export class TableWriter {
     throwFirst(await this.#sender.commit(transaction, { replace: true, flags: 0 }))
   }
 
-  /** Removes slots and chains that fell out of use before the last sweep. */
-  async sweep(): Promise<void> {
+  /** Removes slots and chains that fell out of use before the last sweep; the rest in the next sweep if `shouldStop` says so. */
+  async sweep(shouldStop: () => boolean = () => false): Promise<void> {
     const slice = this.#newSlice()
     for (;;) {
       const transaction = new Transaction(this.committed, this.#balanceChains)
@@ -86,15 +100,23 @@ export class TableWriter {
       }
       throwFirst(await this.#sender.commit(transaction))
       await slice.yieldLoop()
+      if (shouldStop()) return
     }
     this.committed.advanceAge()
   }
 
-  async #applySteps(steps: Iterable<Step>, refused: Map<string, ProxyError>, signal: AbortSignal): Promise<void> {
+  /** Applies at least one transaction. Returns the steps that are left because the writer should pause. */
+  async #applySteps(
+    steps: Generator<Step>,
+    refused: Map<string, ProxyError>,
+    signal: AbortSignal,
+  ): Promise<Iterable<Step>> {
     const slice = this.#newSlice()
     let chunk: Step[] = []
     let transaction: Transaction | undefined
-    for (const step of steps) {
+    // Not for...of, which would end the generator when the loop is left.
+    for (let next = steps.next(); next.done !== true; next = steps.next()) {
+      const step = next.value
       transaction ??= this.#begin()
       chunk.push(step)
       applyStep(transaction, step)
@@ -105,8 +127,20 @@ export class TableWriter {
       transaction = undefined
       await slice.yieldLoop()
       signal.throwIfAborted()
+      if (this.#shouldPause()) return steps
     }
     if (transaction !== undefined) await this.#commitChunk(chunk, transaction, refused)
+    return []
+  }
+
+  async #collectIds(steps: Iterable<Step>, ids: Set<string>): Promise<void> {
+    const slice = this.#newSlice()
+    let seen = 0
+    for (const step of steps) {
+      if (step.step !== 'replace') ids.add(step.entry.id)
+      else for (const { id } of [...step.drop, ...step.put]) ids.add(id)
+      if (++seen % stride === 0 && slice.over) await slice.yieldLoop()
+    }
   }
 
   async #commitChunk(

@@ -1,0 +1,81 @@
+// The size of a service before anything is multiplied, and the limits on it: one object must not cost more than the node can bear. Pure.
+
+import { type Family, familyOf } from '../lib/ip.ts'
+import type { ServiceRecord, SliceRecord } from './types.ts'
+
+/** The most that one service may have. The fields are those of `limits` in SluiceConfiguration. */
+export interface ServiceLimits {
+  readonly portsPerService: number
+  readonly addressesPerService: number
+  readonly frontendsPerService: number
+  readonly sourceRangesPerService: number
+  readonly endpointsPerService: number
+  readonly slicesPerService: number
+  readonly entriesPerService: number
+}
+
+/** What a service has in one family, by the limit that applies to it. Products are upper bounds: no list is walked to find duplicates. */
+export type ServiceSize = ServiceLimits
+
+export interface ExceededLimit {
+  readonly limit: keyof ServiceLimits
+  readonly count: number
+  readonly allowed: number
+}
+
+/** `slices` are those of the service in this family. */
+export function measureService(service: ServiceRecord, slices: readonly SliceRecord[], family: Family): ServiceSize {
+  const ports = service.ports.length
+  const loadBalancerIps = countOf(service.loadBalancerIps, family)
+  const addresses = loadBalancerIps + countOf(service.externalIps, family)
+  const ranges = loadBalancerIps === 0 ? 0 : service.sourceRanges.length
+  const endpoints = countEndpoints(slices)
+  return {
+    portsPerService: ports,
+    addressesPerService: addresses,
+    // Besides these addresses a port has the cluster IP and perhaps a node port.
+    frontendsPerService: ports * (addresses + 2),
+    sourceRangesPerService: ranges * Math.max(1, loadBalancerIps * ports),
+    endpointsPerService: endpoints,
+    slicesPerService: slices.length,
+    entriesPerService: (ports + endpoints) * (addresses + 2),
+  }
+}
+
+/** The first limit that a service exceeds, in the order of the configuration; undefined if it exceeds none. */
+export function findExceeded(size: ServiceSize, limits: ServiceLimits): ExceededLimit | undefined {
+  for (const limit of limitNames) {
+    if (size[limit] > limits[limit]) return { limit, count: size[limit], allowed: limits[limit] }
+  }
+  return undefined
+}
+
+/** Completes the sentence "the service has …, the limit is …". */
+export function describeExceeded({ limit, count, allowed }: ExceededLimit): string {
+  return `${count} ${countedThings[limit]}, more than limits.${limit} allows (${allowed}); raise the limit in SluiceConfiguration, or split the service`
+}
+
+const countedThings: Readonly<Record<keyof ServiceLimits, string>> = {
+  portsPerService: 'ports (spec.ports)',
+  addressesPerService: 'external and load-balancer IPs (spec.externalIPs, status.loadBalancer.ingress)',
+  frontendsPerService: 'frontends (spec.ports multiplied by the addresses)',
+  sourceRangesPerService: 'source ranges (spec.loadBalancerSourceRanges multiplied by load-balancer IPs and ports)',
+  slicesPerService: 'EndpointSlices',
+  endpointsPerService: 'endpoints (endpoints of its EndpointSlices multiplied by their ports)',
+  entriesPerService: 'entries (endpoints multiplied by the addresses)',
+}
+
+const limitNames = Object.keys(countedThings) as readonly (keyof ServiceLimits)[]
+
+function countOf(addresses: readonly string[], family: Family): number {
+  let count = 0
+  for (const ip of addresses) if (familyOf(ip) === family) count++
+  return count
+}
+
+/** Counts each endpoint once per port of its slice. */
+export function countEndpoints(slices: readonly SliceRecord[]): number {
+  let count = 0
+  for (const { ports, endpoints } of slices) count += ports.length * endpoints.length
+  return count
+}

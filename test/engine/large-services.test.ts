@@ -1,0 +1,124 @@
+// Checks that a service which is too large is refused alone, and that a large one does not make others wait.
+
+import { describe, expect, it } from 'vitest'
+import { defaultSluiceConfig } from '../../src/config/sluice-config.ts'
+import { EngineHarness, service, slice } from './engine-harness.ts'
+
+const { limits } = defaultSluiceConfig()
+const ips = (length: number) => Array.from({ length }, (_, i) => `20.0.${i >> 8}.${i & 255}`)
+const small = (n: number, given = {}) => service(`ns/small${n}`, { clusterIps: [`10.96.1.${n}`], ...given })
+const large = (addresses: number) => service('ns/large', { clusterIps: ['10.96.2.1'], externalIps: ips(addresses) })
+const harness = () => new EngineHarness({ limits: { ...limits, addressesPerService: 4_000 } })
+
+describe('a service over a limit', () => {
+  it('is quarantined with an error that names the limit; all others are programmed', async () => {
+    const { engine, kernel } = await harness().synced(small(1), large(5_000))
+    expect(kernel.ids()).toEqual(['base cidrs', 'base table', 'frontend 10.96.1.1:80/tcp'])
+    expect(engine.quarantined()).toMatchObject([{ service: 'ns/large', error: { code: 'limit' } }])
+    expect(engine.quarantined()[0]?.error.message).toContain('5000 external and load-balancer IPs')
+    expect(engine.quarantined()[0]?.error.message).toContain('limits.addressesPerService allows (4000)')
+    expect(engine.portsOf('ns/large', 4)).toEqual([])
+  })
+
+  it('keeps what it had until it fits again or is deleted', async () => {
+    const test = await harness().synced(large(1))
+    const before = test.kernel.content()
+    test.put(large(5_000))
+    await test.tick()
+    expect(test.kernel.content()).toEqual(before)
+    expect(test.last().refused).toMatchObject([{ service: 'ns/large', id: '' }])
+    test.put(large(2))
+    await test.tick()
+    expect(test.engine.quarantined()).toEqual([])
+    expect(test.kernel.ids()).toContain('frontend 20.0.0.1:80/tcp')
+    test.put(large(5_000))
+    await test.tick()
+    test.services.drop('ns/large')
+    await test.tick()
+    expect(test.kernel.ids()).toEqual(['base cidrs', 'base table'])
+    expect(test.engine.quarantined()).toEqual([])
+  })
+
+  it('keeps an address that it held', async () => {
+    const test = await harness().synced(large(1))
+    const rival = small(2, { created: 5_000, externalIps: ips(1) })
+    test.put(large(5_000), rival)
+    await test.tick()
+    expect(test.engine.conflicts()).toMatchObject([{ winner: 'ns/large', loser: 'ns/small2' }])
+  })
+
+  it('counts endpoints and slices of each service', async () => {
+    const test = await new EngineHarness({ limits: { ...limits, endpointsPerService: 3 } }).synced(
+      small(1),
+      slice('ns/small1', ips(4)),
+      small(2),
+      slice('ns/small2', ips(3)),
+    )
+    expect(test.engine.quarantined().map((one) => one.service)).toEqual(['ns/small1'])
+    expect(test.engine.quarantined()[0]?.error.message).toContain('4 endpoints')
+  })
+})
+
+describe('a large service', () => {
+  it('is written after all others', async () => {
+    const test = await harness().synced(small(1))
+    test.kernel.applies.length = 0
+    test.put(large(3_000), small(2))
+    await test.tick()
+    const { applies } = test.kernel
+    expect(applies.map(({ put }) => put.length)).toEqual([1, 3_001])
+    expect(applies[0]?.put).toEqual(['frontend 10.96.1.2:80/tcp'])
+    applies.length = 0
+    test.services.drop('ns/large')
+    test.services.drop('ns/small2')
+    await test.tick()
+    expect(applies.map(({ drop }) => drop.length)).toEqual([1, 3_001])
+  })
+
+  it('pauses while others have changes, and goes on at once, without the minimum distance between syncs', async () => {
+    const test = await harness().synced(small(1))
+    const { kernel, reports } = test
+    await test.tick()
+    kernel.pausesAfter = 1_000
+    const arrivals = [small(2), small(3)]
+    const before = reports.length
+    kernel.onApplied = () => {
+      const next = arrivals.shift()
+      if (next !== undefined) test.put(next)
+    }
+    test.put(large(3_000))
+    await test.clock.advance(0)
+    expect(reports.slice(before).map(({ put, unfinished, services }) => [put, unfinished, services])).toEqual([
+      [1_000, true, []],
+      [1_001, true, ['ns/small2']],
+      [1_002, undefined, ['ns/large', 'ns/small3']],
+    ])
+    expect(kernel.held.size).toBe(3_001 + 3 + 2)
+    kernel.onApplied = () => test.put(small(4))
+    test.services.drop('ns/large')
+    await test.tick()
+    expect(kernel.ids().filter((id) => id.includes('20.0.'))).toEqual([])
+    expect(kernel.ids()).toContain('frontend 10.96.1.4:80/tcp')
+  })
+
+  it('does not hold back an entry that a small service wins from it', async () => {
+    const test = await harness().synced(large(3_000))
+    test.kernel.applies.length = 0
+    test.put(large(2_999), small(1, { externalIps: ['20.0.11.183'] }))
+    await test.tick()
+    expect(test.kernel.held.get('frontend 20.0.11.183:80/tcp')?.digest).toContain('ns/small1')
+  })
+
+  it('ends as planning everything from scratch', async () => {
+    const test = await harness().synced(small(1), large(3_000))
+    test.kernel.pausesAfter = 100
+    let turn = 0
+    test.kernel.onApplied = () => void (turn++ < 30 && test.put(small(turn % 9, { created: turn })))
+    for (const addresses of [2_500, 3_500, 10, 2_400]) {
+      test.put(large(addresses))
+      await test.tick()
+    }
+    const scratch = await harness().synced(...test.engine.store.records())
+    expect(test.kernel.content()).toEqual(scratch.kernel.content())
+  })
+})
