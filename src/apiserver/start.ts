@@ -6,6 +6,7 @@ import { ProxyError } from '../lib/errors.ts'
 import { canonicalIp, familyOf, hostPort, isLoopback, isUnspecified, parseCidr } from '../lib/ip.ts'
 import type { Logger } from '../lib/log.ts'
 import { type Clock, systemClock } from '../lib/time.ts'
+import { ensurePrivateDirectory } from '../sys/private-files.ts'
 import { createClusterObjects, keepKubernetesService } from './controllers/bootstrap.ts'
 import { EndpointController } from './controllers/endpoint-controller.ts'
 import { Lifecycle } from './controllers/lifecycle.ts'
@@ -94,7 +95,7 @@ async function open(options: ApiServerOptions, closers: Closers): Promise<ApiSer
     address: () => hostPort(address, port),
     ...(options.random === undefined ? {} : { random: options.random }),
   })
-  const credentials = await chooseCredentials(options, address, clock.now())
+  const credentials = chooseCredentials(options, address, clock.now())
   createClusterObjects(registry, cidrs, clock)
   const isAuthorized = credentials === undefined ? undefined : createTokenCheck(credentials.token)
   const keyPair = credentials?.keyPair
@@ -150,6 +151,7 @@ async function openRegistry(options: ApiServerOptions, clock: Clock): Promise<Re
     const firstVersion = Math.floor(clock.now() * 1000)
     return new Registry({ writeAheadLog: createMemoryLog(), firstVersion, onStorageError })
   }
+  ensurePrivateDirectory(options.stateDir)
   const { writeAheadLog, recovered } = await openLog(join(options.stateDir, 'registry'), options.compactBytes)
   if (recovered.dropped > 0)
     log.info('A crash cut off the last write, which was never acknowledged; it is dropped', {
@@ -182,18 +184,14 @@ async function openManifests(
 }
 
 /** undefined for plain HTTP. */
-async function chooseCredentials(
-  options: ApiServerOptions,
-  address: string,
-  now: number,
-): Promise<ServerCredentials | undefined> {
+function chooseCredentials(options: ApiServerOptions, address: string, now: number): ServerCredentials | undefined {
   const { tls = 'generate', stateDir, token } = options
   if (tls === false) return undefined
   if (tls !== 'generate') return { keyPair: tls, token: token ?? createToken() }
   const own = isUnspecified(address) ? [] : [address]
   const names = [...new Set(['localhost', '127.0.0.1', '::1', ...own, ...(options.names ?? [])])]
   if (stateDir === undefined) return { keyPair: createSelfSigned(names, now), token: token ?? createToken() }
-  const stored = await loadCredentials(join(stateDir, 'credentials'), names, now)
+  const stored = loadCredentials(join(stateDir, 'credentials'), names, now)
   return { ...stored, token: token ?? stored.token }
 }
 

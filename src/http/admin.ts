@@ -1,7 +1,7 @@
 // The admin socket: a running proxy answers questions as JSON, and streams events, over a unix socket that only its owner may open.
 // This file has the types of the answers and the server; the daemon computes the answers, admin-client.ts asks for them.
 
-import { chmodSync, mkdirSync, unlinkSync } from 'node:fs'
+import { chmodSync, lstatSync, unlinkSync } from 'node:fs'
 import { createServer, type Server, type ServerResponse } from 'node:http'
 import { connect } from 'node:net'
 import { dirname } from 'node:path'
@@ -12,6 +12,7 @@ import type { Family } from '../lib/ip.ts'
 import type { Logger } from '../lib/log.ts'
 import type { Reason } from '../model/trace.ts'
 import type { Disposition, NodeView, Protocol, ServiceRecord, SliceRecord } from '../model/types.ts'
+import { ensureSharedDirectory } from '../sys/private-files.ts'
 import { type Exchange, reply, replyText, routeRequests } from './routing.ts'
 
 export interface ProxyIdentity {
@@ -230,9 +231,8 @@ function streamEvents(answers: AdminAnswers, { request, response }: Exchange): v
 
 /** Rejects if the socket cannot be made. Replaces a socket on which no process listens any more. */
 export async function listenAdmin(path: string, answers: AdminAnswers, log: Logger): Promise<AdminSocket> {
-  mkdirSync(dirname(path), { recursive: true, mode: 0o755 })
-  if (await isListening(path)) throw new ProxyError('admin', `another proxy listens on ${path}`)
-  removeFile(path)
+  ensureSharedDirectory(dirname(path))
+  await removeDeadSocket(path)
   const handle = routeRequests(makeAdminRoutes(answers), log)
   const server = createServer({ requestTimeout: 10_000 }, (request, response) => {
     response.on('error', () => {})
@@ -251,9 +251,9 @@ export async function listenAdmin(path: string, answers: AdminAnswers, log: Logg
     path,
     close: () =>
       new Promise((resolve) => {
+        // This removes the socket's file as well.
         server.close(() => resolve())
         server.closeAllConnections()
-        removeFile(path)
       }),
   }
 }
@@ -271,6 +271,17 @@ function bind(server: Server, path: string): Promise<void> {
   })
 }
 
+/** Throws a ProxyError 'admin' if the path is in use, by a proxy or by anything else than a socket. */
+async function removeDeadSocket(path: string): Promise<void> {
+  const stats = lstatSync(path, { throwIfNoEntry: false })
+  if (stats === undefined) return
+  if (!stats.isSocket())
+    throw new ProxyError('admin', `${path} exists and is not a socket: remove it, or choose another path`)
+  if (await isListening(path)) throw new ProxyError('admin', `another proxy listens on ${path}`)
+  unlinkSync(path)
+}
+
+/** Only a refused connection proves that the process behind a socket is gone. */
 function isListening(path: string): Promise<boolean> {
   return new Promise((resolve) => {
     const socket = connect(path)
@@ -279,14 +290,6 @@ function isListening(path: string): Promise<boolean> {
       resolve(yes)
     }
     socket.on('connect', () => done(true))
-    socket.on('error', () => done(false))
+    socket.on('error', (error: NodeJS.ErrnoException) => done(error.code !== 'ECONNREFUSED' && error.code !== 'ENOENT'))
   })
-}
-
-function removeFile(path: string): void {
-  try {
-    unlinkSync(path)
-  } catch {
-    // Usually the file does not exist. Any other problem shows when the socket is bound.
-  }
 }

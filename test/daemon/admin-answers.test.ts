@@ -1,4 +1,4 @@
-import { existsSync, statSync, writeFileSync } from 'node:fs'
+import { chmodSync, existsSync, readFileSync, statSync, symlinkSync, writeFileSync } from 'node:fs'
 import { request } from 'node:http'
 import { createServer } from 'node:net'
 import { join } from 'node:path'
@@ -139,6 +139,27 @@ describe('the admin socket', () => {
     expect(existsSync(path)).toBe(true)
     await socket.close()
     expect(existsSync(path)).toBe(false)
+  })
+
+  it('does not delete a file or a symbolic link at its path', async () => {
+    const { answers } = await running()
+    const path = join(directory(), 'precious')
+    writeFileSync(path, 'data')
+    await expect(listenAdmin(path, answers, silentLogger)).rejects.toThrow(
+      `${path} exists and is not a socket: remove it, or choose another path`,
+    )
+    expect(readFileSync(path, 'utf8')).toBe('data')
+    const link = join(directory(), 'link.sock')
+    symlinkSync(path, link)
+    await expect(listenAdmin(link, answers, silentLogger)).rejects.toThrow('is not a socket')
+    expect(existsSync(link)).toBe(true)
+  })
+
+  it('is not made where every user could replace it', async () => {
+    const { answers } = await running()
+    const folder = directory()
+    chmodSync(folder, 0o777)
+    await expect(listenAdmin(join(folder, 'a.sock'), answers, silentLogger)).rejects.toThrow('other users may write to')
   })
 
   it('reports the state, and what the kernel has lost', async () => {

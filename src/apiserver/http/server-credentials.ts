@@ -1,9 +1,9 @@
 // The server's certificate and token, and the kubeconfig that gives them to clients. They are stored beside the state with mode 0600.
 
 import { createHash, randomBytes, timingSafeEqual } from 'node:crypto'
-import { mkdir, readFile, rename, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { stringify } from 'yaml'
+import { ensurePrivateDirectory, readPrivateFile, writePrivateFile } from '../../sys/private-files.ts'
 import { createSelfSigned, isCertificateUsable, type KeyPair } from './certificate.ts'
 
 export interface ServerCredentials {
@@ -11,34 +11,29 @@ export interface ServerCredentials {
   readonly keyPair: KeyPair
 }
 
-/** Loads the credentials of the last start if they are still usable, so that existing kubeconfigs keep working. */
-export async function loadCredentials(
-  directory: string,
-  names: readonly string[],
-  now: number,
-): Promise<ServerCredentials> {
-  await mkdir(directory, { recursive: true, mode: 0o700 })
-  const read = (name: string) => readFile(join(directory, name), 'utf8').catch(() => '')
-  let token = (await read('token')).trim()
+/**
+ * Loads the credentials of the last start if they are still usable, so that existing kubeconfigs keep working. Throws a ProxyError
+ * 'foreign' if another user could have planted them: the server would let in everyone who knows the token.
+ */
+export function loadCredentials(directory: string, names: readonly string[], now: number): ServerCredentials {
+  ensurePrivateDirectory(directory)
+  const read = (name: string) => readPrivateFile(join(directory, name)) ?? ''
+  const write = (name: string, text: string) => writePrivateFile(join(directory, name), text)
+  let token = read('token').trim()
   if (token.length < 32) {
     token = createToken()
-    await writePrivate(join(directory, 'token'), `${token}\n`)
+    write('token', `${token}\n`)
   }
-  let keyPair: KeyPair = { cert: await read('server.crt'), key: await read('server.key') }
+  let keyPair: KeyPair = { cert: read('server.crt'), key: read('server.key') }
   if (keyPair.key === '' || !isCertificateUsable(keyPair, names, now)) {
     keyPair = createSelfSigned(names, now)
-    await writePrivate(join(directory, 'server.key'), keyPair.key)
-    await writePrivate(join(directory, 'server.crt'), keyPair.cert)
+    write('server.key', keyPair.key)
+    write('server.crt', keyPair.cert)
   }
   return { token, keyPair }
 }
 
 export const createToken = (): string => randomBytes(32).toString('base64url')
-
-async function writePrivate(path: string, text: string): Promise<void> {
-  await writeFile(`${path}.part`, text, { mode: 0o600 })
-  await rename(`${path}.part`, path)
-}
 
 /** Returns a check of the Authorization header that takes constant time. */
 export function createTokenCheck(token: string): (authorization: string | undefined) => boolean {

@@ -1,8 +1,9 @@
 // Reads the state directory when the server starts: the newest snapshot, and the changes that were logged after it.
 
-import { readdir, readFile, rm } from 'node:fs/promises'
+import { readdir, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import { ProxyError } from '../../lib/errors.ts'
+import { openPrivateForRead } from '../../sys/private-files.ts'
 import { type Mutation, parseBatch, parseFooter, parseLine } from './log-lines.ts'
 
 export interface Recovered {
@@ -76,7 +77,7 @@ interface LogLines {
 const newline = 0x0a
 
 async function readLines(path: string): Promise<LogLines> {
-  const bytes = await readFile(path)
+  const bytes = await readBytes(path)
   const documents: unknown[] = []
   let at = 0
   while (at < bytes.length) {
@@ -90,6 +91,15 @@ async function readLines(path: string): Promise<LogLines> {
     at = end + 1
   }
   return { documents, size: at, torn: bytes.length - at }
+}
+
+async function readBytes(path: string): Promise<Buffer> {
+  const file = await openPrivateForRead(path)
+  try {
+    return await file.readFile()
+  } finally {
+    await file.close()
+  }
 }
 
 function hasGoodLine(bytes: Buffer, from: number): boolean {

@@ -9,9 +9,10 @@
 //
 // The files are `<generation>.snapshot` and `<generation>.journal`.
 
-import { type FileHandle, mkdir, open, rename, rm } from 'node:fs/promises'
+import { type FileHandle, open, rename, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import { describeError, ProxyError } from '../../lib/errors.ts'
+import { ensurePrivateDirectory, openPrivateForAppend } from '../../sys/private-files.ts'
 import { lockDirectory } from './directory-lock.ts'
 import { formatBatch, formatFooter, type Mutation } from './log-lines.ts'
 import { type LogPosition, type Recovered, recover, removeGenerationsBefore } from './log-recovery.ts'
@@ -45,7 +46,7 @@ export async function openLog(
   directory: string,
   compactBytes = defaultCompactBytes,
 ): Promise<{ writeAheadLog: WriteAheadLog; recovered: Recovered }> {
-  await mkdir(directory, { recursive: true, mode: 0o700 })
+  ensurePrivateDirectory(directory)
   const lock = await lockDirectory(directory)
   try {
     const recovered = await recover(directory)
@@ -59,7 +60,7 @@ export async function openLog(
 }
 
 async function openLogFile(directory: string, { generation, size }: LogPosition): Promise<FileHandle> {
-  const file = await open(join(directory, `${generation}.journal`), 'a+', 0o600)
+  const file = await openPrivateForAppend(join(directory, `${generation}.journal`))
   // Removes a torn line before the next line is written behind it.
   await file.truncate(size)
   await file.sync()
@@ -142,7 +143,7 @@ class DiskLog implements WriteAheadLog {
 
   async #writeSnapshot(generation: number, version: number, state: readonly Mutation[]): Promise<void> {
     const path = join(this.#directory, `${generation}.snapshot`)
-    const file = await open(`${path}.part`, 'w', 0o600)
+    const file = await open(`${path}.part`, 'wx', 0o600)
     let size = 0
     try {
       for (let i = 0; i < state.length; i += snapshotBatch) {

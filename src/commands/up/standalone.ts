@@ -1,6 +1,6 @@
 // Runs `sluice up` without --demo: the API server and the proxy in this process, for the machine it runs on.
 
-import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { existsSync, readdirSync, readFileSync, rmSync } from 'node:fs'
 import { homedir, hostname } from 'node:os'
 import { join } from 'node:path'
 import { type ApiServer, startApiServer } from '../../apiserver/start.ts'
@@ -16,6 +16,7 @@ import { describeError, ProxyError } from '../../lib/errors.ts'
 import { canonicalIp } from '../../lib/ip.ts'
 import { createLogger, type RootLogger } from '../../lib/log.ts'
 import { ipv6Available } from '../../sys/kernel-facts.ts'
+import { ensurePrivateDirectory, writePrivateFile } from '../../sys/private-files.ts'
 import type { Flags } from '../command.ts'
 import { reportStep } from '../progress.ts'
 import { ownAddresses } from '../sources/own-addresses.ts'
@@ -117,7 +118,7 @@ export class Standalone {
 
   async #startApi(): Promise<void> {
     const { flags } = this.#options
-    mkdirSync(this.#directory, { recursive: true, mode: 0o700 })
+    ensurePrivateDirectory(this.#directory)
     const manifests = flags.get('manifests')
     this.#api = await startApiServer({
       address: flags.get('address') ?? '127.0.0.1',
@@ -127,7 +128,7 @@ export class Standalone {
       ...(manifests === undefined ? {} : { manifests }),
       log: this.#log.named('apiserver'),
     })
-    writeFileSync(this.#kubeconfig, this.#api.kubeconfig(), { mode: 0o600 })
+    writePrivateFile(this.#kubeconfig, this.#api.kubeconfig())
     await this.#registerNode()
   }
 
@@ -172,7 +173,7 @@ export class Standalone {
 
   async #startProxy(): Promise<void> {
     const config = join(this.#directory, 'proxy.yaml')
-    writeFileSync(config, JSON.stringify(this.#proxyConfig(), undefined, 2))
+    writePrivateFile(config, JSON.stringify(this.#proxyConfig(), undefined, 2))
     const argv = [`--config=${config}`, `--hostname-override=${this.#node}`]
     const options = resolveOptions(argv, (path) => readFileSync(path, 'utf8'), process.env)
     const settings = makeSettings(options.config)

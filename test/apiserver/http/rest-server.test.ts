@@ -1,11 +1,13 @@
 // Checks the API server's listener against floods, clients without a token, and pages in a browser.
 
+import { chmodSync, chownSync, mkdirSync, symlinkSync, writeFileSync } from 'node:fs'
 import { request } from 'node:http'
+import { join } from 'node:path'
 import { connect } from 'node:tls'
-import { afterEach, describe, expect, it } from 'vitest'
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import type { ApiServer } from '../../../src/apiserver/start.ts'
 import { hold } from '../../http/http-probe.ts'
-import { ask, services, start } from '../test-server.ts'
+import { ask, folder, services, start } from '../test-server.ts'
 
 const closers: (() => unknown)[] = []
 afterEach(async () => {
@@ -84,5 +86,41 @@ describe('a page in a browser', () => {
   it('cannot write to a server without a token by a request to another site', async () => {
     const server = await startServer({ tls: false })
     expect(await askPlain(server, { origin: 'http://evil.example' }, 'DELETE')).toBe(421)
+  })
+})
+
+describe('a state directory', () => {
+  let state: ReturnType<typeof folder>
+  beforeEach(() => {
+    state = folder()
+  })
+  afterEach(() => state.remove())
+
+  const planted = 'a-token-that-somebody-else-has-planted-here'
+
+  function plantToken(): void {
+    mkdirSync(join(state.path, 'credentials'))
+    writeFileSync(join(state.path, 'credentials', 'token'), planted)
+  }
+
+  it.runIf(process.getuid?.() === 0)('of another user is refused, so that its token opens nothing', async () => {
+    plantToken()
+    chownSync(state.path, 65_534, 65_534)
+    await expect(startServer({ stateDir: state.path })).rejects.toThrow(
+      `${state.path} belongs to user 65534, not to root: remove it, or change its owner`,
+    )
+  })
+
+  it('with a token that others may write is refused', async () => {
+    plantToken()
+    chmodSync(join(state.path, 'credentials', 'token'), 0o666)
+    await expect(startServer({ stateDir: state.path })).rejects.toThrow('other users may write to')
+  })
+
+  it('with a log that is a symbolic link is refused', async () => {
+    mkdirSync(join(state.path, 'registry'))
+    writeFileSync(join(state.path, 'elsewhere'), '', { mode: 0o600 })
+    symlinkSync(join(state.path, 'elsewhere'), join(state.path, 'registry', '1.journal'))
+    await expect(startServer({ stateDir: state.path })).rejects.toThrow('1.journal is a symbolic link: remove it')
   })
 })

@@ -3,6 +3,7 @@
 import { existsSync, mkdirSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { ProxyError } from '../../../lib/errors.ts'
+import { ensureSharedDirectory } from '../../../sys/private-files.ts'
 import { readTextOrEmpty } from '../../text-file.ts'
 import { removeNamespaces } from './demo-network.ts'
 
@@ -13,7 +14,7 @@ export interface DemoDirectory {
 }
 
 export async function claimDirectory(folder: string): Promise<DemoDirectory> {
-  mkdirSync(folder, { recursive: true })
+  ensureSharedDirectory(folder)
   await removeStaleDemos(folder)
   for (let i = 1; i < 100; i++) {
     const prefix = i === 1 ? 'sluice-' : `sluice${i}-`

@@ -9,6 +9,7 @@ import { AdminClient } from '../../../http/admin-client.ts'
 import { describeError, ProxyError } from '../../../lib/errors.ts'
 import { createLogger } from '../../../lib/log.ts'
 import { count } from '../../../lib/plural.ts'
+import { writePrivateFile } from '../../../sys/private-files.ts'
 import { ownProgram } from '../../own-program.ts'
 import { reportStep } from '../../progress.ts'
 import type { Terminal } from '../../terminal.ts'
@@ -128,7 +129,7 @@ export class Demo {
       write: (line) => appendFileSync(join(this.directory, 'apiserver.log'), line),
     })
     this.#api = await startApiServer({ serviceCidrs: [serviceCidr], log })
-    writeFileSync(this.kubeconfig, this.#api.kubeconfig(), { mode: 0o600 })
+    writePrivateFile(this.kubeconfig, this.#api.kubeconfig())
     writeFileSync(this.scaleFile, scaleManifest())
     for (const { path, body } of creations()) await this.#api.client.request({ method: 'POST', path, body })
     await this.network.tunnel('node1', apiPort, this.#api.port)
@@ -137,7 +138,7 @@ export class Demo {
   async #startProxy(): Promise<void> {
     const kubeconfig = join(this.directory, 'node1.kubeconfig')
     const api = this.#api as ApiServer
-    writeFileSync(kubeconfig, api.kubeconfig().replaceAll(api.url, `https://127.0.0.1:${apiPort}`), { mode: 0o600 })
+    writePrivateFile(kubeconfig, api.kubeconfig().replaceAll(api.url, `https://127.0.0.1:${apiPort}`))
     const config = join(this.directory, 'proxy.yaml')
     writeFileSync(config, JSON.stringify(proxyConfig(this.mode, kubeconfig), undefined, 2))
     const args = ['netns', 'exec', this.network.namespace('node1'), ...ownProgram(), 'proxy']
