@@ -225,13 +225,19 @@ describe('on Windows, with recorded commands', () => {
 
   it('turns away clients outside the source ranges', async () => {
     const { machine } = windows()
-    const harness = new DirectHarness(userspaceOnWindows(settings, machine))
+    const backend = userspaceOnWindows(settings, machine)
+    // No service may have a loopback address as its load balancer IP, and this test can listen on no other address.
+    const onLoopback = (address: Frontend) => (address.ip === '192.0.2.7' ? { ...address, ip: '127.3.0.7' } : address)
+    const harness = new DirectHarness({
+      ...backend,
+      plan: (port, node) => backend.plan({ ...port, frontends: port.frontends.map(onLoopback) }, node),
+    })
     await harness.start()
     const port = await pod('w')
     const record = service({
       type: 'LoadBalancer',
       clusterIps: ['127.3.0.6'],
-      loadBalancerIps: ['127.3.0.7'],
+      loadBalancerIps: ['192.0.2.7'],
       sourceRanges: ['203.0.113.0/24'],
       ports: [tcp(8080)],
     })
