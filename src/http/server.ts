@@ -7,6 +7,7 @@ import { describeError, ProxyError } from '../lib/errors.ts'
 import { hostPort, isUnspecified, splitHostPort } from '../lib/ip.ts'
 import type { Logger } from '../lib/log.ts'
 import { type Clock, systemClock, type Timer } from '../lib/time.ts'
+import { openFileLimit } from '../sys/kernel-facts.ts'
 
 export type Handler = (request: IncomingMessage, response: ServerResponse) => void | Promise<void>
 
@@ -26,7 +27,6 @@ const defaultLimits: Limits = {
 /** Health ports are open to everyone who reaches the node, and their clients send a small request at once. */
 export const healthLimits: Limits = { headersTimeoutMs: 2_000, requestTimeoutMs: 5_000, checkMs: 1_000 }
 
-/** Netlink and the API client need file descriptors too; a flood of probes must not use them up. */
 const defaultMaxConnections = 1024
 
 export interface HttpListenOptions {
@@ -169,8 +169,11 @@ function makeServer({ handler, log, limits, connections = makeConnectionLimit() 
   return server
 }
 
-export const makeConnectionLimit = (maxConnections = defaultMaxConnections): ConnectionLimit =>
-  new ConnectionLimit({ maxConnections, whenBusy: 'close-oldest' })
+/** Netlink and the API client need file descriptors too, so each limit is at most a fifth of what the process may open. */
+export function makeConnectionLimit(wanted = defaultMaxConnections): ConnectionLimit {
+  const maxConnections = Math.max(1, Math.min(wanted, Math.floor(openFileLimit() / 5)))
+  return new ConnectionLimit({ maxConnections, whenBusy: 'close-oldest' })
+}
 
 async function answer(handler: Handler, request: IncomingMessage, response: ServerResponse): Promise<void> {
   await handler(request, response)

@@ -1,4 +1,4 @@
-// Finds out facts about this kernel: its version, and whether it has IPv6.
+// Finds out facts about this kernel: its version, whether it has IPv6, and how many files this process may open.
 
 import { readFileSync } from 'node:fs'
 import { release } from 'node:os'
@@ -12,6 +12,16 @@ export function ipv6Available(files: KernelFiles = kernelFiles): boolean {
     return readFileSync(join(files.proc, 'sys/net/ipv6/conf/all/disable_ipv6'), 'utf8').trim() !== '1'
   } catch {
     return false
+  }
+}
+
+/** Returns how many files this process may have open, Infinity if there is no limit or it is unknown. */
+export function openFileLimit(files: KernelFiles = kernelFiles): number {
+  try {
+    const limits = readFileSync(join(files.proc, 'self/limits'), 'utf8')
+    return Number(/^Max open files\s+(\d+)/m.exec(limits)?.[1] ?? Number.POSITIVE_INFINITY)
+  } catch {
+    return Number.POSITIVE_INFINITY
   }
 }
 

@@ -10,6 +10,7 @@ import { describeError, ProxyError } from '../../lib/errors.ts'
 import { isTrustedHost } from '../../lib/host-header.ts'
 import { hostPort } from '../../lib/ip.ts'
 import type { Logger } from '../../lib/log.ts'
+import { openFileLimit } from '../../sys/kernel-facts.ts'
 import type { WatchSink } from '../requests/watch-queue.ts'
 import { badRequest, misdirected, type StatusError, tooLarge, unauthorized } from '../schema/api-status.ts'
 import type { KeyPair } from './certificate.ts'
@@ -36,7 +37,8 @@ export interface ApiListener {
 
 /** The limit of the real server, somewhat above the size of the largest object. */
 const maxBodyBytes = 3 << 20
-const defaultMaxConnections = 4096
+/** A fifth of the files that the process may open is left to each listener, and the rest to the proxy. */
+const chooseMaxConnections = (): number => Math.max(1, Math.min(4096, Math.floor(openFileLimit() / 5)))
 const compressAbove = 128 << 10
 /** A watch that ends with more unsent bytes than this closes its connection instead of sending them. */
 const maxUnsentBytes = 64 << 10
@@ -50,7 +52,7 @@ const handshakeTimeout = 10_000
 /** Rejects with a ProxyError `listen`. */
 export async function listenApi(options: RestListenOptions): Promise<ApiListener> {
   const stopped = new AbortController()
-  const { keyPair, maxConnections = defaultMaxConnections } = options
+  const { keyPair, maxConnections = chooseMaxConnections() } = options
   const connections = new ConnectionLimit({ maxConnections, whenBusy: 'refuse-new' })
   const onRequest = (request: IncomingMessage, response: ServerResponse) => {
     // A client that disconnects during the response is not worth a log line.
