@@ -105,7 +105,8 @@ async function openConnections(context: DaemonContext): Promise<OpenedDaemon> {
   const dialed = new DialedAddresses(clock)
   const apiServers = new ApiServerAddresses()
   dialed.subscribe((addresses) => apiServers.setDialed(addresses))
-  const client = new Client(connection, { qps, burst, userAgent: defaultUserAgent, log, clock, observer, dialed })
+  const listeners = { observer, dialed, onHeard: servers.noteHeard }
+  const client = new Client(connection, { qps, burst, userAgent: defaultUserAgent, log, clock, ...listeners })
   closers.push(() => client.close())
   closers.push(() => servers.close())
   const reflectors: Promise<void>[] = []

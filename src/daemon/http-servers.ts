@@ -51,17 +51,21 @@ export class HttpServers {
   readonly #version: { readonly kubernetes: string; readonly sluice: string }
   readonly #servers: { close(): Promise<void> }[] = []
   #engine: Engine | undefined
+  /** Monotonic time. */
+  #heardAt: number
 
   constructor(all: HttpServersOptions) {
     const { options, packetCounters, backend, log, clock } = all
     this.#options = all
     this.#startedAt = clock.now()
+    this.#heardAt = clock.monotonic()
     // As with kube-proxy, `--version=vX.Y.Z` changes the version that is reported.
     this.#version = { kubernetes: options.version || kubernetesVersion.text, sluice: sluiceVersion }
     this.metrics = createMetrics({
       mode: findMode(options.config.mode),
       version: this.#version,
       features: listFeatures(options.config),
+      apiServerSilentMs: this.#silentMs,
       conflicts: () => this.#engine?.conflicts().length ?? 0,
       quarantined: () => this.#engine?.quarantined().length ?? 0,
       ...(packetCounters === undefined ? {} : { packetCounters }),
@@ -75,9 +79,14 @@ export class HttpServers {
   /** Starts both servers. Each tries again until its port is free, unless the configuration makes a failure fatal. */
   start(engine: Engine, recorder: EventRecorder): ProxyHealth {
     this.#engine = engine
-    const { config } = this.#options.options
+    const { config, sluice } = this.#options.options
     const { clock } = this.#options
-    const health = new ProxyHealth({ timeoutMs: 2 * config.syncPeriod, clock, onAnswer: this.metrics.answered })
+    const health = new ProxyHealth({
+      timeoutMs: 2 * config.syncPeriod,
+      clock,
+      apiServer: { silentMs: this.#silentMs, maxSilentMs: sluice.apiServer.silence },
+      onAnswer: this.metrics.answered,
+    })
     if (config.healthzBindAddress !== '') {
       this.#serve(recorder, {
         name: 'health server',
@@ -95,6 +104,13 @@ export class HttpServers {
     })
     return health
   }
+
+  /** Called whenever the API server sends something. */
+  readonly noteHeard = (): void => {
+    this.#heardAt = this.#options.clock.monotonic()
+  }
+
+  readonly #silentMs = (): number => this.#options.clock.monotonic() - this.#heardAt
 
   async close(): Promise<void> {
     await Promise.all(this.#servers.map((server) => server.close()))

@@ -7,10 +7,19 @@ import { type Route, type Routes, reply } from './routing.ts'
 
 const drainTaint = 'ToBeDeletedByClusterAutoscaler'
 
+/** When something was last heard from the API server. */
+export interface ApiServerContact {
+  /** Milliseconds since then, or since the start if nothing was heard yet. */
+  readonly silentMs: () => number
+  /** From this silence on, answers mention it. Their code stays: a restart would not help, and the rules still serve. */
+  readonly maxSilentMs: number
+}
+
 export interface ProxyHealthOptions {
   /** A change that waits this long makes its family unhealthy: 2 × syncPeriod. */
   readonly timeoutMs: number
   readonly clock: Clock
+  readonly apiServer?: ApiServerContact
   readonly onAnswer?: (endpoint: 'healthz' | 'livez', code: 200 | 503) => void
 }
 
@@ -58,6 +67,14 @@ export class ProxyHealth {
     return this.#node !== undefined && !this.#node.deleting && !this.#node.taints.includes(drainTaint)
   }
 
+  /** Undefined while the API server is heard often enough, so that the body is then equal to kube-proxy's. */
+  #describeSilence(now: number): { readonly lastHeard: string; readonly silentSeconds: number } | undefined {
+    const { apiServer } = this.#options
+    const silentMs = apiServer?.silentMs() ?? 0
+    if (apiServer === undefined || silentMs <= apiServer.maxSilentMs) return undefined
+    return { lastHeard: formatTime(now - silentMs), silentSeconds: Math.floor(silentMs / 1000) }
+  }
+
   #families(): [Family, FamilyHealth][] {
     const now = this.#options.clock.monotonic()
     return [...this.#lastUpdated]
@@ -87,6 +104,7 @@ export class ProxyHealth {
         nodeEligible: endpoint === 'healthz' ? eligible : undefined,
         healthy,
         status: status.length === 0 ? undefined : Object.fromEntries(status),
+        apiServer: this.#describeSilence(now),
       })
       reply(response, { status: code, type: 'application/json', body })
     }

@@ -96,6 +96,11 @@ const componentMetrics: readonly MetricDeclaration[] = [
 const ownMetrics: readonly MetricDeclaration[] = [
   gauge('build_info', ['version', 'mode'], 'Always 1; the version of this proxy.'),
   counter('object_problems_total', ['kind'], 'Fields of API objects that could not be used.'),
+  gauge(
+    'api_server_silence_seconds',
+    [],
+    'Time since the API server last sent anything: an answer, a change or a bookmark; since the start if it never did.',
+  ),
   gauge('conflicts', [], 'Addresses and node ports that more than one service claims now.'),
   gauge('quarantined_services', [], 'Services that are left out now because the kernel refused one of their entries.'),
   counter(

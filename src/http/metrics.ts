@@ -29,6 +29,8 @@ export interface MetricsOptions extends KernelCounters {
   readonly mode: Pick<ProxyMode, 'name' | 'metrics'>
   readonly version: BuildVersion
   readonly features?: readonly FeatureState[]
+  /** Milliseconds since the API server last sent anything. Called at each scrape. */
+  readonly apiServerSilentMs?: () => number
   /** Called at each scrape. */
   readonly conflicts?: () => number
   /** Called at each scrape. */
@@ -73,8 +75,7 @@ export function createMetrics(options: MetricsOptions) {
     },
     async text(): Promise<string> {
       registry.flush()
-      if (options.conflicts !== undefined) registry.set('sluice_conflicts', {}, options.conflicts())
-      if (options.quarantined !== undefined) registry.set('sluice_quarantined_services', {}, options.quarantined())
+      readGauges(registry, options)
       await readKernelCounters(registry, declarations, options, clock)
       // prom-client 15 writes `Nan`. Go's parser accepts that, the definition of the format does not.
       return (await registry.prometheus.metrics()).replace(/ Nan$/gm, ' NaN')
@@ -82,6 +83,14 @@ export function createMetrics(options: MetricsOptions) {
     slis: async (): Promise<string> => `${await slis.prometheus.metrics()}\n${processStart()}`,
     resetSlis: (): void => slis.prometheus.resetMetrics(),
   }
+}
+
+function readGauges(registry: MetricsRegistry, { apiServerSilentMs, conflicts, quarantined }: MetricsOptions): void {
+  if (apiServerSilentMs !== undefined) {
+    registry.set('sluice_api_server_silence_seconds', {}, apiServerSilentMs() / 1000)
+  }
+  if (conflicts !== undefined) registry.set('sluice_conflicts', {}, conflicts())
+  if (quarantined !== undefined) registry.set('sluice_quarantined_services', {}, quarantined())
 }
 
 function processStart(): string {

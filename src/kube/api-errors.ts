@@ -1,5 +1,6 @@
 // Turns refusals of the API server and failures of the network into errors with stable codes. Pure.
 
+import { cutText, excerptJson } from '../lib/bounded-json.ts'
 import { ApiError, type ErrorCode, ProxyError } from '../lib/errors.ts'
 import { asObject, type JsonObject, readString } from './reflect/fields.ts'
 
@@ -29,9 +30,9 @@ export interface ApiFailure {
 export function makeStatusError(failure: ApiFailure): ApiError {
   const body = asObject(failure.body) ?? {}
   const details = asObject(body.details) ?? {}
-  const reason = readString(body, 'reason')
+  const reason = cutText(readString(body, 'reason'), 100)
   const status = failure.status || (typeof body.code === 'number' ? body.code : 500)
-  const explanation = typeof body.message === 'string' ? body.message : shorten(failure.body)
+  const explanation = typeof body.message === 'string' ? cutText(body.message, 1_000) : shorten(failure.body)
   const seconds = typeof details.retryAfterSeconds === 'number' ? details.retryAfterSeconds : 0
   const retryAfterMs = failure.retryAfterMs ?? (seconds > 0 ? seconds * 1000 : undefined)
   const message = `${failure.what}: ${status}${explanation === '' ? '' : ` ${explanation}`}`
@@ -56,8 +57,7 @@ function chooseCode(status: number, reason: string, body: JsonObject, details: J
 
 function shorten(body: unknown): string {
   if (body === undefined) return ''
-  const text = typeof body === 'string' ? body : JSON.stringify(body)
-  return text.length <= 200 ? text.trim() : `${text.slice(0, 197)}...`
+  return typeof body === 'string' ? cutText(body, 200).trim() : excerptJson(body, 200)
 }
 
 /** Returns the milliseconds of a `Retry-After` header in seconds, the only form that the API server uses. */

@@ -1,10 +1,11 @@
 // The API client: credentials, rate limit, retries, and answers as JSON or as a stream of lines.
 
 import type { IncomingMessage } from 'node:http'
-import { createGunzip } from 'node:zlib'
+import { parseBounded } from '../lib/bounded-json.ts'
 import { ProxyError } from '../lib/errors.ts'
 import type { Logger } from '../lib/log.ts'
 import { type Clock, sleep } from '../lib/time.ts'
+import { readBodyText } from './answer-body.ts'
 import { makeNetworkError, makeStatusError, readRetryAfter } from './api-errors.ts'
 import type { Connection } from './connection.ts'
 import { ClientCredentials } from './credentials.ts'
@@ -40,6 +41,8 @@ export interface ClientOptions {
   readonly observer?: RequestObserver
   /** Learns the addresses that the client dials. */
   readonly dialed?: DialedAddresses
+  /** Called whenever the API server sends something: the head of an answer, or a part of a body or a watch. */
+  readonly onHeard?: () => void
 }
 
 export interface RequestCall {
@@ -58,10 +61,10 @@ export const defaultUserAgent = 'kube-proxy/v1.36.4 (linux/amd64) sluice'
 
 /** Limit until the head of an answer. The API server queues a request for at most a minute. */
 const headMs = 75_000
-const bodySilenceMs = 60_000
+/** An exec plugin has a shorter limit of its own. This one is for a token file on a file system that hangs. */
+const credentialsMs = 75_000
 /** An object has at most 1.5 MiB in etcd; JSON makes it larger. */
 const maxLineBytes = 16 << 20
-const maxBodyBytes = 400 << 20
 const maxRetries = 10
 const maxRetryAfterMs = 60_000
 
@@ -122,12 +125,14 @@ export class Client {
   }
 
   close(): void {
+    this.#credentials.close()
     this.#transport.close()
   }
 
   #lines(response: IncomingMessage, deadline: Deadline, what: string): LineBatches {
     return readLines(response, {
       maxBytes: maxLineBytes,
+      onHeard: this.#options.onHeard,
       explain: (error) => deadline.reason ?? makeNetworkError(what, error),
       done: () => deadline.end(),
     })
@@ -138,6 +143,7 @@ export class Client {
     const body = request.body === undefined ? undefined : Buffer.from(JSON.stringify(request.body))
     let isRenewed = false
     for (let retries = 0; ; ) {
+      deadline.start(credentialsMs, new ProxyError('credentials', `no credentials in ${credentialsMs / 1000} s`))
       const identity = await deadline.race(this.#credentials.identity())
       const { response, report } = await this.#send({ request, body, watch, identity }, deadline)
       const status = response.statusCode ?? 0
@@ -198,6 +204,7 @@ export class Client {
         certificate: identity.certificate,
         signal: deadline.signal,
       })
+      this.#options.onHeard?.()
       return { response, report: report(String(response.statusCode)) }
     } catch (error) {
       report('<error>')(0)
@@ -205,30 +212,9 @@ export class Client {
     }
   }
 
-  async #readBody(response: IncomingMessage, deadline: Deadline, what: string): Promise<string> {
-    const isZipped = response.headers['content-encoding'] === 'gzip'
-    const stream = isZipped ? response.pipe(createGunzip()) : response
-    // pipe() does not forward an error of the source.
-    if (isZipped) response.once('error', (error) => stream.destroy(error))
-    const chunks: Buffer[] = []
-    let bytes = 0
-    const limitSilence = () =>
-      deadline.start(bodySilenceMs, new ProxyError('timeout', `${what}: the answer stopped before its end`))
-    limitSilence()
-    try {
-      for await (const chunk of stream as AsyncIterable<Buffer>) {
-        chunks.push(chunk)
-        bytes += chunk.length
-        if (bytes > maxBodyBytes)
-          throw new ProxyError('bad-response', `${what}: the answer is larger than ${maxBodyBytes} bytes`)
-        limitSilence()
-      }
-    } catch (error) {
-      response.destroy()
-      throw deadline.reason ?? makeNetworkError(what, error)
-    }
-    deadline.stop()
-    return Buffer.concat(chunks).toString('utf8')
+  #readBody(response: IncomingMessage, deadline: Deadline, what: string): Promise<string> {
+    const { clock, onHeard } = this.#options
+    return readBodyText(response, { clock, deadline, what, onHeard })
   }
 
   get #host(): string {
@@ -262,7 +248,7 @@ interface Attempt {
 
 function parseBody(text: string, what: string): unknown {
   try {
-    return JSON.parse(text)
+    return parseBounded(text)
   } catch (error) {
     throw new ProxyError('bad-response', `${what}: the answer is not valid JSON`, { cause: error })
   }
@@ -270,7 +256,7 @@ function parseBody(text: string, what: string): unknown {
 
 function tryParse(text: string): unknown {
   try {
-    return JSON.parse(text)
+    return parseBounded(text)
   } catch {
     return text
   }

@@ -1,6 +1,7 @@
 // The credentials for requests to the API server: static, from a token file that rotates, or from an exec plugin whose answers expire.
 
 import { readFile } from 'node:fs/promises'
+import { ProxyError } from '../lib/errors.ts'
 import type { Logger } from '../lib/log.ts'
 import type { Clock } from '../lib/time.ts'
 import type { Auth } from './connection.ts'
@@ -26,6 +27,7 @@ export class ClientCredentials {
   #validUntil = 0
   /** One refresh at a time: a hundred requests must not start a hundred plugins. */
   #refreshing: Promise<ClientIdentity> | undefined
+  readonly #closed = new AbortController()
 
   constructor(auth: Auth, clock: Clock, log: Logger) {
     this.#auth = auth
@@ -49,6 +51,11 @@ export class ClientCredentials {
     return true
   }
 
+  /** Ends a plugin that is running. */
+  close(): void {
+    this.#closed.abort(new ProxyError('closed', 'the API client is closed'))
+  }
+
   async #refresh(): Promise<ClientIdentity> {
     const auth = this.#auth
     let authorization = ''
@@ -68,7 +75,7 @@ export class ClientCredentials {
         validUntil = this.#clock.now() + rereadMs
         break
       case 'exec': {
-        const credential = await runPlugin(auth.plugin)
+        const credential = await runPlugin(auth.plugin, this.#clock, this.#closed.signal)
         authorization = credential.token === '' ? '' : `Bearer ${credential.token}`
         certificate = credential.certificate
         validUntil = credential.expires

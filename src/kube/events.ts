@@ -177,10 +177,8 @@ export class EventRecorder {
         return
       } catch (error) {
         if (signal.aborted) return
-        if (!(error instanceof ProxyError)) throw error
         // Another attempt does not change a refusal. Only an event that did not reach the API server is sent again.
-        const isRefused = error instanceof ApiError && error.status < 500 && error.code !== 'too-many-requests'
-        if (isRefused || attempt >= maxAttempts) {
+        if (!isWorthRetrying(error) || attempt >= maxAttempts) {
           const { name } = series.event.metadata
           log.warn('Cannot write an event', { event: name, attempt, error: describeError(error) })
           return
@@ -225,6 +223,12 @@ export class EventRecorder {
       signal,
     })
   }
+}
+
+/** A bug, and not the API server, throws anything else than a ProxyError. */
+function isWorthRetrying(error: unknown): boolean {
+  if (!(error instanceof ApiError)) return error instanceof ProxyError
+  return error.status >= 500 || error.code === 'too-many-requests'
 }
 
 /** Formats RFC 3339 with six digits, as the API's MicroTime requires. */

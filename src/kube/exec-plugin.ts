@@ -1,10 +1,12 @@
 // Runs the exec credential plugin that a kubeconfig names, and reads the credential that it prints.
 
-import { execFile } from 'node:child_process'
+import { parseBounded } from '../lib/bounded-json.ts'
 import { ProxyError } from '../lib/errors.ts'
+import type { Clock } from '../lib/time.ts'
 import { readSystemCode } from './api-errors.ts'
 import type { ExecPlugin } from './connection.ts'
-import { asObject, readString } from './reflect/fields.ts'
+import { runInGroup } from './process-group.ts'
+import { asObject, formatValue, readString } from './reflect/fields.ts'
 
 export interface Credential {
   readonly token: string
@@ -13,21 +15,19 @@ export interface Credential {
   readonly expires: number
 }
 
-const timeoutMs = 60_000
-
-export async function runPlugin(plugin: ExecPlugin, signal?: AbortSignal): Promise<Credential> {
-  const output = await execute(plugin, signal)
+export async function runPlugin(plugin: ExecPlugin, clock: Clock, signal: AbortSignal): Promise<Credential> {
+  const output = await execute(plugin, clock, signal)
   const wrong = (message: string) => new ProxyError('credentials', `exec plugin ${plugin.command}: ${message}`)
   let json: unknown
   try {
-    json = JSON.parse(output)
+    json = parseBounded(output)
   } catch {
     throw wrong('its output is not valid JSON')
   }
   const answer = asObject(json)
   if (answer?.kind !== 'ExecCredential') throw wrong('its output is not an ExecCredential')
   if (answer.apiVersion !== plugin.apiVersion) {
-    throw wrong(`it answers in ${String(answer.apiVersion)}, but the kubeconfig says ${plugin.apiVersion}`)
+    throw wrong(`it answers in ${formatValue(answer.apiVersion)}, but the kubeconfig says ${plugin.apiVersion}`)
   }
   const status = asObject(answer.status)
   if (status === undefined) throw wrong('its answer has no status')
@@ -38,27 +38,23 @@ export async function runPlugin(plugin: ExecPlugin, signal?: AbortSignal): Promi
   if (cert === '' && token === '') throw wrong('its answer holds neither a token nor a client certificate')
   const expiration = readString(status, 'expirationTimestamp')
   const expires = expiration === '' ? Number.POSITIVE_INFINITY : Date.parse(expiration)
-  if (Number.isNaN(expires)) throw wrong(`its expirationTimestamp is not a valid time: ${expiration}`)
+  if (Number.isNaN(expires)) throw wrong(`its expirationTimestamp is not a valid time: ${formatValue(expiration)}`)
   return { token, certificate: cert === '' ? undefined : { cert, key }, expires }
 }
 
-function execute(plugin: ExecPlugin, signal: AbortSignal | undefined): Promise<string> {
+async function execute(plugin: ExecPlugin, clock: Clock, signal: AbortSignal): Promise<string> {
   const spec = { interactive: false, ...(plugin.cluster === undefined ? {} : { cluster: plugin.cluster }) }
   const input = JSON.stringify({ kind: 'ExecCredential', apiVersion: plugin.apiVersion, spec })
   const env = { ...process.env, ...plugin.env, KUBERNETES_EXEC_INFO: input }
-  return new Promise((resolve, reject) => {
-    const options = { env, timeout: timeoutMs, maxBuffer: 1 << 20, ...(signal === undefined ? {} : { signal }) }
-    const child = execFile(plugin.command, [...plugin.args], options, (error, stdout, stderr) => {
-      if (error === null) return resolve(stdout)
-      if (signal?.aborted) return reject(signal.reason)
-      const isMissing = readSystemCode(error) === 'ENOENT'
-      const explanation = isMissing
-        ? ['no such program', plugin.installHint].filter(Boolean).join('. ')
-        : cutEnd(stderr) || error.message
-      reject(new ProxyError('credentials', `exec plugin ${plugin.command}: ${explanation}`, { cause: error }))
-    })
-    child.stdin?.end()
-  })
+  const fail = (explanation: string, cause?: unknown) =>
+    new ProxyError('credentials', `exec plugin ${plugin.command}: ${explanation}`, { cause })
+  try {
+    return await runInGroup(plugin.command, plugin.args, { env, clock, signal })
+  } catch (error) {
+    if (signal.aborted) throw signal.reason
+    if (readSystemCode(error) === 'ENOENT') {
+      throw fail(['no such program', plugin.installHint].filter(Boolean).join('. '), error)
+    }
+    throw fail(error instanceof Error ? error.message : String(error))
+  }
 }
-
-const cutEnd = (text: string): string => text.trim().slice(-500)

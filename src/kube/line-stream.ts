@@ -14,6 +14,8 @@ export const bytesPerTurn = 64 << 10
 
 interface LinesOptions {
   readonly maxBytes: number
+  /** Called for each part that arrives. */
+  readonly onHeard?: (() => void) | undefined
   /** Turns an error of the stream into the error that the reader gets. */
   readonly explain?: (error: unknown) => unknown
   /** Called once, when nothing more is read, for whatever reason. */
@@ -72,6 +74,7 @@ class LineReader implements LineBatches {
   }
 
   #append(chunk: Buffer): void {
+    this.#options.onHeard?.()
     let start = 0
     for (let end = chunk.indexOf(newline); end >= 0; end = chunk.indexOf(newline, start)) {
       const line =

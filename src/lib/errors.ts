@@ -7,6 +7,7 @@ type RequestCode = 'config' | 'config-changed' | 'mode' | 'usage'
 /** Answers of the API server. */
 type ApiAnswerCode =
   | 'already-exists'
+  | 'answer-too-large'
   | 'bad-request'
   | 'bad-response'
   | 'conflict'
@@ -31,6 +32,7 @@ type ApiConnectionCode =
   | 'stalled'
   | 'timeout'
   | 'tls'
+  | 'unexpected'
   | 'watch-list-ignored'
 
 /** The kernel and the programs that change it. */

@@ -17,13 +17,16 @@ let clock: FakeClock
 let health: ProxyHealth
 let listener: HttpListener
 let answers: string[]
+let silentMs: number
 
 beforeEach(async () => {
   clock = new FakeClock(Date.UTC(2026, 0, 2, 3, 4, 5))
   answers = []
+  silentMs = 0
   health = new ProxyHealth({
     timeoutMs: 10_000,
     clock,
+    apiServer: { silentMs: () => silentMs, maxSilentMs: 300_000 },
     onAnswer: (endpoint, code) => answers.push(`${endpoint} ${code}`),
   })
   health.setNode(node)
@@ -44,6 +47,18 @@ const late = () => {
 }
 
 describe('the proxy health server', () => {
+  it('mentions a silent API server without a change of code', async () => {
+    silentMs = 300_000
+    expect(await json('/livez')).not.toHaveProperty('apiServer')
+    silentMs = 300_999
+    expect(await codes()).toEqual([200, 200])
+    expect((await probe('/livez')).body).toBe(
+      '{"lastUpdated":"2026-01-02T03:04:05Z","currentTime":"2026-01-02T03:04:05Z","healthy":true,' +
+        '"apiServer":{"lastHeard":"2026-01-02T02:59:04.001Z","silentSeconds":300}}',
+    )
+    expect(await json('/healthz')).toMatchObject({ nodeEligible: true, apiServer: { silentSeconds: 300 } })
+  })
+
   it('I1: is healthy before any update, and shows no families', async () => {
     expect(await codes()).toEqual([200, 200])
     expect((await probe('/healthz')).body).toBe(

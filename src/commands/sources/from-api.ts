@@ -7,6 +7,8 @@ import { makeSettings } from '../../daemon/backend-settings.ts'
 import { makeNodeFacts } from '../../daemon/node-facts.ts'
 import type { Inputs } from '../../http/admin.ts'
 import type { Client } from '../../kube/client.ts'
+import { PageReader } from '../../kube/reflect/page-reader.ts'
+import type { ListPage } from '../../kube/reflect/watch-messages.ts'
 import {
   describeOwnNode,
   endpointSlices,
@@ -16,6 +18,7 @@ import {
 } from '../../kube/reflect/watched-resources.ts'
 import { ProxyError } from '../../lib/errors.ts'
 import { canonicalIp, familyOf, parseCidr } from '../../lib/ip.ts'
+import { silentLogger } from '../../lib/log.ts'
 import { makeNodeView } from '../../model/node.ts'
 import { apiServerEndpoints } from '../../model/reserved-addresses.ts'
 import type { NodeRecord, NodeView } from '../../model/types.ts'
@@ -30,8 +33,15 @@ export async function listObjects(
   path: string,
   query: Readonly<Record<string, string | undefined>>,
 ): Promise<readonly unknown[]> {
-  const { json } = await api.request({ path, query, signal: AbortSignal.timeout(60_000) })
-  return (json as { items?: readonly unknown[] }).items ?? []
+  const reader = new PageReader({ client: api, resource: path, kind: path, log: silentLogger })
+  const signal = AbortSignal.timeout(60_000)
+  const objects: unknown[] = []
+  let page: ListPage | undefined
+  do {
+    page = await reader.read(query, page?.next, signal)
+    for (const item of page.items) objects.push(item)
+  } while (page.next !== undefined)
+  return objects
 }
 
 export interface NodeQuery {

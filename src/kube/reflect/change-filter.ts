@@ -1,8 +1,12 @@
 // Filters what a reflector reads, so that the sink gets each change once, and after a new snapshot exactly the difference.
 
+import { cutText } from '../../lib/bounded-json.ts'
+import { describeError } from '../../lib/errors.ts'
 import type { Steps } from '../../lib/yielding.ts'
 import type { Problem } from '../../model/types.ts'
-import { asObject, type DecodedRecord, readString } from './fields.ts'
+import { asObject, type DecodedRecord, maxKeyLength, readString, readUid } from './fields.ts'
+import { readVersion } from './watch-messages.ts'
+import type { WatchedResource } from './watched-resources.ts'
 
 export interface RecordSink<R> {
   put(key: string, record: R): void
@@ -19,6 +23,7 @@ type Version = string | number
 const objectsPerStep = 100
 
 export class ChangeFilter<R> {
+  readonly #kind: string
   readonly #decode: (json: unknown) => DecodedRecord<R>
   readonly #sink: RecordSink<R>
   readonly #delivered = new Map<string, Version>()
@@ -26,7 +31,8 @@ export class ChangeFilter<R> {
   readonly #refused = new Map<string, Version>()
   #seen: Set<string> | undefined
 
-  constructor(decode: (json: unknown) => DecodedRecord<R>, sink: RecordSink<R>) {
+  constructor({ kind, decode }: Pick<WatchedResource<R>, 'kind' | 'decode'>, sink: RecordSink<R>) {
+    this.#kind = kind
     this.#decode = decode
     this.#sink = sink
   }
@@ -54,10 +60,28 @@ export class ChangeFilter<R> {
     }
   }
 
+  /** Whatever is thrown here is a problem of this object. What it had before stays in use, since nothing better is known. */
   put(json: unknown): void {
     const { key, version } = identify(json)
     this.#seen?.add(key)
     if (version !== '' && (this.#delivered.get(key) === version || this.#refused.get(key) === version)) return
+    try {
+      this.#deliver(json, key, version)
+    } catch (error) {
+      this.#refused.set(key, version)
+      const uid = readUid(asObject(asObject(json)?.metadata))
+      const message = `the object cannot be read: ${cutText(describeError(error), 200)}`
+      this.#sink.problem({ kind: this.#kind, object: key, uid, field: '', message })
+    }
+  }
+
+  drop(json: unknown): void {
+    const { key } = identify(json)
+    this.#refused.delete(key)
+    this.#drop(key)
+  }
+
+  #deliver(json: unknown, key: string, version: Version): void {
     const { key: own, record, problems } = this.#decode(json)
     for (const problem of problems) this.#sink.problem(problem)
     if (record !== undefined) {
@@ -70,24 +94,19 @@ export class ChangeFilter<R> {
     if (problems.length > 0) this.#refused.set(key, version)
   }
 
-  drop(json: unknown): void {
-    const { key } = identify(json)
-    this.#refused.delete(key)
-    this.#drop(key)
-  }
-
   #drop(key: string): void {
     if (this.#delivered.delete(key)) this.#sink.drop(key)
   }
 }
 
 function identify(json: unknown): { key: string; version: Version } {
-  const metadata = asObject(asObject(json)?.metadata)
+  const object = asObject(json)
+  const metadata = asObject(object?.metadata)
   const name = readString(metadata, 'name')
   const namespace = readString(metadata, 'namespace')
-  const version = readString(metadata, 'resourceVersion')
+  const version = readVersion(object)
   return {
-    key: namespace === '' ? name : `${namespace}/${name}`,
+    key: cutText(namespace === '' ? name : `${namespace}/${name}`, maxKeyLength),
     version: /^[1-9]\d{0,14}$/.test(version) ? Number(version) : version,
   }
 }

@@ -13,6 +13,7 @@ import {
   formatValue,
   identifyObject,
   isObjectName,
+  isShortText,
   type JsonObject,
   readTime,
 } from './fields.ts'
@@ -94,7 +95,7 @@ function readEndpoint(reader: FieldReader, json: JsonObject, i: number, family: 
   if (ip === undefined) return undefined
   const conditions = asObject(json.conditions) ?? reader.readChild(json, 'conditions', `endpoints[${i}]`)
   const { nodeName } = json
-  const node = typeof nodeName === 'string' ? nodeName : (reader.readText(json, 'nodeName', `endpoints[${i}]`) ?? '')
+  const node = isShortText(nodeName) ? nodeName : (reader.readText(json, 'nodeName', `endpoints[${i}]`) ?? '')
   const hints = json.hints === undefined ? undefined : reader.readChild(json, 'hints', `endpoints[${i}]`)
   return {
     ip,

@@ -1,5 +1,6 @@
 // Reads fields of JSON objects tolerantly: a field of the wrong type is reported by object and path, and read as absent. Pure.
 
+import { cutText, excerptJson } from '../../lib/bounded-json.ts'
 import { canonicalIp } from '../../lib/ip.ts'
 import type { Problem } from '../../model/types.ts'
 
@@ -25,9 +26,19 @@ export function readString(from: JsonObject | undefined, name: string): string {
 }
 
 /** Formats a value for a message. */
-export function formatValue(value: unknown): string {
-  const text = JSON.stringify(value) ?? String(value)
-  return text.length <= 80 ? text : `${text.slice(0, 77)}...`
+export const formatValue = (value: unknown): string => excerptJson(value, 80)
+
+/** No field that is read needs more; records keep some of these texts for as long as the object exists. */
+const maxTextLength = 4_096
+/** A UID has 36 characters. It goes into every Event about its object. */
+const maxUidLength = 128
+
+export const isShortText = (value: unknown): value is string =>
+  typeof value === 'string' && value.length <= maxTextLength
+
+export function readUid(metadata: JsonObject | undefined): string {
+  const uid = readString(metadata, 'uid')
+  return uid.length <= maxUidLength ? uid : ''
 }
 
 export interface DecodedRecord<R> {
@@ -67,8 +78,8 @@ export class FieldReader {
 
   readText(from: JsonObject, name: string, at: string): string | undefined {
     const value = from[name]
-    if (typeof value === 'string') return value
-    return this.#absent(value, 'a string', at, name)
+    if (isShortText(value)) return value
+    return this.#absent(value, describeText(value), at, name)
   }
 
   readFlag(from: JsonObject, name: string, at: string): boolean | undefined {
@@ -111,8 +122,8 @@ export class FieldReader {
     const values = this.readList(from, name, at)
     for (let i = 0; i < values.length; i++) {
       const value = values[i]
-      if (typeof value === 'string') yield [i, value]
-      else this.report(`${joinPath(at, name)}[${i}]`, `must be a string, is ${formatValue(value)}`)
+      if (isShortText(value)) yield [i, value]
+      else this.report(`${joinPath(at, name)}[${i}]`, `must be ${describeText(value)}, is ${formatValue(value)}`)
     }
   }
 
@@ -123,6 +134,9 @@ export class FieldReader {
   }
 }
 
+const describeText = (given: unknown): string =>
+  typeof given === 'string' ? `at most ${maxTextLength} characters long` : 'a string'
+
 export const joinPath = (at: string, name: string): string => (at === '' ? name : `${at}.${name}`)
 
 /** An API object whose identity is known, and the reader for the rest of it. */
@@ -132,6 +146,9 @@ export interface IdentifiedObject {
   readonly object: JsonObject
   readonly metadata: JsonObject
 }
+
+/** Namespace and name have at most 253 characters each. */
+export const maxKeyLength = 600
 
 /** Names reach rules and comments, so that only characters that the API server allows may be in them. */
 const nameForm = /^[A-Za-z0-9](?:[-A-Za-z0-9._]{0,251}[A-Za-z0-9])?$/
@@ -149,7 +166,8 @@ export function identifyObject(
   const name = readString(metadata, 'name')
   const namespace = scope === 'namespaced' ? readString(metadata, 'namespace') : ''
   const key = scope === 'namespaced' ? `${namespace}/${name}` : name
-  const reader = new FieldReader(kind, name === '' ? `${namespace}/(no name)` : key, readString(metadata, 'uid'))
+  const shownKey = cutText(name === '' ? `${namespace}/(no name)` : key, maxKeyLength)
+  const reader = new FieldReader(kind, shownKey, readUid(metadata))
   if (object === undefined) reader.report('', `must be an object, is ${formatValue(json)}`)
   else if (metadata === undefined) reader.report('metadata', 'is missing')
   else {

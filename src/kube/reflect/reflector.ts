@@ -21,9 +21,10 @@ import { makeStatusError } from '../api-errors.ts'
 import type { Client } from '../client.ts'
 import type { LineBatches } from '../line-stream.ts'
 import { ChangeFilter, type RecordSink } from './change-filter.ts'
+import { PageReader } from './page-reader.ts'
 import { canResume, computeRetryDelay, maxBackoffMs } from './retry-policy.ts'
 import { SilenceLimit } from './silence-limit.ts'
-import { isSnapshotEnd, type ListPage, makeMalformedError, parseEvent, parsePage } from './watch-messages.ts'
+import { isSnapshotEnd, type ListPage, makeMalformedError, parseEvent } from './watch-messages.ts'
 import type { WatchedResource } from './watched-resources.ts'
 
 export interface ReflectorOptions<R> extends WatchedResource<R> {
@@ -46,8 +47,6 @@ export interface ReflectorStatus {
   readonly error: string
 }
 
-/** A page of this many objects is parsed in some milliseconds, without a turn for the event loop. */
-const pageSize = '250'
 /** Two snapshots within this time count as a server that forgets versions too fast. */
 const recentSnapshotMs = 10_000
 
@@ -59,11 +58,15 @@ const watchListRefusals: ReadonlySet<ErrorCode> = new Set([
   'watch-list-ignored',
 ])
 
+/** Codes of a snapshot that one object, or a missing right to watch, may have spoilt. A list may still be readable. */
+const listableCodes: ReadonlySet<ErrorCode> = new Set(['malformed-event', 'line-too-long', 'forbidden'])
+
 export class Reflector<R> {
   readonly #options: ReflectorOptions<R>
   readonly #filter: ChangeFilter<R>
   readonly #random: () => number
   readonly #timeSlice: TimeSlice
+  readonly #pages: PageReader
   /** Where the next watch starts; '' if a snapshot is needed. */
   #version = ''
   #usesWatchList = true
@@ -77,9 +80,10 @@ export class Reflector<R> {
 
   constructor(options: ReflectorOptions<R>) {
     this.#options = options
-    this.#filter = new ChangeFilter(options.decode, options.sink)
+    this.#filter = new ChangeFilter(options, options.sink)
     this.#random = options.random ?? Math.random
     this.#timeSlice = new TimeSlice(options.clock)
+    this.#pages = new PageReader(options)
     this.#fieldSelector = options.fieldSelector
   }
 
@@ -95,7 +99,7 @@ export class Reflector<R> {
     }
   }
 
-  /** Resolves when the signal aborts. Rejects only if there is a bug: every failure of the server is retried. */
+  /** Resolves when the signal aborts. Never rejects: whatever is thrown, a failure of the server or a bug, is reported and retried. */
   async run(signal: AbortSignal): Promise<void> {
     const { clock } = this.#options
     while (!signal.aborted) {
@@ -109,7 +113,7 @@ export class Reflector<R> {
         if (signal.aborted) break
         // A kind that never changes makes no progress, but a connection that lasted counts as progress.
         if (clock.monotonic() - started >= maxBackoffMs) this.#failures = 0
-        delayMs = this.#planRetry(error)
+        delayMs = this.#planRetry(asProxyError(error))
       }
       this.#connected = false
       await sleep(clock, delayMs, signal).catch(() => {})
@@ -141,7 +145,7 @@ export class Reflector<R> {
       this.#options.log.info('The API server does not stream lists; they are read in pages', this.#fields(error))
     }
     if (error.code === 'malformed-event') this.#reportMalformed(error)
-    return isRefused || error.code === 'malformed-event' || error.code === 'forbidden'
+    return isRefused || listableCodes.has(error.code)
   }
 
   // ---- Watch. ----
@@ -220,37 +224,14 @@ export class Reflector<R> {
   // ---- List. ----
 
   async #list(signal: AbortSignal): Promise<void> {
-    // A list without pages cannot expire.
-    if (!(await this.#readPages(pageSize, signal))) await this.#readPages(undefined, signal)
-  }
-
-  /** Resolves false if the server has forgotten the snapshot that the pages come from. */
-  async #readPages(limit: string | undefined, signal: AbortSignal): Promise<boolean> {
     this.#filter.beginSnapshot()
     let page: ListPage | undefined
     do {
-      try {
-        page = await this.#readPage(limit, page?.next, signal)
-      } catch (error) {
-        if (!(error instanceof ProxyError) || error.code !== 'expired' || page === undefined) throw error
-        this.#options.log.info('A paged list expired; it is read without pages', this.#fields(error))
-        return false
-      }
+      page = await this.#pages.read(this.#selectors(), page?.next, signal)
       await this.#deliverAll(page.items, signal)
     } while (page.next !== undefined)
     if (page.version === '') throw makeMalformedError('a list without resourceVersion')
     await this.#completeSnapshot(page.version)
-    return true
-  }
-
-  async #readPage(limit: string | undefined, next: string | undefined, signal: AbortSignal): Promise<ListPage> {
-    const { client, resource } = this.#options
-    const { json } = await client.request({
-      path: resource,
-      query: { ...this.#selectors(), limit, continue: next },
-      signal,
-    })
-    return parsePage(json)
   }
 
   /** Yields first: reading the page has held the event loop long enough. */
@@ -287,8 +268,7 @@ export class Reflector<R> {
   }
 
   /** Decides where the next read starts, and returns how long to wait before it. */
-  #planRetry(error: unknown): number {
-    if (!(error instanceof ProxyError)) throw error
+  #planRetry(error: ProxyError): number {
     if (this.#isSelectorUnknown(error)) {
       this.#fieldSelector = undefined
       const message = 'The API server does not support the field selector; objects are filtered here'
@@ -312,7 +292,12 @@ export class Reflector<R> {
   }
 
   #reportMalformed(error: ProxyError): void {
-    this.#options.sink.problem({ kind: this.#options.kind, object: '', uid: '', field: '', message: error.message })
+    const { kind, sink, log } = this.#options
+    try {
+      sink.problem({ kind, object: '', uid: '', field: '', message: error.message })
+    } catch (bug) {
+      log.error('Cannot report an invalid watch event', { kind, error: describeError(bug) })
+    }
   }
 
   #isSelectorUnknown(error: ProxyError): boolean {
@@ -329,3 +314,7 @@ export class Reflector<R> {
     return { kind: this.#options.kind, error: describeError(error) }
   }
 }
+
+/** Anything else than a ProxyError comes from a bug, or from a runtime that is out of stack or memory. */
+const asProxyError = (error: unknown): ProxyError =>
+  error instanceof ProxyError ? error : new ProxyError('unexpected', 'reading failed unexpectedly', { cause: error })

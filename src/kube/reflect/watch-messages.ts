@@ -1,9 +1,15 @@
 // Parses what the API server sends: the lines of a watch and the pages of a list. Pure.
 
+import { excerptJson, parseBounded } from '../../lib/bounded-json.ts'
 import { ProxyError } from '../../lib/errors.ts'
-import { asObject, type JsonObject } from './fields.ts'
+import { asObject, type JsonObject, readString } from './fields.ts'
 
 const initialEventsEnd = 'k8s.io/initial-events-end'
+/** Characters of an unusable message that are shown. */
+const maxExcerpt = 120
+/** A resourceVersion is a number of up to 20 digits. Both go into the URL of the next request, which a server limits. */
+const maxVersionLength = 128
+const maxTokenLength = 64 << 10
 
 /** One line of a watch. */
 export interface WatchEvent {
@@ -33,10 +39,11 @@ export function parsePage(json: unknown): ListPage {
   const list = asObject(json)
   const metadata = asObject(list?.metadata)
   if (list === undefined || !Array.isArray(list.items) || metadata === undefined) {
-    throw makeMalformedError(JSON.stringify(json) ?? '')
+    throw makeMalformedError(excerptJson(json, maxExcerpt))
   }
-  const next = typeof metadata.continue === 'string' && metadata.continue !== '' ? metadata.continue : undefined
-  return { items: list.items, version: readVersion(list), next }
+  const next = readString(metadata, 'continue')
+  if (next.length > maxTokenLength) throw makeMalformedError(next)
+  return { items: list.items, version: readVersion(list), next: next === '' ? undefined : next }
 }
 
 /** True for the bookmark that ends a snapshot. */
@@ -44,19 +51,22 @@ export const isSnapshotEnd = (object: JsonObject): boolean =>
   asObject(asObject(object.metadata)?.annotations)?.[initialEventsEnd] === 'true'
 
 export function makeMalformedError(line: string): ProxyError {
-  const shown = line.length <= 120 ? line : `${line.slice(0, 117)}...`
-  return new ProxyError('malformed-event', `the API server sent an invalid watch event: ${JSON.stringify(shown)}`)
+  return new ProxyError(
+    'malformed-event',
+    `the API server sent an invalid watch event: ${excerptJson(line, maxExcerpt)}`,
+  )
 }
 
 function parseObject(line: string): JsonObject | undefined {
   try {
-    return asObject(JSON.parse(line))
+    return asObject(parseBounded(line))
   } catch {
     return undefined
   }
 }
 
-function readVersion(object: JsonObject): string {
-  const version = asObject(object.metadata)?.resourceVersion
-  return typeof version === 'string' ? version : ''
+/** Returns '' if the object has no usable resourceVersion. */
+export function readVersion(object: JsonObject | undefined): string {
+  const version = readString(asObject(object?.metadata), 'resourceVersion')
+  return version.length <= maxVersionLength ? version : ''
 }
