@@ -1,6 +1,6 @@
-// Checks that test/README.md lists every environment variable that tests, benches and scripts read, and no others.
+// Checks that test/README.md lists every environment variable that tests, benches and scripts read, no others, and no missing file.
 
-import { readdirSync, readFileSync } from 'node:fs'
+import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { expect, it } from 'vitest'
 
@@ -38,4 +38,10 @@ it('test/README.md lists every environment variable that is read', () => {
 
 it('test/README.md lists no variable that nothing reads', () => {
   expect([...listed].filter((name) => !read.has(name))).toEqual([])
+})
+
+it('test/README.md names only files that exist', () => {
+  const readme = readFileSync(join(root, 'test/README.md'), 'utf8')
+  const files = [...readme.matchAll(/`([\w./-]+\.(?:ts|mjs|md))`/g)].map((match) => match[1] as string)
+  expect(files.filter((file) => !existsSync(join(root, 'test', file)) && !existsSync(join(root, file)))).toEqual([])
 })
