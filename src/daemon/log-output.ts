@@ -28,7 +28,10 @@ export class LogOutput {
   readonly write = (line: string): void => {
     const lines = this.#reported === 0 ? 1 : this.#reported
     this.#reported = 0
-    if (this.#stream.writableLength > maxQueuedBytes) return this.#lose(lines, 'the reader of the log does not read')
+    if (this.#stream.writableLength > maxQueuedBytes) {
+      this.#lose(lines, 'the reader of the log does not read')
+      return
+    }
     try {
       this.#stream.write(line, (error) => {
         if (error) this.#lose(lines, describeCode(error))

@@ -1,5 +1,7 @@
 // Starts `sluice` from source, for tests that run it as a process.
 
 import { main } from '../../src/main.ts'
+import { useTestFolders } from '../support/program-folders.ts'
 
+useTestFolders()
 await main('sluice', process.argv.slice(2))

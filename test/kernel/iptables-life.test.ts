@@ -96,8 +96,8 @@ describe.each<Flavour>(['nft', 'legacy'])('life, %s', (flavour) => {
   })
 
   it('names and isolates a service whose rules are refused, and writes all others', async () => {
-    const { path, end } = await refuseRestores(network, flavour, 'bad/one')
-    const proxy = await ProxyProcess.start(network, initial, { PATH: path })
+    const { env, end } = await refuseRestores(network, flavour, 'bad/one')
+    const proxy = await ProxyProcess.start(network, initial, env)
     await proxy.settle()
     await proxy.apply({ drop: [], put: [...single('bad/one', '172.30.9.9'), ...single('good/one', '172.30.9.10')] })
     await proxy.settle()

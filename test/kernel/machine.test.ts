@@ -1,9 +1,13 @@
 // The whole program while the machine does what machines do: signals, a lost log, stops, small limits.
 
+import { existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import { afterAll, beforeAll, expect, it } from 'vitest'
 import { type FixedApi, serveObjects } from '../lab/fixed-api.ts'
 import { nodeName } from '../scenarios/expand.ts'
+import { folderFirst } from '../support/program-folders.ts'
 import { NodeNetwork, nodeIp, podIps } from './node-network.ts'
 import { extras, web } from './web-service.ts'
 import { WholeProxy, type WholeProxyOptions } from './whole-proxy.ts'
@@ -21,7 +25,7 @@ afterAll(async () => {
   await network?.close()
 })
 
-async function start(options: Pick<WholeProxyOptions, 'prefix' | 'flags'> = {}): Promise<WholeProxy> {
+async function start(options: Pick<WholeProxyOptions, 'prefix' | 'flags' | 'env'> = {}): Promise<WholeProxy> {
   const proxy = await WholeProxy.start({ network, api, mode: 'nftables', ...options })
   await proxy.waitUntilSynced()
   return proxy
@@ -66,4 +70,27 @@ it('goes on after it was stopped for a while', async () => {
   await expectRepair()
   expect(await proxy.metrics()).toContain('sync_proxy_rules')
   await proxy.stop()
+})
+
+it('starts no program in nftables mode, unless iptables holds chains of a proxy', async () => {
+  const folder = mkdtempSync(join(tmpdir(), 'sluice-programs-'))
+  const programs = ['', '-nft', '-legacy'].flatMap((suffix) =>
+    ['iptables', 'ip6tables'].flatMap((name) => ['', '-save', '-restore'].map((verb) => `${name}${suffix}${verb}`)),
+  )
+  const real = (name: string) => `if [ -x /usr/sbin/${name} ]; then exec /usr/sbin/${name} "$@"; fi; exit 1`
+  for (const name of programs) {
+    writeFileSync(join(folder, name), `#!/bin/sh\ntouch ${folder}/started\n${real(name)}\n`, { mode: 0o755 })
+  }
+  // A chain of kubelet is not one of a proxy.
+  await network.run('iptables-nft -t mangle -N KUBE-KUBELET-CANARY')
+  const quiet = await start({ env: folderFirst(folder) })
+  await delay(2000)
+  expect(existsSync(join(folder, 'started'))).toBe(false)
+  await quiet.stop()
+  await network.run('iptables-nft -t nat -N KUBE-SERVICES')
+  const cleaning = await start({ env: folderFirst(folder) })
+  await expect.poll(() => network.run('iptables-nft-save'), { timeout: 20_000 }).not.toContain('KUBE-SERVICES')
+  expect(existsSync(join(folder, 'started'))).toBe(true)
+  await cleaning.stop()
+  rmSync(folder, { recursive: true })
 })

@@ -6,6 +6,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, describe, expect, it } from 'vitest'
 import { shop } from '../commands/run-command.ts'
+import { folderFirst } from '../support/program-folders.ts'
 
 const worker = join(import.meta.dirname, '../commands/sluice.worker.ts')
 const folder = mkdtempSync(join(tmpdir(), 'sluice-plan-'))
@@ -61,7 +62,7 @@ printf %s "\${text%.}" | exec ${program(name)} "$@"
 `
     writeFileSync(join(directory, name), script, { mode: 0o755 })
   }
-  const { status, stdout, stderr } = planWith({ PATH: `${directory}:${process.env.PATH}` }, '--mode', 'iptables')
+  const { status, stdout, stderr } = planWith(folderFirst(directory), '--mode', 'iptables')
   expect(status).toBe(1)
   expect(stdout).toContain('The kernel refuses')
   expect(stderr).toMatch(/^sluice plan: the kernel refuses this: shop\/web: .*failed/m)

@@ -70,8 +70,8 @@ describe.each<Flavour>(['nft', 'legacy'])('userspace mode over time, %s', (flavo
     const first = await start(network)
     await first.settle()
     await first.kill()
-    const { path, records, end } = await recordRestores(network, flavour)
-    const next = await ProxyProcess.start(network, web().put, { PATH: path }, 'userspace')
+    const { env, records, end } = await recordRestores(network, flavour)
+    const next = await ProxyProcess.start(network, web().put, env, 'userspace')
     await next.settle()
     expect(records()[0]).toMatch(/^0 listeners, leads to 1( |$)/)
     expect(records().at(-1)).toMatch(/^1 listeners, leads to \d\d+( |$)/)
@@ -97,9 +97,9 @@ describe.each<Flavour>(['nft', 'legacy'])('userspace mode over time, %s', (flavo
   })
 
   it('names and isolates a service whose rules are refused, and writes all others', async () => {
-    const { path, end } = await refuseRestores(network, flavour, 'bad/one')
+    const { env, end } = await refuseRestores(network, flavour, 'bad/one')
     const begin = (...more: readonly Manifest[]) =>
-      ProxyProcess.start(network, [...web().put, ...more], { PATH: path }, 'userspace')
+      ProxyProcess.start(network, [...web().put, ...more], env, 'userspace')
     const bad = single('bad/one', '172.30.9.9')
     const proxy = await begin()
     await proxy.settle()

@@ -14,8 +14,11 @@ import { systemClock } from '../../src/lib/time.ts'
 import { ConntrackTable } from '../../src/sys/netlink/conntrack.ts'
 import type { Manifest, Mode, NodeSettings } from '../scenarios/format.ts'
 import { nodeView } from '../scenarios/node-facts.ts'
+import { useTestFolders } from '../support/program-folders.ts'
 import type { Change } from './driver.ts'
 import { timeLimit } from './vm.ts'
+
+useTestFolders()
 
 /** A request of the parent; it sends one at a time. */
 export type DriverRequest =

@@ -6,7 +6,8 @@ import type { Logger } from '../../lib/log.ts'
 import { systemClock } from '../../lib/time.ts'
 import { ipvsCommand } from '../../sys/netlink/ipvs.ts'
 import type { Cleanup } from '../backend.ts'
-import { listLegacyTables, listPrograms } from '../iptables-kit/flavour.ts'
+import { listLegacyTables } from '../iptables-kit/flavour.ts'
+import { listHoldingPrograms } from '../iptables-kit/held-flavours.ts'
 import { IptablesPrograms, type ProgramSet } from '../iptables-kit/programs.ts'
 import { DeviceAddresses } from './kernel/device-addresses.ts'
 import { Ipsets } from './kernel/ipsets.ts'
@@ -34,7 +35,7 @@ export const cleanupIpvs: Cleanup = async (log, spared = { cidrs: [] }) => {
 /** Removes the rules of both families in both flavours of iptables. */
 export async function removeAllRules(log: Logger): Promise<void> {
   const errors: string[] = []
-  for (const programs of await listPrograms()) {
+  for (const programs of await listHoldingPrograms()) {
     for (const family of [4, 6] as const) {
       await removeRules(programs, family, log).catch((error: unknown) => errors.push(describeError(error)))
     }

@@ -6,14 +6,14 @@ import type { Logger } from '../../lib/log.ts'
 import { systemClock } from '../../lib/time.ts'
 import type { Cleanup } from '../backend.ts'
 import { canary } from '../iptables-kit/chains.ts'
-import { listPrograms } from '../iptables-kit/flavour.ts'
+import { listHoldingPrograms } from '../iptables-kit/held-flavours.ts'
 import { IptablesPrograms, type ProgramSet } from '../iptables-kit/programs.ts'
 import { readSavedTable } from '../iptables-kit/saved-table.ts'
 import { ownChains, type PortalTable } from './portal-chains.ts'
 
 export const cleanupUserspace: Cleanup = async (log) => {
   const errors: string[] = []
-  for (const set of await listPrograms()) {
+  for (const set of await listHoldingPrograms()) {
     for (const family of [4, 6] as const) errors.push(...(await cleanFamily(set, family, log)))
   }
   if (errors.length > 0) throw new ProxyError('iptables-cleanup', `userspace leftovers remain: ${errors.join('; ')}`)

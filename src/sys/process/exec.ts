@@ -6,6 +6,7 @@ import { type ChildProcessByStdio, spawn } from 'node:child_process'
 import type { Readable, Writable } from 'node:stream'
 import { ProxyError } from '../../lib/errors.ts'
 import { type Clock, systemClock } from '../../lib/time.ts'
+import { findProgram, programEnvironment } from './find-program.ts'
 
 export interface RunOptions {
   readonly stdin?: string | Uint8Array | readonly Uint8Array[]
@@ -32,10 +33,13 @@ export function runProgram(program: string, args: readonly string[], options: Ru
   const { deadlineMs = defaultDeadlineMs, signal, clock = systemClock } = options
   return new Promise((resolve, reject) => {
     if (signal?.aborted) return reject(signal.reason)
+    const path = findProgram(program)
+    if (path === undefined) return reject(new ExecError({ program, args, what: notInstalled, stderr: '' }))
     // Node's types do not connect the descriptors in `stdio` with the streams of the child.
-    const child = spawn(program, args, {
+    const child = spawn(path, args, {
+      argv0: program,
       stdio: ['pipe', options.stdout ?? 'pipe', 'pipe'],
-      env: options.env ?? process.env,
+      env: options.env ?? programEnvironment(),
     }) as ChildProcessByStdio<Writable, Readable | null, Readable>
     const stdout: Buffer[] = []
     const stderr: Buffer[] = []
@@ -72,7 +76,7 @@ export function runProgram(program: string, args: readonly string[], options: Ru
   })
 }
 
-export const notInstalled = 'is not installed (not found in PATH)'
+export const notInstalled = 'is not installed (not found in the folders of the system)'
 
 const describeStartFailure = (cause: NodeJS.ErrnoException): string =>
   cause.code === 'ENOENT' ? notInstalled : 'cannot be started'

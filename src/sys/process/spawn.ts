@@ -3,9 +3,8 @@
 // Node forks, which copies the map of all our memory and makes each page fault once more when it is next written: 3 to 10 ms of CPU with
 // 150 MB. Here input and output are files in memory, and the only thing to wait for is the end of the program.
 
-import { closeSync, statSync } from 'node:fs'
+import { closeSync } from 'node:fs'
 import { constants } from 'node:os'
-import { join } from 'node:path'
 import { systemClock } from '../../lib/time.ts'
 import { ENOENT } from '../errno.ts'
 import { pidfdOpen, reap, spawn, watchReadable } from '../libc.ts'
@@ -18,13 +17,12 @@ import {
   type RunOptions,
   runProgram,
 } from './exec.ts'
+import { findProgram, programEnvironment } from './find-program.ts'
 import { MemoryFile } from './memory-file.ts'
 
 export interface SpawnOptions extends Omit<RunOptions, 'stdin'> {
   readonly stdin?: string | MemoryFile
 }
-
-const defaultPath = '/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin'
 
 interface StandardFiles {
   readonly stdin: MemoryFile
@@ -81,8 +79,8 @@ async function runWithFiles(
 /** Returns the process id. */
 function start(program: string, args: readonly string[], options: SpawnOptions, files: StandardFiles): number {
   const fail = (what: string) => new ExecError({ program, args, what, stderr: '' })
-  const env = options.env ?? process.env
-  const path = findProgram(program, env.PATH ?? defaultPath)
+  const env = options.env ?? programEnvironment()
+  const path = findProgram(program)
   if (path === undefined) throw fail(notInstalled)
   const stdin = files.stdin.reopen()
   let pid: number
@@ -94,13 +92,6 @@ function start(program: string, args: readonly string[], options: SpawnOptions, 
   if (pid === -ENOENT) throw fail(notInstalled)
   if (pid < 0) throw fail(`cannot be started (error ${-pid})`)
   return pid
-}
-
-/** Finds the program as the system does; undefined if it is not in the path. */
-function findProgram(program: string, path: string): string | undefined {
-  if (program.includes('/')) return program
-  const candidates = path.split(':').map((folder) => join(folder, program))
-  return candidates.find((candidate) => statSync(candidate, { throwIfNoEntry: false })?.isFile())
 }
 
 /** The low seven bits of a wait status are the signal that killed the program; the next byte is the exit code. */

@@ -1,13 +1,14 @@
-// Scripts in a folder of their own that play the iptables programs, found through PATH for the length of a test.
+// Scripts in a folder of their own that play the iptables programs, found instead of the system's for the length of a test.
 
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach } from 'vitest'
 import { createLogger, type Logger } from '../../../src/lib/log.ts'
+import { setProgramFolders, systemFolders } from '../../../src/sys/process/find-program.ts'
 
 export interface FakePrograms {
-  /** The folder with the scripts. PATH is only this folder until `keepSystemPath` is called. */
+  /** The folder with the scripts. Programs are found only there until `keepSystemFolders` is called. */
   readonly folder: () => string
   readonly log: Logger
   /** What was logged since the test began. */
@@ -15,21 +16,19 @@ export interface FakePrograms {
   readonly forget: () => void
   readonly script: (name: string, body: string) => void
   /** Lets scripts use other programs. */
-  readonly keepSystemPath: () => void
+  readonly keepSystemFolders: () => void
 }
 
 export function useFakePrograms(): FakePrograms {
   let folder = ''
-  let path: string | undefined
   let logged = ''
   beforeEach(() => {
     folder = mkdtempSync(join(tmpdir(), 'sluice-programs-'))
-    path = process.env.PATH
-    process.env.PATH = folder
+    setProgramFolders([folder])
     logged = ''
   })
   afterEach(() => {
-    process.env.PATH = path
+    setProgramFolders(systemFolders)
     rmSync(folder, { recursive: true })
   })
   return {
@@ -40,8 +39,6 @@ export function useFakePrograms(): FakePrograms {
       logged = ''
     },
     script: (name, body) => writeFileSync(join(folder, name), `#!/bin/sh\n${body}\n`, { mode: 0o755 }),
-    keepSystemPath: () => {
-      process.env.PATH = `${folder}:${path}`
-    },
+    keepSystemFolders: () => setProgramFolders([folder, ...systemFolders]),
   }
 }

@@ -23,7 +23,7 @@ describe('programs', () => {
     const out = join(fake.folder(), 'args')
     fake.script('iptables', `echo "$@" >> ${out}`)
     fake.script('iptables-restore', `echo "restore $@" >> ${out}`)
-    fake.keepSystemPath()
+    fake.keepSystemFolders()
     await programsOf([1, 8, 9]).succeeds(['-S', 'X'])
     await programsOf([1, 4, 21]).succeeds(['-S', 'X'])
     await programsOf([1, 8, 9]).restore('*nat\nCOMMIT\n')
@@ -40,14 +40,14 @@ describe('programs', () => {
 
   it('report that the lock is held', async () => {
     fake.script('iptables-restore', locked)
-    fake.keepSystemPath()
+    fake.keepSystemFolders()
     await expect(programsOf([1, 8, 9]).restore('')).rejects.toMatchObject({ code: 'iptables-locked' })
   })
 
   it('try again until the time is over, and log that they wait', async () => {
     const file = join(fake.folder(), 'tried')
     fake.script('iptables-restore', `if [ -e ${file} ]; then exit 0; fi; touch ${file}; ${locked}`)
-    fake.keepSystemPath()
+    fake.keepSystemFolders()
     const patient = programsOf([1, 8, 9], 60_000)
     await patient.restore('*filter\nCOMMIT\n*nat\nCOMMIT\n')
     expect(fake.logged()).toContain('Waiting for the xtables lock')

@@ -30,7 +30,7 @@ describe('runProgram', () => {
 
   it('reports that a program is not installed', async () => {
     await expect(runProgram('sluice-no-such-program', [])).rejects.toMatchObject({
-      message: 'sluice-no-such-program is not installed (not found in PATH)',
+      message: 'sluice-no-such-program is not installed (not found in the folders of the system)',
     })
   })
 

@@ -1,7 +1,7 @@
 // Finds the chains and jumps that a proxy in iptables mode has on this node. Removing them is in cleanup.ts.
 
 import { count } from '../../../lib/plural.ts'
-import { listPrograms } from '../../iptables-kit/flavour.ts'
+import { listHoldingPrograms } from '../../iptables-kit/held-flavours.ts'
 import { programName } from '../../iptables-kit/programs.ts'
 import { readSavedTable } from '../../iptables-kit/saved-table.ts'
 import type { Leftover, LeftoverTraits } from '../../proxy-mode.ts'
@@ -17,7 +17,7 @@ export const iptablesLeftovers: LeftoverTraits = {
 }
 
 async function findChains(): Promise<readonly Leftover[]> {
-  const places = (await listPrograms()).flatMap((programs) =>
+  const places = (await listHoldingPrograms()).flatMap((programs) =>
     ([4, 6] as const).flatMap((family) =>
       (['nat', 'filter', 'mangle'] as const).map((table) => ({ programs, family, table })),
     ),
