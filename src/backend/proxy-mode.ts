@@ -105,15 +105,8 @@ export interface LeftoverTraits {
   /** Reads what a proxy in this mode, ours or kube-proxy, has on this node now. Changes nothing. */
   find(): Promise<readonly Leftover[]>
   readonly cleanup: Cleanup
-  /**
-   * Present if connections live in the data plane itself: then rules of the old mode are removed only when the new mode serves, both on
-   * the way to this mode and from it.
-   */
-  readonly handover?: {
-    /** True if this node has the data plane of this mode. */
-    isPresent(): boolean
-    readonly retire: Retire
-  }
+  /** Present if connections live in the data plane itself: then parts of it stay until the connections have ended. */
+  readonly retire?: Retire
   /** Modes with the same value cannot distinguish their leftovers, so they leave each other's alone. */
   readonly sharedWith?: string
   /** Reads the services that the rules on this node name; absent if the rules do not name services. */

@@ -3,6 +3,7 @@
 
 import { readFileSync, writeFileSync } from 'node:fs'
 import { findMode, modes } from '../backend/modes.ts'
+import type { Config } from '../config/configuration.ts'
 import { watchConfigFile } from '../config/file-watch.ts'
 import { formatUsage } from '../config/flags/flag-help.ts'
 import { type Options, resolveOptions } from '../config/flags/options.ts'
@@ -12,10 +13,12 @@ import { formatConfig } from '../config/write-config.ts'
 import { Closers } from '../lib/closers.ts'
 import { describeError, ProxyError } from '../lib/errors.ts'
 import { createLogger, type Logger, type RootLogger } from '../lib/log.ts'
+import { systemClock } from '../lib/time.ts'
 import { makeSettings } from './backend-settings.ts'
 import { runDaemon } from './daemon.ts'
 import { LogOutput } from './log-output.ts'
-import { isHandedOver, retireOtherModes } from './retire-modes.ts'
+import { OtherProxies } from './other-proxies.ts'
+import { retireOtherModes } from './retire-modes.ts'
 
 /** Resolves with the exit status. */
 export async function runProxyCommand(argv: readonly string[]): Promise<number> {
@@ -81,19 +84,33 @@ async function runUntilStopped(options: Options, log: RootLogger): Promise<void>
   }
   try {
     const { signal } = stop
-    const retire = () => retireOtherModes(config, log, signal)
-    const retiresLater = isHandedOver(config.mode)
     const backend = findMode(config.mode).makeBackend(makeSettings(config))
-    // A mode that cannot work on this node fails here, before the rules of a mode that works are removed.
+    // A mode that cannot work on this node fails here, before anything is changed.
     await backend.families()
-    if (!retiresLater) await retire()
-    await runDaemon({ options, backend, log, signal, ...(retiresLater ? { onServing: retire } : {}) })
+    const others = new OtherProxies({
+      mode: config.mode,
+      log,
+      clock: systemClock,
+      metricsPorts: listMetricsPorts(config),
+    })
+    closers.push(() => others.close())
+    others.start()
+    const retire = () => retireOtherModes(config, log, others, signal)
+    await runDaemon({ options, backend, log, signal, onServing: retire })
   } finally {
     await closers.closeAll()
   }
   // kube-proxy has no handler and dies by the signal; supervisors read that from the wait status.
   if (received !== undefined) process.kill(process.pid, received)
 }
+
+/** kube-proxy's default, and the port that this proxy was given: both proxies often share a configuration. */
+function listMetricsPorts({ metricsBindAddress }: Config): readonly number[] {
+  const own = Number(/:(\d+)$/.exec(metricsBindAddress)?.[1] ?? defaultMetricsPort)
+  return [...new Set([defaultMetricsPort, own])].filter((port) => port > 0 && port < 65_536)
+}
+
+const defaultMetricsPort = 10_249
 
 async function cleanUp({ keptModes, config }: Options, log: Logger): Promise<number> {
   let failed = 0

@@ -1,4 +1,4 @@
-// Removes what other modes left on this node when the proxy starts in another mode.
+// Removes what other modes left on this node once the proxy serves in another mode. other-proxies.ts knows which proxies still run.
 
 import type { Mode, Spared } from '../backend/backend.ts'
 import { findMode, modes } from '../backend/modes.ts'
@@ -6,33 +6,48 @@ import type { LeftoverTraits, ProxyMode } from '../backend/proxy-mode.ts'
 import type { Config } from '../config/configuration.ts'
 import { describeError } from '../lib/errors.ts'
 import type { Logger } from '../lib/log.ts'
-import { sleep, systemClock } from '../lib/time.ts'
+import { systemClock } from '../lib/time.ts'
 
 const pauseMs = 5_000
 /** Connections through another mode's data plane that have not ended by then are cut. */
 const limitMs = 3_600_000
 
-/** True if the rules of other modes are removed only after the first sync, since connections live in the old or new data plane. */
-export const isHandedOver = (mode: Mode): boolean =>
-  findMode(mode).leftovers.handover !== undefined ||
-  modes.some(({ leftovers }) => leftovers.handover?.isPresent() === true)
+/** The part of OtherProxies that is used here. */
+export interface RunningProxies {
+  isRunning(mode: Mode): Promise<boolean>
+  waitForEnd(limitMs: number, signal: AbortSignal): Promise<void>
+}
 
 /**
- * Removes what other modes left. Called before the proxy starts, as kube-proxy does, or once it serves if the modes hand over. Resolves
- * when nothing is left; rejects if the signal aborts before.
+ * Removes what other modes left. Called once the proxy serves, so that every connection finds rules of the old mode or the new one. The
+ * rules of a proxy that still runs stay until it ends: it would write them again, and connections would fail in between. Resolves when
+ * nothing is left; rejects if the signal aborts before.
  */
-export async function retireOtherModes(config: Config, log: Logger, signal: AbortSignal): Promise<void> {
+export async function retireOtherModes(
+  config: Config,
+  log: Logger,
+  proxies: RunningProxies,
+  signal: AbortSignal,
+): Promise<void> {
   const spared = { cidrs: config.ipvs.excludeCIDRs }
   const end = systemClock.monotonic() + limitMs
-  let busy = await retireEach(listOtherModes(config.mode), log, ({ leftovers }) =>
-    retire(leftovers, log, spared, false),
-  )
-  while (busy.length > 0) {
-    await sleep(systemClock, pauseMs, signal)
+  const begun = new Set<ProxyMode>()
+  const kept = new Set<ProxyMode>()
+  const retireOne = async (mode: ProxyMode): Promise<boolean> => {
+    if (await proxies.isRunning(mode.name)) {
+      if (!kept.has(mode)) log.info('The rules of a running proxy stay until it ends', { mode: mode.name })
+      kept.add(mode)
+      return false
+    }
     const isOver = systemClock.monotonic() > end
-    busy = await retireEach(busy, log, ({ leftovers }) =>
-      isOver ? remove(leftovers, log, spared) : retire(leftovers, log, spared, true),
-    )
+    const isAgain = begun.has(mode)
+    begun.add(mode)
+    return isOver ? remove(mode.leftovers, log, spared) : retire(mode.leftovers, log, spared, isAgain)
+  }
+  let busy = await retireEach(listOtherModes(config.mode), log, retireOne)
+  while (busy.length > 0) {
+    await proxies.waitForEnd(pauseMs, signal)
+    busy = await retireEach(busy, log, retireOne)
   }
 }
 
@@ -63,8 +78,7 @@ async function retireEach(
 
 /** Resolves false while connections remain. */
 async function retire(leftovers: LeftoverTraits, log: Logger, spared: Spared, again: boolean): Promise<boolean> {
-  const { handover } = leftovers
-  return handover === undefined ? remove(leftovers, log, spared) : handover.retire(log, again, spared)
+  return leftovers.retire === undefined ? remove(leftovers, log, spared) : leftovers.retire(log, again, spared)
 }
 
 async function remove({ cleanup }: LeftoverTraits, log: Logger, spared: Spared): Promise<true> {

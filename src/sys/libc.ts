@@ -20,6 +20,7 @@ interface PollHandle {
 interface Library {
   readonly socket: Native
   readonly bind: Native
+  readonly connect: Native
   readonly getsockname: Native
   readonly sendto: Native
   readonly recv: Native
@@ -75,6 +76,7 @@ function library(): Library {
   loaded = {
     socket: libc.func('int socket(int domain, int type, int protocol)'),
     bind: libc.func('int bind(int fd, const void *address, uint32_t length)'),
+    connect: libc.func('int connect(int fd, const void *address, uint32_t length)'),
     getsockname: libc.func('int getsockname(int fd, void *address, void *length)'),
     sendto: libc.func(
       'intptr_t sendto(int fd, const void *bytes, size_t length, int flags, const void *to, uint32_t toLength)',
@@ -116,6 +118,12 @@ export function socket(domain: number, type: number, protocol: number): number {
 export function bind(fd: number, address: Uint8Array): number {
   const native = library()
   return result(native, native.bind(fd, address, address.length))
+}
+
+/** A socket that blocks may wait here. */
+export function connect(fd: number, address: Uint8Array): number {
+  const native = library()
+  return result(native, native.connect(fd, address, address.length))
 }
 
 /** Fills `address` and returns its length. */

@@ -95,7 +95,8 @@ describe('a proxy in another mode', () => {
       expect(podIps).toContain(held.answer)
       await before.stop()
       before = await start(mode)
-      expect(await traces()).toEqual({ ...nothing, [mode]: true })
+      // The rules of the previous mode go after the first sync.
+      await expect.poll(traces, { timeout: 20_000 }).toEqual({ ...nothing, [mode]: true })
       expect(podIps).toContain(await network.ask())
       expect(podIps).toContain(await network.ask(nodeIp, 30080))
       // A relayed connection ends with its relay; a translated connection belongs to the kernel.

@@ -30,10 +30,8 @@ export async function listHoldingPrograms(): Promise<readonly ProgramSet[]> {
 async function mayHoldNftChains(): Promise<boolean> {
   const chains = new ChainTable()
   try {
-    for (const family of [4, 6] as const) {
-      for (const name of (await chains.list(family)).keys()) if (isProxyChain(name)) return true
-    }
-    return false
+    const names = [...(await chains.list(4)).keys(), ...(await chains.list(6)).keys()]
+    return names.some(isProxyChain)
   } catch {
     // The programs know more, or fail with a reason.
     return true

@@ -31,8 +31,12 @@ export const cleanupIptables: Cleanup = async (log) => {
 async function cleanFamily(set: ProgramSet, family: Family, log: Logger): Promise<readonly string[]> {
   const programs = new IptablesPrograms({ set, family, log, clock: systemClock, lockTimeoutMs: 30_000 })
   const errors: string[] = []
+  // Userspace mode has the same canaries.
+  let isShared = false
   for (const table of ['nat', 'filter', 'mangle'] as const) {
-    const found = findTableLeftovers(table, await readSavedTable(set, family, table))
+    const saved = await readSavedTable(set, family, table)
+    isShared ||= /^:KUBE-PORTALS-/m.test(saved)
+    const found = findTableLeftovers(table, saved, isShared)
     if (found.jumps.length + found.chains.length === 0) continue
     log.info('Removing iptables leftovers', { family, table, flavour: set.flavour, chains: found.chains.length })
     errors.push(...(await removeLeftovers(programs, table, found)))
@@ -46,13 +50,17 @@ interface TableLeftovers {
   readonly chains: readonly string[]
 }
 
-/** Finds what a proxy makes, by exact name and exact jump. */
-export function findTableLeftovers(table: IptablesTableName | 'mangle', saved: string): TableLeftovers {
+/** Finds what a proxy makes, by exact name and exact jump; without the canary if another mode shares it. */
+export function findTableLeftovers(
+  table: IptablesTableName | 'mangle',
+  saved: string,
+  isShared = false,
+): TableLeftovers {
   const ownJumps = new Set(
     jumps.filter((jump) => jump.table === table && jump.to !== kubeletFirewall).map((jump) => formatJump(jump)),
   )
   const shared: readonly string[] = table === 'mangle' ? [] : sharedChains[table]
-  const known = new Set([...shared, canary])
+  const known = new Set([...shared, ...(isShared ? [] : [canary])])
   const chains = [...saved.matchAll(/^:(\S+) /gm)].map((match) => match[1] as string)
   return {
     jumps: saved.split('\n').filter((line) => ownJumps.has(line)),

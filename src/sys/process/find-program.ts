@@ -1,4 +1,4 @@
-// Finds programs in fixed folders, never through PATH: whoever can set PATH or write to one of its folders would run code as root here.
+// Finds programs in fixed folders, never through PATH: a user who can write to a folder in PATH would run code as root here.
 
 import { type Stats, statSync } from 'node:fs'
 import { join } from 'node:path'

@@ -10,8 +10,8 @@ import { retireIpvs } from '../retire.ts'
 export const ipvsLeftovers: LeftoverTraits = {
   find: findAll,
   cleanup: cleanupIpvs,
-  // Virtual servers hold the connections: they are needed until the new mode serves, and some of them longer.
-  handover: { isPresent: hasDevice, retire: retireIpvs },
+  // Virtual servers hold the connections.
+  retire: retireIpvs,
   // kube-proxy's iptables mode has chains of the same names.
   sharedWith: 'ipvs and iptables',
 }
