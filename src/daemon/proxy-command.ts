@@ -17,8 +17,8 @@ import { systemClock } from '../lib/time.ts'
 import { makeSettings } from './backend-settings.ts'
 import { runDaemon } from './daemon.ts'
 import { LogOutput } from './log-output.ts'
-import { OtherProxies } from './other-proxies.ts'
 import { retireOtherModes } from './retire-modes.ts'
+import { RunningProxies } from './running-proxies.ts'
 
 /** Resolves with the exit status. */
 export async function runProxyCommand(argv: readonly string[]): Promise<number> {
@@ -87,7 +87,7 @@ async function runUntilStopped(options: Options, log: RootLogger): Promise<void>
     const backend = findMode(config.mode).makeBackend(makeSettings(config))
     // A mode that cannot work on this node fails here, before anything is changed.
     await backend.families()
-    const others = new OtherProxies({
+    const others = new RunningProxies({
       mode: config.mode,
       log,
       clock: systemClock,

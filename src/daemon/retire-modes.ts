@@ -1,4 +1,4 @@
-// Removes what other modes left on this node once the proxy serves in another mode. other-proxies.ts knows which proxies still run.
+// Removes what other modes left on this node once the proxy serves in another mode. running-proxies.ts knows which proxies still run.
 
 import type { Mode, Spared } from '../backend/backend.ts'
 import { findMode, modes } from '../backend/modes.ts'
@@ -7,16 +7,11 @@ import type { Config } from '../config/configuration.ts'
 import { describeError } from '../lib/errors.ts'
 import type { Logger } from '../lib/log.ts'
 import { systemClock } from '../lib/time.ts'
+import type { RunningProxies } from './running-proxies.ts'
 
 const pauseMs = 5_000
 /** Connections through another mode's data plane that have not ended by then are cut. */
 const limitMs = 3_600_000
-
-/** The part of OtherProxies that is used here. */
-export interface RunningProxies {
-  isRunning(mode: Mode): Promise<boolean>
-  waitForEnd(limitMs: number, signal: AbortSignal): Promise<void>
-}
 
 /**
  * Removes what other modes left. Called once the proxy serves, so that every connection finds rules of the old mode or the new one. The
@@ -26,7 +21,7 @@ export interface RunningProxies {
 export async function retireOtherModes(
   config: Config,
   log: Logger,
-  proxies: RunningProxies,
+  proxies: Pick<RunningProxies, 'isRunning' | 'waitForEnd'>,
   signal: AbortSignal,
 ): Promise<void> {
   const spared = { cidrs: config.ipvs.excludeCIDRs }

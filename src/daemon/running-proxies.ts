@@ -13,7 +13,7 @@ import type { Logger } from '../lib/log.ts'
 import { type Clock, sleep } from '../lib/time.ts'
 import { abstractPath, connectAbstract, isNameTaken } from '../sys/abstract-socket.ts'
 
-export interface OtherProxiesOptions {
+export interface RunningProxiesOptions {
   readonly mode: Mode
   readonly log: Logger
   readonly clock: Clock
@@ -28,8 +28,8 @@ const askLimitMs = 1_000
 
 const socketName = (mode: Mode): string => `sluice-proxy-${mode}`
 
-export class OtherProxies {
-  readonly #options: OtherProxiesOptions
+export class RunningProxies {
+  readonly #options: RunningProxiesOptions
   readonly #sockets = new Set<Socket>()
   /** Modes of the proxies that ran when this one started, by the connection to each. */
   readonly #running = new Map<Socket, Mode>()
@@ -37,7 +37,7 @@ export class OtherProxies {
   #server: Server | undefined
   #isClosed = false
 
-  constructor(options: OtherProxiesOptions) {
+  constructor(options: RunningProxiesOptions) {
     this.#options = options
   }
 
