@@ -25,6 +25,8 @@ export class ClientCredentials {
   #identity: ClientIdentity | undefined
   /** Unix ms. */
   #validUntil = 0
+  /** When a token file is read again. Monotonic: a wall clock that is set back must not keep an old token in use. */
+  #rereadAt = Number.POSITIVE_INFINITY
   /** One refresh at a time: a hundred requests must not start a hundred plugins. */
   #refreshing: Promise<ClientIdentity> | undefined
   readonly #closed = new AbortController()
@@ -36,7 +38,8 @@ export class ClientCredentials {
   }
 
   async identity(): Promise<ClientIdentity> {
-    if (this.#identity !== undefined && this.#clock.now() < this.#validUntil) return this.#identity
+    const isValid = this.#clock.now() < this.#validUntil && this.#clock.monotonic() < this.#rereadAt
+    if (this.#identity !== undefined && isValid) return this.#identity
     this.#refreshing ??= this.#refresh().finally(() => {
       this.#refreshing = undefined
     })
@@ -72,7 +75,7 @@ export class ClientCredentials {
         break
       case 'token-file':
         authorization = await this.#readToken(auth.file, auth.token)
-        validUntil = this.#clock.now() + rereadMs
+        this.#rereadAt = this.#clock.monotonic() + rereadMs
         break
       case 'exec': {
         const credential = await runPlugin(auth.plugin, this.#clock, this.#closed.signal)

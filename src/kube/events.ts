@@ -163,7 +163,8 @@ export class EventRecorder {
     const now = this.#options.clock.now()
     for (const [key, series] of this.#series) {
       const { count, sentCount, sentAt, observedAt } = series
-      const hasEnded = now - observedAt >= seriesEndMs
+      // A wall clock that was set back must not keep a series for as long as it was set back.
+      const hasEnded = Math.abs(now - observedAt) >= seriesEndMs
       if (count > sentCount && sentCount > 0 && (hasEnded || now - sentAt >= refreshMs)) this.#enqueue(series)
       if (hasEnded) this.#series.delete(key)
     }

@@ -30,9 +30,11 @@ export function errnoText(errno: number): string {
 export const EPERM = 1
 export const ENOENT = 2
 export const EINTR = 4
+export const EBADF = 9
 export const EAGAIN = 11
 export const ENOMEM = 12
 export const EBUSY = 16
 export const EEXIST = 17
+export const ENOTSOCK = 88
 export const ENOBUFS = 105
 export const ERESTART = 85

@@ -377,7 +377,7 @@ describe('credentials', () => {
     const file = join(temporary(), 'token')
     writeFileSync(file, 'old\n')
     let now = 0
-    const clock = { ...fastClock(1), now: () => now }
+    const clock = { ...fastClock(1), monotonic: () => now }
     const client = open(connectionTo(server.url, { auth: { kind: 'token-file', file, token: '' } }), clock)
     await client.request({ path: '/' })
     writeFileSync(file, 'new\n')

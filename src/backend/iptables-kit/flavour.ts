@@ -73,8 +73,8 @@ export async function listPrograms(): Promise<readonly ProgramSet[]> {
 export function listLegacyTables(family: Family): readonly string[] {
   try {
     return readFileSync(`/proc/thread-self/net/${family === 4 ? 'ip' : 'ip6'}_tables_names`, 'utf8')
-      .trim()
       .split('\n')
+      .filter((table) => table !== '')
   } catch {
     return []
   }

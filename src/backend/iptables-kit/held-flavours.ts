@@ -51,8 +51,9 @@ const mayHoldLegacyChains = (): boolean => ([4, 6] as const).some(mayHoldLegacyC
 /** The kernel does not name chains of a legacy table, so any rule or chain counts. */
 function mayHoldLegacyChainsOf(family: Family): boolean {
   try {
-    return listLegacyTables(family).some(
-      (table) => readTableSize(family, table).entries > (emptyTableEntries.get(table) ?? Number.POSITIVE_INFINITY),
+    const existing = new Set(listLegacyTables(family))
+    return [...emptyTableEntries].some(
+      ([table, empty]) => existing.has(table) && readTableSize(family, table).entries > empty,
     )
   } catch {
     return true

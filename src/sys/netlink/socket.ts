@@ -6,6 +6,7 @@
 // 3. A datagram that is so large that the kernel would hold the event loop is sent from another thread. The kernel makes all other senders
 //    wait until it is done, so no socket of this process sends meanwhile.
 // 4. When a wait is given up, its late answers are discarded before the next operation.
+// 5. A socket that is lost (its descriptor is not ours any more) is opened again before the next operation.
 
 import { ProxyError } from '../../lib/errors.ts'
 import { Mutex } from '../../lib/mutex.ts'
@@ -107,7 +108,7 @@ export class BackgroundSend {
 const processSend = new BackgroundSend()
 
 export class NetlinkSocket {
-  readonly #fd: number
+  #fd: number
   readonly #options: SocketOptions
   readonly #purpose: string
   readonly #clock: Clock
@@ -120,6 +121,8 @@ export class NetlinkSocket {
   #isClosed = false
   /** True after a failed operation: some of its answers may still arrive. */
   #hasStaleAnswers = false
+  /** True if the descriptor does not belong to a socket of ours. Closing it could close a file of someone else. */
+  #isLost = false
   /** Ends the current wait for the kernel. */
   #giveUp: (() => void) | undefined
 
@@ -245,7 +248,7 @@ export class NetlinkSocket {
     if (this.#isClosed) return
     this.#isClosed = true
     this.#giveUp?.()
-    const close = () => libc.close(this.#fd)
+    const close = () => (this.#isLost ? 0 : libc.close(this.#fd))
     // If the fd were closed during a send in the background, the other thread might send to another file that has got the same number.
     if (this.#sending === undefined) close()
     else this.#sending.then(close, close)
@@ -258,6 +261,7 @@ export class NetlinkSocket {
   async #operate<T>(run: () => T | Promise<T>): Promise<T> {
     if (!this.#background.isIdle) await this.#background.whenIdle()
     if (this.#isClosed) throw this.#closedError()
+    if (this.#isLost) this.#reopen()
     if (this.#hasStaleAnswers) await this.#discardAnswers()
     try {
       const result = run()
@@ -377,7 +381,16 @@ export class NetlinkSocket {
     return new ProxyError('netlink', `${this.#purpose}: the netlink socket is closed`)
   }
 
+  /** Throws if there is no free descriptor; then the next operation tries again. */
+  #reopen(): void {
+    this.#fd = openNetlink(this.#options)
+    this.#isLost = false
+    this.#hasStaleAnswers = false
+  }
+
   #check(op: string, returned: number): void {
-    if (returned < 0) throw callError(this.#purpose, op, -returned)
+    if (returned >= 0) return
+    if (returned === -errno.EBADF || returned === -errno.ENOTSOCK) this.#isLost = true
+    throw callError(this.#purpose, op, -returned)
   }
 }
