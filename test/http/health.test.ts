@@ -47,6 +47,18 @@ const late = () => {
 }
 
 describe('the proxy health server', () => {
+  it.each([-7_200_000, 7_200_000])('stays healthy when the wall clock jumps by %s ms', async (jump) => {
+    health.updated(4)
+    health.queued(4)
+    clock.advanceSync(1_000)
+    clock.stepWall(jump)
+    expect(await codes()).toEqual([200, 200])
+    // And a change that is late stays late.
+    clock.advanceSync(10_000)
+    clock.stepWall(-jump)
+    expect(await codes()).toEqual([503, 503])
+  })
+
   it('mentions a silent API server without a change of code', async () => {
     silentMs = 300_000
     expect(await json('/livez')).not.toHaveProperty('apiServer')

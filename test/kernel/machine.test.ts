@@ -1,6 +1,7 @@
 // The whole program while the machine does what machines do: signals, a lost log, stops, small limits.
 
 import { existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { Socket } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
@@ -93,4 +94,19 @@ it('starts no program in nftables mode, unless iptables holds chains of a proxy'
   expect(existsSync(join(folder, 'started'))).toBe(true)
   await cleaning.stop()
   rmSync(folder, { recursive: true })
+})
+
+it('works with few descriptors and a small heap', async () => {
+  const proxy = await start({
+    prefix: ['prlimit', '--nofile=64:64'],
+    env: { NODE_OPTIONS: '--max-old-space-size=48' },
+  })
+  // Each connection to the metrics port takes a descriptor.
+  const crowd = Array.from({ length: 80 }, () => new Socket({ fd: network.node.openSocket('tcp', '127.0.0.1', 0) }))
+  for (const socket of crowd) socket.on('error', () => undefined).connect({ host: '127.0.0.1', port: 10249 })
+  await delay(2000)
+  await expectRepair()
+  for (const socket of crowd) socket.destroy()
+  await expect.poll(() => proxy.metrics(), { timeout: 20_000 }).toContain('sync_proxy_rules')
+  await proxy.stop()
 })

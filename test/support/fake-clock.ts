@@ -11,7 +11,7 @@ interface Alarm {
 export class FakeClock implements Clock {
   #elapsed = 0
   #order = 0
-  readonly #start: number
+  #start: number
   readonly #alarms = new Set<Alarm>()
 
   constructor(startUnixMs = 1_700_000_000_000) {
@@ -20,6 +20,11 @@ export class FakeClock implements Clock {
 
   now(): number {
     return this.#start + this.#elapsed
+  }
+
+  /** Sets the wall clock, as NTP does. No timer notices. */
+  stepWall(ms: number): void {
+    this.#start += ms
   }
 
   monotonic(): number {

@@ -3,7 +3,7 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import type { ServiceRecord, SliceRecord } from '../../../src/model/types.ts'
-import { EBUSY, ENOMEM } from '../../../src/sys/errno.ts'
+import { EBUSY, ENOBUFS, ENOMEM } from '../../../src/sys/errno.ts'
 import { endpoint, service, slice, tcp, view } from '../../support/builders.ts'
 import { diffAtOnce, resetAtOnce } from '../../support/ledger-at-once.ts'
 import type { DisassembledRule } from '../../sys/netlink/nft/disassemble.ts'
@@ -115,7 +115,7 @@ const history = fc.array(
       weight: 1,
       arbitrary: fc.record({
         do: fc.constant('fail' as const),
-        errno: fc.constantFrom(EINVAL, EBUSY, ENOMEM),
+        errno: fc.constantFrom(EINVAL, EBUSY, ENOMEM, ENOBUFS),
         times: fc.integer({ min: 1, max: 6 }),
       }),
     },

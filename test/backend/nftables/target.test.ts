@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import { frontendEntry } from '../../../src/backend/nftables/entries.ts'
 import type { SliceRecord } from '../../../src/model/types.ts'
-import { EBUSY, EINTR, ENOMEM, ERESTART } from '../../../src/sys/errno.ts'
+import { EBUSY, EINTR, ENOBUFS, ENOMEM, ERESTART } from '../../../src/sys/errno.ts'
 import { endpoint, service, slice, view } from '../../support/builders.ts'
 import { TargetHarness } from './target-harness.ts'
 
@@ -159,6 +159,7 @@ describe('isolation', () => {
     ['EINTR', EINTR],
     ['ENOMEM', ENOMEM],
     ['EBUSY', EBUSY],
+    ['ENOBUFS', ENOBUFS],
   ])(
     'tries again after %s, and gives up after five attempts, so that the next sync observes the kernel',
     async (_, errno) => {
