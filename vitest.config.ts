@@ -1,5 +1,6 @@
-// The four tiers of tests: `unit` needs only Node; `kernel` needs root and network namespaces; `ipvs` also needs a kernel with IPVS
-// (test/vm/run-tier.ts starts one in a VM); `e2e` needs a real API server. See test/README.md.
+// The five tiers of tests: `unit` needs only Node; `kernel` needs root and network namespaces; `ipvs` also needs a kernel with IPVS
+// (test/vm/run-tier.ts starts one in a VM); `e2e` needs a real API server; `hostile`
+// fuzzes and injects faults, for a short time by default. See test/README.md.
 
 import { defineConfig } from 'vitest/config'
 import './test/support/tolerant-source-maps.ts'
@@ -11,7 +12,7 @@ export default defineConfig({
         test: {
           name: 'unit',
           include: ['test/**/*.test.ts'],
-          exclude: ['test/kernel/**', 'test/e2e/**', 'test/ipvs/**'],
+          exclude: ['test/kernel/**', 'test/e2e/**', 'test/ipvs/**', 'test/hostile/**'],
           testTimeout: 30_000,
         },
       },
@@ -44,6 +45,16 @@ export default defineConfig({
           pool: 'forks',
           testTimeout: 120_000,
           hookTimeout: 180_000,
+        },
+      },
+      {
+        test: {
+          name: 'hostile',
+          include: ['test/hostile/**/*.test.ts'],
+          fileParallelism: false,
+          pool: 'forks',
+          testTimeout: 120_000,
+          hookTimeout: 120_000,
         },
       },
     ],
