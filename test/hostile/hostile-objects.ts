@@ -83,7 +83,7 @@ const portName = fc.oneof({ weight: 6, arbitrary: fc.constantFrom('', 'http', 'd
 /** Few elements most of the time, thousands now and then. */
 function list<T>(element: fc.Arbitrary<T>, many: (i: number) => T): fc.Arbitrary<readonly T[]> {
   const long = fc.integer({ min: 10, max: longList }).map((count) => Array.from({ length: count }, (_, i) => many(i)))
-  return fc.oneof({ weight: 30, arbitrary: fc.array(element, { maxLength: 4 }) }, { weight: 1, arbitrary: long })
+  return fc.oneof({ weight: 200, arbitrary: fc.array(element, { maxLength: 4 }) }, { weight: 1, arbitrary: long })
 }
 
 const numberedIp = (i: number) => `100.64.${(i >> 8) & 255}.${i & 255}`

@@ -90,6 +90,12 @@ export class MemoryProxy {
     return families.map((family) => (this.kernels.get(family) as MemoryKernel).content())
   }
 
+  /** Lists the given entries that the kernel does not hold exactly like that. */
+  missing(family: Family, entries: Readonly<Record<string, string>>): readonly string[] {
+    const held = this.kernels.get(family)?.held
+    return Object.keys(entries).filter((id) => held?.get(id)?.digest !== entries[id])
+  }
+
   async stop(): Promise<void> {
     this.#controller.abort(new Error('the test is over'))
     await Promise.all(this.#running)
