@@ -1,5 +1,7 @@
 // Numbered services and slices as JSON of a real API server, managed fields included: skipping these is part of the cost of reading.
 
+import type { ServerResponse } from 'node:http'
+
 let version = 1_000_000
 
 const apiVersions: Readonly<Record<string, string>> = {
@@ -143,5 +145,23 @@ export function node(): object {
     metadata: { name: 'node-7', uid: 'node-7', resourceVersion: String(version) },
     spec: {},
     status: { addresses: [{ type: 'InternalIP', address: '192.0.2.1' }] },
+  }
+}
+
+const otherKinds: Readonly<Record<string, string>> = { nodes: 'Node', servicecidrs: 'ServiceCIDR' }
+
+/** Answers the other requests of a proxy: its node, the service CIDRs, and its events. */
+export function answerOther(reads: boolean, url: URL, response: ServerResponse): void {
+  const kind = otherKinds[url.pathname.split('/').at(-1) as string] ?? ''
+  if (!reads) response.writeHead(201).end('{}')
+  else if (url.pathname.endsWith('/nodes/node-7')) response.end(JSON.stringify(node()))
+  else if (kind === '') response.writeHead(404).end()
+  else if (url.searchParams.get('watch') === null) {
+    const items = kind === 'Node' ? [node()] : []
+    const apiVersion = kind === 'Node' ? 'v1' : 'networking.k8s.io/v1'
+    response.end(JSON.stringify({ kind: `${kind}List`, apiVersion, metadata: { resourceVersion: '1' }, items }))
+  } else {
+    if (kind === 'Node') response.write(`${JSON.stringify({ type: 'ADDED', object: node() })}\n`)
+    response.write(bookmark(kind))
   }
 }

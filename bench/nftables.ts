@@ -6,8 +6,8 @@
 // says so if it took longer, as kube-proxy does with 10,000 services. All of it takes seven to ten minutes. First packets are measured
 // at the end of each size, with all proxies in place, by turns.
 
-import { type ChildProcess, execFileSync, fork, spawn, spawnSync } from 'node:child_process'
-import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { type ChildProcess, execFileSync, fork, spawn } from 'node:child_process'
+import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
@@ -24,6 +24,7 @@ import {
 } from './nftables-report.ts'
 import { nodeFlags, script } from './node-flags.ts'
 import { cpuMs, kernelMb, rssMb, waitUntilIdle } from './process-cost.ts'
+import { findKubeProxy, startProxy } from './start-proxy.ts'
 
 const root = join(import.meta.dirname, '..')
 const limitMs = Number(process.env.BENCH_LIMIT ?? 80) * 1000
@@ -89,8 +90,7 @@ function findCompetitors(): readonly Competitor[] {
     most: Number.POSITIVE_INFINITY,
   }
   const found: Competitor[] = [{ name: 'Sluice nftables', mode: 'nftables', ...own }]
-  const { stdout } = spawnSync(join(root, 'test/e2e/build-cluster'), ['--where'], { encoding: 'utf8' })
-  const theirs = join(stdout.trim(), 'kube-proxy')
+  const theirs = findKubeProxy()
   if (!existsSync(theirs)) {
     console.log(`kube-proxy is not built (test/e2e/build-cluster kube-proxy): only Sluice is measured`)
     return found
@@ -148,7 +148,7 @@ type Observed = Omit<Figures, 'holds' | 'readerCpuMicros' | 'table'>
 
 async function observe(competitor: Competitor, setup: Setup): Promise<{ figures: Observed; turns: number }> {
   const { services, port, kernelBefore } = setup
-  const proxy = startProxy(competitor, port)
+  const proxy = startProxy(competitor, { port, folder })
   setup.children.push(proxy)
   const vip = serviceIp(services - 1)
   const pid = proxy.pid as number
@@ -210,7 +210,7 @@ async function holdsOf(competitor: Competitor, setup: Setup, namespace: EnteredN
     await wait(200)
     const [node = '', ...rest] = competitor.program
     const program = [node, '--import', join(import.meta.dirname, 'event-loop-holds.mjs'), ...rest]
-    const proxy = startProxy({ ...competitor, program }, setup.port, { SLUICE_HOLDS: file })
+    const proxy = startProxy({ ...competitor, program }, { port: setup.port, folder, env: { SLUICE_HOLDS: file } })
     setup.children.push(proxy)
     pid = proxy.pid as number
     // Holds count from when a client can be answered: before that the program is being loaded.
@@ -304,41 +304,6 @@ async function measureFirstPackets(
 
 function wait(ms: number): Promise<void> {
   return new Promise((resolve) => setTimeout(resolve, ms))
-}
-
-function startProxy({ program, mode }: Competitor, port: number, env: NodeJS.ProcessEnv = {}): ChildProcess {
-  const kubeconfig = join(folder, 'kubeconfig')
-  writeFileSync(
-    kubeconfig,
-    JSON.stringify({
-      apiVersion: 'v1',
-      kind: 'Config',
-      clusters: [{ name: 'b', cluster: { server: `http://127.0.0.1:${port}` } }],
-      contexts: [{ name: 'b', context: { cluster: 'b', user: 'b' } }],
-      users: [{ name: 'b', user: {} }],
-      'current-context': 'b',
-    }),
-  )
-  const config = join(folder, 'config')
-  writeFileSync(
-    config,
-    JSON.stringify({
-      apiVersion: 'kubeproxy.config.k8s.io/v1alpha1',
-      kind: 'KubeProxyConfiguration',
-      clientConnection: { kubeconfig, contentType: 'application/json', acceptContentTypes: 'application/json' },
-      mode,
-      clusterCIDR: '10.128.0.0/9',
-      // Zero would mean one second.
-      nftables: { minSyncPeriod: '1ms' },
-      iptables: { minSyncPeriod: '1ms' },
-      healthzBindAddress: '127.0.0.1:10256',
-      metricsBindAddress: '127.0.0.1:10249',
-      conntrack: { maxPerCore: 0, min: 0, tcpEstablishedTimeout: '0s', tcpCloseWaitTimeout: '0s' },
-    }),
-  )
-  const [command = '', ...args] = [...program, `--config=${config}`, '--hostname-override=node-7']
-  const stdio = process.env.BENCH_VERBOSE === undefined ? 'ignore' : 'inherit'
-  return spawn(command, args, { stdio: ['ignore', stdio, stdio], env: { ...process.env, ...env } })
 }
 
 /** Runs bench/connect-probe.ts, which makes connections with blocking calls, and returns what it prints. */

@@ -4,7 +4,7 @@
 
 import { createServer, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
-import { bookmark, node, nth, probeSlice, service, slice } from './api-objects.ts'
+import { answerOther, bookmark, nth, probeSlice, service, slice } from './api-objects.ts'
 
 const [services, endpoints, probe = 0] = process.argv.slice(2).map(Number) as [number, number, number?]
 let slices: ServerResponse | undefined
@@ -31,24 +31,6 @@ const server = createServer((request, response) => {
 })
 server.listen(0, '127.0.0.1', () => process.stdout.write(`${(server.address() as AddressInfo).port}\n`))
 process.on('disconnect', () => process.exit())
-
-const otherKinds: Readonly<Record<string, string>> = { nodes: 'Node', servicecidrs: 'ServiceCIDR' }
-
-/** Answers the other requests of a proxy: its node, the service CIDRs, and its events. */
-function answerOther(reads: boolean, url: URL, response: ServerResponse): void {
-  const kind = otherKinds[url.pathname.split('/').at(-1) as string] ?? ''
-  if (!reads) response.writeHead(201).end('{}')
-  else if (url.pathname.endsWith('/nodes/node-7')) response.end(JSON.stringify(node()))
-  else if (kind === '') response.writeHead(404).end()
-  else if (url.searchParams.get('watch') === null) {
-    const items = kind === 'Node' ? [node()] : []
-    const apiVersion = kind === 'Node' ? 'v1' : 'networking.k8s.io/v1'
-    response.end(JSON.stringify({ kind: `${kind}List`, apiVersion, metadata: { resourceVersion: '1' }, items }))
-  } else {
-    if (kind === 'Node') response.write(`${JSON.stringify({ type: 'ADDED', object: node() })}\n`)
-    response.write(bookmark(kind))
-  }
-}
 
 /** Sends the objects as fast as the client reads them. */
 async function stream(response: ServerResponse, kind: string, object: (i: number) => object): Promise<void> {

@@ -1,0 +1,164 @@
+// Measures what one user's largest objects do to another's: while they come, stay and go, the worst delay of a change of an innocent
+// service, until its first packet, and the worst time of an answer of /livez. Sluice and the real kube-proxy, each in a network namespace.
+//
+//   npm run bench:hostile [-- nftables|iptables [row…]]      rows by number from 0; all by default
+//
+// kube-proxy is measured if test/e2e/build-cluster has built it. A change that takes longer than a minute ends the row.
+
+import { type ChildProcess, execFileSync, fork, spawn } from 'node:child_process'
+import { existsSync, mkdtempSync, rmSync } from 'node:fs'
+import { loadavg, tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { createInterface } from 'node:readline'
+import { enterNamespace } from '../test/lab/entered-namespace.ts'
+import { bundleProgram } from '../test/support/bundle-program.ts'
+import { probeAddress, serviceIp } from './api-objects.ts'
+import { type HostileObjects, hostileObjects } from './hostile-objects.ts'
+import { nodeFlags, script } from './node-flags.ts'
+import { rssMb, waitUntilIdle } from './process-cost.ts'
+import { findKubeProxy, type ProxyProgram, startProxy } from './start-proxy.ts'
+
+const services = 100
+const phaseMs = Number(process.env.BENCH_PHASE ?? 6) * 1000
+const mostMs = 60_000
+const [mode = 'nftables', ...rows] = process.argv.slice(2)
+
+/** Worst times in ms; undefined: more than `mostMs`. */
+interface Figures {
+  readonly changeMs: number | undefined
+  readonly changes: number
+  readonly livezMs: number
+  readonly rssMb: number
+}
+
+const root = join(import.meta.dirname, '..')
+const folder = mkdtempSync(join(tmpdir(), 'sluice-bench-'))
+execFileSync('npx', ['rolldown', '-c'], { cwd: root, stdio: ['ignore', 'ignore', 'ignore'] })
+const bundles = await Promise.all(
+  ['hostile-apiserver', 'connect-probe'].map((name) => bundleProgram(join(import.meta.dirname, `${name}.ts`))),
+)
+const [api = '', probeFile = ''] = bundles.map(({ file }) => file)
+try {
+  const programs = findPrograms()
+  console.log(`load of the machine: ${loadavg()[0]?.toFixed(1)}\n`)
+  const names = [...programs.keys()]
+  console.log(`| ${mode} mode | ${names.map((name) => `${name}: change | /livez | memory`).join(' | ')} |`)
+  console.log(`| --- |${' ---: | ---: | ---: |'.repeat(names.length)}`)
+  for (const [kind, make] of hostileObjects.entries()) {
+    if (rows.length > 0 && !rows.includes(String(kind))) continue
+    const cells: string[] = []
+    for (const program of programs.values()) cells.push(...show(await measure(program, kind)))
+    console.log(`| ${(make() as HostileObjects).name} | ${cells.join(' | ')} |`)
+  }
+} finally {
+  rmSync(folder, { recursive: true, force: true })
+  for (const { remove } of bundles) remove()
+}
+
+function findPrograms(): ReadonlyMap<string, ProxyProgram> {
+  const found = new Map<string, ProxyProgram>()
+  const chosen = mode as ProxyProgram['mode']
+  found.set('Sluice', { program: [process.execPath, ...nodeFlags(), script], mode: chosen })
+  const theirs = findKubeProxy()
+  if (existsSync(theirs) && process.env.BENCH_OWN === undefined)
+    found.set('kube-proxy', { program: [theirs], mode: chosen })
+  return found
+}
+
+function show({ changeMs, livezMs, rssMb }: Figures): readonly string[] {
+  const change = changeMs === undefined ? `over ${mostMs / 1000} s` : formatMs(changeMs)
+  return [change, formatMs(livezMs), `${rssMb.toFixed(0)} MB`]
+}
+
+function formatMs(ms: number): string {
+  return ms < 1000 ? `${ms.toFixed(0)} ms` : `${(ms / 1000).toFixed(1)} s`
+}
+
+async function measure(program: ProxyProgram, kind: number): Promise<Figures> {
+  const namespace = enterNamespace()
+  const children: ChildProcess[] = []
+  try {
+    namespace.exec('ip', ['addr', 'add', '192.0.2.1/32', 'dev', 'lo'])
+    namespace.exec('ip', ['route', 'add', 'local', '10.250.0.0/16', 'dev', 'lo'])
+    namespace.exec('ip', ['link', 'add', 'out', 'type', 'veth', 'peer', 'name', 'away'])
+    for (const name of ['out', 'away']) namespace.exec('ip', ['link', 'set', name, 'up'])
+    namespace.exec('ip', ['route', 'add', '10.96.0.0/12', 'dev', 'out'])
+    const server = fork(api, [String(services)], { stdio: ['ignore', 'pipe', 'inherit', 'ipc'] })
+    children.push(server)
+    const port = Number(await firstLine(server))
+    const answering = spawn(process.execPath, [probeFile, 'server', '8080'], { stdio: ['ignore', 'pipe', 'inherit'] })
+    children.push(answering)
+    await firstLine(answering)
+    const proxy = startProxy(program, { port, folder })
+    children.push(proxy)
+    return await watch(proxy.pid as number, port, kind)
+  } finally {
+    for (const child of children) child.kill('SIGKILL')
+    await wait(300)
+    namespace.leave()
+  }
+}
+
+async function watch(pid: number, port: number, kind: number): Promise<Figures> {
+  const vip = serviceIp(services - 1)
+  await probe<number>('until', vip, 80, probeAddress(0), mostMs, Date.now())
+  await waitUntilIdle(pid)
+  const livez = watchLivez()
+  let changeMs: number | undefined = 0
+  let changes = 0
+  let memory = 0
+  for (const phase of ['come', 'change', 'go']) {
+    const probing = probe<number[]>('changes', vip, 80, port, 100_000, 5, phaseMs)
+    await wait(300)
+    await fetch(`http://127.0.0.1:${port}/hostile?kind=${kind}&do=${phase}`)
+    const began = performance.now()
+    const found = await probing
+    memory = Math.max(memory, rssMb(pid))
+    changes += found.length
+    changeMs = Math.max(changeMs, ...found)
+    // The probe gave up in the middle of a change.
+    if (performance.now() - began > mostMs) changeMs = undefined
+    if (changeMs === undefined) break
+  }
+  return { changeMs, changes, livezMs: await livez.stop(), rssMb: memory }
+}
+
+/** Asks for /livez all the time. An answer that does not come within a minute counts as a minute. */
+function watchLivez(): { stop(): Promise<number> } {
+  let [isStopped, worst] = [false, 0]
+  const ask = async () => {
+    while (!isStopped) {
+      const began = performance.now()
+      await fetch('http://127.0.0.1:10256/livez', { signal: AbortSignal.timeout(mostMs) })
+        .then((answer) => answer.arrayBuffer())
+        .catch(() => {})
+      worst = Math.max(worst, performance.now() - began)
+      await wait(5)
+    }
+  }
+  const done = ask()
+  return {
+    async stop() {
+      isStopped = true
+      await done
+      return worst
+    },
+  }
+}
+
+function wait(ms: number): Promise<void> {
+  return new Promise((resolve) => setTimeout(resolve, ms))
+}
+
+/** Runs bench/connect-probe.ts, which makes connections with blocking calls, and returns what it prints. */
+async function probe<T>(...words: readonly (string | number)[]): Promise<T> {
+  const child = spawn(process.execPath, [probeFile, ...words.map(String)], { stdio: ['ignore', 'pipe', 'inherit'] })
+  return JSON.parse(await firstLine(child)) as T
+}
+
+function firstLine(child: ChildProcess): Promise<string> {
+  return new Promise((resolve, reject) => {
+    createInterface({ input: child.stdout as NodeJS.ReadableStream }).once('line', resolve)
+    child.once('exit', (code) => reject(new Error(`a part of the benchmark ended with ${code}`)))
+  })
+}

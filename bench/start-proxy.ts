@@ -1,0 +1,60 @@
+// Starts a proxy, ours or the real kube-proxy, with the same configuration for a scripted API server.
+
+import { type ChildProcess, spawn, spawnSync } from 'node:child_process'
+import { writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+
+export interface ProxyProgram {
+  readonly program: readonly string[]
+  readonly mode: 'nftables' | 'iptables'
+}
+
+export interface ProxyPlace {
+  /** The port of the API server. */
+  readonly port: number
+  /** Where the files of the configuration are written. */
+  readonly folder: string
+  readonly env?: NodeJS.ProcessEnv
+}
+
+/** The program that test/e2e/build-cluster builds. */
+export function findKubeProxy(): string {
+  const script = join(import.meta.dirname, '../test/e2e/build-cluster')
+  const { stdout } = spawnSync(script, ['--where'], { encoding: 'utf8' })
+  return join(stdout.trim(), 'kube-proxy')
+}
+
+export function startProxy({ program, mode }: ProxyProgram, { port, folder, env = {} }: ProxyPlace): ChildProcess {
+  const kubeconfig = join(folder, 'kubeconfig')
+  writeFileSync(
+    kubeconfig,
+    JSON.stringify({
+      apiVersion: 'v1',
+      kind: 'Config',
+      clusters: [{ name: 'b', cluster: { server: `http://127.0.0.1:${port}` } }],
+      contexts: [{ name: 'b', context: { cluster: 'b', user: 'b' } }],
+      users: [{ name: 'b', user: {} }],
+      'current-context': 'b',
+    }),
+  )
+  const config = join(folder, 'config')
+  writeFileSync(
+    config,
+    JSON.stringify({
+      apiVersion: 'kubeproxy.config.k8s.io/v1alpha1',
+      kind: 'KubeProxyConfiguration',
+      clientConnection: { kubeconfig, contentType: 'application/json', acceptContentTypes: 'application/json' },
+      mode,
+      clusterCIDR: '10.128.0.0/9',
+      // Zero would mean one second.
+      nftables: { minSyncPeriod: '1ms' },
+      iptables: { minSyncPeriod: '1ms' },
+      healthzBindAddress: '127.0.0.1:10256',
+      metricsBindAddress: '127.0.0.1:10249',
+      conntrack: { maxPerCore: 0, min: 0, tcpEstablishedTimeout: '0s', tcpCloseWaitTimeout: '0s' },
+    }),
+  )
+  const [command = '', ...args] = [...program, `--config=${config}`, '--hostname-override=node-7']
+  const stdio = process.env.BENCH_VERBOSE === undefined ? 'ignore' : 'inherit'
+  return spawn(command, args, { stdio: ['ignore', stdio, stdio], env: { ...process.env, ...env } })
+}
