@@ -120,6 +120,8 @@ export interface Backend<E extends Held> {
   base(node: NodeView): readonly E[]
   /** The entries that one service port needs. Pure. */
   plan(port: ServicePort, node: NodeView): readonly E[]
+  /** As `plan`, entry by entry while the caller iterates, for ports with thousands of endpoints or frontends. */
+  planLazily?(port: ServicePort, node: NodeView): Iterable<E>
   /**
    * Splits an entry into the parts that `plan` and `status` show, with the ids that `observe` of another process reports. Absent if every
    * entry is one part.

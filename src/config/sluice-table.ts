@@ -51,7 +51,7 @@ export const sluiceSettings = [
   declareField('int32', {
     path: 'limits.entriesPerService',
     default: 100_000,
-    help: 'Ports and endpoints of one Service (each endpoint counted once per port) multiplied by its addresses of one IP family.',
+    help: 'Ports and endpoints of one Service (each endpoint counted once per port, with ClientIP affinity ten times) multiplied by its addresses of one IP family.',
   }),
   declareField('list', {
     path: 'metrics.hosts',

@@ -3,7 +3,7 @@
 import type { Backend, Held } from '../backend/backend.ts'
 import { describeError, ProxyError } from '../lib/errors.ts'
 import type { Family } from '../lib/ip.ts'
-import type { Steps } from '../lib/yielding.ts'
+import { type Steps, stride } from '../lib/yielding.ts'
 import type { Precedence } from '../model/conflicts.ts'
 import { countEndpoints, describeExceeded, findExceeded, measureService, type ServiceLimits } from '../model/limits.ts'
 import { reservedHolder, reservedPorts } from '../model/reserved-addresses.ts'
@@ -102,8 +102,7 @@ export class Planner {
       const won = this.conflicts.withoutLost(service, ports)
       const entries: Held[] = []
       for (const port of won) {
-        for (const entry of this.#options.backend.plan(port, view)) entries.push(entry)
-        yield
+        yield* this.#planPort(port, view, entries)
       }
       this.#index(service, won)
       return { entries, affected }
@@ -111,6 +110,16 @@ export class Planner {
       const plan = this.#planNothing(service, planError(service, cause))
       return { ...plan, affected: [...new Set([...affected, ...plan.affected])] }
     }
+  }
+
+  *#planPort(port: ServicePort, view: NodeView, entries: Held[]): Steps<void> {
+    const { backend } = this.#options
+    const isLong = port.frontends.length + port.cluster.length > stride
+    for (const entry of (isLong && backend.planLazily?.(port, view)) || backend.plan(port, view)) {
+      entries.push(entry)
+      if (entries.length % stride === 0) yield
+    }
+    yield
   }
 
   /** Returns the services whose new addresses are endpoints of other services. They must be planned again. */

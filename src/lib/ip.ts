@@ -79,6 +79,11 @@ export function splitHostPort(text: string): { host: string; port: number } | un
 /** Host bits are masked off. Returns undefined if the text is not `address/prefix`. */
 export function parseCidr(text: string): Cidr | undefined {
   const slash = text.indexOf('/')
+  if (text.endsWith('/32')) {
+    // Most of thousands of ranges are single addresses: no bit is masked off.
+    const ip = text.slice(0, slash)
+    if (isCanonicalIpv4(ip)) return { family: 4, ip, bits: 32, text }
+  }
   if (slash < 0 || !/^\d{1,4}$/.test(text.slice(slash + 1))) return undefined
   const address = text.slice(0, slash)
   const bytes = parseIp(address)

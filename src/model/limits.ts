@@ -23,6 +23,9 @@ export interface ExceededLimit {
   readonly allowed: number
 }
 
+/** With affinity every endpoint has a chain, rules and a set of clients, which cost as much as ten plain entries. */
+const affinityEntries = 10
+
 /** `slices` are those of the service in this family. */
 export function measureService(service: ServiceRecord, slices: readonly SliceRecord[], family: Family): ServiceSize {
   const ports = service.ports.length
@@ -38,7 +41,7 @@ export function measureService(service: ServiceRecord, slices: readonly SliceRec
     sourceRangesPerService: ranges * Math.max(1, loadBalancerIps * ports),
     endpointsPerService: endpoints,
     slicesPerService: slices.length,
-    entriesPerService: (ports + endpoints) * (addresses + 2),
+    entriesPerService: (ports + endpoints * (service.affinitySeconds > 0 ? affinityEntries : 1)) * (addresses + 2),
   }
 }
 
@@ -62,7 +65,7 @@ const countedThings: Readonly<Record<keyof ServiceLimits, string>> = {
   sourceRangesPerService: 'source ranges (spec.loadBalancerSourceRanges multiplied by load-balancer IPs and ports)',
   slicesPerService: 'EndpointSlices',
   endpointsPerService: 'endpoints (endpoints of its EndpointSlices multiplied by their ports)',
-  entriesPerService: 'entries (endpoints multiplied by the addresses)',
+  entriesPerService: 'entries (endpoints, with affinity ten times, multiplied by the addresses)',
 }
 
 const limitNames = Object.keys(countedThings) as readonly (keyof ServiceLimits)[]

@@ -10,16 +10,16 @@ export function affinityChainName(port: ServicePort, kind: 'cluster' | 'local' |
   return `${kind === 'cluster' ? 'service' : kind}-${nftServiceBase(port)}`
 }
 
-export function affinityEntries(port: ServicePort, node: NodeView): readonly NftEntry[] {
-  const entries: NftEntry[] = []
+export function* planAffinity(port: ServicePort, node: NodeView): Iterable<NftEntry> {
+  const cluster = new Map(port.cluster.map((endpoint) => [endpoint, nftEndpointBase(port, endpoint)] as const))
+  const local = new Map(port.local.map((endpoint) => [endpoint, nftEndpointBase(port, endpoint)] as const))
   const endpoints = new Map<string, Endpoint>()
-  for (const endpoint of [...port.cluster, ...port.local]) endpoints.set(nftEndpointBase(port, endpoint), endpoint)
-  for (const [base, endpoint] of endpoints) entries.push(...endpointEntries(port, base, endpoint))
-  if (port.cluster.length > 0) entries.push(balanceEntry(port, affinityChainName(port, 'cluster'), port.cluster))
-  if (port.local.length > 0) entries.push(balanceEntry(port, affinityChainName(port, 'local'), port.local))
+  for (const own of [cluster, local]) for (const [endpoint, base] of own) endpoints.set(base, endpoint)
+  for (const [base, endpoint] of endpoints) yield* endpointEntries(port, base, endpoint)
+  if (cluster.size > 0) yield balanceEntry(port, affinityChainName(port, 'cluster'), [...cluster.values()])
+  if (local.size > 0) yield balanceEntry(port, affinityChainName(port, 'local'), [...local.values()])
   const external = port.frontends.some((frontend) => frontend.kind !== 'cluster-ip') && port.external !== 'reject'
-  if (external) entries.push(externalEntry(port, node))
-  return entries
+  if (external) yield externalEntry(port, node)
 }
 
 /** Adds the client to the set of this endpoint, then sends it there. */
@@ -38,8 +38,7 @@ function endpointEntries(port: ServicePort, base: string, endpoint: Endpoint): r
 }
 
 /** Sends clients back to the endpoint whose set contains them, and spreads the others at random. */
-function balanceEntry(port: ServicePort, name: string, endpoints: readonly Endpoint[]): NftEntry {
-  const bases = endpoints.map((endpoint) => nftEndpointBase(port, endpoint))
+function balanceEntry(port: ServicePort, name: string, bases: readonly string[]): NftEntry {
   const remembered = bases.map(
     (base): PlannedRule => ({
       statements: [

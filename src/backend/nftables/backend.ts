@@ -6,7 +6,7 @@ import type { Backend } from '../backend.ts'
 import { base } from './base.ts'
 import type { NftEntry } from './entries.ts'
 import { findFeatures, restrictFeatures } from './features.ts'
-import { plan } from './plan.ts'
+import { plan, planLazily } from './plan.ts'
 import { NftTarget } from './target.ts'
 
 export const nftables = (): Backend<NftEntry> => ({
@@ -25,6 +25,7 @@ export const nftables = (): Backend<NftEntry> => ({
   prepare: async () => {},
   base,
   plan,
+  planLazily,
   async open(context) {
     const nft = new Nftables({ clock: context.clock })
     const features = restrictFeatures(await findFeatures(nft, context.family))

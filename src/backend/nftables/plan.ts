@@ -2,7 +2,7 @@
 
 import { formatIp, hostPort, isLoopback, maskBytes, parseCidr, parseIp } from '../../lib/ip.ts'
 import type { Endpoint, Frontend, NodeView, ServicePort } from '../../model/types.ts'
-import { affinityChainName, affinityEntries } from './affinity.ts'
+import { affinityChainName, planAffinity } from './affinity.ts'
 import { element, frontendEntry, frontendKey, type NftEntry } from './entries.ts'
 
 /** A service port while its entries are planned. What its frontends share is made once: a port may have thousands of frontends. */
@@ -16,8 +16,11 @@ interface PortPlan {
   readonly allowed: readonly string[]
 }
 
-export function plan(resolved: ServicePort, node: NodeView): readonly NftEntry[] {
-  if (resolved.frontends.length === 0) return []
+export const plan = (port: ServicePort, node: NodeView): readonly NftEntry[] => [...planLazily(port, node)]
+
+/** As `plan`, entry by entry while the caller iterates: a port may have thousands of endpoints. */
+export function* planLazily(resolved: ServicePort, node: NodeView): Iterable<NftEntry> {
+  if (resolved.frontends.length === 0) return
   const port = withShortName(resolved)
   const entries: NftEntry[] = []
   const [cluster, local] = [port.cluster.map(addressOf), port.local.map(addressOf)]
@@ -25,15 +28,16 @@ export function plan(resolved: ServicePort, node: NodeView): readonly NftEntry[]
   for (const frontend of port.frontends) {
     if (frontend.kind === 'cluster-ip') planClusterIp(planned, frontend)
     else planExternal(planned, frontend)
+    yield* entries
+    entries.length = 0
   }
   for (const endpoint of listReachable(port)) {
     if (endpoint.local) {
       const key = `${endpoint.ip} ${endpoint.ip} ${port.protocol} ${endpoint.port}`
-      entries.push(element('hairpin-connections', key))
+      yield element('hairpin-connections', key)
     }
   }
-  if (port.affinitySeconds > 0) for (const entry of affinityEntries(port, node)) entries.push(entry)
-  return entries
+  if (port.affinitySeconds > 0) yield* planAffinity(port, node)
 }
 
 /** nft lists longer comments, but does not read them back. */

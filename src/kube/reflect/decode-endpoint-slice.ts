@@ -58,6 +58,9 @@ export function decodeEndpointSlice(json: unknown): DecodedRecord<SliceRecord> {
   return { key, record, problems: reader.listProblems() }
 }
 
+/** Longer lists are not shared: one slice must not displace the values that all others share. */
+const fewPorts = 100
+
 /** An empty name is a valid name, a missing one is not. Like kube-proxy, this does not support "all ports" (a port without a number). */
 function readPorts(reader: FieldReader, object: JsonObject): readonly SlicePortRecord[] {
   const { slicePorts, slicePortLists } = internTables
@@ -69,9 +72,14 @@ function readPorts(reader: FieldReader, object: JsonObject): readonly SlicePortR
     if (fields === undefined) continue
     const { name, protocol, port } = fields
     const key = `${name}/${protocol}/${port}`
+    if (ports.length >= fewPorts) {
+      ports.push({ name, protocol, port })
+      continue
+    }
     ports.push(slicePorts.share(key, () => ({ name: internName(name), protocol, port })))
     listKey += `${key}\n`
   }
+  if (ports.length > fewPorts) return copyFitted(ports)
   return ports.length === 0 ? emptyList : slicePortLists.share(listKey, () => copyFitted(ports))
 }
 

@@ -101,17 +101,22 @@ function readPorts(reader: FieldReader, spec: JsonObject): readonly ServicePortR
     if (fields === undefined) continue
     const { name, protocol, port } = fields
     const nodePort = readNodePort(reader, json, 'nodePort', at)
-    const record = internTables.servicePorts.share(`${name}/${protocol}/${port}/${nodePort}`, () => ({
-      name: internName(name),
-      protocol,
-      port,
-      nodePort,
-    }))
     const key = `${protocol}/${name}`
+    const record = makePort({ name, protocol, port, nodePort }, ports.size < fewPorts)
     if (ports.has(key)) reader.report(at, 'has the name and protocol of an earlier port, which it replaces')
     ports.set(key, record)
   }
   return copyFitted([...ports.values()])
+}
+
+/** The ports of a service with more are not shared: one service must not displace the values that all others share. */
+const fewPorts = 100
+
+function makePort(fields: ServicePortRecord, isShared: boolean): ServicePortRecord {
+  if (!isShared) return fields
+  const { name, protocol, port, nodePort } = fields
+  const key = `${name}/${protocol}/${port}/${nodePort}`
+  return internTables.servicePorts.share(key, () => ({ ...fields, name: internName(name) }))
 }
 
 function readNodePort(reader: FieldReader, from: JsonObject, name: string, at: string): number {
