@@ -9,11 +9,11 @@ import { decodeEndpointSlice } from '../src/kube/reflect/decode-endpoint-slice.t
 import { decodeService } from '../src/kube/reflect/decode-service.ts'
 import { silentLogger } from '../src/lib/log.ts'
 import { systemClock } from '../src/lib/time.ts'
-import { resolve } from '../src/model/resolve.ts'
 import type { ServiceRecord, SliceRecord } from '../src/model/types.ts'
 import { enterNamespace } from '../test/lab/entered-namespace.ts'
 import { view } from '../test/support/builders.ts'
 import { diffAtOnce, resetAtOnce } from '../test/support/ledger-at-once.ts'
+import { resolve } from '../test/support/resolve.ts'
 import { service, slice } from './api-objects.ts'
 import { ownCpuMs, threadCpuMs } from './process-cost.ts'
 

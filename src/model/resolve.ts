@@ -6,14 +6,10 @@ import type { Disposition, NodeView, ServicePort, ServicePortRecord, ServiceReco
 
 const none: readonly never[] = Object.freeze([])
 
-/** Resolves the family of the view. Slices of other services and families are ignored; the order of slices does not matter. */
-export const resolve = (
-  service: ServiceRecord,
-  slices: readonly SliceRecord[],
-  node: NodeView,
-): readonly ServicePort[] => [...resolvePorts(service, slices, node)]
-
-/** As `resolve`, port by port while the caller iterates: a service may have thousands of ports, or of endpoints. */
+/**
+ * Resolves the family of the view, port by port while the caller iterates: a service may have thousands of ports. Slices of other services
+ * and families are ignored; the order of slices does not matter.
+ */
 export function* resolvePorts(
   service: ServiceRecord,
   slices: readonly SliceRecord[],

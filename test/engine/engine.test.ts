@@ -3,8 +3,8 @@
 import { describe, expect, it } from 'vitest'
 import type { Conflict } from '../../src/engine/journal.ts'
 import type { Family } from '../../src/lib/ip.ts'
-import { resolve } from '../../src/model/resolve.ts'
 import type { MemoryKernel } from '../support/memory-backend.ts'
+import { resolve } from '../support/resolve.ts'
 import { EngineHarness, endpoint, service, slice, view } from './engine-harness.ts'
 
 const base = ['base cidrs', 'base table']

@@ -3,9 +3,9 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { compareClaimants, conflictReason, frontendKey, rankOf, withoutFrontends } from '../../src/model/conflicts.ts'
-import { resolve } from '../../src/model/resolve.ts'
 import type { ServicePort } from '../../src/model/types.ts'
 import { service, tcp, view } from '../support/builders.ts'
+import { resolve } from '../support/resolve.ts'
 
 const portOf = (given: Parameters<typeof service>[0], node = view()) =>
   resolve(service(given), [], node)[0] as ServicePort

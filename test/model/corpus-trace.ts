@@ -9,7 +9,6 @@ import { type Family, familyOf } from '../../src/lib/ip.ts'
 import { type Claimant, compareClaimants, frontendKey, rankOf, withoutFrontends } from '../../src/model/conflicts.ts'
 import type { ModeBehaviour } from '../../src/model/mode-behaviour.ts'
 import { reservedHolder } from '../../src/model/reserved-addresses.ts'
-import { resolve } from '../../src/model/resolve.ts'
 import { type Outcome, type Packet, trace } from '../../src/model/trace.ts'
 import type { NodeView, ServicePort, ServiceRecord, SliceRecord } from '../../src/model/types.ts'
 import {
@@ -22,6 +21,7 @@ import {
   type Scenario,
 } from '../scenarios/format.ts'
 import { addressesOf, nodeView } from '../scenarios/node-facts.ts'
+import { resolve } from '../support/resolve.ts'
 
 /** `mode` names the expectations; `proxyMode` answers, which is usually the mode of that name. */
 export function checkTraces(scenario: Scenario, mode: Mode, proxyMode: ProxyMode = findMode(mode)): void {

@@ -5,9 +5,9 @@ import { describe, expect, it } from 'vitest'
 import { hostPort } from '../../src/lib/ip.ts'
 import { compareEndpoints } from '../../src/model/endpoints.ts'
 import { sourceRangesOf } from '../../src/model/frontends.ts'
-import { resolve } from '../../src/model/resolve.ts'
 import type { EndpointRecord, Frontend, ServicePort, ServiceRecord, SliceRecord } from '../../src/model/types.ts'
 import { addresses, endpoint, frozen, type State, service, slice, tcp, view } from '../support/builders.ts'
+import { resolve } from '../support/resolve.ts'
 
 const six = view({ family: 6, ip: 'fd00::2', local: { kind: 'cidr', cidr: 'fd00:10::/64' }, serviceCidrs: [] })
 const listed = (frontends: readonly Frontend[] | undefined) =>

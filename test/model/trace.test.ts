@@ -3,10 +3,10 @@
 import { describe, expect, it } from 'vitest'
 import { findMode } from '../../src/backend/modes.ts'
 import type { ModeBehaviour } from '../../src/model/mode-behaviour.ts'
-import { resolve } from '../../src/model/resolve.ts'
 import { type Outcome, type Packet, type TraceContext, trace } from '../../src/model/trace.ts'
 import type { NodeView, Protocol, ServiceRecord, SliceRecord } from '../../src/model/types.ts'
 import { endpoint, everyAddress, service, slice, tcp, view } from '../support/builders.ts'
+import { resolve } from '../support/resolve.ts'
 
 const nftables = findMode('nftables').behaviour({ localhostNodePorts: true })
 const iptables = findMode('iptables').behaviour({ localhostNodePorts: true })

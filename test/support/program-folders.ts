@@ -1,6 +1,6 @@
 // Lets a test put programs of its own before the system's in a program under test that runs as another process.
 
-import { setProgramFolders, systemFolders } from '../../src/sys/process/find-program.ts'
+import { programSearch, systemFolders } from '../../src/sys/process/find-program.ts'
 
 /** The environment that makes the program look into the folder first. */
 export const folderFirst = (folder: string): NodeJS.ProcessEnv => ({ SLUICE_TEST_FOLDERS: folder })
@@ -8,5 +8,5 @@ export const folderFirst = (folder: string): NodeJS.ProcessEnv => ({ SLUICE_TEST
 /** Called by the program under test. */
 export function useTestFolders(): void {
   const folder = process.env.SLUICE_TEST_FOLDERS
-  if (folder !== undefined) setProgramFolders([folder, ...systemFolders])
+  if (folder !== undefined) programSearch.folders = [folder, ...systemFolders]
 }

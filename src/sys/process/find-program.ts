@@ -12,21 +12,17 @@ export const systemFolders: readonly string[] = [
   '/bin',
 ]
 
-let folders: readonly string[] = systemFolders
-
-/** Tests put folders with scripts before the system's. */
-export function setProgramFolders(list: readonly string[]): void {
-  folders = list
-}
+/** Where programs are looked for. Tests put folders with scripts before the system's. */
+export const programSearch: { folders: readonly string[] } = { folders: systemFolders }
 
 /** The environment of a program: our own, but the program finds others only in the same folders. */
-export const programEnvironment = (): NodeJS.ProcessEnv => ({ ...process.env, PATH: folders.join(':') })
+export const programEnvironment = (): NodeJS.ProcessEnv => ({ ...process.env, PATH: programSearch.folders.join(':') })
 
 /** Returns the path of the program; undefined if no folder has a safe one. A name with a slash is a path already. */
 export function findProgram(name: string): string | undefined {
   if (process.platform === 'win32') return join(process.env.SystemRoot ?? 'C:\\Windows', 'System32', `${name}.exe`)
   if (name.includes('/')) return name
-  return folders
+  return programSearch.folders
     .filter(isSafeFolder)
     .map((folder) => join(folder, name))
     .find(isSafeProgram)

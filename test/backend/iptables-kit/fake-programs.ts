@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach } from 'vitest'
 import { createLogger, type Logger } from '../../../src/lib/log.ts'
-import { setProgramFolders, systemFolders } from '../../../src/sys/process/find-program.ts'
+import { programSearch, systemFolders } from '../../../src/sys/process/find-program.ts'
 
 export interface FakePrograms {
   /** The folder with the scripts. Programs are found only there until `keepSystemFolders` is called. */
@@ -24,11 +24,11 @@ export function useFakePrograms(): FakePrograms {
   let logged = ''
   beforeEach(() => {
     folder = mkdtempSync(join(tmpdir(), 'sluice-programs-'))
-    setProgramFolders([folder])
+    programSearch.folders = [folder]
     logged = ''
   })
   afterEach(() => {
-    setProgramFolders(systemFolders)
+    programSearch.folders = systemFolders
     rmSync(folder, { recursive: true })
   })
   return {
@@ -39,6 +39,8 @@ export function useFakePrograms(): FakePrograms {
       logged = ''
     },
     script: (name, body) => writeFileSync(join(folder, name), `#!/bin/sh\n${body}\n`, { mode: 0o755 }),
-    keepSystemFolders: () => setProgramFolders([folder, ...systemFolders]),
+    keepSystemFolders: () => {
+      programSearch.folders = [folder, ...systemFolders]
+    },
   }
 }

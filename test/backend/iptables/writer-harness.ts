@@ -8,11 +8,11 @@ import { RestoreWriter, type WriteResult } from '../../../src/backend/iptables/r
 import { groupChanges } from '../../../src/backend/iptables/units.ts'
 import { WrittenRules } from '../../../src/backend/iptables/written.ts'
 import { Ledger } from '../../../src/backend/ledger.ts'
-import { resolve } from '../../../src/model/resolve.ts'
 import type { NodeView, ServiceRecord, SliceRecord } from '../../../src/model/types.ts'
 import { MemoryFile } from '../../../src/sys/process/memory-file.ts'
 import { everyAddress, view } from '../../support/builders.ts'
 import { diffAtOnce, settleAtOnce } from '../../support/ledger-at-once.ts'
+import { resolve } from '../../support/resolve.ts'
 
 export const allFeatures: IptablesFeatures = {
   randomFully: false,

@@ -6,9 +6,9 @@ import type { IpvsEntry, ServerEntry } from '../../../src/backend/ipvs/entries.t
 import { plan } from '../../../src/backend/ipvs/plan.ts'
 import { composeRules } from '../../../src/backend/ipvs/rule-text.ts'
 import { listSets, setName } from '../../../src/backend/ipvs/set-definitions.ts'
-import { resolve } from '../../../src/model/resolve.ts'
 import type { ServiceRecord, SliceRecord } from '../../../src/model/types.ts'
 import { endpoint, frozen, service, slice, tcp, view } from '../../support/builders.ts'
+import { resolve } from '../../support/resolve.ts'
 
 const node = view({ name: 'here' })
 const here = endpoint('10.180.0.1', 'here')

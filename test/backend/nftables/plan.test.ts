@@ -3,9 +3,9 @@ import { base } from '../../../src/backend/nftables/base.ts'
 import type { ChainEntry, NftEntry } from '../../../src/backend/nftables/entries.ts'
 import { plan, removeNested } from '../../../src/backend/nftables/plan.ts'
 import { BalanceChains, balanceName, parseBalanceName } from '../../../src/backend/nftables/rules.ts'
-import { resolve } from '../../../src/model/resolve.ts'
 import type { ServiceRecord, SliceRecord } from '../../../src/model/types.ts'
 import { endpoint, everyAddress, frozen, service, slice, tcp, view } from '../../support/builders.ts'
+import { resolve } from '../../support/resolve.ts'
 
 const here = endpoint('10.180.0.1', 'here')
 const there = endpoint('10.180.2.1')

@@ -9,12 +9,12 @@ import { plan } from '../../../src/backend/nftables/plan.ts'
 import { localSlots } from '../../../src/backend/nftables/rules.ts'
 import { NftTarget } from '../../../src/backend/nftables/target.ts'
 import { silentLogger } from '../../../src/lib/log.ts'
-import { resolve } from '../../../src/model/resolve.ts'
 import type { NodeView, ServiceRecord, SliceRecord } from '../../../src/model/types.ts'
 import type { Element } from '../../../src/sys/netlink/nft/nft-types.ts'
 import { view } from '../../support/builders.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
 import { diffAtOnce, resetAtOnce, settleAtOnce } from '../../support/ledger-at-once.ts'
+import { resolve } from '../../support/resolve.ts'
 import { FakeKernel } from './fake-kernel.ts'
 
 const signal = new AbortController().signal

@@ -5,9 +5,9 @@ import { base } from '../../../src/backend/userspace/base.ts'
 import type { UserspaceEntry } from '../../../src/backend/userspace/entries.ts'
 import { plan } from '../../../src/backend/userspace/plan.ts'
 import { compose, composeRefusal } from '../../../src/backend/userspace/restore.ts'
-import { resolve } from '../../../src/model/resolve.ts'
 import type { NodeView, ServiceRecord, SliceRecord } from '../../../src/model/types.ts'
 import { endpoint, everyAddress, service, slice, tcp, view } from '../../support/builders.ts'
+import { resolve } from '../../support/resolve.ts'
 
 function entriesOf(record: ServiceRecord, slices: readonly SliceRecord[], node: NodeView): readonly UserspaceEntry[] {
   return resolve(record, slices, node).flatMap((port) => plan(port, node))

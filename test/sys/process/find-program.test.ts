@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { runProgram } from '../../../src/sys/process/exec.ts'
-import { findProgram, setProgramFolders, systemFolders } from '../../../src/sys/process/find-program.ts'
+import { findProgram, programSearch, systemFolders } from '../../../src/sys/process/find-program.ts'
 import { spawnProgram } from '../../../src/sys/process/spawn.ts'
 
 let folder = ''
@@ -17,12 +17,12 @@ const write = (name: string, mode = 0o755): string => {
 
 beforeEach(() => {
   folder = mkdtempSync(join(tmpdir(), 'sluice-find-'))
-  setProgramFolders([folder])
+  programSearch.folders = [folder]
 })
 
 afterEach(() => {
   process.env.PATH = path
-  setProgramFolders(systemFolders)
+  programSearch.folders = systemFolders
   rmSync(folder, { recursive: true })
 })
 
@@ -52,13 +52,13 @@ describe('findProgram', () => {
 
   it('goes on to the next folder where it may not look', () => {
     write('one')
-    setProgramFolders(['/proc/1/cwd', join(write('file'), 'below'), folder])
+    programSearch.folders = ['/proc/1/cwd', join(write('file'), 'below'), folder]
     expect(findProgram('one')).toBe(join(folder, 'one'))
   })
 
   it('does not look into PATH', async () => {
     write('cat')
-    setProgramFolders(systemFolders)
+    programSearch.folders = systemFolders
     process.env.PATH = folder
     for (const run of [runProgram, spawnProgram]) {
       expect((await run('cat', [])).stdout).toBe('')
