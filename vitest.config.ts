@@ -1,6 +1,6 @@
-// The five tiers of tests: `unit` needs only Node; `kernel` needs root and network namespaces; `ipvs` also needs a kernel with IPVS
-// (test/vm/run-tier.ts starts one in a VM); `e2e` needs a real API server; `hostile`
-// fuzzes and injects faults, for a short time by default. See test/README.md.
+// The tiers of tests: `unit` needs only Node; `kernel` needs root and network namespaces; `ipvs` also needs a kernel with IPVS
+// (test/vm/run-tier.ts starts one in a VM); `e2e` needs a real API server; `hostile` fuzzes and injects faults, for a short time by
+// default; `packages` builds and installs what we ship, by hand (npm run test:packages). See test/README.md.
 
 import { defineConfig } from 'vitest/config'
 import './test/support/tolerant-source-maps.ts'
@@ -12,7 +12,7 @@ export default defineConfig({
         test: {
           name: 'unit',
           include: ['test/**/*.test.ts'],
-          exclude: ['test/kernel/**', 'test/e2e/**', 'test/ipvs/**', 'test/hostile/**'],
+          exclude: ['test/kernel/**', 'test/e2e/**', 'test/ipvs/**', 'test/hostile/**', 'test/packages/**'],
           testTimeout: 30_000,
         },
       },
@@ -35,6 +35,16 @@ export default defineConfig({
           isolate: false,
           testTimeout: 300_000,
           hookTimeout: 300_000,
+        },
+      },
+      {
+        test: {
+          name: 'packages',
+          include: ['test/packages/**/*.test.ts'],
+          fileParallelism: false,
+          pool: 'forks',
+          testTimeout: 300_000,
+          hookTimeout: 600_000,
         },
       },
       {

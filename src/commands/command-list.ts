@@ -24,7 +24,7 @@ const commands: readonly Command[] = [
   trialCommand,
 ]
 
-const visibleCommands = (): readonly Command[] => commands.filter(({ hidden }) => hidden !== true)
+export const visibleCommands = (): readonly Command[] => commands.filter(({ hidden }) => hidden !== true)
 
 export function formatOverview(): string {
   return [

@@ -4,7 +4,7 @@
 // 2. Every function returns a result, or minus the error number. No error of the kernel throws.
 // 3. A wrong length would corrupt memory. Lengths are checked against the buffers here and nowhere else.
 
-import { createRequire } from 'node:module'
+import { loadKoffi } from './native-addon.ts'
 
 interface Native {
   (...args: unknown[]): number
@@ -71,7 +71,7 @@ let loaded: Library | undefined
 
 function library(): Library {
   if (loaded !== undefined) return loaded
-  const koffi = createRequire(import.meta.url)('koffi') as Koffi
+  const koffi = loadKoffi() as Koffi
   const libc = koffi.load(null)
   loaded = {
     socket: libc.func('int socket(int domain, int type, int protocol)'),

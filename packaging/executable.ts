@@ -1,0 +1,74 @@
+// Makes the single executables: the bundle, koffi's addon and V8's code cache inside a node binary.
+
+import { execFileSync } from 'node:child_process'
+import { chmodSync, copyFileSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { inject } from 'postject'
+import { rolldown } from 'rolldown'
+import { type Architecture, koffiAddon, nodeBinary } from './inputs.ts'
+
+const root = join(import.meta.dirname, '..')
+export const outputFolder = join(root, 'dist', 'package')
+
+/** Node looks for this text in its own binary to learn whether it carries a program. */
+const fuse = 'NODE_SEA_FUSE_fce680ab2cc467b6e072b8b5df1996b2'
+
+/** The options of V8 that bin/kube-proxy has, too: small young space, and growth in small steps. */
+const nodeOptions = [
+  '--max-semi-space-size=4',
+  '--initial-old-space-size=48',
+  '--heap-growing-percent=30',
+  '--no-parallel-scavenge',
+]
+
+const strips: Readonly<Record<Architecture, string>> = { amd64: 'strip', arm64: 'aarch64-linux-gnu-strip' }
+
+/** Makes `sluice-linux-ARCHITECTURE` and returns its path. */
+export async function makeExecutable(architecture: Architecture): Promise<string> {
+  mkdirSync(outputFolder, { recursive: true })
+  const work = mkdtempSync(join(outputFolder, '.work-'))
+  try {
+    await makeBundle(join(work, 'sluice.cjs'))
+    const blob = makeBlob(work, architecture)
+    const binary = join(work, 'node')
+    copyFileSync(nodeBinary(architecture), binary)
+    chmodSync(binary, 0o755)
+    execFileSync(strips[architecture], [binary])
+    await inject(binary, 'NODE_SEA_BLOB', blob, { sentinelFuse: fuse })
+    const path = join(outputFolder, `sluice-linux-${architecture}`)
+    copyFileSync(binary, path)
+    chmodSync(path, 0o755)
+    return path
+  } finally {
+    rmSync(work, { recursive: true, force: true })
+  }
+}
+
+async function makeBundle(path: string): Promise<void> {
+  const build = await rolldown({ input: join(import.meta.dirname, 'entry.ts'), platform: 'node', external: ['koffi'] })
+  await build.write({ file: path, format: 'cjs', codeSplitting: false, minify: true })
+  await build.close()
+}
+
+/**
+ * V8 accepts a code cache only from the same version, architecture and flags, so it is made by the very binary that will read it. A fixed
+ * seed makes it reproducible. The other architecture's binary does not run here; its executable has no cache.
+ */
+function makeBlob(work: string, architecture: Architecture): Buffer {
+  const host = process.arch === 'arm64' ? 'arm64' : 'amd64'
+  const config = {
+    main: 'sluice.cjs',
+    output: 'sluice.blob',
+    disableExperimentalSEAWarning: true,
+    useSnapshot: false,
+    useCodeCache: architecture === host,
+    execArgv: nodeOptions,
+    execArgvExtension: 'none',
+    assets: { 'koffi.node': koffiAddon(architecture) },
+  }
+  writeFileSync(join(work, 'sea.json'), JSON.stringify(config))
+  execFileSync(nodeBinary(host), [...nodeOptions, '--random-seed=1', '--experimental-sea-config', 'sea.json'], {
+    cwd: work,
+  })
+  return readFileSync(join(work, 'sluice.blob'))
+}
