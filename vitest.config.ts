@@ -1,5 +1,5 @@
 // The tiers of tests: `unit` needs only Node; `kernel` needs root and network namespaces; `ipvs` also needs a kernel with IPVS
-// (test/vm/run-tier.ts starts one in a VM); `e2e` needs a real API server; `hostile` fuzzes and injects faults, for a short time by
+// (test/vm/run-tier.ts starts one in a VM); `e2e` needs a real API server; `hostile` fuzzes objects, for a short time by
 // default; `packages` builds and installs what we ship, by hand (npm run test:packages). See test/README.md.
 
 import { defineConfig } from 'vitest/config'
