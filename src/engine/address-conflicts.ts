@@ -2,6 +2,7 @@
 // planner decides which addresses a service must not have at all.
 
 import type { Family } from '../lib/ip.ts'
+import { type Steps, stride } from '../lib/yielding.ts'
 import {
   type Claimant,
   type ConflictReason,
@@ -69,9 +70,13 @@ export class AddressConflicts {
   }
 
   /** Replaces the claims of a service by what these ports need. Returns the other services that thereby won or lost an address. */
-  claim(record: ServiceRecord, ports: readonly ServicePort[], refuse: Refuse = refuseNothing): readonly string[] {
+  *claim(
+    record: ServiceRecord,
+    ports: readonly ServicePort[],
+    refuse: Refuse = refuseNothing,
+  ): Steps<readonly string[]> {
     const before = this.#claims.get(record.key)
-    const wanted = keysOf(ports, this.#precedence, refuse)
+    const wanted = yield* collectKeys(ports, this.#precedence, refuse)
     const sameKeys = before !== undefined && areEqual(before, wanted)
     // The usual case: only endpoints have changed. The old claim stays, since its objects are tenured already.
     if (sameKeys && before.record === record) return none
@@ -83,20 +88,23 @@ export class AddressConflicts {
     if (wanted.keys.length + wanted.refused.size === 0) this.#claims.delete(record.key)
     else this.#claims.set(record.key, { ...wanted, record, byRank })
     if (sameAge && sameKeys) return none
-    if (before !== undefined) this.#leave(before, affected)
-    for (const [i, key] of wanted.keys.entries()) this.#join(key, byRank[wanted.ranks[i] ?? 0] as Claimant, affected)
+    if (before !== undefined) yield* this.#leave(before, affected)
+    for (const [i, key] of wanted.keys.entries()) {
+      this.#join(key, byRank[wanted.ranks[i] ?? 0] as Claimant, affected)
+      if ((i + 1) % stride === 0) yield
+    }
     affected.delete(record.key)
     return [...affected]
   }
 
   /** Removes all claims of a service. Returns the other services that thereby won an address. */
-  release(service: string): readonly string[] {
+  *release(service: string): Steps<readonly string[]> {
     const before = this.#claims.get(service)
     if (before === undefined) return []
     const affected = new Set<string>()
     this.#replaceRefusals(service, before.refused, noRefusals)
     this.#claims.delete(service)
-    this.#leave(before, affected)
+    yield* this.#leave(before, affected)
     return [...affected]
   }
 
@@ -168,8 +176,10 @@ export class AddressConflicts {
     if (next[0] !== holder) affected.add(holder.record.key)
   }
 
-  #leave(claim: Claim, affected: Set<string>): void {
+  *#leave(claim: Claim, affected: Set<string>): Steps<void> {
+    let seen = 0
     for (const key of claim.keys) {
+      if (++seen % stride === 0) yield
       const now = this.#at(key)
       const rest = now.filter(({ record }) => record.key !== claim.record.key)
       const next = rest[0]
@@ -225,10 +235,13 @@ export class AddressConflicts {
   }
 }
 
+/** The keys of so many frontends take no noticeable time. */
+const fewFrontends = 10
+
 const claimantsOf = (record: ServiceRecord): readonly Claimant[] =>
   Array.from({ length: rankCount }, (_, rank) => ({ record: { key: record.key, created: record.created }, rank }))
 
-function keysOf(ports: readonly ServicePort[], precedence: Precedence, refuse: Refuse): Wanted {
+function* collectKeys(ports: readonly ServicePort[], precedence: Precedence, refuse: Refuse): Steps<Wanted> {
   const keys: string[] = []
   const ranks: number[] = []
   let refused: Map<string, AddressRefusal> | undefined
@@ -250,6 +263,7 @@ function keysOf(ports: readonly ServicePort[], precedence: Precedence, refuse: R
   }
   for (const port of ports) {
     for (const frontend of port.frontends) add(port, frontend, frontendKey(frontend, port.protocol))
+    if (port.frontends.length > fewFrontends) yield
   }
   return { ...(keys.length < 2 ? { keys, ranks } : withoutRepeats({ keys, ranks })), refused: refused ?? noRefusals }
 }

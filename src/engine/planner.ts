@@ -86,7 +86,7 @@ export class Planner {
     const { store, family, resolve } = this.#options
     const { view } = this
     const record = store.readForPlan(service, family)
-    if (record === undefined) return this.#planNothing(service)
+    if (record === undefined) return yield* this.#planNothing(service)
     const slices = store.slicesOf(service, family)
     const exceeded = this.#findExceeded(record, slices)
     if (exceeded !== undefined) return { entries: undefined, affected: [], error: exceeded }
@@ -97,7 +97,7 @@ export class Planner {
         ports.push(port)
         yield
       }
-      affected = this.#claim(record, ports, slices)
+      affected = yield* this.#claim(record, ports, slices)
       yield
       const won = this.conflicts.withoutLost(service, ports)
       const entries: Held[] = []
@@ -107,7 +107,7 @@ export class Planner {
       this.#index(service, won)
       return { entries, affected }
     } catch (cause) {
-      const plan = this.#planNothing(service, planError(service, cause))
+      const plan = yield* this.#planNothing(service, planError(service, cause))
       return { ...plan, affected: [...new Set([...affected, ...plan.affected])] }
     }
   }
@@ -189,13 +189,17 @@ export class Planner {
     }
     const holder = isExternal ? this.#endpointAddresses?.holderOf(key, port.service) : undefined
     return holder === undefined ? undefined : { holder, reason: 'endpoint' }
-  }
+  };
 
   /** Claims the addresses of a service. Returns the other services that thereby won or lost one. */
-  #claim(record: ServiceRecord, ports: readonly ServicePort[], slices: readonly SliceRecord[]): readonly string[] {
+  *#claim(
+    record: ServiceRecord,
+    ports: readonly ServicePort[],
+    slices: readonly SliceRecord[],
+  ): Steps<readonly string[]> {
     this.#endpointAddresses?.claim(record.key, ports)
     const displaced = this.#replaceEndpoints(record.key, slices)
-    const affected = this.conflicts.claim(record, ports, this.#refuse)
+    const affected = yield* this.conflicts.claim(record, ports, this.#refuse)
     return displaced.length === 0 ? affected : [...affected, ...displaced]
   }
 
@@ -216,13 +220,13 @@ export class Planner {
     return keys.length === 0 ? none : [...new Set(keys.flatMap((key) => [...this.conflicts.claimantsOf(key)]))]
   }
 
-  #planNothing(service: string, error?: ProxyError): Plan {
+  *#planNothing(service: string, error?: ProxyError): Steps<Plan> {
     const { store, family } = this.#options
     this.#index(service, [])
     this.#endpointAddresses?.claim(service, none)
     // Slices may be there without their service, or of one that has no rules: their pods have addresses all the same.
     const displaced = this.#replaceEndpoints(service, store.slicesOf(service, family))
-    const affected = [...this.conflicts.release(service), ...displaced]
+    const affected = [...(yield* this.conflicts.release(service)), ...displaced]
     return error === undefined ? { entries: [], affected } : { entries: [], affected, error }
   }
 

@@ -4,7 +4,7 @@
 // and each table changes as a whole at its COMMIT. The shared chains are always written whole: there is no other way to keep the order of
 // their rules. Service chains are written only where they changed.
 
-import { counters, kubeletFirewall, sharedChains } from '../iptables-kit/chains.ts'
+import { counters, isEndpointChain, kubeletFirewall, sharedChains } from '../iptables-kit/chains.ts'
 import type { RestoreInput } from '../iptables-kit/restore-input.ts'
 import {
   chainOfRule,
@@ -20,21 +20,29 @@ import { findPlace, type StagedWrite } from './stage.ts'
 /** In a cluster with more endpoints their rules have no comments, which are half of the text. */
 export const largeEndpoints = 1000
 
+/** A port with the chains of it that one restore writes; undefined: all that are written at all. */
+interface PortPart {
+  readonly port: PortEntry
+  readonly chains: ReadonlySet<string> | undefined
+}
+
 /**
  * One function per restore, to be run in order. Where there are too many chains for one restore, chains are written before anything jumps
- * to them, all chains of a port at once; and chains are deleted after nothing jumps to them.
+ * to them, all chains of a port at once; and chains are deleted after nothing jumps to them. Of a port with too many chains, the chains of
+ * endpoints come first, in several restores: nothing jumps to new ones, and the others jump to them.
  */
 export function planRestores(
   staged: StagedWrite,
   chainsPerRestore: number,
 ): readonly ((input: RestoreInput) => void)[] {
   const { rewritten, staleChains, chains } = staged
-  const weigh = ({ id, rules }: PortEntry) => chains?.get(id)?.size ?? rules.chainCount
-  const writes = splitByWeight(rewritten, weigh, chainsPerRestore)
+  const parts = rewritten.flatMap((port) => splitPort(port, chains?.get(port.id), chainsPerRestore))
+  const weigh = ({ port, chains: some }: PortPart) => (some ?? chains?.get(port.id))?.size ?? port.rules.chainCount
+  const writes = splitByWeight(parts, weigh, chainsPerRestore)
   const deletions = splitByWeight(staleChains, () => 1, chainsPerRestore)
   const isSplit = { writes: writes.length > 1, deletions: deletions.length > 1 }
   return [
-    ...(isSplit.writes ? writes.map((ports) => (input: RestoreInput) => composeChains(input, staged, ports)) : []),
+    ...(isSplit.writes ? writes.map((some) => (input: RestoreInput) => composeChains(input, staged, some)) : []),
     (input) => composeTables(input, staged, isSplit.writes ? [] : rewritten, isSplit.deletions ? [] : staleChains),
     ...(isSplit.deletions ? deletions.map((stale) => (input: RestoreInput) => composeDeletions(input, stale)) : []),
   ]
@@ -66,13 +74,24 @@ function composeTables(
   input.commit()
 }
 
+/** Splits a port with more chains than a restore may write. */
+function splitPort(port: PortEntry, some: ReadonlySet<string> | undefined, limit: number): readonly PortPart[] {
+  if ((some?.size ?? port.rules.chainCount) <= limit) return [{ port, chains: undefined }]
+  const chains = some === undefined ? port.rules.chains() : [...some]
+  const endpoints = splitByWeight(chains.filter(isEndpointChain), () => 1, limit)
+  const others = chains.filter((chain) => !isEndpointChain(chain))
+  return [...endpoints, others].map((part) => ({ port, chains: new Set(part) }))
+}
+
 /** Service chains alone, with the only shared chain that they jump to. */
-function composeChains(input: RestoreInput, staged: StagedWrite, ports: readonly PortEntry[]): void {
+function composeChains(input: RestoreInput, staged: StagedWrite, parts: readonly PortPart[]): void {
   input.begin('nat')
   input.add(formatDeclaration('KUBE-MARK-MASQ'))
-  addDeclarations(input, staged, ports)
+  for (const { port, chains } of parts) addDeclaration(input, port, chains ?? staged.chains?.get(port.id))
   for (const line of adaptBase(staged, 'nat head').match(/^-A KUBE-MARK-MASQ .*\n/gm) ?? []) input.add(line)
-  for (const port of ports) input.add(selectOwnRules(port, staged))
+  for (const { port, chains } of parts) {
+    input.add(selectOwnRules(port, staged, chains ?? staged.chains?.get(port.id)))
+  }
   input.commit()
 }
 
@@ -90,12 +109,13 @@ function addFilterRules(input: RestoreInput, { ports }: StagedWrite): void {
 }
 
 function addDeclarations(input: RestoreInput, { chains }: StagedWrite, ports: readonly PortEntry[]): void {
-  for (const { id, rules } of ports) {
-    const some = chains?.get(id)
-    const text =
-      some === undefined ? rules.declarations() : formatDeclarations(rules.chains().filter((one) => some.has(one)))
-    input.addCounted(text, 0)
-  }
+  for (const port of ports) addDeclaration(input, port, chains?.get(port.id))
+}
+
+function addDeclaration(input: RestoreInput, { rules }: PortEntry, some: ReadonlySet<string> | undefined): void {
+  const text =
+    some === undefined ? rules.declarations() : formatDeclarations(rules.chains().filter((one) => some.has(one)))
+  input.addCounted(text, 0)
 }
 
 /** The shared rules of all ports, those of a rewritten port followed by the rules of its own chains. */
@@ -108,7 +128,7 @@ function addNatRules(input: RestoreInput, staged: StagedWrite, rewritten: readon
   for (const port of rewritten) {
     const to = findPlace(staged.ports, port.id, from) + 1
     addSharedRules(input, staged, from, to)
-    input.add(selectOwnRules(port, staged))
+    input.add(selectOwnRules(port, staged, staged.chains?.get(port.id)))
     from = to
   }
   addSharedRules(input, staged, from, staged.ports.length)
@@ -132,10 +152,9 @@ function addSharedRules(input: RestoreInput, { ports, features }: StagedWrite, f
   }
 }
 
-/** The rules of those own chains of a port that are written. */
-function selectOwnRules(port: PortEntry, staged: StagedWrite): string {
+/** The rules of the own chains of a port; of these chains only, if given. */
+function selectOwnRules(port: PortEntry, staged: StagedWrite, some: ReadonlySet<string> | undefined): string {
   const rules = isLarge(staged) ? port.rules.own() : port.rules.ownWithComments(portNameOf(port))
-  const some = staged.chains?.get(port.id)
   if (some === undefined) return rules
   return linesOf(rules)
     .filter((line) => some.has(chainOfRule(line)))

@@ -196,6 +196,26 @@ describe('very many chains', () => {
     expect(order.slice(-7)).toEqual(Array(7).fill('-X KUBE-SEP'))
   })
 
+  it('of one service are written in several restores, too: the chains of endpoints before those that jump to them', async () => {
+    const whole = new WriterHarness()
+    const parts = new WriterHarness(undefined, { chainsPerRestore: 7 })
+    const ips = (length: number) => Array.from({ length }, (_, i) => `10.0.0.${i + 1}`)
+    for (const harness of [whole, parts]) put(harness, 1, ...ips(20))
+    await whole.sync()
+    await parts.sync()
+    expect(parts.texts).toHaveLength(5)
+    expect(new Set(parts.texts.flatMap(rules))).toEqual(new Set(rules(whole.text)))
+    const made = new Set<string>()
+    for (const text of parts.texts) {
+      for (const [, chain = ''] of text.matchAll(/^:(\S+)/gm)) made.add(chain)
+      for (const [, chain = ''] of text.matchAll(/-j (KUBE-SEP-\S+)/g)) expect(made).toContain(chain)
+    }
+    for (const text of parts.texts.slice(0, 3)) expect(text.match(/^:KUBE-SEP/gm)?.length).toBeLessThanOrEqual(7)
+    put(parts, 1, ...ips(40))
+    await parts.sync()
+    expect(parts.texts.slice(5).flatMap((text) => text.match(/^:KUBE-SEP\S+/gm) ?? [])).toHaveLength(20)
+  })
+
   it('are refused for one service only', async () => {
     const harness = new WriterHarness(undefined, { chainsPerRestore: 7 })
     harness.check = refuse(/^-A KUBE-SEP-.*10\.0\.0\.13\b/, () => '')

@@ -121,7 +121,7 @@ export class TableWriter {
       chunk.push(step)
       applyStep(transaction, step)
       if (chunk.length % operationStride === 0 && slice.over) await slice.yieldLoop()
-      if (transaction.size < chunkOperations && chunk.length < chunkSteps) continue
+      if (transaction.weight < chunkOperations && chunk.length < chunkSteps) continue
       await this.#commitChunk(chunk, transaction, refused)
       chunk = []
       transaction = undefined
