@@ -95,6 +95,13 @@ export class WatchedApi {
       response.end(JSON.stringify({ apiVersion, kind: `${kind}List`, metadata, items: own }))
       return
     }
+    const since = query.get('resourceVersion')
+    if (query.get('sendInitialEvents') !== 'true' && since !== String(this.#version)) {
+      // There is no history: a client that missed changes must list again.
+      const status = { apiVersion: 'v1', kind: 'Status', status: 'Failure', reason: 'Expired', code: 410 }
+      response.end(`${JSON.stringify({ type: 'ERROR', object: status })}\n`)
+      return
+    }
     this.#watchers.set(response, kind)
     response.on('close', () => this.#watchers.delete(response))
     response.write('')
