@@ -11,7 +11,7 @@ export const sluiceSettings = [
     path: 'addresses.precedence',
     default: 'kind',
     words: ['kind', 'age'],
-    help: 'Which Service holds an address that several want. kind: a cluster IP goes before a load-balancer IP, and that before an external IP; the older Service wins within a kind. age: the older Service always wins.',
+    help: 'Which Service holds an address that several want. kind: a cluster IP goes before a load-balancer IP, and that before an external IP; the older Service wins within a kind. age: the older Service always wins, also over a pod of another Service.',
   }),
   declareField('duration', {
     path: 'apiServer.silence',

@@ -101,7 +101,7 @@ const ownMetrics: readonly MetricDeclaration[] = [
     [],
     'Time since the API server last sent anything: an answer, a change or a bookmark; since the start if it never did.',
   ),
-  gauge('conflicts', [], 'Addresses and node ports that more than one service claims now.'),
+  gauge('conflicts', [], 'Addresses and node ports that a service claims now and does not get.'),
   gauge('quarantined_services', [], 'Services that are left out now because the kernel refused one of their entries.'),
   counter(
     'drift_repairs_total',

@@ -264,7 +264,8 @@ function traceUnmatched(
     steps.push(`In mode ${behaviour.name} the node answers for it, and refuses ports that no service uses.`)
     return answer('reject', 'unused-port', holder)
   }
-  const cidr = context.node.serviceCidrs.find((range) => isInside(range, packet.to))
+  const isOwn = isNodeAddress(context, packet.to)
+  const cidr = isOwn ? undefined : context.node.serviceCidrs.find((range) => isInside(range, packet.to))
   if (cidr !== undefined) {
     steps.push(`${packet.to} is in the service CIDR ${cidr}, but no service has it as its cluster IP.`)
     if (behaviour.dropsUnallocated) {
@@ -274,7 +275,7 @@ function traceUnmatched(
     steps.push(`${behaviour.name} does not drop traffic to such addresses: routing decides.`)
     return answer('pass', 'unallocated')
   }
-  if (packet.protocol === 'tcp' && isNodeAddress(context, packet.to)) {
+  if (packet.protocol === 'tcp' && isOwn) {
     const checked = context.ports.find((port) => port.health?.port === packet.port)
     if (checked !== undefined) {
       steps.push(`${packet.port} is the health check node port of ${checked.service}: the proxy itself answers.`)

@@ -132,7 +132,7 @@ function masquerading(node: NodeView): readonly PlannedRule[] {
 
 /**
  * A ServiceCIDR may cover the network of the nodes, and a cluster IP may be the address of an API server. The check must not cut this node
- * off from the API server: it would never hear of the correction.
+ * off from the API server, since it would never hear of the correction, nor from its own addresses.
  */
 function clusterIpsCheck(node: NodeView): readonly PlannedRule[] {
   const notApiServer: Statement = { kind: 'in-set', fields: addressKey, set: 'api-servers', not: true }
@@ -142,7 +142,12 @@ function clusterIpsCheck(node: NodeView): readonly PlannedRule[] {
   }
   const dropUnallocated = node.serviceCidrs.map(
     (cidr): PlannedRule => ({
-      statements: [{ kind: 'match-address', field: 'daddr', cidr }, notApiServer, { kind: 'drop' }],
+      statements: [
+        { kind: 'match-address', field: 'daddr', cidr },
+        notApiServer,
+        { kind: 'address-type-local', field: 'daddr', not: true },
+        { kind: 'drop' },
+      ],
       comment: 'Drop traffic to unallocated ClusterIPs',
     }),
   )

@@ -85,7 +85,7 @@ export type Match =
   | { readonly kind: 'match-address'; readonly field: 'saddr' | 'daddr'; readonly cidr: string; readonly not?: boolean }
   | { readonly kind: 'match-interface'; readonly name: string; readonly prefix: boolean; readonly not?: boolean }
   | { readonly kind: 'match-mark'; readonly bits: number }
-  | { readonly kind: 'address-type-local'; readonly field: 'saddr' | 'daddr' }
+  | { readonly kind: 'address-type-local'; readonly field: 'saddr' | 'daddr'; readonly not?: boolean }
   | { readonly kind: 'in-set'; readonly fields: readonly KeyField[]; readonly set: string; readonly not?: boolean }
 
 type Action =

@@ -6,7 +6,11 @@ import { hostEntry, lastOrders, rulesEntry, type UserspaceEntry } from './entrie
 import { chains, commentMatch } from './portal-chains.ts'
 
 export function base(node: NodeView): readonly UserspaceEntry[] {
-  const lines = node.serviceCidrs.map((cidr) => `-A ${chains.filter} -d ${cidr} ${commentMatch('unallocated')} -j DROP`)
+  // A CIDR may cover the network of the nodes, and redirected packets have an address of this node.
+  const elsewhere = '-m addrtype ! --dst-type LOCAL'
+  const lines = node.serviceCidrs.map(
+    (cidr) => `-A ${chains.filter} -d ${cidr} ${elsewhere} ${commentMatch('unallocated')} -j DROP`,
+  )
   const exempt = node.apiServers.map(
     ({ ip, port }) =>
       `-A ${chains.filter} -d ${ip} -p tcp -m tcp --dport ${port} ${commentMatch('API server')} -j RETURN`,

@@ -178,7 +178,7 @@ describe('the base', () => {
   })
 
   it('drops traffic to unallocated addresses of the configured service CIDRs', () => {
-    expect(kinds('cluster-ips-check')).toEqual(['in-set in-set reject', 'match-address in-set drop'])
+    expect(kinds('cluster-ips-check')).toEqual(['in-set in-set reject', 'match-address in-set address-type-local drop'])
     expect(kinds('cluster-ips-check', view({ serviceCidrs: [] }))).toEqual(['in-set in-set reject'])
     expect(kinds('cluster-ips-check', view({ serviceCidrs: ['172.30.0.0/16', '10.96.0.0/16'] }))).toHaveLength(3)
   })

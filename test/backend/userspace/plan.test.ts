@@ -187,7 +187,7 @@ describe('rules', () => {
     const entries = [...base(view({ serviceCidrs: ['172.30.0.0/16'] })), ...entriesOf(service(), [pods], view())]
     expect(rules(textOf(entries), 'KUBE-PORTALS-FILTER')).toEqual([
       '-d 172.30.0.41 -j REJECT',
-      '-d 172.30.0.0/16 -j DROP',
+      '-d 172.30.0.0/16 -m addrtype ! --dst-type LOCAL -j DROP',
     ])
   })
 
@@ -196,7 +196,7 @@ describe('rules', () => {
     expect(rules(textOf([...base(node), ...entriesOf(service(), [pods], node)]), 'KUBE-PORTALS-FILTER')).toEqual([
       '-d 172.30.0.41 -p tcp -m tcp --dport 6443 -j RETURN',
       '-d 172.30.0.41 -j REJECT',
-      '-d 172.30.0.0/16 -j DROP',
+      '-d 172.30.0.0/16 -m addrtype ! --dst-type LOCAL -j DROP',
     ])
   })
 })

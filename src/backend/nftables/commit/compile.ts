@@ -69,7 +69,7 @@ function compileMatch(match: Match, family: Family): readonly Expression[] {
         compare(interfaceBytes(match.name, match.prefix), match.not),
       ]
     case 'address-type-local':
-      return [{ expression: 'fib type', of: match.field, dreg: 1 }, compare(hostBytes(RTN_LOCAL))]
+      return [{ expression: 'fib type', of: match.field, dreg: 1 }, compare(hostBytes(RTN_LOCAL), match.not)]
     case 'in-set': {
       const inverted = match.not ? { inverted: true } : {}
       return [...loadKey(family, match.fields), { expression: 'lookup', set: match.set, sreg: 1, ...inverted }]
