@@ -195,6 +195,7 @@ export class AddressConflicts {
   }
 
   #replaceRefusals(service: string, before: Refusals, after: Refusals): void {
+    if (before.size + after.size === 0) return
     // The claim still has the old refusals, so that the conflicts are remembered as they were.
     for (const [key, refusal] of after) if (!isSameRefusal(before.get(key), refusal)) this.#rememberConflicts(key)
     for (const key of before.keys()) if (!after.has(key)) this.#rememberConflicts(key)
@@ -265,21 +266,23 @@ function* collectKeys(ports: readonly ServicePort[], precedence: Precedence, ref
     for (const frontend of port.frontends) add(port, frontend, frontendKey(frontend, port.protocol))
     if (port.frontends.length > fewFrontends) yield
   }
-  return { ...(keys.length < 2 ? { keys, ranks } : withoutRepeats({ keys, ranks })), refused: refused ?? noRefusals }
+  const wanted = { keys, ranks, refused: refused ?? noRefusals }
+  return keys.length < 2 ? wanted : withoutRepeats(wanted)
 }
 
-function withoutRepeats({ keys, ranks }: RankedKeys): RankedKeys {
+function withoutRepeats(wanted: Wanted): Wanted {
+  const { keys, ranks, refused } = wanted
   const seen = new Set(keys)
-  if (seen.size === keys.length) return { keys, ranks }
+  if (seen.size === keys.length) return wanted
   const first = keys.map((key) => seen.delete(key))
-  return { keys: keys.filter((_, i) => first[i]), ranks: ranks.filter((_, i) => first[i]) }
+  return { keys: keys.filter((_, i) => first[i]), ranks: ranks.filter((_, i) => first[i]), refused }
 }
 
 const areEqual = (a: Wanted, b: Wanted): boolean =>
   a.keys.length === b.keys.length &&
   a.keys.every((key, i) => key === b.keys[i] && a.ranks[i] === b.ranks[i]) &&
   a.refused.size === b.refused.size &&
-  [...a.refused].every(([key, refusal]) => isSameRefusal(refusal, b.refused.get(key)))
+  (a.refused.size === 0 || [...a.refused].every(([key, refusal]) => isSameRefusal(refusal, b.refused.get(key))))
 
 const isSameRefusal = (a: AddressRefusal | undefined, b: AddressRefusal | undefined): boolean =>
   a?.holder === b?.holder && a?.reason === b?.reason

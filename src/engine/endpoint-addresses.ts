@@ -1,11 +1,15 @@
 // Finds services whose external and load-balancer addresses are endpoints of other services, in one family. No I/O.
 //
-// A cluster has many endpoints and few such addresses, so this indexes only endpoints at claimed addresses. It costs one look-up per
+// Only addresses of the pod network count, if the configuration names it. Elsewhere an endpoint proves nothing: people write the address of
+// a load balancer into a slice, and a user who may write slices could take the address from its service that way.
+//
+// A cluster has many endpoints and hardly any such address, so this indexes only endpoints at claimed addresses. It costs one look-up per
 // endpoint of a service that is planned, and one pass over all slices in a sync that brings new addresses.
 
+import { contains, parseCidr } from '../lib/ip.ts'
 import { type Steps, stride } from '../lib/yielding.ts'
 import { frontendKey } from '../model/conflicts.ts'
-import type { ServicePort, SliceRecord } from '../model/types.ts'
+import type { LocalDetector, ServicePort, SliceRecord } from '../model/types.ts'
 
 const none: readonly never[] = []
 
@@ -13,16 +17,31 @@ export class EndpointAddresses {
   /** How many services claim each address. */
   readonly #claimed = new Map<string, number>()
   readonly #claims = new Map<string, readonly string[]>()
+  #isPod: (ip: string) => boolean = () => false
   /** Claimed addresses that `findNew` has not looked for yet. */
   #unseen = new Set<string>()
   /** Services with an endpoint at a claimed address, by `frontendKey`. */
   readonly #services = new Map<string, Set<string>>()
   readonly #keys = new Map<string, readonly string[]>()
 
+  /** Sets the pod network. All services must be planned again if it changed. */
+  setPodNetwork(local: LocalDetector | undefined): void {
+    const cidr = local?.kind === 'cidr' ? parseCidr(local.cidr) : undefined
+    // Nearly every address is elsewhere, which the first digits of an IPv4 address show at a fraction of the cost.
+    const digits = cidr?.family === 4 ? cidr.ip.split('.').slice(0, cidr.bits >> 3) : []
+    const start = digits.map((part) => `${part}.`).join('')
+    this.#isPod = cidr === undefined ? () => false : (ip) => ip.startsWith(start) && contains(cidr, ip)
+  }
+
+  /** True if no service claims an address of the pod network, and none was claimed before. */
+  get isIdle(): boolean {
+    return this.#claimed.size === 0 && this.#keys.size === 0
+  }
+
   /** Replaces the addresses that a service claims by those of its ports. */
   claim(service: string, ports: readonly ServicePort[]): void {
     const before = this.#claims.get(service)
-    const after = externalAddresses(ports)
+    const after = externalAddresses(ports).filter((ip) => this.#isPod(ip))
     if (before === undefined ? after.length === 0 : areEqual(before, after)) return
     for (const ip of after) {
       const count = this.#claimed.get(ip) ?? 0
@@ -111,15 +130,12 @@ function externalAddresses(ports: readonly ServicePort[]): readonly string[] {
   return frontends.filter(({ kind }) => kind === 'external-ip' || kind === 'load-balancer').map(({ ip }) => ip)
 }
 
-/**
- * The keys of endpoints at the given addresses, each once. Only pods count, which have a node: an endpoint without one may be the address
- * of a load balancer, which people write into slices to reach another service through it.
- */
+/** The keys of endpoints at the given addresses, each once. */
 function keysAt(slices: readonly SliceRecord[], addresses: { has(ip: string): boolean }): readonly string[] {
   let keys: Set<string> | undefined
   for (const { endpoints, ports } of slices) {
-    for (const { ip, node } of endpoints) {
-      if (node === '' || !addresses.has(ip)) continue
+    for (const { ip } of endpoints) {
+      if (!addresses.has(ip)) continue
       keys ??= new Set()
       for (const { port, protocol } of ports) keys.add(frontendKey({ ip, port }, protocol))
     }

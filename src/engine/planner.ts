@@ -67,6 +67,7 @@ export class Planner {
     const precedence = options.precedence ?? 'kind'
     this.conflicts = new AddressConflicts(options.family, precedence)
     this.#endpointAddresses = precedence === 'kind' ? new EndpointAddresses() : undefined
+    this.#endpointAddresses?.setPodNetwork(options.view.local)
   }
 
   get view(): NodeView {
@@ -76,6 +77,7 @@ export class Planner {
   set view(view: NodeView) {
     this.#view = view
     this.#reservedPorts = reservedPorts(view.reserved)
+    this.#endpointAddresses?.setPodNetwork(view.local)
   }
 
   /**
@@ -205,8 +207,10 @@ export class Planner {
 
   /** Returns the other services that claim an address which became, or no longer is, an endpoint of this one. */
   #replaceEndpoints(service: string, slices: readonly SliceRecord[]): readonly string[] {
+    const addresses = this.#endpointAddresses
+    if (addresses === undefined || addresses.isIdle) return none
     const [own = none] = this.#withinLimits([slices])
-    const keys = this.#endpointAddresses?.replace(service, own) ?? none
+    const keys = addresses.replace(service, own)
     return this.#claimantsOf(keys).filter((one) => one !== service)
   }
 

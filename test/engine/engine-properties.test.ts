@@ -63,6 +63,7 @@ const aView: fc.Arbitrary<Partial<NodeView>> = fc.record({
   name: fc.constantFrom('here', 'here', 'there'),
   serviceCidrs: fc.constantFrom([], ['10.96.0.0/12']),
   externalIps: fc.boolean(),
+  local: fc.constantFrom<NodeView['local']>(undefined, { kind: 'cidr', cidr: '10.0.0.0/24' }),
   apiServers: fc.constantFrom([], [{ ip: '10.0.0.3', port: 8080 }]),
   reserved: fc.constantFrom<Readonly<Record<string, string>>>(
     {},

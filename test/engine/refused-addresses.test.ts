@@ -4,7 +4,7 @@ import { describe, expect, it } from 'vitest'
 import type { Conflict } from '../../src/engine/journal.ts'
 import type { NodeView } from '../../src/model/types.ts'
 import { tcp } from '../support/builders.ts'
-import { EngineHarness, endpoint, service, slice, view } from './engine-harness.ts'
+import { EngineHarness, service, slice, view } from './engine-harness.ts'
 
 const apiServer = {
   apiServers: [{ ip: '192.0.2.9', port: 6443 }],
@@ -98,13 +98,14 @@ describe('endpoints of other services', () => {
   const thief = service('a/thief', { clusterIps: ['10.96.0.1'], externalIps: ['10.0.0.7'], ports: [tcp(8080, 'http')] })
   const victim = service('ns/victim', { clusterIps: ['10.96.0.2'] })
   const pods = slice('ns/victim', ['10.0.0.7'])
+  const podNetwork: Partial<NodeView> = { local: { kind: 'cidr', cidr: '10.0.0.0/16' } }
 
   it.each([
     ['the thief first', [thief, victim, pods]],
     ['the pods first', [pods, victim, thief]],
     ['the pods have no service', [pods, thief]],
   ] as const)('an external IP and port that is a pod of another service is not programmed; %s', async (_, records) => {
-    const harness = await new EngineHarness().synced()
+    const harness = await synced(podNetwork)
     for (const record of records) {
       harness.put(record)
       await harness.tick()
@@ -123,21 +124,29 @@ describe('endpoints of other services', () => {
     expect(conflicts(harness)).toEqual([])
   })
 
-  it('other ports of the pod, endpoints without a node, and the service’s own endpoints are no conflict', async () => {
+  it('other ports of the pod, endpoints outside the pod network, and the service’s own endpoints are no conflict', async () => {
     const own = slice('a/thief', ['10.0.0.7'])
     for (const records of [
       [service('a/thief', { ...thief, ports: [tcp(80, 'http')] }), pods],
-      [thief, slice('ns/victim', [], { endpoints: [endpoint('10.0.0.7', { node: '' })] })],
+      [service('a/lb', { ...thief, loadBalancerIps: ['203.0.113.1'] }), slice('ns/victim', ['203.0.113.1'])],
       [thief, own, pods],
     ]) {
-      const harness = await new EngineHarness().synced(...records)
+      const harness = await synced(podNetwork, ...records)
       expect(conflicts(harness)).toEqual([])
     }
   })
 
+  it('a pod network that becomes known takes the address from the service', async () => {
+    const harness = await synced({}, thief, pods)
+    expect(conflicts(harness)).toEqual([])
+    harness.engine.setView(4, view(4, podNetwork))
+    await harness.tick()
+    expect(conflicts(harness)).toEqual(['10.0.0.7:8080/tcp ns/victim a/thief endpoint'])
+  })
+
   it('with precedence age they are no conflict, and reserved addresses still are', async () => {
     const harness = new EngineHarness({ precedence: 'age' })
-    harness.engine.setView(4, view(4, { reserved: { '192.0.2.9:8080/tcp': 'the API server' } }))
+    harness.engine.setView(4, view(4, { ...podNetwork, reserved: { '192.0.2.9:8080/tcp': 'the API server' } }))
     await harness.synced({ ...thief, externalIps: ['10.0.0.7', '192.0.2.9'] }, pods)
     expect(conflicts(harness)).toEqual(['192.0.2.9:8080/tcp the API server a/thief reserved'])
   })

@@ -7,11 +7,15 @@ import { runCorpus } from '../lab/corpus.ts'
 import { Lab } from '../lab/lab.ts'
 import { arrangementOf, playScenario } from '../lab/play.ts'
 import { loadScenarios } from '../scenarios/load.ts'
+import { takenByKubeProxy } from './reference-model.ts'
 import { NftablesReferenceDriver } from './reference-nftables.ts'
 
 runCorpus(() => new NftablesReferenceDriver(), {
   mode: 'nftables',
-  deviations: [{ reason: 'rules alone cannot serve loopback; our mode listens there', scenarios: ['S4h'] }],
+  deviations: [
+    { reason: 'rules alone cannot serve loopback; our mode listens there', scenarios: ['S4h'] },
+    { reason: 'kube-proxy takes reserved addresses and pods of others', scenarios: takenByKubeProxy },
+  ],
 })
 
 /** Removes the lines that match. */

@@ -3,6 +3,9 @@
 import { canonicalIp, contains, type Family, familyOf, parseCidr } from '../../src/lib/ip.ts'
 import type { Manifest, NodeSettings } from '../scenarios/format.ts'
 
+/** Scenarios in which we are stricter than kube-proxy: see docs/security.md. */
+export const takenByKubeProxy = ['api-server', 'api-server-in-service-cidr', 'own-listeners', 'pod-of-another']
+
 export interface ReferenceEndpoint {
   readonly ip: string
   readonly port: number

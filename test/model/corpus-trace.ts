@@ -5,7 +5,7 @@ import { findMode } from '../../src/backend/modes.ts'
 import type { ProxyMode } from '../../src/backend/proxy-mode.ts'
 import { decodeEndpointSlice } from '../../src/kube/reflect/decode-endpoint-slice.ts'
 import { decodeService } from '../../src/kube/reflect/decode-service.ts'
-import { type Family, familyOf } from '../../src/lib/ip.ts'
+import { contains, type Family, familyOf, parseCidr } from '../../src/lib/ip.ts'
 import { type Claimant, compareClaimants, frontendKey, rankOf, withoutFrontends } from '../../src/model/conflicts.ts'
 import type { ModeBehaviour } from '../../src/model/mode-behaviour.ts'
 import { reservedHolder } from '../../src/model/reserved-addresses.ts'
@@ -89,7 +89,7 @@ function refusedOf(port: ServicePort, slices: readonly SliceRecord[], node: Node
       .filter(({ service }) => (service === port.service) === own)
       .flatMap((slice) =>
         slice.endpoints
-          .filter((endpoint) => endpoint.node !== '')
+          .filter(({ ip }) => isInPodNetwork(node, ip))
           .flatMap(({ ip }) => slice.ports.map((one) => frontendKey({ ip, port: one.port }, one.protocol))),
       )
   const [own, others] = [new Set(pods(true)), new Set(pods(false))]
@@ -100,6 +100,11 @@ function refusedOf(port: ServicePort, slices: readonly SliceRecord[], node: Node
     return reservedHolder(port, frontend, key, node) !== undefined
   })
   return new Set(refused.map((frontend) => frontendKey(frontend, port.protocol)))
+}
+
+function isInPodNetwork({ local }: NodeView, ip: string): boolean {
+  const cidr = local?.kind === 'cidr' ? parseCidr(local.cidr) : undefined
+  return cidr !== undefined && contains(cidr, ip)
 }
 
 /** A source that the scenario puts on the node is an address of the node. */
