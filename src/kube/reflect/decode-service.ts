@@ -1,5 +1,6 @@
 // Decodes Services to compact records. The only file that knows their field names; what the fields mean is decided in src/model.
 
+import { cutText } from '../../lib/bounded-json.ts'
 import { familyOf } from '../../lib/ip.ts'
 import type { ServicePortRecord, ServiceRecord } from '../../model/types.ts'
 import { readScheduler } from './annotations.ts'
@@ -79,7 +80,7 @@ function readClusterIps(reader: FieldReader, spec: JsonObject, clusterIp: string
     const ip = readIpAt(reader, given[i], at)
     if (ip === undefined) continue
     if (family !== `IPv${familyOf(ip)}`) {
-      reader.report(at, `${ip} is not of the family ${family} of spec.ipFamilies[${i}]`)
+      reader.report(at, `${ip} is not of the family ${cutText(family, 80)} of spec.ipFamilies[${i}]`)
     } else if (found.some((other) => familyOf(other) === familyOf(ip))) {
       reader.report(at, `is a second ${family} address`)
     } else found.push(ip)
