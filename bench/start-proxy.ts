@@ -54,7 +54,9 @@ export function startProxy({ program, mode }: ProxyProgram, { port, folder, env 
       conntrack: { maxPerCore: 0, min: 0, tcpEstablishedTimeout: '0s', tcpCloseWaitTimeout: '0s' },
     }),
   )
-  const [command = '', ...args] = [...program, `--config=${config}`, '--hostname-override=node-7']
-  const stdio = process.env.BENCH_VERBOSE === undefined ? 'ignore' : 'inherit'
+  const isVerbose = process.env.BENCH_VERBOSE !== undefined
+  const verbosity = isVerbose ? ['--v=2'] : []
+  const [command = '', ...args] = [...program, `--config=${config}`, '--hostname-override=node-7', ...verbosity]
+  const stdio = isVerbose ? 'inherit' : 'ignore'
   return spawn(command, args, { stdio: ['ignore', stdio, stdio], env: { ...process.env, ...env } })
 }

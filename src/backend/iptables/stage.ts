@@ -84,7 +84,8 @@ function collectChanges(written: WrittenRules, units: readonly Unit[]): Collecte
 export function findLostChains(written: WrittenRules, entry: IptablesEntry): readonly string[] {
   const old = written.port(entry.id)
   if (old === undefined || entry.kind === 'base') return []
-  return old.rules.chains().filter((chain) => !entry.rules.declares(chain))
+  const own = new Set(entry.rules.chains())
+  return old.rules.chains().filter((chain) => !own.has(chain))
 }
 
 function findChangedChains(
@@ -104,7 +105,8 @@ function compareChains(old: PortEntry | undefined, entry: PortEntry): ReadonlySe
   const chains = entry.rules.chains()
   if (old === undefined) return new Set(chains)
   const [before, after] = [groupByChain(old.rules.own()), groupByChain(entry.rules.own())]
-  return new Set(chains.filter((chain) => !old.rules.declares(chain) || before.get(chain) !== after.get(chain)))
+  const known = new Set(old.rules.chains())
+  return new Set(chains.filter((chain) => !known.has(chain) || before.get(chain) !== after.get(chain)))
 }
 
 /** Chains of a dropped entry or stray. */

@@ -27,6 +27,8 @@ export class TargetHarness {
   readonly target: NftTarget
   readonly node: NodeView
   readonly due: number[] = []
+  /** True if the target should pause after every transaction. */
+  pauses = false
   #isTrusted = false
 
   constructor(node: NodeView = view(), kernel = new FakeKernel()) {
@@ -39,6 +41,7 @@ export class TargetHarness {
       clock: this.clock,
       onDrift: () => {},
       onDue: () => this.due.push(this.clock.monotonic()),
+      shouldPause: () => this.pauses,
     }
     this.target = new NftTarget(context, kernel.open(node.family), owned)
     this.ledger.want('', base(node))
@@ -63,9 +66,11 @@ export class TargetHarness {
     if (!isTrusted) resetAtOnce(this.ledger, await this.target.observe(signal))
     const changes = diffAtOnce(this.ledger)
     const applied = await this.target.apply(changes, signal, this.ledger.wanted())
+    const { unwritten = new Set() } = applied
+    const written = <H extends Held>(list: readonly H[]) => list.filter(({ id }) => !unwritten.has(id))
     settleAtOnce(
       this.ledger,
-      changes,
+      unwritten.size === 0 ? changes : { put: written(changes.put), drop: written(changes.drop) },
       applied.refused.map(({ id }) => id),
     )
     this.#isTrusted = true

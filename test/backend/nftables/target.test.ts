@@ -107,6 +107,56 @@ describe('a change', () => {
   })
 })
 
+describe('a pause between two transactions', () => {
+  const sticky = { ...numbered(1), affinitySeconds: 60 }
+  const ips = (length: number) => Array.from({ length }, (_, i) => `10.8.${i >> 8}.${i & 255}`)
+  const sliceOfMany = (length: number) =>
+    slice(
+      ips(length).map((ip) => endpoint(ip)),
+      { service: sticky.key },
+    )
+
+  /** Syncs until everything is written and swept. */
+  async function finish(harness: TargetHarness): Promise<void> {
+    while ((await harness.sync()).unwritten !== undefined) await harness.clock.advance(3_000)
+    await harness.clock.advance(5_000)
+  }
+
+  it('leaves the rest for the next sync, also if the service grows, changes and goes meanwhile', async () => {
+    const harness = new TargetHarness()
+    harness.pauses = true
+    const lengths = [250, 500, 480, 700, 100]
+    let paused = 0
+    for (const length of lengths) {
+      harness.put(sticky, sliceOfMany(length))
+      const { unwritten, refused } = await harness.sync()
+      if (unwritten !== undefined) paused++
+      expect(refused).toEqual([])
+      await harness.clock.advance(700)
+    }
+    expect(paused).toBeGreaterThan(2)
+    await finish(harness)
+    harness.put(sticky, sliceOfMany(350))
+    await harness.sync()
+    harness.put(sticky, sliceOfMany(900))
+    await finish(harness)
+    harness.put(sticky, sliceOfMany(100))
+    await finish(harness)
+    const fresh = new TargetHarness()
+    fresh.put(sticky, sliceOfMany(100))
+    await fresh.sync()
+    const names = ({ kernel }: TargetHarness) =>
+      [...kernel.state.chains.keys(), ...kernel.state.sets.keys()].filter((name) => !name.startsWith('__')).sort()
+    expect(names(harness)).toEqual(names(fresh))
+    harness.drop(sticky.key)
+    await finish(harness)
+    const empty = new TargetHarness()
+    await empty.sync()
+    expect(names(harness)).toEqual(names(empty))
+    expect(harness.due).toEqual([])
+  })
+})
+
 describe('isolation', () => {
   it('reports only the service that the kernel refuses, and accepts it later', async () => {
     const harness = await loadServices(3)

@@ -51,6 +51,7 @@ function* sortPuts(put: readonly NftEntry[]): Steps<SortedPuts> {
     else if (entry.kind === 'chain') (entry.chain.hook === undefined ? sorted.chains : sorted.hooks).push(entry)
     else if (entry.kind === 'set') sorted.sets.push(entry)
   }
+  sortChains(sorted.chains, 1)
   return sorted
 }
 
@@ -76,7 +77,25 @@ function* sortDrops(drop: readonly Held[]): Steps<SortedDrops> {
     else if (isFirewalled(held)) sorted.firewalled.push(held)
     else sorted.members.push(held)
   }
+  sortChains(sorted.chains, -1)
   return sorted
+}
+
+/**
+ * Sorts the chains of services with affinity so that each comes after those that it jumps to, or before them with sign -1: there may be
+ * several transactions and syncs between the first and the last chain of a service. Other chains keep their order.
+ */
+function sortChains(chains: Held[], sign: 1 | -1): void {
+  if (chains.length < 2) return
+  const ranked = chains.map((chain) => ({ chain, rank: sign * chainRank(chain.id) }))
+  ranked.sort((a, b) => a.rank - b.rank)
+  for (const [i, { chain }] of ranked.entries()) chains[i] = chain
+}
+
+function chainRank(id: string): number {
+  if (id.startsWith('chain endpoint-')) return 1
+  if (id.startsWith('chain service-') || id.startsWith('chain local-')) return 2
+  return id.startsWith('chain external-') ? 3 : 0
 }
 
 /** Iterates over lists of lists: most are empty, and a generator for each would cost more than a small change. */
