@@ -137,7 +137,9 @@ export class Planner {
     const { store, family } = this.#options
     const record = store.service(service)
     if (record === undefined) return false
-    return measureService(record, store.slicesOf(service, family), family).entriesPerService > largeSize
+    const size = measureService(record, store.slicesOf(service, family), family)
+    // A source range takes the kernel as long as five other entries.
+    return size.entriesPerService + 5 * size.sourceRangesPerService > largeSize
   }
 
   /** The ports that a service has now, without the frontends that it lost; none if it cannot be resolved. */

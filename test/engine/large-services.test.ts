@@ -75,6 +75,15 @@ describe('a large service', () => {
     expect(applies.map(({ drop }) => drop.length)).toEqual([1, 3_001])
   })
 
+  it('is one with many source ranges, too', async () => {
+    const test = await harness().synced(small(1))
+    test.kernel.applies.length = 0
+    const sourceRanges = ips(1_000).map((ip) => `${ip}/32`)
+    test.put(small(3, { type: 'LoadBalancer', loadBalancerIps: ['30.0.0.1'], sourceRanges }), small(4))
+    await test.tick()
+    expect(test.kernel.applies[0]?.put).toEqual(['frontend 10.96.1.4:80/tcp'])
+  })
+
   it('pauses while others have changes, and goes on at once, without the minimum distance between syncs', async () => {
     const test = await harness().synced(small(1))
     const { kernel, reports } = test

@@ -155,6 +155,22 @@ describe('a pause between two transactions', () => {
     expect(names(harness)).toEqual(names(empty))
     expect(harness.due).toEqual([])
   })
+
+  it('makes progress before every pause, however many steps need no operation', async () => {
+    const harness = new TargetHarness()
+    await harness.sync()
+    harness.pauses = true
+    const wide = { ...numbered(1), externalIps: ips(5_000) }
+    harness.put(wide, slice([endpoint('10.9.0.1')], { service: wide.key }))
+    let left = Number.POSITIVE_INFINITY
+    for (;;) {
+      const { unwritten } = await harness.sync()
+      if (unwritten === undefined) break
+      expect(unwritten.size).toBeLessThan(left)
+      left = unwritten.size
+    }
+    expect(left).toBeLessThan(5_000)
+  })
 })
 
 describe('isolation', () => {

@@ -123,11 +123,13 @@ export class TableWriter {
       if (chunk.length % operationStride === 0 && slice.over) await slice.yieldLoop()
       if (transaction.weight < chunkOperations && chunk.length < chunkSteps) continue
       await this.#commitChunk(chunk, transaction, refused)
+      const isProgress = transaction.size > 0
       chunk = []
       transaction = undefined
       await slice.yieldLoop()
       signal.throwIfAborted()
-      if (this.#shouldPause()) return steps
+      // Without progress between pauses, a service would never be written while others keep changing.
+      if (isProgress && this.#shouldPause()) return steps
     }
     if (transaction !== undefined) await this.#commitChunk(chunk, transaction, refused)
     return []
