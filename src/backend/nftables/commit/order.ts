@@ -93,6 +93,7 @@ function sortChains(chains: Held[], sign: 1 | -1): void {
 }
 
 function chainRank(id: string): number {
+  if (!id.includes('/')) return 0 // A base chain, such as service-endpoints-check: only chains of services have a slash in their names.
   if (id.startsWith('chain endpoint-')) return 1
   if (id.startsWith('chain service-') || id.startsWith('chain local-')) return 2
   return id.startsWith('chain external-') ? 3 : 0
