@@ -4,7 +4,7 @@ import type { ProxyError } from '../lib/errors.ts'
 import type { Family } from '../lib/ip.ts'
 import type { Logger } from '../lib/log.ts'
 import type { Clock } from '../lib/time.ts'
-import type { NodeView, ServicePort } from '../model/types.ts'
+import type { Frontend, NodeView, ServicePort } from '../model/types.ts'
 
 /** The name of a proxy mode, as the configuration spells it. `modes.ts` lists the modes. */
 export type Mode = string
@@ -59,13 +59,16 @@ export interface Target<E extends Held> {
   close(): Promise<void>
 }
 
+/** How a target noticed that another program changed what it wrote; one of few words, for metrics. */
+export type DriftReason = 'changed' | 'reports-lost' | 'refused' | 'undeletable'
+
 export interface OpenContext {
   readonly family: Family
   readonly node: NodeView
   readonly log: Logger
   readonly clock: Clock
   /** The target calls this when another program changed what it wrote; `culprit` is for people. Leads to a sync at once. */
-  readonly onDrift: (culprit: string) => void
+  readonly onDrift: (culprit: string, reason: DriftReason) => void
   /** The target calls this when the reason why the last apply failed is gone. Leads to a sync at once. */
   readonly onDue?: () => void
   /**
@@ -130,6 +133,8 @@ export interface Backend<E extends Held> {
   open(context: OpenContext): Promise<Target<E>>
   /** True if this process itself answers UDP for that service port at this address and port: such flows are in use. */
   answers?(family: Family, id: string, ip: string, port: number): boolean
+  /** Where clients reach a frontend: `127.96.0.80:10080`, '' for nowhere. Absent if every frontend answers on its own address. */
+  answersAt?(frontend: Frontend): string
   /** Present if the proxy listens on the services' own addresses: the kernel translates nothing, and no flow can become stale. */
   readonly untracked?: true
   /** Reads the traffic of at most `limit` service ports, and of the rest as one. Absent if the data plane does not count. */

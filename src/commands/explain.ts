@@ -149,9 +149,9 @@ function describeVerdict(answer: Explanation): string {
 }
 
 const presences: Readonly<Record<Presence, readonly [colour: Colour | undefined, text: string]>> = {
-  held: ['green', 'yes'],
-  present: ['green', 'yes (by name)'],
-  'not checked': [undefined, 'not checked'],
+  present: ['green', 'yes'],
+  byName: ['green', 'yes (by name)'],
+  unchecked: [undefined, 'not checked'],
   missing: ['red', 'MISSING'],
   differs: ['red', 'DIFFERS'],
 }

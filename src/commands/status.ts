@@ -1,6 +1,7 @@
 // `sluice status`: compares, per service, what is wanted, what was programmed and what the kernel holds; and shows the last syncs.
 
-import type { FamilySummary, ReportSummary, ServiceSummary, Summary } from '../http/admin.ts'
+import { describeInvalidManifest } from '../daemon/manifest-problems.ts'
+import type { FamilySummary, FrontendSummary, ReportSummary, ServiceSummary, Summary } from '../http/admin.ts'
 import { summariseServices } from '../inspect/service-summaries.ts'
 import { ProxyError } from '../lib/errors.ts'
 import { type Family, familyName } from '../lib/ip.ts'
@@ -70,6 +71,7 @@ const serviceKey = (given: string): string => (given === '' || given.includes('/
 
 const isWrong = ({ proxy, services }: StatusAnswer): boolean =>
   proxy?.families.some(({ lastSync }) => lastSync?.ok === false) === true ||
+  (proxy?.invalidManifests.length ?? 0) > 0 ||
   services.some((one) => one.wrong.length > 0 || one.quarantine !== '')
 
 function describe(answer: StatusAnswer, isDetailed: boolean, terminal: Terminal): string {
@@ -90,7 +92,7 @@ function describeProxy({ proxy, hashes, services }: StatusAnswer, terminal: Term
     return `No proxy was asked: this is what should be programmed. ${count(services.length, 'service')}.\nState hash: ${hash}\n`
   }
   const { node, mode, pid, version, startedAt } = proxy
-  const age = formatAge(Date.now() - startedAt)
+  const age = formatAge(Date.now() - Date.parse(startedAt))
   const lines = [
     `${terminal.paint('bold', `Proxy on ${node}`)}: mode ${mode}, pid ${pid}, version ${version}, up ${age}, ${count(proxy.services, 'service')}`,
     `State hash: ${hash}`,
@@ -105,7 +107,7 @@ function describeProxy({ proxy, hashes, services }: StatusAnswer, terminal: Term
 function describeSync(family: Family, lastSync: ReportSummary | undefined, terminal: Terminal): string {
   if (lastSync === undefined) return `${familyName(family)}: ${terminal.paint('yellow', 'has not synced yet')}`
   const { startedAt, durationMs, full, put, dropped, held, ok, error } = lastSync
-  const age = formatAge(Date.now() - startedAt)
+  const age = formatAge(Date.now() - Date.parse(startedAt))
   const state = ok ? terminal.paint('green', 'ok') : terminal.paint('red', `FAILED: ${error}`)
   return `${familyName(family)}: last sync ${age} ago, ${state}, ${Math.round(durationMs)} ms, ${full ? 'full' : 'partial'}, put ${put}, dropped ${dropped}, holds ${held}`
 }
@@ -115,7 +117,7 @@ function serviceTable({ services }: StatusAnswer, terminal: Terminal): string {
     one.service,
     familyName(one.family),
     String(one.ports.length),
-    String(new Set(one.ports.flatMap(({ endpoints }) => endpoints)).size),
+    String(new Set(one.ports.flatMap(({ endpoints }) => endpoints.map(({ address }) => address))).size),
     String(one.entries),
     describeKernel(one),
     describeState(one, terminal),
@@ -125,8 +127,8 @@ function serviceTable({ services }: StatusAnswer, terminal: Terminal): string {
 
 function describeKernel({ inKernel, entries }: ServiceSummary): string {
   if (inKernel === undefined) return 'not checked'
-  const found = inKernel.held + inKernel.present
-  const unchecked = inKernel['not checked']
+  const found = inKernel.present + inKernel.byName
+  const unchecked = inKernel.unchecked
   return unchecked === 0 ? `${found}/${entries}` : `${found}/${entries} (${unchecked} not checked)`
 }
 
@@ -144,14 +146,16 @@ function describeState(one: ServiceSummary, terminal: Terminal): string {
   return isIdle ? terminal.paint('yellow', 'no endpoints') : terminal.paint('green', 'ok')
 }
 
+const describeFrontend = ({ kind, answersAt }: FrontendSummary): string => `${kind} ${answersAt || '(not served)'}`
+
 function portTable({ ports }: ServiceSummary, terminal: Terminal): string {
   const rows = ports.map((port) => [
     `${port.name}/${port.protocol}`,
-    port.frontends.join(', ') || '-',
+    port.frontends.map(describeFrontend).join(', ') || '-',
     port.internal,
     port.external,
-    port.endpoints.join(', ') || '-',
-    port.localEndpoints.join(', ') || '-',
+    port.endpoints.map(({ address }) => address).join(', ') || '-',
+    port.endpoints.flatMap(({ address, local }) => (local ? [address] : [])).join(', ') || '-',
     port.affinitySeconds === 0 ? '-' : `${port.affinitySeconds}s`,
   ])
   const heads = ['PORT', 'ADDRESSES', 'INTERNAL', 'EXTERNAL', 'ENDPOINTS', 'LOCAL', 'AFFINITY']
@@ -160,13 +164,16 @@ function portTable({ ports }: ServiceSummary, terminal: Terminal): string {
 
 function describeProblems({ proxy, services }: StatusAnswer, terminal: Terminal): string {
   const lines = [
+    ...(proxy?.invalidManifests ?? []).map(
+      (problem) => `invalid manifest ${describeInvalidManifest(problem)}; the objects of its last valid content stay`,
+    ),
     ...services.flatMap(({ service, wrong }) => wrong.map((entry) => `${service}: ${entry}`)),
     ...(proxy?.conflicts ?? []).map(
       (conflict) => `${conflict.frontend} is claimed by service ${conflict.loser}, but ${describeHolder(conflict)}`,
     ),
     ...(proxy?.quarantined ?? []).map(
       ({ service, error, attempts, retryAt }) =>
-        `${service || 'a leftover'} is quarantined after ${count(attempts, 'attempt')}: ${error}; next try in ${formatAge(retryAt - Date.now())}`,
+        `${service || 'a leftover'} is quarantined after ${count(attempts, 'attempt')}: ${error}; next try in ${formatAge(Date.parse(retryAt) - Date.now())}`,
     ),
   ]
   return lines.map((line) => `${terminal.paint('red', '!')} ${line}\n`).join('')

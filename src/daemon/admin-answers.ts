@@ -3,10 +3,11 @@
 import type { Backend, Held, Settings } from '../backend/backend.ts'
 import { findMode } from '../backend/modes.ts'
 import type { Engine } from '../engine/engine.ts'
-import type { SyncJournal, SyncReport } from '../engine/journal.ts'
+import type { DriftRecord, SyncJournal, SyncReport } from '../engine/journal.ts'
 import {
   type AdminAnswers,
   type AdminEvent,
+  type DriftSummary,
   type FamilySummary,
   type Inputs,
   listenAdmin,
@@ -21,8 +22,10 @@ import { summariseServices } from '../inspect/service-summaries.ts'
 import { describeError } from '../lib/errors.ts'
 import type { Family } from '../lib/ip.ts'
 import type { Logger } from '../lib/log.ts'
+import { formatTime } from '../lib/time.ts'
 import type { NodeView } from '../model/types.ts'
 import { countConnections, readTrackedConnections } from './connection-counts.ts'
+import type { ManifestProblems } from './manifest-problems.ts'
 
 export interface AdminOptions {
   readonly engine: Engine
@@ -33,6 +36,7 @@ export interface AdminOptions {
   readonly families: readonly Family[]
   readonly views: (family: Family) => NodeView
   readonly nodeAddresses: () => readonly string[]
+  readonly manifests?: ManifestProblems | undefined
   readonly log: Logger
 }
 
@@ -54,14 +58,14 @@ export async function openAdminSocket(options: AdminOptions): Promise<{ close():
 }
 
 export function makeAdminAnswers(options: AdminOptions): AdminAnswers {
-  const { engine, journal, families } = options
+  const { engine, families } = options
   return {
     summary: () => summarise(options),
     services: (service, kernel) => summariseServices(makeExplainContext(options), service, kernel),
     explain: (question) => explain(makeExplainContext(options), question),
     inputs: () => readInputs(options),
     connections: () => countConnections(engine, families),
-    subscribe: (listener) => subscribe(journal, listener),
+    subscribe: (listener) => subscribe(options, listener),
   }
 }
 
@@ -89,7 +93,7 @@ async function tryReadKernel({ backend, views, log }: AdminOptions, family: Fami
   }
 }
 
-function summarise({ engine, journal, identity, families }: AdminOptions): Summary {
+function summarise({ engine, journal, identity, families, manifests }: AdminOptions): Summary {
   return {
     ...identity,
     services: [...engine.store.records()].length,
@@ -100,10 +104,12 @@ function summarise({ engine, journal, identity, families }: AdminOptions): Summa
       family,
       error: error.message,
       attempts,
-      since,
-      retryAt,
+      since: formatTime(since),
+      retryAt: formatTime(retryAt),
       entries: ids,
     })),
+    drifts: journal.drifts().toReversed().map(summariseDrift),
+    invalidManifests: manifests?.problems() ?? [],
     reports: journal.recent().toReversed().map(summariseReport),
     counters: journal.counters(),
     connections: readTrackedConnections(),
@@ -122,9 +128,17 @@ function summariseFamily(engine: Engine, journal: SyncJournal, family: Family): 
   }
 }
 
+const summariseDrift = ({ family, at, reason, culprit }: DriftRecord): DriftSummary => ({
+  family,
+  at: formatTime(at),
+  reason,
+  culprit,
+})
+
 const summariseReport = (report: SyncReport): ReportSummary => ({
   family: report.family,
-  startedAt: report.startedAt,
+  startedAt: formatTime(report.startedAt),
+  causes: report.causes,
   durationMs: report.durationMs,
   full: report.full,
   ok: report.ok,
@@ -148,13 +162,23 @@ function readInputs({ engine, identity, settings, families, views, nodeAddresses
   }
 }
 
-function subscribe(journal: SyncJournal, listener: (event: AdminEvent) => void): () => void {
-  return journal.subscribe({
+function subscribe({ journal, manifests }: AdminOptions, listener: (event: AdminEvent) => void): () => void {
+  let known = '[]'
+  const stopManifests = manifests?.subscribe((invalid) => {
+    const text = JSON.stringify(invalid)
+    if (text !== known) listener({ kind: 'manifests', invalid })
+    known = text
+  })
+  const stopJournal = journal.subscribe({
     report: (report) => listener({ kind: 'sync', report: summariseReport(report) }),
     conflict: (conflict) => listener({ kind: 'conflict', conflict }),
     resolved: (conflict) => listener({ kind: 'resolved', conflict }),
-    drift: (family, culprit) => listener({ kind: 'drift', family, culprit }),
+    drift: (drift) => listener({ kind: 'drift', drift: summariseDrift(drift) }),
     problem: ({ kind, object, field, message }) =>
       listener({ kind: 'problem', object: `${kind} ${object}`, message: `${field}: ${message}` }),
   })
+  return () => {
+    stopManifests?.()
+    stopJournal()
+  }
 }

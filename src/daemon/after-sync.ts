@@ -1,5 +1,5 @@
 // Does what follows a sync, in kube-proxy's order: reports to health, updates the health check ports, then deletes stale UDP flows. Also
-// turns refusals, conflicts, drift and invalid objects into Events.
+// turns refusals, conflicts, drift, invalid objects and invalid manifests into Events.
 
 import type { Backend, Held } from '../backend/backend.ts'
 import type { Engine } from '../engine/engine.ts'
@@ -15,6 +15,7 @@ import type { Logger } from '../lib/log.ts'
 import type { Clock } from '../lib/time.ts'
 import { describeHolder } from '../model/conflicts.ts'
 import { ConntrackTable } from '../sys/netlink/conntrack.ts'
+import type { ManifestProblems } from './manifest-problems.ts'
 import type { NodeViews } from './node-views.ts'
 import { SyncEvents } from './sync-events.ts'
 
@@ -28,6 +29,7 @@ export interface AfterSyncOptions {
   readonly backend: Pick<Backend<Held>, 'answers' | 'untracked'>
   /** Name of this node. */
   readonly name: string
+  readonly manifests?: ManifestProblems | undefined
   readonly clock: Clock
   readonly log: Logger
 }
@@ -41,8 +43,12 @@ export function startAfterSync(options: AfterSyncOptions): { close(): Promise<vo
   const cleaner = backend.untracked ? undefined : openCleaner(options)
   journal.subscribe(makeEventListener(events, options.log))
   journal.subscribe(makeFollowUpListener(options, checks, cleaner))
+  const stopManifests = options.manifests?.subscribe((invalid) => {
+    for (const problem of invalid) events.onManifest(problem)
+  })
   return {
     async close() {
+      stopManifests?.()
       await cleaner?.stop()
       await checks.close()
     },
@@ -96,7 +102,7 @@ function makeEventListener(events: SyncEvents, log: Logger): JournalListener {
       const note = `${conflict.frontend} (${familyName(conflict.family)}) ${describeHolder(conflict)}`
       events.onService(conflict.loser, { reason: 'AddressConflict', action, note })
     },
-    drift(family, culprit) {
+    drift({ family, culprit }) {
       const note = `${familyName(family)} rules were changed by ${culprit}; repaired`
       events.onNode({ reason: 'RulesChanged', action, note })
     },

@@ -26,7 +26,7 @@ import { Closers } from '../lib/closers.ts'
 import { describeError, ProxyError } from '../lib/errors.ts'
 import type { Family } from '../lib/ip.ts'
 import type { Logger, RootLogger } from '../lib/log.ts'
-import { nextTurn, systemClock } from '../lib/time.ts'
+import { formatTime, nextTurn, systemClock } from '../lib/time.ts'
 import type { NodeRecord } from '../model/types.ts'
 import { listOwnIps, watchAddresses } from '../sys/netlink/interface-addresses.ts'
 import { openAdminSocket } from './admin-answers.ts'
@@ -35,6 +35,7 @@ import { ApiServerAddresses } from './api-server-addresses.ts'
 import { makeSettings } from './backend-settings.ts'
 import { CidrOverlaps } from './cidr-overlaps.ts'
 import { HttpServers } from './http-servers.ts'
+import type { ManifestProblems } from './manifest-problems.ts'
 import { makeNodeFacts } from './node-facts.ts'
 import { findUsableFamilies, protectFromOom, tuneConnectionTracking } from './node-setup.ts'
 import { NodeViews, ServiceCidrs } from './node-views.ts'
@@ -46,6 +47,8 @@ export interface DaemonOptions {
   readonly log: RootLogger
   /** Stops the daemon when it aborts. Every programmed rule stays. */
   readonly signal: AbortSignal
+  /** The files that the objects come from, if this process applies them. */
+  readonly manifests?: ManifestProblems
   /** Called once, after the first successful sync of every family. */
   readonly onServing?: () => Promise<void>
 }
@@ -177,8 +180,7 @@ async function startEngine(daemon: OpenedDaemon, node: NodeWatch, views: NodeVie
   const health = servers.start(engine, recorder)
   // The start runs much code for the first time, and from now on another process may ask for our health.
   await nextTurn()
-  const { metrics } = servers
-  const afterSync = startAfterSync({ engine, journal, views, health, recorder, backend, metrics, name, clock, log })
+  const afterSync = startAfterSync({ ...daemon, metrics: servers.metrics, engine, views, health, clock })
   closers.push(() => afterSync.close())
   // The engine stops first: its last sync may still report.
   closers.push(() => engine.stop())
@@ -221,10 +223,11 @@ async function openAdmin(daemon: OpenedDaemon, engine: Engine, views: NodeViews)
     journal,
     backend,
     settings: makeSettings(options.config),
-    identity: { node: name, mode, pid: process.pid, version: sluiceVersion, startedAt: clock.now() },
+    identity: { node: name, mode, pid: process.pid, version: sluiceVersion, startedAt: formatTime(clock.now()) },
     families: views.families,
     views: (family) => views.get(family),
     nodeAddresses: () => views.addresses,
+    manifests: daemon.manifests,
     log,
   })
   return () => admin.close()

@@ -20,6 +20,7 @@ import type { EventRecorder } from '../kube/events.ts'
 import { describeError, ProxyError } from '../lib/errors.ts'
 import type { RootLogger } from '../lib/log.ts'
 import type { Clock } from '../lib/time.ts'
+import { countFiles, type ManifestProblems } from './manifest-problems.ts'
 
 export interface HttpServersOptions {
   readonly options: Options
@@ -28,6 +29,7 @@ export interface HttpServersOptions {
   readonly log: RootLogger
   readonly journal: SyncJournal
   readonly clock: Clock
+  readonly manifests?: ManifestProblems | undefined
   /** Name of the Node, for Events. */
   readonly node: string
   /** Called when a server cannot listen and `bindAddressHardFail` is set. */
@@ -68,6 +70,7 @@ export class HttpServers {
       apiServerSilentMs: this.#silentMs,
       conflicts: () => this.#engine?.conflicts().length ?? 0,
       quarantined: () => this.#engine?.quarantined().length ?? 0,
+      invalidManifests: () => countFiles(all.manifests?.problems() ?? []),
       ...(packetCounters === undefined ? {} : { packetCounters }),
       ...(backend.counters === undefined ? {} : { portCounters: backend.counters }),
       log,

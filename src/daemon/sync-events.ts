@@ -1,7 +1,9 @@
 // Records Kubernetes Events about services, other objects and this node, with the reasons and actions that kube-proxy uses.
 
+import type { InvalidManifest } from '../http/admin.ts'
 import type { EventRecorder } from '../kube/events.ts'
 import type { Problem } from '../model/types.ts'
+import { describeInvalidManifest } from './manifest-problems.ts'
 
 export interface SyncEventsOptions {
   readonly recorder: Pick<EventRecorder, 'record'>
@@ -45,6 +47,14 @@ export class SyncEvents {
   onProblem(problem: Problem): void {
     const note = `${problem.field}: ${problem.message}`
     this.#record(problem, { reason: 'InvalidField', action: 'ReadObject', note })
+  }
+
+  /** An Event for each file: a second file that is invalid must not be hidden in the series of the first. */
+  onManifest(problem: InvalidManifest): void {
+    const note = `${describeInvalidManifest(problem)}; the objects of its last valid content stay`
+    const { recorder, node } = this.#options
+    const regarding = { apiVersion: 'v1', kind: 'Node', namespace: '', name: node, fieldPath: problem.file }
+    recorder.record({ type: 'Warning', reason: 'InvalidManifest', action: 'ApplyManifest', note, regarding })
   }
 
   #record({ kind, object, uid }: Pick<Problem, 'kind' | 'object' | 'uid'>, message: Message): void {

@@ -10,7 +10,7 @@ import type { Precedence } from '../model/conflicts.ts'
 import type { ServiceLimits } from '../model/limits.ts'
 import { resolvePorts } from '../model/resolve.ts'
 import type { NodeView, ServicePort } from '../model/types.ts'
-import type { Conflict, SyncJournal } from './journal.ts'
+import type { Conflict, SyncCause, SyncJournal } from './journal.ts'
 import { type FamilyStatus, Lane } from './lane.ts'
 import { Pacer, type RunResult } from './pacer.ts'
 import type { Health, Resolve } from './planner.ts'
@@ -54,6 +54,8 @@ const hourMs = 3_600_000
 interface PacedLane {
   readonly lane: Lane
   readonly pacer: Pacer
+  /** Why the next sync was asked for. */
+  readonly causes: Set<SyncCause>
 }
 
 export class Engine {
@@ -69,9 +71,9 @@ export class Engine {
     this.store = new Store(options)
     for (const family of options.families) this.#lanes.set(family, this.#makeLane(family))
     this.store.watch({
-      onPending: (family) => this.#schedule(family),
+      onPending: (family) => this.#schedule(family, 'change'),
       onReady: () => {
-        for (const family of this.#lanes.keys()) this.#schedule(family)
+        for (const family of this.#lanes.keys()) this.#schedule(family, 'start')
       },
     })
   }
@@ -86,7 +88,7 @@ export class Engine {
     for (const [family, { pacer }] of this.#lanes) {
       pacer.start()
       journal.started(family, clock.now())
-      this.#schedule(family)
+      this.#schedule(family, 'start')
     }
   }
 
@@ -101,13 +103,13 @@ export class Engine {
     const lane = this.#lane(family)
     if (deepEqual(lane.planner.view, view)) return
     lane.setView(view)
-    this.#schedule(family)
+    this.#schedule(family, 'node')
   }
 
   /** Asks for a sync as soon as the pace allows. With `full`, the sync observes the data plane first. */
   requestSync(family: Family, { full = false } = {}): void {
     if (full) this.#lane(family).distrust()
-    this.#schedule(family)
+    this.#schedule(family, 'retry')
   }
 
   /** All service ports, computed while the caller iterates: expensive if there are many services. */
@@ -161,8 +163,9 @@ export class Engine {
       clock,
       log,
       waitForTurn: this.#options.waitForTurn ?? nextTurn,
-      onDue: (urgent) => this.#schedule(family, urgent),
+      onDue: (cause) => this.#schedule(family, cause),
     })
+    const causes = new Set<SyncCause>()
     const maxMs = backend.periodic ? settings.syncMs : (settings.maxSyncMs ?? hourMs)
     const pacer = new Pacer({
       minMs: settings.minSyncMs,
@@ -170,16 +173,19 @@ export class Engine {
       // A configured minimum may exceed our default of an hour: the configuration counts.
       maxMs: Math.max(maxMs, settings.minSyncMs),
       clock,
-      run: () => this.#syncAndReport(family, lane),
+      run: () => this.#syncAndReport(family, lane, causes),
     })
-    return { lane, pacer }
+    return { lane, pacer, causes }
   }
 
-  async #syncAndReport(family: Family, lane: Lane): Promise<RunResult> {
+  async #syncAndReport(family: Family, lane: Lane, causes: Set<SyncCause>): Promise<RunResult> {
     if (!this.store.ready) return 'ok'
-    const report = await lane.sync(this.#abort.signal)
+    const asked: readonly SyncCause[] = causes.size === 0 ? ['period'] : [...causes]
+    causes.clear()
+    const report = await lane.sync(this.#abort.signal, asked)
     const result = report.ok ? 'ok' : 'failed'
     if (this.#abort.signal.aborted) return result
+    if (!report.ok) causes.add('retry')
     if (!report.ok) this.#log.error('Sync failed', { family: familyName(family), error: report.error })
     else {
       const { full, put, dropped, durationMs } = report
@@ -188,14 +194,17 @@ export class Engine {
     const { journal, clock } = this.#options
     journal.report(report)
     if (!report.unfinished) return result
+    causes.add('rest')
     journal.queued(family, clock.now())
     return 'unfinished'
   }
 
-  #schedule(family: Family, urgent = false): void {
+  #schedule(family: Family, cause: SyncCause): void {
     if (!this.store.ready || this.#abort.signal.aborted) return
     this.#options.journal.queued(family, this.#options.clock.now())
-    this.#pacedLane(family).pacer.requestRun(urgent)
+    const { causes, pacer } = this.#pacedLane(family)
+    causes.add(cause)
+    pacer.requestRun(cause === 'drift')
   }
 
   #lane(family: Family): Lane {

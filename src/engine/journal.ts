@@ -1,5 +1,6 @@
 // Records what happened (the last sync reports, and counters) and passes events on to listeners: metrics, health, the admin socket.
 
+import type { DriftReason } from '../backend/backend.ts'
 import type { ProxyError } from '../lib/errors.ts'
 import type { Family } from '../lib/ip.ts'
 import type { Logger } from '../lib/log.ts'
@@ -24,6 +25,8 @@ export interface SyncReport {
   readonly full: boolean
   readonly ok: boolean
   readonly error?: ProxyError
+  /** Why there was a sync. */
+  readonly causes: readonly SyncCause[]
   /** Present if a part of a large service is not written yet, so that others need not wait for it. The next sync follows at once. */
   readonly unfinished?: true
   readonly put: number
@@ -42,6 +45,23 @@ export interface SyncReport {
   /** True if endpoints of a UDP port changed, so that flows may be stale. */
   readonly udpChanged: boolean
   readonly figures: Readonly<Record<string, number>>
+}
+
+/**
+ * `start`: the first sync; `change`: Services or EndpointSlices changed; `node`: the Node, an interface address or a ServiceCIDR changed;
+ * `drift`: another program changed our rules; `retry`: a failed sync or a quarantined service is tried again; `rest`: the rest of a large
+ * service; `period`: the longest time without a sync is over.
+ */
+export type SyncCause = 'start' | 'change' | 'node' | 'drift' | 'retry' | 'rest' | 'period'
+
+/** A change of our rules by another program. */
+export interface DriftRecord {
+  readonly family: Family
+  /** The program if the kernel names it, and what it changed if that is known. For people. */
+  readonly culprit: string
+  readonly reason: DriftReason
+  /** Unix ms. */
+  readonly at: number
 }
 
 /** A service claims a frontend that it must not have. */
@@ -70,7 +90,7 @@ export interface JournalListener {
   conflict?(conflict: Conflict): void
   /** The conflict ended, or has another winner. */
   resolved?(conflict: Conflict): void
-  drift?(family: Family, culprit: string): void
+  drift?(drift: DriftRecord): void
   /** An object has an invalid field. */
   problem?(problem: Problem): void
 }
@@ -90,11 +110,13 @@ export interface Counters {
 
 /** The most services that a stored report names, so that a hundred reports of full syncs stay small. */
 const maxServices = 1000
+const maxDrifts = 20
 
 export class SyncJournal {
   readonly #log: Logger
   readonly #capacity: number
   readonly #recent: SyncReport[] = []
+  readonly #drifts: DriftRecord[] = []
   readonly #listeners = new Set<JournalListener>()
   readonly #counters: Counters = {
     syncs: 0,
@@ -152,9 +174,11 @@ export class SyncJournal {
     this.#notify((listener) => listener.resolved?.(conflict))
   }
 
-  drift(family: Family, culprit: string): void {
+  drift(drift: DriftRecord): void {
     this.#counters.drifts++
-    this.#notify((listener) => listener.drift?.(family, culprit))
+    this.#drifts.push(drift)
+    if (this.#drifts.length > maxDrifts) this.#drifts.shift()
+    this.#notify((listener) => listener.drift?.(drift))
   }
 
   problem(problem: Problem): void {
@@ -165,6 +189,11 @@ export class SyncJournal {
   /** The last reports, oldest first. */
   recent(): readonly SyncReport[] {
     return this.#recent
+  }
+
+  /** The last changes of our rules by other programs, oldest first. */
+  drifts(): readonly DriftRecord[] {
+    return this.#drifts
   }
 
   counters(): Readonly<Counters> {

@@ -1,7 +1,7 @@
 // One backend in one family: plans changed services, compares, applies and recovers. Any failure leads to observe and compare, never to
 // a guess. The order of a sync is in `#planAndApply`.
 
-import type { Backend, Changes, Held, Target } from '../backend/backend.ts'
+import type { Backend, Changes, DriftReason, Held, Target } from '../backend/backend.ts'
 import { Ledger } from '../backend/ledger.ts'
 import { describeError, ProxyError } from '../lib/errors.ts'
 import { type Family, familyName } from '../lib/ip.ts'
@@ -14,7 +14,7 @@ import type { ServiceLimits } from '../model/limits.ts'
 import type { NodeView, ServicePort } from '../model/types.ts'
 import { reportConflicts } from './conflict-report.ts'
 import { DeferredEntries, omitUnwritten } from './deferred-entries.ts'
-import type { Conflict, RefusedService, SyncJournal, SyncReport } from './journal.ts'
+import type { Conflict, RefusedService, SyncCause, SyncJournal, SyncReport } from './journal.ts'
 import { Planner, type Resolve } from './planner.ts'
 import { Quarantine, type Quarantined } from './quarantine.ts'
 import { baseOwner, findRefused, groupByService } from './refused-services.ts'
@@ -36,7 +36,7 @@ export interface LaneOptions {
   /** Lets the event loop run other tasks of the process. */
   readonly waitForTurn: () => Promise<void>
   /** Asks for a sync for a reason other than a change in the store. */
-  readonly onDue: (urgent?: boolean) => void
+  readonly onDue: (cause: 'drift' | 'retry') => void
 }
 
 /** What a service has in one family. */
@@ -101,16 +101,24 @@ export class Lane {
 
   async open(): Promise<void> {
     const { backend, family, log, clock, journal, onDue } = this.#options
-    const onDrift = (culprit: string) => {
+    const onDrift = (culprit: string, reason: DriftReason) => {
       this.distrust()
       this.#log.warn('Another program changed our rules', { family: familyName(family), culprit })
-      journal.drift(family, culprit)
-      onDue(true)
+      journal.drift({ family, culprit, reason, at: clock.now() })
+      onDue('drift')
     }
     const { view } = this.planner
     const { store } = this.#options
     const shouldPause = () => this.#isWritingDeferred && store.hasPendingBesides(family, this.#deferred)
-    this.#target = await backend.open({ family, node: view, log, clock, onDrift, onDue: () => onDue(), shouldPause })
+    this.#target = await backend.open({
+      family,
+      node: view,
+      log,
+      clock,
+      onDrift,
+      onDue: () => onDue('retry'),
+      shouldPause,
+    })
   }
 
   async close(): Promise<void> {
@@ -148,8 +156,8 @@ export class Lane {
     }
   }
 
-  /** Brings the data plane up to date. Never rejects: the report holds the error. */
-  async sync(signal: AbortSignal): Promise<SyncReport> {
+  /** Brings the data plane up to date. Never rejects: the report holds the error. `causes` are for the report. */
+  async sync(signal: AbortSignal, causes: readonly SyncCause[] = []): Promise<SyncReport> {
     const { clock, waitForTurn } = this.#options
     const startedAt = clock.now()
     const started = clock.monotonic()
@@ -174,7 +182,7 @@ export class Lane {
     } catch (cause) {
       error = cause instanceof ProxyError ? cause : new ProxyError('sync', describeError(cause), { cause })
     }
-    const report = this.#report(run, { startedAt, durationMs: clock.monotonic() - started }, error)
+    const report = this.#report(run, { startedAt, durationMs: clock.monotonic() - started, causes }, error)
     if (report.ok) this.#forgetReported(run.unfinished)
     if (!signal.aborted) this.#setRetryTimer()
     return report
@@ -182,7 +190,7 @@ export class Lane {
 
   #report(
     run: SyncRun,
-    times: Pick<SyncReport, 'startedAt' | 'durationMs'>,
+    begun: Pick<SyncReport, 'startedAt' | 'durationMs' | 'causes'>,
     error: ProxyError | undefined,
   ): SyncReport {
     const { backend, family } = this.#options
@@ -190,7 +198,7 @@ export class Lane {
     return {
       backend: backend.name,
       family,
-      ...times,
+      ...begun,
       full: run.full,
       ...(run.unfinished ? { unfinished: true } : {}),
       ok: error === undefined,
@@ -384,6 +392,6 @@ export class Lane {
     this.#timer?.cancel()
     const { clock, onDue } = this.#options
     const ms = this.quarantine.msUntilNext()
-    this.#timer = ms === undefined ? undefined : clock.after(ms, () => onDue())
+    this.#timer = ms === undefined ? undefined : clock.after(ms, () => onDue('retry'))
   }
 }

@@ -5,13 +5,13 @@ import { chmodSync, lstatSync, unlinkSync } from 'node:fs'
 import { createServer, type Server, type ServerResponse } from 'node:http'
 import { connect } from 'node:net'
 import { dirname } from 'node:path'
-import type { Mode, Settings } from '../backend/backend.ts'
-import type { Conflict, Counters } from '../engine/journal.ts'
+import type { DriftReason, Mode, Settings } from '../backend/backend.ts'
+import type { Conflict, Counters, SyncCause } from '../engine/journal.ts'
 import { describeError, ProxyError } from '../lib/errors.ts'
 import type { Family } from '../lib/ip.ts'
 import type { Logger } from '../lib/log.ts'
 import type { Reason } from '../model/trace.ts'
-import type { Disposition, NodeView, Protocol, ServiceRecord, SliceRecord } from '../model/types.ts'
+import type { Disposition, Frontend, NodeView, Protocol, ServiceRecord, SliceRecord } from '../model/types.ts'
 import { ensureSharedDirectory } from '../sys/private-files.ts'
 import { type Exchange, reply, replyText, routeRequests } from './routing.ts'
 
@@ -20,8 +20,8 @@ export interface ProxyIdentity {
   readonly mode: Mode
   readonly pid: number
   readonly version: string
-  /** Unix ms. */
-  readonly startedAt: number
+  /** RFC 3339; '' for a proxy that does not run. */
+  readonly startedAt: string
 }
 
 export interface Summary extends ProxyIdentity {
@@ -29,6 +29,10 @@ export interface Summary extends ProxyIdentity {
   readonly families: readonly FamilySummary[]
   readonly conflicts: readonly Conflict[]
   readonly quarantined: readonly QuarantineSummary[]
+  /** The last changes of our rules by other programs, newest first. */
+  readonly drifts: readonly DriftSummary[]
+  /** Everything that is wrong now in the files of `sluice up --manifests`. */
+  readonly invalidManifests: readonly InvalidManifest[]
   /** Newest first. */
   readonly reports: readonly ReportSummary[]
   readonly counters: Readonly<Counters>
@@ -45,10 +49,31 @@ export interface FamilySummary {
   readonly lastSync: ReportSummary | undefined
 }
 
+export interface DriftSummary {
+  readonly family: Family
+  /** RFC 3339. */
+  readonly at: string
+  readonly reason: DriftReason
+  /** The program if the kernel names it, and what it changed if that is known. For people. */
+  readonly culprit: string
+}
+
+/** One problem in a file of manifests. The objects of the last valid content of the file stay. */
+export interface InvalidManifest {
+  readonly file: string
+  /** 0 if the problem is not in a line. */
+  readonly line: number
+  /** '' if the problem is not in a field. */
+  readonly field: string
+  readonly message: string
+}
+
 export interface ReportSummary {
   readonly family: Family
-  /** Unix ms. */
-  readonly startedAt: number
+  /** RFC 3339. */
+  readonly startedAt: string
+  /** Why there was a sync. */
+  readonly causes: readonly SyncCause[]
   readonly durationMs: number
   readonly full: boolean
   readonly ok: boolean
@@ -65,14 +90,14 @@ export interface QuarantineSummary {
   readonly family: Family
   readonly error: string
   readonly attempts: number
-  /** Unix ms. */
-  readonly since: number
-  readonly retryAt: number
+  /** RFC 3339. */
+  readonly since: string
+  readonly retryAt: string
   readonly entries: readonly string[]
 }
 
-/** Whether the kernel holds an entry. `present`: it does, but its content cannot be compared in this mode. */
-export type Presence = 'held' | 'present' | 'missing' | 'differs' | 'not checked'
+/** Whether the kernel has an entry. `byName`: it does, but its content cannot be compared in this mode. */
+export type Presence = 'present' | 'byName' | 'missing' | 'differs' | 'unchecked'
 
 export interface ServiceSummary {
   readonly service: string
@@ -93,13 +118,29 @@ export interface ServiceSummary {
 export interface PortSummary {
   readonly name: string
   readonly protocol: Protocol
-  /** `cluster-ip 10.96.0.1:443`. */
-  readonly frontends: readonly string[]
+  readonly frontends: readonly FrontendSummary[]
   readonly internal: Disposition
   readonly external: Disposition
-  readonly endpoints: readonly string[]
-  readonly localEndpoints: readonly string[]
+  /** The usable endpoints. */
+  readonly endpoints: readonly EndpointSummary[]
+  /** 0 if there is no affinity. */
   readonly affinitySeconds: number
+}
+
+export interface FrontendSummary {
+  readonly kind: Frontend['kind']
+  /** '' for a node port. */
+  readonly ip: string
+  readonly port: number
+  /** Where clients reach it: `10.96.0.1:443`, `:30080` on addresses of the node; '' for nowhere. */
+  readonly answersAt: string
+}
+
+export interface EndpointSummary {
+  /** `10.1.0.11:8080`. */
+  readonly address: string
+  /** True if the endpoint is on this node. */
+  readonly local: boolean
 }
 
 export interface Question {
@@ -171,7 +212,8 @@ export interface Connections {
 export type AdminEvent =
   | { readonly kind: 'sync'; readonly report: ReportSummary }
   | { readonly kind: 'conflict' | 'resolved'; readonly conflict: Conflict }
-  | { readonly kind: 'drift'; readonly family: Family; readonly culprit: string }
+  | { readonly kind: 'drift'; readonly drift: DriftSummary }
+  | { readonly kind: 'manifests'; readonly invalid: readonly InvalidManifest[] }
   | { readonly kind: 'problem'; readonly object: string; readonly message: string }
 
 /** What the socket needs from the process that it belongs to. */

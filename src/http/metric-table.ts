@@ -103,6 +103,11 @@ const ownMetrics: readonly MetricDeclaration[] = [
   ),
   gauge('conflicts', [], 'Addresses and node ports that a service claims now and does not get.'),
   gauge('quarantined_services', [], 'Services that are left out now because the kernel refused one of their entries.'),
+  gauge(
+    'invalid_manifests',
+    [],
+    'Files in the directory of `sluice up --manifests` that are invalid now; the objects of their last valid content stay.',
+  ),
   counter(
     'drift_repairs_total',
     family,
@@ -110,8 +115,8 @@ const ownMetrics: readonly MetricDeclaration[] = [
   ),
   gauge(
     'drift_last_timestamp_seconds',
-    [...family, 'culprit'],
-    'Unix time at which another program last changed the rules of the proxy; only the last program of a family is kept.',
+    [...family, 'reason'],
+    'Unix time at which the proxy last noticed that another program changed its rules. `reason`: `changed`; `reports-lost` if the kernel dropped reports of changes; `refused` if rules that were there before are refused; `undeletable` if a chain of the proxy is still used.',
   ),
   gauge('entries_held', family, 'Entries the data plane holds.'),
   counter('entries_refused_total', family, 'Entries the kernel refused.'),

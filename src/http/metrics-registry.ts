@@ -95,10 +95,6 @@ export class MetricsRegistry {
     for (const [labels, value] of series) metric.inc(labels, value)
   }
 
-  remove(name: string, labels: MetricLabels): void {
-    this.#metrics.get(name)?.remove(labels)
-  }
-
   observe(name: string, labels: MetricLabels, value: number): void {
     const metric = this.#metrics.get(name)
     if (metric instanceof Histogram) metric.observe(labels, value)

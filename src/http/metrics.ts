@@ -35,6 +35,8 @@ export interface MetricsOptions extends KernelCounters {
   readonly conflicts?: () => number
   /** Called at each scrape. */
   readonly quarantined?: () => number
+  /** Called at each scrape. */
+  readonly invalidManifests?: () => number
   readonly clock?: Clock
   /** False leaves out prom-client's process_* and nodejs_*, for tests with many proxies in one process. */
   readonly processMetrics?: boolean
@@ -56,7 +58,7 @@ export function createMetrics(options: MetricsOptions) {
   }
   return {
     contentType,
-    journal: recordSyncs(registry, mode.metrics, clock),
+    journal: recordSyncs(registry, mode.metrics),
     requests: recordRequests(registry),
     /** Called when the health server has answered. */
     answered(endpoint: 'healthz' | 'livez', code: number): void {
@@ -85,12 +87,14 @@ export function createMetrics(options: MetricsOptions) {
   }
 }
 
-function readGauges(registry: MetricsRegistry, { apiServerSilentMs, conflicts, quarantined }: MetricsOptions): void {
+function readGauges(registry: MetricsRegistry, options: MetricsOptions): void {
+  const { apiServerSilentMs, conflicts, quarantined, invalidManifests } = options
   if (apiServerSilentMs !== undefined) {
     registry.set('sluice_api_server_silence_seconds', {}, apiServerSilentMs() / 1000)
   }
   if (conflicts !== undefined) registry.set('sluice_conflicts', {}, conflicts())
   if (quarantined !== undefined) registry.set('sluice_quarantined_services', {}, quarantined())
+  if (invalidManifests !== undefined) registry.set('sluice_invalid_manifests', {}, invalidManifests())
 }
 
 function processStart(): string {

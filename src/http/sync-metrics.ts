@@ -1,15 +1,14 @@
 // Feeds the metrics of syncs, changes and drift from the engine's journal.
 
 import type { MetricTraits } from '../backend/proxy-mode.ts'
-import type { ChangeKind, JournalListener, SyncReport } from '../engine/journal.ts'
+import type { ChangeKind, DriftRecord, JournalListener, SyncReport } from '../engine/journal.ts'
 import { type Family, familyName } from '../lib/ip.ts'
-import type { Clock } from '../lib/time.ts'
 import type { MetricsRegistry } from './metrics-registry.ts'
 
 const prefix = 'kubeproxy_sync_proxy_rules_'
 
 /** Returns the listener for `journal.subscribe`. */
-export function recordSyncs(registry: MetricsRegistry, traits: MetricTraits, clock: Clock) {
+export function recordSyncs(registry: MetricsRegistry, traits: MetricTraits) {
   const changes: Readonly<Record<ChangeKind, ChangeSeries>> = {
     service: makeChangeSeries(registry, 'service'),
     slice: makeChangeSeries(registry, 'endpoint'),
@@ -26,7 +25,7 @@ export function recordSyncs(registry: MetricsRegistry, traits: MetricTraits, clo
       changes[kind].total.add()
       pending(kind, count)
     },
-    drift: recordDrifts(registry, clock),
+    drift: (drift: DriftRecord): void => recordDrift(registry, drift),
     problem({ kind }: { readonly kind: string }): void {
       registry.add('sluice_object_problems_total', { kind })
     },
@@ -71,17 +70,10 @@ function makeFamilySeries(registry: MetricsRegistry, family: Family) {
   }
 }
 
-/** Keeps one series per family: a series per process that ever caused a drift would fill the scraper. */
-function recordDrifts(registry: MetricsRegistry, clock: Clock) {
-  const culprits = new Map<Family, string>()
-  return (family: Family, culprit: string): void => {
-    const ip_family = familyName(family)
-    registry.add('sluice_drift_repairs_total', { ip_family })
-    const last = culprits.get(family)
-    if (last !== undefined) registry.remove('sluice_drift_last_timestamp_seconds', { ip_family, culprit: last })
-    culprits.set(family, culprit)
-    registry.set('sluice_drift_last_timestamp_seconds', { ip_family, culprit }, clock.now() / 1000)
-  }
+function recordDrift(registry: MetricsRegistry, { family, reason, at }: DriftRecord): void {
+  const ip_family = familyName(family)
+  registry.add('sluice_drift_repairs_total', { ip_family })
+  registry.set('sluice_drift_last_timestamp_seconds', { ip_family, reason }, at / 1000)
 }
 
 function recordSync(series: FamilySeries, report: SyncReport): void {

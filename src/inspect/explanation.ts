@@ -16,7 +16,7 @@ import { findTargets, originOf, type PacketTarget } from './question.ts'
 
 export interface ExplainContext {
   readonly desired: Desired
-  readonly backend: Pick<Backend<Held>, 'plan' | 'parts'>
+  readonly backend: Pick<Backend<Held>, 'plan' | 'parts' | 'answersAt'>
   readonly mode: Pick<ProxyMode, 'name' | 'explain'>
   readonly behaviour: ModeBehaviour
   readonly views: readonly NodeView[]

@@ -40,9 +40,9 @@ export async function readKernelState(
 
 /** An observed entry without a digest proves that the entry exists, but not what it contains. */
 export function comparePresence(entry: Held, kernel: KernelState | undefined): Presence {
-  if (kernel === undefined || !kernel.isVisible(entry.kind)) return 'not checked'
+  if (kernel === undefined || !kernel.isVisible(entry.kind)) return 'unchecked'
   const held = kernel.find(entry.id)
   if (held === undefined) return 'missing'
-  if (held.digest === entry.digest) return 'held'
-  return held.digest === '' ? 'present' : 'differs'
+  if (held.digest === entry.digest) return 'present'
+  return held.digest === '' ? 'byName' : 'differs'
 }

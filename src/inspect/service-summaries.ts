@@ -1,11 +1,13 @@
 // Summarises services for `status`: ports, pending changes, and how many entries of each service the kernel holds.
 
+import type { Backend, Held } from '../backend/backend.ts'
 import type { FamilyStatus } from '../engine/lane.ts'
 import type { PortSummary, Presence, ServiceSummary } from '../http/admin.ts'
 import { type Family, hostPort } from '../lib/ip.ts'
 import { nextTurn } from '../lib/time.ts'
 import { describeHolder } from '../model/conflicts.ts'
-import type { ServicePort } from '../model/types.ts'
+import { reachableOf } from '../model/endpoints.ts'
+import type { Frontend, ServicePort } from '../model/types.ts'
 import type { ExplainContext } from './explanation.ts'
 import { comparePresence, type KernelState } from './kernel-state.ts'
 
@@ -14,7 +16,7 @@ type KernelStates = ReadonlyMap<Family, KernelState | undefined> | undefined
 
 /** Returns one summary per service and family. `service` is '' for all services. Yields the event loop between services. */
 export async function summariseServices(
-  { desired, views, readKernel }: Pick<ExplainContext, 'desired' | 'views' | 'readKernel'>,
+  { desired, views, readKernel, backend }: Pick<ExplainContext, 'desired' | 'views' | 'readKernel' | 'backend'>,
   service: string,
   asksKernel: boolean,
 ): Promise<readonly ServiceSummary[]> {
@@ -27,7 +29,10 @@ export async function summariseServices(
     const { known, families } = desired.status(key)
     if (!known) continue
     summaries.push(
-      ...families.filter(isWorthShowing).map((one) => summarise(key, one, asksKernel ? states : undefined)),
+      ...families.filter(isWorthShowing).map((one) => ({
+        ...summarise(key, one, asksKernel ? states : undefined),
+        ports: one.ports.map((port) => summarisePort(port, backend.answersAt)),
+      })),
     )
   }
   return summaries
@@ -36,16 +41,15 @@ export async function summariseServices(
 const isWorthShowing = ({ ports, entries, lost, quarantine }: FamilyStatus): boolean =>
   ports.length + entries.length + lost.length > 0 || quarantine !== undefined
 
-function summarise(service: string, status: FamilyStatus, states: KernelStates): ServiceSummary {
-  const { family, pending, ports, lost, quarantine, entries } = status
+function summarise(service: string, status: FamilyStatus, states: KernelStates): Omit<ServiceSummary, 'ports'> {
+  const { family, pending, lost, quarantine, entries } = status
   const found = entries.map((entry) => ({ entry, presence: comparePresence(entry, states?.get(family)) }))
-  const counts: Record<Presence, number> = { held: 0, present: 0, missing: 0, differs: 0, 'not checked': 0 }
+  const counts: Record<Presence, number> = { present: 0, byName: 0, missing: 0, differs: 0, unchecked: 0 }
   for (const one of found) counts[one.presence]++
   return {
     service,
     family,
     pending,
-    ports: ports.map(summarisePort),
     entries: entries.length,
     inKernel: states === undefined ? undefined : counts,
     wrong: found.flatMap((one) => {
@@ -57,15 +61,19 @@ function summarise(service: string, status: FamilyStatus, states: KernelStates):
   }
 }
 
-const summarisePort = (port: ServicePort): PortSummary => ({
-  name: port.name,
-  protocol: port.protocol,
-  frontends: port.frontends.map(({ kind, ip, port: number }) =>
-    kind === 'node-port' ? `node-port ${number}` : `${kind} ${hostPort(ip, number)}`,
-  ),
-  internal: port.internal,
-  external: port.external,
-  endpoints: port.cluster.map(({ ip, port: number }) => hostPort(ip, number)),
-  localEndpoints: port.local.map(({ ip, port: number }) => hostPort(ip, number)),
-  affinitySeconds: port.affinitySeconds,
-})
+function summarisePort(port: ServicePort, answersAt: Backend<Held>['answersAt'] = ownAddress): PortSummary {
+  return {
+    name: port.name,
+    protocol: port.protocol,
+    frontends: port.frontends.map((frontend) => {
+      const { kind, ip, port: number } = frontend
+      return { kind, ip, port: number, answersAt: answersAt(frontend) }
+    }),
+    internal: port.internal,
+    external: port.external,
+    endpoints: reachableOf(port).map(({ ip, port: number, local }) => ({ address: hostPort(ip, number), local })),
+    affinitySeconds: port.affinitySeconds,
+  }
+}
+
+const ownAddress = ({ ip, port }: Frontend): string => (ip === '' ? `:${port}` : hostPort(ip, port))

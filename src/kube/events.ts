@@ -13,6 +13,8 @@ interface Reference {
   readonly namespace: string
   readonly name: string
   readonly uid?: string
+  /** The part of the object that the event is about. */
+  readonly fieldPath?: string
 }
 
 export interface Occurrence {

@@ -69,6 +69,7 @@ const failedSync: SyncReport = {
   backend: '',
   family: 4,
   startedAt: 0,
+  causes: [],
   durationMs: 1,
   full: true,
   ok: false,

@@ -38,9 +38,9 @@ describe('explain, from manifests', () => {
       { address: '10.1.1.13:8080', node: 'b', probability: 0, snat: false, why: 'not ready: gets no new connections' },
     ])
     expect(answers[0]?.entries.map(({ id, kernel }) => [id, kernel])).toEqual([
-      ['cluster-ips 10.96.0.50', 'not checked'],
-      ['frontend 10.96.0.50 tcp 80', 'not checked'],
-      ['hairpin-connections 10.1.0.11 10.1.0.11 tcp 8080', 'not checked'],
+      ['cluster-ips 10.96.0.50', 'unchecked'],
+      ['frontend 10.96.0.50 tcp 80', 'unchecked'],
+      ['hairpin-connections 10.1.0.11 10.1.0.11 tcp 8080', 'unchecked'],
     ])
   })
 

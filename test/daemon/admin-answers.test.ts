@@ -11,6 +11,7 @@ import { configFrom } from '../../src/commands/sources/source.ts'
 import { describeEvent, formatView } from '../../src/commands/up/live-view.ts'
 import { makeAdminAnswers } from '../../src/daemon/admin-answers.ts'
 import { makeSettings } from '../../src/daemon/backend-settings.ts'
+import type { ManifestProblems } from '../../src/daemon/manifest-problems.ts'
 import { Engine } from '../../src/engine/engine.ts'
 import { SyncJournal } from '../../src/engine/journal.ts'
 import { type AdminEvent, listenAdmin } from '../../src/http/admin.ts'
@@ -74,7 +75,7 @@ const slice = decodeEndpointSlice({
   endpoints: [{ addresses: ['10.1.0.11'], nodeName: 'a', conditions: { ready: true } }],
 })
 
-async function running() {
+async function running(manifests?: ManifestProblems) {
   const { backend, kernel } = fakeKernel()
   const journal = new SyncJournal({ log: silentLogger })
   const engine = new Engine({
@@ -92,10 +93,11 @@ async function running() {
     journal,
     backend,
     settings: makeSettings(configFrom(new Map())),
-    identity: { node: 'a', mode: 'nftables', pid: process.pid, version: 'test', startedAt: Date.now() },
+    identity: { node: 'a', mode: 'nftables', pid: process.pid, version: 'test', startedAt: new Date().toISOString() },
     families: [4],
     views: () => node,
     nodeAddresses: () => ['192.168.5.1'],
+    manifests,
     log: silentLogger,
   })
   const socket = await listenAdmin(path, answers, silentLogger)
@@ -168,7 +170,7 @@ describe('the admin socket', () => {
     expect(summary).toMatchObject({ node: 'a', mode: 'nftables', services: 1, conflicts: [], quarantined: [] })
     expect(summary.families[0]).toMatchObject({ family: 4, entries: 4, lastSync: { ok: true } })
     const [good] = await client.services('shop/web', true)
-    expect(good).toMatchObject({ entries: 4, inKernel: { held: 4, missing: 0 }, wrong: [] })
+    expect(good).toMatchObject({ entries: 4, inKernel: { present: 4, missing: 0 }, wrong: [] })
     kernel.delete('frontend 10.96.0.50 tcp 80')
     kernel.set('frontend tcp 30080', { id: 'frontend tcp 30080', kind: 'frontend', digest: 'something else' })
     const [bad] = await client.services('', true)
@@ -178,6 +180,19 @@ describe('the admin socket', () => {
     ])
     expect((await client.services('', false))[0]?.inKernel).toBeUndefined()
     expect(await client.services('no/such', true)).toEqual([])
+  })
+
+  it('reports drifts, causes of syncs and invalid manifests, with times in RFC 3339', async () => {
+    const invalid = [{ file: 'web.yaml', line: 31, field: '', message: 'unexpected end' }]
+    const { client, journal } = await running({ problems: () => invalid, subscribe: () => () => {} })
+    journal.drift({ family: 4, culprit: 'nft (pid 7)', reason: 'changed', at: Date.UTC(2026, 0, 2) })
+    const summary = await client.summary()
+    expect(summary.invalidManifests).toEqual(invalid)
+    expect(summary.drifts).toEqual([
+      { family: 4, culprit: 'nft (pid 7)', reason: 'changed', at: '2026-01-02T00:00:00Z' },
+    ])
+    expect(summary.reports.at(-1)?.causes).toEqual(['start'])
+    expect(summary.families[0]?.lastSync?.startedAt).toMatch(/^2\d{3}-\d\d-\d\dT[\d:.]+Z$/)
   })
 
   it('reports the mode of the proxy to the doctor', async () => {
@@ -196,7 +211,7 @@ describe('the admin socket', () => {
     expect(answer).toMatchObject({ verdict: 'forward', packet: { origin: 'pod' }, snat: 'no' })
     expect(Object.fromEntries(answer!.entries.map(({ id, kernel: at }) => [id, at]))).toMatchObject({
       'cluster-ips 10.96.0.50': 'missing',
-      'frontend 10.96.0.50 tcp 80': 'held',
+      'frontend 10.96.0.50 tcp 80': 'present',
     })
     await expect(client.explain({ target: 'nonsense!', from: '' })).rejects.toThrow('is neither')
   })

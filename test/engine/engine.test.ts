@@ -161,15 +161,36 @@ describe('Engine: syncing', () => {
   it('repairs a drift at once, reports it, and writes only what differs', async () => {
     const harness = await new EngineHarness().synced(service('ns/a'), service('ns/b', { clusterIps: ['10.96.0.20'] }))
     const drifts: string[] = []
-    harness.journal.subscribe({ drift: (family, culprit) => drifts.push(`${family} ${culprit}`) })
+    harness.journal.subscribe({ drift: ({ family, culprit, reason }) => drifts.push(`${family} ${culprit} ${reason}`) })
     await harness.clock.advance(60_000)
     harness.kernel.writes.clear()
     harness.kernel.tamper('frontend 10.96.0.10:80/tcp', undefined)
     harness.kernel.tamper('alien x', 'y')
     await harness.clock.advance(0)
-    expect(drifts).toEqual(['4 test', '4 test'])
-    expect(harness.last()).toMatchObject({ full: true, put: 1, dropped: 1 })
+    expect(drifts).toEqual(['4 test changed', '4 test changed'])
+    expect(harness.last()).toMatchObject({ full: true, put: 1, dropped: 1, causes: ['drift'] })
     expect([...harness.kernel.writes.keys()].sort()).toEqual(['alien x', 'frontend 10.96.0.10:80/tcp'])
+  })
+
+  it('reports why each sync happened', async () => {
+    const harness = await new EngineHarness({ maxSyncMs: 60_000 }).synced(service('ns/a'))
+    const causes = () => harness.reports.at(-1)?.causes
+    expect(causes()).toEqual(['start'])
+    harness.put(slice('ns/a', ['10.0.0.1']))
+    await harness.tick()
+    expect(causes()).toEqual(['change'])
+    harness.engine.setView(4, view(4, { zone: 'east' }))
+    harness.put(slice('ns/a', ['10.0.0.2']))
+    await harness.tick()
+    expect(causes()).toEqual(['node', 'change'])
+    await harness.clock.advance(60_000)
+    expect(causes()).toEqual(['period'])
+    harness.kernel.failApplyAfter = 0
+    harness.put(slice('ns/a', ['10.0.0.3']))
+    await harness.tick()
+    expect(harness.last()).toMatchObject({ ok: false, causes: ['change'] })
+    await harness.clock.advance(30_000)
+    expect(harness.last()).toMatchObject({ ok: true, causes: ['retry'] })
   })
 
   it('repairs a drift at once even if there is a change every second', async () => {
@@ -192,7 +213,7 @@ describe('Engine: syncing', () => {
     harness.put(slice('ns/a', ['10.0.0.1']))
     await harness.clock.advance(0)
     harness.kernel.held.delete('base table')
-    harness.kernel.onDrift('test')
+    harness.kernel.onDrift('test', 'changed')
     harness.kernel.gate = undefined
     open()
     await harness.clock.advance(1000)

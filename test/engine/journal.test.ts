@@ -9,6 +9,7 @@ const report = (patch: Partial<SyncReport> = {}): SyncReport => ({
   backend: 'nftables',
   family: 4,
   startedAt: 0,
+  causes: [],
   durationMs: 1,
   full: false,
   ok: true,
@@ -47,8 +48,11 @@ describe('Journal', () => {
     journal.report(report({ ok: false, error, refused: [{ service: 'ns/a', id: 'x', error }] }))
     journal.change('service', 1)
     journal.change('slice', 1)
-    journal.drift(4, 'another program')
-    expect(journal.counters()).toMatchObject({ syncs: 2, failures: 1, puts: 2, drops: 1, refusals: 1, drifts: 1 })
+    journal.drift({ family: 4, culprit: 'another program', reason: 'changed', at: 0 })
+    expect(journal.drifts()).toEqual([{ family: 4, culprit: 'another program', reason: 'changed', at: 0 }])
+    for (let at = 1; at <= 30; at++) journal.drift({ family: 6, culprit: 'nft', reason: 'changed', at })
+    expect(journal.drifts().map(({ at }) => at)).toEqual(Array.from({ length: 20 }, (_, i) => i + 11))
+    expect(journal.counters()).toMatchObject({ syncs: 2, failures: 1, puts: 2, drops: 1, refusals: 1, drifts: 31 })
     expect(journal.counters()).toMatchObject({ serviceChanges: 1, sliceChanges: 1 })
   })
 

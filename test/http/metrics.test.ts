@@ -75,7 +75,8 @@ const upstream: readonly Row[] = [
   ['sluice_conflicts', 'gauge', '', 'all'],
   ['sluice_quarantined_services', 'gauge', '', 'all'],
   ['sluice_drift_repairs_total', 'counter', 'ip_family', 'all'],
-  ['sluice_drift_last_timestamp_seconds', 'gauge', 'culprit ip_family', 'all'],
+  ['sluice_drift_last_timestamp_seconds', 'gauge', 'ip_family reason', 'all'],
+  ['sluice_invalid_manifests', 'gauge', '', 'all'],
   ['sluice_entries_held', 'gauge', 'ip_family', 'all'],
   ['sluice_entries_refused_total', 'counter', 'ip_family', 'all'],
   ['sluice_ledger_put_total', 'counter', 'ip_family', 'all'],
@@ -99,6 +100,7 @@ const report = (mode: Mode, more: Partial<SyncReport> = {}): SyncReport => ({
   backend: mode,
   family: 4,
   startedAt: at,
+  causes: [],
   durationMs: 30,
   full: false,
   ok: true,
@@ -123,7 +125,7 @@ function feedAll(metrics: Metrics, mode: Mode): void {
   journal.queued(4, at)
   journal.change('service', 1)
   journal.change('slice', 1)
-  journal.drift(4, 'nft (pid 7)')
+  journal.drift({ family: 4, culprit: 'nft (pid 7)', reason: 'changed', at })
   journal.problem({ kind: 'Service' })
   const figures = { 'iptables_total{nat}': 9, 'iptables_last{nat}': 3, nftables_cleanup_failures: 1, mystery: 5 }
   journal.report(report(mode, { full: true, triggers: [at], figures }))
@@ -293,16 +295,16 @@ describe('sources of metrics', () => {
     const journal = new SyncJournal({ log })
     const leave = journal.subscribe(metrics.journal)
     journal.report(report('nftables', { put: 1 }))
-    journal.drift(6, 'nft (pid 7)')
-    journal.drift(6, 'firewalld (pid 8)')
+    journal.drift({ family: 6, culprit: 'nft (pid 7)', reason: 'changed', at })
+    journal.drift({ family: 6, culprit: 'firewalld (pid 8)', reason: 'changed', at })
     journal.problem({ kind: 'EndpointSlice', object: 'a/b', uid: '', field: 'x', message: 'y' })
     leave()
-    journal.drift(6, 'somebody')
+    journal.drift({ family: 6, culprit: 'somebody', reason: 'reports-lost', at })
     const families = await read(metrics)
     expect(find(families, 'sluice_ledger_put_total', IPv4)).toBe(1)
     expect(find(families, 'sluice_drift_repairs_total', { ip_family: 'IPv6' })).toBe(2)
     const last = families.get('sluice_drift_last_timestamp_seconds')
-    expect(last?.samples.map(({ labels }) => labels)).toEqual([{ ip_family: 'IPv6', culprit: 'firewalld (pid 8)' }])
+    expect(last?.samples.map(({ labels }) => labels)).toEqual([{ ip_family: 'IPv6', reason: 'changed' }])
     expect(find(families, 'sluice_object_problems_total', { kind: 'EndpointSlice' })).toBe(1)
   })
 
@@ -327,13 +329,16 @@ describe('sources of metrics', () => {
       { name: 'A', stage: '', enabled: true },
       { name: 'B', stage: 'ALPHA', enabled: false },
     ]
-    const families = await read(make('nftables', { features, conflicts: () => 2, quarantined: () => 3 }))
+    const families = await read(
+      make('nftables', { features, conflicts: () => 2, quarantined: () => 3, invalidManifests: () => 1 }),
+    )
     expect(find(families, 'kubernetes_build_info', { major: '1', minor: '36', git_version: 'v1.36.4' })).toBe(1)
     expect(find(families, 'kubernetes_feature_enabled', { name: 'A', stage: '' })).toBe(1)
     expect(find(families, 'kubernetes_feature_enabled', { name: 'B', stage: 'ALPHA' })).toBe(0)
     expect(find(families, 'rest_client_exec_plugin_ttl_seconds')).toBe(Number.POSITIVE_INFINITY)
     expect(find(families, 'sluice_conflicts')).toBe(2)
     expect(find(families, 'sluice_quarantined_services')).toBe(3)
+    expect(find(families, 'sluice_invalid_manifests')).toBe(1)
     const alpha = find(families, 'registered_metrics_total', { stability_level: 'ALPHA', deprecated_version: '' })
     expect(alpha).toBe([...families.values()].filter(({ help }) => help.startsWith('[ALPHA]')).length)
   })

@@ -102,7 +102,7 @@ describe('a proxy in ipvs mode', () => {
       expect(answer).toMatchObject({ mode: 'ipvs', verdict: 'forward', service: 'ns1/svc1:p80', frontend })
       expect(answer?.endpoints.map(({ probability }) => probability)).toEqual([0.5, 0.5])
       expect(new Set(answer?.entries.map(({ kind }) => kind))).toContain('server')
-      expect(new Set(answer?.entries.map(({ kernel }) => kernel))).toEqual(new Set(['held']))
+      expect(new Set(answer?.entries.map(({ kernel }) => kernel))).toEqual(new Set(['present']))
     }
     await network.tool('ipvsadm', '-D', '-t', '192.168.0.2:30001')
     const [missing] = await client.explain({ target: '192.168.0.2:30001', from: '203.0.113.2' })

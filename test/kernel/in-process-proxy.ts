@@ -47,7 +47,7 @@ export class InProcessProxy {
     })
     journal.subscribe({
       queued: (family) => void this.#asked.set(family, (this.#asked.get(family) ?? 0) + 1),
-      drift: (family, culprit) => void this.drifts.push({ family, culprit, at: performance.now() }),
+      drift: ({ family, culprit }) => void this.drifts.push({ family, culprit, at: performance.now() }),
       report: (report) => {
         this.reports.push(report)
         this.#heard()

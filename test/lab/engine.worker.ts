@@ -126,7 +126,7 @@ async function start(request: DriverRequest & { ask: 'start' }): Promise<Running
   let changed = () => {}
   let repaired = () => {}
   journal.subscribe({
-    drift: (family) => void drifts.set(family, Date.now()),
+    drift: ({ family }) => void drifts.set(family, Date.now()),
     queued: (family, at) => void asked.set(family, at),
     report(report) {
       failure = report.ok ? undefined : describeError(report.error)

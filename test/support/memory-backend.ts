@@ -1,6 +1,6 @@
 // A backend whose kernel is a map, with faults on demand, for tests of everything between records and the kernel.
 
-import type { Applied, Backend, Changes, Held, OpenContext, Target } from '../../src/backend/backend.ts'
+import type { Applied, Backend, Changes, DriftReason, Held, OpenContext, Target } from '../../src/backend/backend.ts'
 import { ProxyError } from '../../src/lib/errors.ts'
 import type { Family } from '../../src/lib/ip.ts'
 import { frontendKey } from '../../src/model/conflicts.ts'
@@ -48,7 +48,7 @@ export class MemoryKernel {
   refuses: (id: string) => boolean = () => false
   /** True if another program changed something since the last apply. */
   drifted = false
-  onDrift: (culprit: string) => void = () => {}
+  onDrift: (culprit: string, reason: DriftReason) => void = () => {}
   /** If set, apply asks whether to pause after this many changes. */
   pausesAfter: number | undefined
   /** Called after the changes of an apply, before it ends. */
@@ -61,7 +61,7 @@ export class MemoryKernel {
     if (digest === undefined) this.held.delete(id)
     else this.held.set(id, { id, kind: id.split(' ')[0] as string, digest })
     this.drifted = true
-    if (!silent) this.onDrift('test')
+    if (!silent) this.onDrift('test', 'changed')
   }
 
   ids(): string[] {

@@ -11,6 +11,8 @@ import type { ManifestProblem } from './parse.ts'
 export interface ManifestFolder {
   /** The problems of the files as they are now. */
   problems(): readonly ManifestProblem[]
+  /** Calls the listener now and after each reading of the directory. */
+  subscribe(listener: (problems: readonly ManifestProblem[]) => void): () => void
   /** Reads the directory at once. */
   rescan(): Promise<void>
   close(): Promise<void>
@@ -44,6 +46,7 @@ class WatchedFolder implements ManifestFolder {
   #periodic: Timer | undefined
   #readProblem: ManifestProblem | undefined
   #closed = false
+  readonly #listeners = new Set<(problems: readonly ManifestProblem[]) => void>()
 
   constructor(options: ManifestOptions) {
     this.#options = options
@@ -52,6 +55,12 @@ class WatchedFolder implements ManifestFolder {
 
   problems(): readonly ManifestProblem[] {
     return [...(this.#readProblem === undefined ? [] : [this.#readProblem]), ...this.#applier.problems()]
+  }
+
+  subscribe(listener: (problems: readonly ManifestProblem[]) => void): () => void {
+    this.#listeners.add(listener)
+    listener(this.problems())
+    return () => void this.#listeners.delete(listener)
   }
 
   watch(): void {
@@ -103,6 +112,7 @@ class WatchedFolder implements ManifestFolder {
     do {
       this.#needsRescan = false
       await this.#scan()
+      if (!this.#closed) for (const listener of this.#listeners) listener(this.problems())
     } while (this.#needsRescan && !this.#closed)
   }
 

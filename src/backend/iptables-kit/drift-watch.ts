@@ -19,6 +19,7 @@
 import { describeError } from '../../lib/errors.ts'
 import type { Logger } from '../../lib/log.ts'
 import type { Clock, Timer } from '../../lib/time.ts'
+import type { DriftReason } from '../backend.ts'
 import type { IptablesTableName } from './chains.ts'
 import { countForeignJumps, describeDifference, findDifferences, findExtraUses } from './compare-uses.ts'
 import { LookBudget } from './look-budget.ts'
@@ -35,7 +36,7 @@ export interface DriftWatchOptions {
   readonly legacyEntries: () => LegacyEntries
   /** Our own jumps in built-in chains. */
   readonly hooks: readonly { readonly table: string; readonly to: string }[]
-  readonly onDrift: (culprit: string) => void
+  readonly onDrift: (culprit: string, reason: DriftReason) => void
   readonly clock: Clock
   readonly log: Logger
 }
@@ -208,7 +209,7 @@ export class DriftWatch {
 
   #report(difference: string, failedRepairs: number): void {
     this.#state = { name: 'drifted', failedRepairs }
-    this.#options.onDrift(`another program (${difference})`)
+    this.#options.onDrift(`another program (${difference})`, 'changed')
   }
 
   #arm(ms: number): void {

@@ -92,7 +92,7 @@ export class IptablesTarget implements Target<IptablesEntry> {
       this.#watch.abandonWrite()
       // What was there before is refused without any change of ours: another program broke it, and waiting does not repair it.
       if (!isFull && error instanceof ProxyError && error.code === 'iptables-restore') {
-        this.#context.onDrift(`another program (${error.message})`)
+        this.#context.onDrift(`another program (${error.message})`, 'refused')
       }
       throw error
     }
@@ -123,7 +123,7 @@ export class IptablesTarget implements Target<IptablesEntry> {
 
   #report({ refused, failures, rules, undeleted }: WriteResult, isFull: boolean): Applied {
     // The ledger does not know these chains. The next `observe` finds them.
-    if (undeleted !== undefined) this.#context.onDrift(`another program (${undeleted.message})`)
+    if (undeleted !== undefined) this.#context.onDrift(`another program (${undeleted.message})`, 'undeletable')
     const failed = failures > 0 ? { iptables_restore_failures: failures } : {}
     const partial = failures > 0 && !isFull ? { iptables_partial_restore_failures: failures } : {}
     return { refused, figures: { ...this.#figures(rules), ...failed, ...partial } }

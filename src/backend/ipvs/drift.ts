@@ -13,7 +13,7 @@ import type { Mutex } from '../../lib/mutex.ts'
 import type { Timer } from '../../lib/time.ts'
 import type { Destination, VirtualServer } from '../../sys/netlink/ipvs.ts'
 import type { Wait } from '../../sys/netlink/socket.ts'
-import type { OpenContext } from '../backend.ts'
+import type { DriftReason, OpenContext } from '../backend.ts'
 import { destinationKey, deviceName, hasSameSettings } from './entries.ts'
 import { countRulesInSaved, countRulesInText, hasAllJumps, type SavedRules } from './saved-rules.ts'
 
@@ -185,10 +185,10 @@ export class DriftChecks {
   }
 
   /** Reports a change once, until everything was read again. */
-  report(what: string): void {
+  report(what: string, reason: DriftReason = 'changed'): void {
     if (this.#hasDrifted || this.#abort.signal.aborted) return
     this.#hasDrifted = true
-    this.#options.context.onDrift(`another program (${what})`)
+    this.#options.context.onDrift(`another program (${what})`, reason)
   }
 
   /** Checks from now on. Does nothing if the checks run already. */

@@ -7,7 +7,7 @@ import { TABLE_OWNER, type Table } from '../../sys/netlink/nft/nft-types.ts'
 import { type NftablesSocket, watchRuleset } from '../../sys/netlink/nft/nftables.ts'
 import type { Notice } from '../../sys/netlink/nft/read-objects.ts'
 import type { Subscription } from '../../sys/netlink/subscribe.ts'
-import type { OpenContext } from '../backend.ts'
+import type { DriftReason, OpenContext } from '../backend.ts'
 import { tableName } from './base.ts'
 
 /** Finds our table among all tables. */
@@ -31,7 +31,7 @@ export class TableWatch {
     this.#family = familyNumber(context.family)
     this.#subscription = watchRuleset({
       notice: (notice) => this.#read(notice),
-      lost: () => this.#report('an unknown process; notifications were lost'),
+      lost: () => this.#report('an unknown process; notifications were lost', 'reports-lost'),
     })
   }
 
@@ -52,13 +52,13 @@ export class TableWatch {
     if (notice.port === this.#ownPort) return
     if (notice.kind === 'change') {
       this.#isTouched ||= notice.family === this.#family && notice.table === tableName
-    } else if (this.#isTouched) this.#report(`${notice.program || 'a process'} (pid ${notice.pid})`)
+    } else if (this.#isTouched) this.#report(`${notice.program || 'a process'} (pid ${notice.pid})`, 'changed')
   }
 
-  #report(culprit: string): void {
+  #report(culprit: string, reason: DriftReason): void {
     this.#isTouched = false
     this.#hasDrifted = true
-    this.#context.onDrift(culprit)
+    this.#context.onDrift(culprit, reason)
   }
 }
 

@@ -60,7 +60,7 @@ function checkLastSync({ node, families, mode, services, startedAt }: Summary): 
   const about = `running proxy (${node})`
   const failed = families.find(({ lastSync }) => lastSync?.ok === false)
   if (failed === undefined) {
-    return ok(about, `mode ${mode}, ${count(services, 'service')}, up ${formatAge(Date.now() - startedAt)}`)
+    return ok(about, `mode ${mode}, ${count(services, 'service')}, up ${formatAge(Date.now() - Date.parse(startedAt))}`)
   }
   return {
     level: 'problem',

@@ -69,7 +69,7 @@ export async function readFromApi(api: ApiRequester, { name, config, fallback }:
       allServices.some(({ clusterIps }) => clusterIps.some((ip) => familyOf(ip) === family)),
   )
   return {
-    identity: { node: name, mode: config.mode, pid: 0, version: sluiceVersion, startedAt: 0 },
+    identity: { node: name, mode: config.mode, pid: 0, version: sluiceVersion, startedAt: '' },
     settings: makeSettings(config),
     views: families.map((family): NodeView => makeNodeView(facts, family)),
     nodeAddresses,

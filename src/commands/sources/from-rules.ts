@@ -31,7 +31,7 @@ export async function readFromRules(mode: Mode, config: Config): Promise<Inputs>
   const record = { name, addresses, podCidrs: [], zone: '', deleting: false, taints: [] }
   const facts = makeNodeFacts(config, { name, record, interfaceAddresses: nodeAddresses })
   return {
-    identity: { node: name, mode, pid: 0, version: sluiceVersion, startedAt: 0 },
+    identity: { node: name, mode, pid: 0, version: sluiceVersion, startedAt: '' },
     settings: makeSettings(config),
     views: used.map(({ family }) => makeNodeView(facts, family)),
     nodeAddresses,

@@ -3,6 +3,7 @@
 import { statSync } from 'node:fs'
 import { join } from 'node:path'
 import { type ApiServer, startApiServer } from '../../apiserver/start.ts'
+import { describeInvalidManifest } from '../../daemon/manifest-problems.ts'
 import type { Client } from '../../kube/client.ts'
 import { ProxyError } from '../../lib/errors.ts'
 import { silentLogger } from '../../lib/log.ts'
@@ -24,9 +25,8 @@ export async function withManifests<T>(directory: string, use: (server: Manifest
   try {
     const problems = server.manifests?.problems() ?? []
     if (problems.length > 0) {
-      const lines = problems.map(
-        ({ file, line, field, message }) =>
-          `${join(directory, file)}:${line}: ${field === '' ? '' : `${field}: `}${message}`,
+      const lines = problems.map((problem) =>
+        describeInvalidManifest({ ...problem, file: join(directory, problem.file) }),
       )
       throw new ProxyError('manifests', lines.join('; '))
     }

@@ -1,6 +1,14 @@
 // Shows a running proxy live: on a terminal a view that is redrawn in place, elsewhere one line per event.
 
-import type { AdminEvent, Connections, ReportSummary, ServiceSummary, Summary } from '../../http/admin.ts'
+import { describeInvalidManifest } from '../../daemon/manifest-problems.ts'
+import type {
+  AdminEvent,
+  Connections,
+  InvalidManifest,
+  ReportSummary,
+  ServiceSummary,
+  Summary,
+} from '../../http/admin.ts'
 import type { AdminClient } from '../../http/admin-client.ts'
 import { ProxyError } from '../../lib/errors.ts'
 import { familyName } from '../../lib/ip.ts'
@@ -35,11 +43,18 @@ export function describeEvent(event: AdminEvent): string {
     case 'resolved':
       return `conflict resolved: ${event.conflict.frontend} of ${event.conflict.loser}`
     case 'drift':
-      return `rules were changed by ${event.culprit} (${familyName(event.family)}); repairing`
+      return `rules were changed by ${event.drift.culprit} (${familyName(event.drift.family)}); repairing`
+    case 'manifests':
+      return describeManifests(event.invalid)
     case 'problem':
       return `bad object ${event.object}: ${event.message}`
   }
 }
+
+const describeManifests = (invalid: readonly InvalidManifest[]): string =>
+  invalid.length === 0
+    ? 'all manifests are valid'
+    : invalid.map((problem) => `invalid manifest ${describeInvalidManifest(problem)}`).join('; ')
 
 function describeReport(report: ReportSummary): string {
   const { family, ok, error, put, dropped, durationMs, services } = report
@@ -90,15 +105,18 @@ export function formatView(
     .flatMap((one) =>
       one.ports.map((port) => [
         `${port.name}/${port.protocol}`,
-        port.frontends.map((text) => text.replace('cluster-ip ', '').replace('node-port ', ':')).join(' '),
-        port.endpoints.map((endpoint) => `${endpoint} (${flows.get(`${port.name} ${endpoint}`) ?? 0})`).join('  ') ||
+        port.frontends.map(({ answersAt }) => answersAt).join(' '),
+        port.endpoints.map(({ address }) => `${address} (${flows.get(`${port.name} ${address}`) ?? 0})`).join('  ') ||
           terminal.paint('yellow', 'none: refused'),
       ]),
     )
   const more = services.length > shownServices ? `… and ${services.length - shownServices} more\n` : ''
   const reports = summary.reports
     .slice(0, shownReports)
-    .map((report) => `  ${formatAge(Date.now() - report.startedAt).padStart(4)} ago  ${describeReport(report)}\n`)
+    .map(
+      (report) =>
+        `  ${formatAge(Date.now() - Date.parse(report.startedAt)).padStart(4)} ago  ${describeReport(report)}\n`,
+    )
   return [
     `\n${count(summary.services, 'service')}, ${summary.connections?.tracked ?? 0} connections tracked, state ${summary.families[0]?.stateHash ?? ''}\n`,
     formatTable(['SERVICE PORT', 'ADDRESSES', 'ENDPOINTS (CONNECTIONS)'], rows, terminal),

@@ -179,7 +179,9 @@ export class Standalone {
     const settings = makeSettings(options.config)
     const backend = (this.#unprivileged ?? findMode(this.#options.mode)).makeBackend(settings)
     process.env.SLUICE_ADMIN_SOCKET = this.#socket
-    this.#running = runDaemon({ options, backend, log: this.#log, signal: this.#stop.signal }).then(
+    const manifests = this.#api?.manifests
+    const daemon = { options, backend, log: this.#log, signal: this.#stop.signal, ...(manifests && { manifests }) }
+    this.#running = runDaemon(daemon).then(
       () => (this.#stop.signal.aborted ? undefined : new ProxyError('proxy', 'the proxy ended by itself')),
       (error: unknown) =>
         error instanceof ProxyError ? error : new ProxyError('proxy', describeError(error), { cause: error }),

@@ -52,6 +52,26 @@ spec:
 ${more}`
 
 describe('a directory of manifests', () => {
+  it('tells its listeners what is wrong after each reading, until it is mended', async () => {
+    write('a.yaml', web(99_999))
+    await startServer()
+    const seen: string[] = []
+    const stop = server.manifests?.subscribe((problems) =>
+      seen.push(problems.map(({ file, line, field }) => `${file}:${line} ${field}`).join()),
+    )
+    expect(seen).toEqual(['a.yaml:9 spec.ports[0].port,a.yaml:8 spec.ports[0].targetPort'])
+    await server.manifests?.rescan()
+    expect(seen).toHaveLength(2)
+    expect(seen[1]).toBe(seen[0])
+    write('a.yaml', web(80))
+    await server.manifests?.rescan()
+    expect(seen.at(-1)).toBe('')
+    stop?.()
+    const { length } = seen
+    await server.manifests?.rescan()
+    expect(seen).toHaveLength(length)
+  })
+
   it('is applied at the start, and then whenever a file changes', async () => {
     write(
       'a.yaml',

@@ -18,7 +18,7 @@ const web = service({
 const webSlice = slice([endpoint('10.1.0.1')], { key: 'default/web-1', service: 'default/web' })
 
 const inputs = (services: readonly ServiceRecord[] = [web]): Inputs => ({
-  identity: { node: 'a', mode: 'nftables', pid: 0, version: '', startedAt: 0 },
+  identity: { node: 'a', mode: 'nftables', pid: 0, version: '', startedAt: '' },
   settings: makeSettings(configFrom(new Map([['mode', 'nftables']]))),
   views: [view({ family: 4, serviceCidrs: ['10.96.0.0/24'] }), view({ family: 6, serviceCidrs: ['fd00:10:96::/112'] })],
   nodeAddresses: [],

@@ -20,7 +20,7 @@ import {
 } from '../../../sys/netlink/rtnetlink.ts'
 import { NetlinkSocket, type Wait } from '../../../sys/netlink/socket.ts'
 import { type Subscription, subscribe } from '../../../sys/netlink/subscribe.ts'
-import type { RefusedEntry } from '../../backend.ts'
+import type { DriftReason, RefusedEntry } from '../../backend.ts'
 import { type AddressChange, describeAddressDrift } from '../drift.ts'
 import { addressEntry, deviceName } from '../entries.ts'
 import { NetlinkBatch } from './netlink-batch.ts'
@@ -33,7 +33,7 @@ const noNames: ReadonlyMap<number, string> = new Map()
 export class DeviceAddresses {
   readonly #socket = new NetlinkSocket({ protocol: 'route', purpose, receiveBufferBytes: 4 << 20 })
   readonly #family: Family
-  readonly #onDrift: (what: string) => void
+  readonly #onDrift: (what: string, reason?: DriftReason) => void
   /** The interface number of the device; 0: there is no device. */
   #index = 0
   readonly #bound = new Set<string>()
@@ -42,7 +42,7 @@ export class DeviceAddresses {
   #others: ReadonlySet<string> = new Set()
   #subscription: Subscription | undefined
 
-  constructor(family: Family, onDrift: (what: string) => void) {
+  constructor(family: Family, onDrift: (what: string, reason?: DriftReason) => void) {
     this.#family = family
     this.#onDrift = onDrift
   }
@@ -173,7 +173,7 @@ export class DeviceAddresses {
         const found = change === undefined ? '' : describeAddressDrift(change, this)
         if (found !== '') this.#onDrift(found)
       },
-      lost: () => this.#onDrift('reports of address changes were lost'),
+      lost: () => this.#onDrift('reports of address changes were lost', 'reports-lost'),
     })
   }
 

@@ -3,6 +3,7 @@
 // Node ports answer on 127.0.0.1. A cluster IP answers on the loopback address with the same last three numbers: 10.96.0.80 is
 // 127.96.0.80. Ports that only root may bind move up by 10000.
 
+import { hostPort } from '../../../lib/ip.ts'
 import { readSysctl } from '../../../sys/sysctl.ts'
 import type { Backend, Settings } from '../../backend.ts'
 import { FdBudget } from '../fd-budget.ts'
@@ -30,6 +31,7 @@ export const firstFreePort = (): number => Number(readSysctl('net/ipv4/ip_unpriv
 export function userspaceUnprivileged(settings: Pick<Settings, 'userspace'>): Backend<DirectEntry> {
   const budget = new FdBudget()
   const { udpTimeoutMs: udpIdleMs } = settings.userspace
+  const place = placeOnLoopback(firstFreePort())
   return {
     name: 'userspace',
     periodic: true,
@@ -37,7 +39,11 @@ export function userspaceUnprivileged(settings: Pick<Settings, 'userspace'>): Ba
     families: async () => [4],
     prepare: async () => {},
     base: () => [],
-    plan: planDirect(placeOnLoopback(firstFreePort())),
+    plan: planDirect(place),
+    answersAt(frontend) {
+      const { host, ports } = place(frontend, 4) ?? { host: '', ports: [] }
+      return ports[0] === undefined ? '' : hostPort(host, ports[0])
+    },
     open: async (context) => new DirectTarget({ context, udpIdleMs, budget }),
   }
 }

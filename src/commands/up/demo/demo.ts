@@ -103,7 +103,7 @@ export class Demo {
   async waitForEndpoints(service: string, endpoints: number): Promise<void> {
     await this.#waitFor(`${count(endpoints, 'endpoint')} of ${service}`, async () => {
       const [one] = await this.proxy.services(service, false)
-      const present = new Set(one?.ports.flatMap((port) => port.endpoints))
+      const present = new Set(one?.ports.flatMap(({ endpoints }) => endpoints.map(({ address }) => address)))
       return one !== undefined && !one.pending && present.size === endpoints && (await this.#isProgrammed(service))
     })
   }
