@@ -16,8 +16,8 @@ export function* planAffinity(port: ServicePort, node: NodeView): Iterable<NftEn
   const endpoints = new Map<string, Endpoint>()
   for (const own of [cluster, local]) for (const [endpoint, base] of own) endpoints.set(base, endpoint)
   for (const [base, endpoint] of endpoints) yield* endpointEntries(port, base, endpoint)
-  if (cluster.size > 0) yield balanceEntry(port, affinityChainName(port, 'cluster'), [...cluster.values()])
-  if (local.size > 0) yield balanceEntry(port, affinityChainName(port, 'local'), [...local.values()])
+  if (cluster.size > 0) yield* balanceEntries(port, 'cluster', [...cluster.values()])
+  if (local.size > 0) yield* balanceEntries(port, 'local', [...local.values()])
   const external = port.frontends.some((frontend) => frontend.kind !== 'cluster-ip') && port.external !== 'reject'
   if (external) yield externalEntry(port, node)
 }
@@ -37,22 +37,55 @@ function endpointEntries(port: ServicePort, base: string, endpoint: Endpoint): r
   ]
 }
 
-/** Sends clients back to the endpoint whose set contains them, and spreads the others at random. */
-function balanceEntry(port: ServicePort, name: string, bases: readonly string[]): NftEntry {
-  const remembered = bases.map(
-    (base): PlannedRule => ({
-      statements: [
-        { kind: 'in-set', fields: ['saddr'], set: `affinity-${base}` },
-        { kind: 'goto', chain: `endpoint-${base}` },
-      ],
-    }),
-  )
+/**
+ * Sends clients back to the endpoint whose set contains them, and spreads the others at random. The kernel takes 0.1 ms for each of these
+ * rules and holds every other change meanwhile, so the rules of many endpoints are spread over several chains: a change writes one of them.
+ */
+function* balanceEntries(port: ServicePort, kind: 'cluster' | 'local', bases: readonly string[]): Iterable<NftEntry> {
+  const name = affinityChainName(port, kind)
+  const remembered: PlannedRule[] = []
+  if (bases.length <= maxRulesOfChain) remembered.push(...bases.map(returnClients))
+  else {
+    for (const [prefix, own] of groupByHash(bases)) {
+      const part = partChainName(port, kind, prefix)
+      yield chainEntry({ name: part, rules: own.map(returnClients), comment: port.name })
+      remembered.push({ statements: [{ kind: 'jump', chain: part }] })
+    }
+  }
   const spread: PlannedRule = {
     statements: [{ kind: 'random-verdict', targets: bases.map((base) => `endpoint-${base}`) }],
   }
   // A packet that entered before a commit may look up the old map after it and find nothing. The client sends a dropped packet again.
   const drop: PlannedRule = { statements: [{ kind: 'drop' }] }
-  return chainEntry({ name, rules: [...remembered, spread, drop], comment: port.name })
+  yield chainEntry({ name, rules: [...remembered, spread, drop], comment: port.name })
+}
+
+/** A service with more endpoints does not keep the form of kube-proxy, which has all rules in one chain. */
+const maxRulesOfChain = 100
+
+const returnClients = (base: string): PlannedRule => ({
+  statements: [
+    { kind: 'in-set', fields: ['saddr'], set: `affinity-${base}` },
+    { kind: 'goto', chain: `endpoint-${base}` },
+  ],
+})
+
+/** The name of a chain that holds the rules of those endpoints whose hash has this prefix. */
+const partChainName = (port: ServicePort, kind: 'cluster' | 'local', prefix: string): string =>
+  `${kind === 'cluster' ? 'service' : kind}-${prefix}-${nftServiceBase(port)}`
+
+/** Groups endpoints by the first characters of their hashes, so that an endpoint stays in its group when others come and go. */
+function groupByHash(bases: readonly string[]): ReadonlyMap<string, readonly string[]> {
+  // A character has 32 values, so that the groups hold some 3 to 100 endpoints, and with two characters at least as many.
+  const length = bases.length <= maxRulesOfChain * 32 ? 1 : 2
+  const groups = new Map<string, string[]>()
+  for (const base of [...bases].sort()) {
+    const prefix = base.slice(0, length)
+    const group = groups.get(prefix)
+    if (group === undefined) groups.set(prefix, [base])
+    else group.push(base)
+  }
+  return groups
 }
 
 function externalEntry(port: ServicePort, node: NodeView): NftEntry {

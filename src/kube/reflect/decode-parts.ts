@@ -36,11 +36,12 @@ function readProtocol(reader: FieldReader, from: JsonObject, at: string): PortFi
 /** Skips blank entries without a problem. */
 export function readCidrs(reader: FieldReader, spec: JsonObject, name: string): readonly string[] {
   const cidrs: string[] = []
-  for (const [i, text] of reader.readTexts(spec, name, 'spec')) {
-    if (text.trim() === '') continue
-    const cidr = parseCidr(text.trim())
+  reader.visitTexts(spec, name, 'spec', (text, i) => {
+    const trimmed = text.trim()
+    if (trimmed === '') return
+    const cidr = parseCidr(trimmed)
     if (cidr === undefined) reader.report(`spec.${name}[${i}]`, `is not a valid CIDR: ${formatValue(text)}`)
     else cidrs.push(cidr.text)
-  }
+  })
   return copyFitted(cidrs)
 }

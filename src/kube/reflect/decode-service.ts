@@ -1,7 +1,7 @@
 // Decodes Services to compact records. The only file that knows their field names; what the fields mean is decided in src/model.
 
 import { cutText } from '../../lib/bounded-json.ts'
-import { familyOf } from '../../lib/ip.ts'
+import { canonicalIp, familyOf } from '../../lib/ip.ts'
 import type { ServicePortRecord, ServiceRecord } from '../../model/types.ts'
 import { readScheduler } from './annotations.ts'
 import { readCidrs, readPort } from './decode-parts.ts'
@@ -67,7 +67,8 @@ export function decodeService(json: unknown): DecodedRecord<ServiceRecord> {
 
 /** With ipFamilies, each family has the address at its index. Old objects have neither ipFamilies nor clusterIPs, only clusterIP. */
 function readClusterIps(reader: FieldReader, spec: JsonObject, clusterIp: string): readonly string[] {
-  const families = [...reader.readTexts(spec, 'ipFamilies', 'spec')].map(([, family]) => family)
+  const families: string[] = []
+  reader.visitTexts(spec, 'ipFamilies', 'spec', (family) => families.push(family))
   if (families.length === 0) {
     const ip = readIp(reader, clusterIp, 'spec.clusterIP')
     return ip === undefined ? emptyList : [ip]
@@ -127,13 +128,14 @@ function readNodePort(reader: FieldReader, from: JsonObject, name: string, at: s
   return 0
 }
 
-/** As in kube-proxy, blank entries are skipped without a problem. */
+/** As in kube-proxy, blank entries are skipped without a problem. Paths are built only for a problem: there may be 100,000 entries. */
 function readIps(reader: FieldReader, spec: JsonObject, name: string): readonly string[] {
   const ips: string[] = []
-  for (const [i, text] of reader.readTexts(spec, name, 'spec')) {
-    const ip = text.trim() === '' ? undefined : readIp(reader, text, `spec.${name}[${i}]`)
+  reader.visitTexts(spec, name, 'spec', (text, i) => {
+    const ip = canonicalIp(text)
     if (ip !== undefined) ips.push(ip)
-  }
+    else if (text.trim() !== '') readIp(reader, text, `spec.${name}[${i}]`)
+  })
   return copyFitted(ips)
 }
 

@@ -117,12 +117,12 @@ export class FieldReader {
     }
   }
 
-  /** Yields the strings of a list with their index. An element of another type is reported and skipped. */
-  *readTexts(from: JsonObject, name: string, at: string): Generator<[number, string]> {
+  /** Visits the strings of a list. An element of another type is reported and skipped. A generator would take twice as long. */
+  visitTexts(from: JsonObject, name: string, at: string, visit: (text: string, index: number) => void): void {
     const values = this.readList(from, name, at)
     for (let i = 0; i < values.length; i++) {
       const value = values[i]
-      if (isShortText(value)) yield [i, value]
+      if (isShortText(value)) visit(value, i)
       else this.report(`${joinPath(at, name)}[${i}]`, `must be ${describeText(value)}, is ${formatValue(value)}`)
     }
   }

@@ -24,7 +24,7 @@ import { ChangeFilter, type RecordSink } from './change-filter.ts'
 import { PageReader } from './page-reader.ts'
 import { canResume, computeRetryDelay, maxBackoffMs } from './retry-policy.ts'
 import { SilenceLimit } from './silence-limit.ts'
-import { isSnapshotEnd, type ListPage, makeMalformedError, parseEvent } from './watch-messages.ts'
+import { isSnapshotEnd, type ListPage, makeMalformedError, parseEvent, type WatchEvent } from './watch-messages.ts'
 import type { WatchedResource } from './watched-resources.ts'
 
 export interface ReflectorOptions<R> extends WatchedResource<R> {
@@ -46,6 +46,9 @@ export interface ReflectorStatus {
   /** Why there is no connection; '' while there is one. */
   readonly error: string
 }
+
+/** Characters of a line that take milliseconds to parse. */
+const largeLine = 128 << 10
 
 /** Two snapshots within this time count as a server that forgets versions too fast. */
 const recentSnapshotMs = 10_000
@@ -178,7 +181,10 @@ export class Reflector<R> {
       const wasInSnapshot = inSnapshot
       this.#timeSlice.restart()
       for (const line of batch) {
-        const snapshotVersion = this.#applyLine(line, inSnapshot)
+        const event = parseEvent(line)
+        // Parsing has held the event loop long enough, and decoding will.
+        if (line.length > largeLine) await this.#yieldLoop(limit.signal)
+        const snapshotVersion = this.#applyEvent(event, line, inSnapshot)
         if (snapshotVersion !== undefined) {
           await this.#completeSnapshot(snapshotVersion)
           inSnapshot = false
@@ -192,9 +198,8 @@ export class Reflector<R> {
     if (inSnapshot) throw new ProxyError('connection', 'the connection ended before the snapshot did')
   }
 
-  /** Returns the version of the snapshot if the line ends it. */
-  #applyLine(line: string, inSnapshot: boolean): string | undefined {
-    const { type, object, version } = parseEvent(line)
+  /** Returns the version of the snapshot if the event ends it. */
+  #applyEvent({ type, object, version }: WatchEvent, line: string, inSnapshot: boolean): string | undefined {
     switch (type) {
       case 'ADDED':
       case 'MODIFIED':

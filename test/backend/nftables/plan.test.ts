@@ -87,6 +87,26 @@ describe('a service port as nftables entries', () => {
     expect(removeNested(['10.0.0.0/8', '0.0.0.0/0', '10.0.0.0/8'])).toEqual(['0.0.0.0/0'])
   })
 
+  it('spreads the rules of many endpoints with affinity over chains, so that another endpoint changes one of them', () => {
+    const many = Array.from({ length: 250 }, (_, i) => endpoint(`10.180.1.${i}`))
+    const chainsOf = (count: number) => {
+      const entries = planned({ affinitySeconds: 60 }, [slice(many.slice(0, count))])
+      return entries
+        .filter((entry): entry is ChainEntry => entry.kind === 'chain')
+        .map(({ chain: { name, rules } }) => ({ name, rules }))
+    }
+    const [before, after] = [chainsOf(249), chainsOf(250)]
+    const returning = after.filter(({ rules }) => JSON.stringify(rules).includes('in-set'))
+    expect(returning.flatMap(({ rules }) => rules)).toHaveLength(250)
+    expect(Math.max(...returning.map(({ rules }) => rules.length))).toBeLessThan(100)
+    const dispatch = after.at(-1)
+    const jumps = dispatch?.rules.flatMap(({ statements }) => statements.filter(({ kind }) => kind === 'jump'))
+    expect(jumps).toEqual(returning.map(({ name }) => ({ kind: 'jump', chain: name })))
+    const old = new Map(before.map(({ name, rules }) => [name, JSON.stringify(rules)]))
+    const changed = after.filter(({ name, rules }) => old.get(name) !== JSON.stringify(rules)).map(({ name }) => name)
+    expect(changed.map((name) => name.replace(/-.*/, ''))).toEqual(['endpoint', 'service', 'service'])
+  })
+
   it('has its own chains and sets with affinity, with the same names as those of kube-proxy', () => {
     const entries = planned({ affinitySeconds: 10_800, type: 'NodePort', ports: [tcp(80, 'p80', 3001)] }, [
       slice([here]),

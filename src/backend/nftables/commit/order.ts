@@ -95,9 +95,13 @@ function sortChains(chains: Held[], sign: 1 | -1): void {
 function chainRank(id: string): number {
   if (!id.includes('/')) return 0 // A base chain, such as service-endpoints-check: only chains of services have a slash in their names.
   if (id.startsWith('chain endpoint-')) return 1
-  if (id.startsWith('chain service-') || id.startsWith('chain local-')) return 2
-  return id.startsWith('chain external-') ? 3 : 0
+  if (partChain.test(id)) return 2
+  if (id.startsWith('chain service-') || id.startsWith('chain local-')) return 3
+  return id.startsWith('chain external-') ? 4 : 0
 }
+
+/** Matches the chains over which the rules of a service with many endpoints are spread. Hashes of services have eight characters. */
+const partChain = /^chain (service|local)-[A-Z2-7]{1,2}-/
 
 /** Iterates over lists of lists: most are empty, and a generator for each would cost more than a small change. */
 function* makeFirstSteps({ sets, chains, frontends }: SortedPuts): Generator<Step> {

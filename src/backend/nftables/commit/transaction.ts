@@ -10,6 +10,7 @@ import {
   type NftEntry,
   type NftSetSpec,
   type PlannedRule,
+  type Statement,
   setDigest,
 } from '../entries.ts'
 import { type Balance, type BalanceChains, balanceName, localSlots } from '../rules.ts'
@@ -57,7 +58,7 @@ export const otherHook = 'another hook'
 export const operationStride = 20
 
 /** Measured with 3,000 sets, and with 2,000 source ranges: 0.2 ms each, where another element takes a hundredth of that. */
-const slowWeight = 5
+const slowWeight = 20
 
 /** Collects the operations of one transaction, in the order in which the kernel must see them. */
 export class Transaction {
@@ -69,7 +70,7 @@ export class Transaction {
   readonly #deletions = new Map<string, Operation[]>()
   readonly #additions = new Map<string, Operation[]>()
   #elementCount = 0
-  /** Sets, whose names the kernel compares with all others, and source ranges, which it sorts into a tree. */
+  /** Sets and rules that name one, as the kernel compares the name with all others, and source ranges, which it sorts into a tree. */
   #slowCount = 0
   readonly #removals: Operation[] = []
   /** Elements as this transaction leaves them; undefined for deleted ones. */
@@ -200,6 +201,7 @@ export class Transaction {
       this.#rules.push({ op: 'flush-chain', name, entry })
     }
     for (const [index, rule] of chain.rules.entries()) {
+      if (rule.statements.some(isSlow)) this.#slowCount++
       this.#rules.push({ op: 'add-rule', chain: name, rule, tag: { digest, index, count: chain.rules.length }, entry })
     }
     this.#chains.set(name, digest)
@@ -335,6 +337,10 @@ const finalDrop = {
   rule: { statements: [{ kind: 'drop' }] },
   tag: { digest: 'retired', index: 0, count: 1 },
 } as const
+
+/** There is an affinity set for each endpoint, so that their names may be many. */
+const isSlow = (statement: Statement): boolean =>
+  (statement.kind === 'in-set' || statement.kind === 'remember') && statement.set.startsWith('affinity-')
 
 const isNodePort = (key: string): boolean => /^(tcp|udp|sctp) /.test(key)
 
