@@ -41,6 +41,7 @@ export class WatchedApi {
   readonly #items = new Map<string, Item>()
   readonly #watchers = new Map<ServerResponse, string>()
   #version = 1
+  #isDown = false
 
   private constructor(ip: string, port: number) {
     this.url = `http://${ip}:${port}`
@@ -48,6 +49,7 @@ export class WatchedApi {
 
   static async listen(host: Namespace, port: number, ip = '127.0.0.1'): Promise<WatchedApi> {
     const api = new WatchedApi(ip, port)
+    api.#server.on('connection', (socket) => api.#isDown && socket.destroy())
     api.#server.listen({ fd: host.openSocket('tcp', ip, port) })
     await once(api.#server, 'listening')
     return api
@@ -80,6 +82,22 @@ export class WatchedApi {
   /** Cuts all connections. Clients may connect again. */
   cut(): void {
     this.#server.closeAllConnections()
+  }
+
+  /** Cuts all connections. Until the work is done, every new one is cut, too. */
+  async downDuring(work: () => Promise<unknown>): Promise<void> {
+    this.#isDown = true
+    this.cut()
+    try {
+      await work()
+    } finally {
+      this.#isDown = false
+    }
+  }
+
+  /** Sends a line to all watches. */
+  send(line: string): void {
+    for (const response of this.#watchers.keys()) response.write(`${line}\n`)
   }
 
   close(): void {

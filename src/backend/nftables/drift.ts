@@ -17,8 +17,8 @@ export const findTable = (tables: readonly Table[], family: Table['family']): Ta
 /** Listens to the kernel's notifications, and reports changes that other processes make to our table. */
 export class TableWatch {
   readonly #context: OpenContext
-  /** The number of the socket that makes our own changes. */
-  readonly #ownPort: number
+  /** Makes our own changes. Its number changes if the socket is lost and opened again. */
+  readonly #nft: NftablesSocket
   readonly #family: number
   readonly #subscription: Subscription
   #hasDrifted = false
@@ -27,11 +27,11 @@ export class TableWatch {
 
   constructor(nft: NftablesSocket, context: OpenContext) {
     this.#context = context
-    this.#ownPort = nft.port
+    this.#nft = nft
     this.#family = familyNumber(context.family)
     this.#subscription = watchRuleset({
       notice: (notice) => this.#read(notice),
-      lost: () => this.#report('an unknown process; notifications were lost', 'reports-lost'),
+      lost: (reason) => this.#report(`an unknown process; ${reason}`, 'reports-lost'),
     })
   }
 
@@ -49,7 +49,7 @@ export class TableWatch {
   }
 
   #read(notice: Notice): void {
-    if (notice.port === this.#ownPort) return
+    if (notice.port === this.#nft.port) return
     if (notice.kind === 'change') {
       this.#isTouched ||= notice.family === this.#family && notice.table === tableName
     } else if (this.#isTouched) this.#report(`${notice.program || 'a process'} (pid ${notice.pid})`, 'changed')
@@ -59,6 +59,25 @@ export class TableWatch {
     this.#isTouched = false
     this.#hasDrifted = true
     this.#context.onDrift(culprit, reason)
+  }
+}
+
+const socketCheckMs = 10_000
+
+/** Looks from time to time whether we still have the socket that owns the table: without it the kernel lets anyone change the table. */
+export class OwnSocketCheck {
+  #timer: Timer
+
+  constructor(nft: NftablesSocket, { clock, onDrift }: OpenContext) {
+    const check = (): void => {
+      if (nft.isLost) onDrift('an unknown process; the socket that owns the table was lost', 'reports-lost')
+      this.#timer = clock.after(socketCheckMs, check)
+    }
+    this.#timer = clock.after(socketCheckMs, check)
+  }
+
+  close(): void {
+    this.#timer.cancel()
   }
 }
 

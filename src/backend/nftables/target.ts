@@ -19,7 +19,7 @@ import { selectListeners } from './commit/order.ts'
 import { TransactionSender } from './commit/sender.ts'
 import { Sweeper } from './commit/sweeper.ts'
 import { type AffinityClients, TableWriter } from './commit/table-writer.ts'
-import { findTable, OwnerPoll, TableWatch } from './drift.ts'
+import { findTable, OwnerPoll, OwnSocketCheck, TableWatch } from './drift.ts'
 import type { NftEntry } from './entries.ts'
 import type { NftablesFeatures } from './features.ts'
 import { LoopbackListeners } from './listeners.ts'
@@ -39,6 +39,7 @@ export class NftTarget implements Target<NftEntry> {
   readonly #ownerPoll: OwnerPoll
   /** Undefined if the kernel has table owners. */
   readonly #watch: TableWatch | undefined
+  readonly #socketCheck: OwnSocketCheck | undefined
   readonly #listeners: LoopbackListeners
   /** Allows one transaction at a time: of a sync, a sweep or the release. */
   readonly #mutex = new Mutex()
@@ -66,6 +67,7 @@ export class NftTarget implements Target<NftEntry> {
     this.#sweeper = new Sweeper(context, this.#writer, this.#mutex)
     this.#listeners = new LoopbackListeners(context)
     this.#watch = isOwned ? undefined : new TableWatch(nft, context)
+    this.#socketCheck = isOwned ? new OwnSocketCheck(nft, context) : undefined
   }
 
   drifted(): boolean {
@@ -101,6 +103,7 @@ export class NftTarget implements Target<NftEntry> {
       )
     await this.#listeners.close()
     this.#watch?.close()
+    this.#socketCheck?.close()
     this.#nft.close()
   }
 

@@ -77,11 +77,13 @@ export interface AddressWatchOptions {
   /** How often addresses are compared where there is no netlink. */
   readonly pollMs?: number
   readonly clock?: Clock
+  /** Called before `onChange` when notifications were lost. */
+  readonly onLost?: (reason: string) => void
 }
 
 /** Calls `onChange` after an address was added to or removed from any interface. */
 export function watchAddresses(onChange: () => void, options: AddressWatchOptions = {}): { close(): void } {
-  const { debounceMs = 250, pollMs = 30_000, clock = systemClock } = options
+  const { debounceMs = 250, pollMs = 30_000, clock = systemClock, onLost } = options
   let timer: Timer | undefined
   const changed = () => {
     timer ??= clock.after(debounceMs, () => {
@@ -91,7 +93,11 @@ export function watchAddresses(onChange: () => void, options: AddressWatchOption
   }
   try {
     const groups = [RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV6_IFADDR]
-    const subscription = subscribe({ protocol: 'route', purpose }, groups, { message: changed, lost: changed })
+    const lost = (reason: string) => {
+      onLost?.(reason)
+      changed()
+    }
+    const subscription = subscribe({ protocol: 'route', purpose, clock }, groups, { message: changed, lost })
     return {
       close() {
         timer?.cancel()

@@ -3,7 +3,7 @@
 import type { Clock } from '../../lib/time.ts'
 import * as libc from '../libc.ts'
 import { describeMessages, routeHeader } from './debug.ts'
-import { littleEndian } from './message.ts'
+import { hostU32, littleEndian } from './message.ts'
 import { callError } from './netlink-errors.ts'
 
 const protocols = { route: 0, netfilter: 12, generic: 16 } as const
@@ -48,6 +48,13 @@ export function openNetlink(options: SocketOptions, groups: readonly number[] = 
     throw error
   }
   return fd
+}
+
+/** Returns the kernel's number for the socket, by which notifications name the sender; minus the error number if the fd is not a socket. */
+export function readPort(fd: number): number {
+  const address = Buffer.alloc(12)
+  const returned = libc.getsockname(fd, address)
+  return returned < 0 ? returned : hostU32(address, 4)
 }
 
 /** If true, every message is printed to stderr. */

@@ -6,7 +6,8 @@
 // 3. A datagram that is so large that the kernel would hold the event loop is sent from another thread. The kernel makes all other senders
 //    wait until it is done, so no socket of this process sends meanwhile.
 // 4. When a wait is given up, its late answers are discarded before the next operation.
-// 5. A socket that is lost (its descriptor is not ours any more) is opened again before the next operation.
+// 5. A socket that is lost (its descriptor is not ours any more) fails one operation and is opened again before the next. Nothing is sent
+//    to the file that has its number.
 
 import { ProxyError } from '../../lib/errors.ts'
 import { Mutex } from '../../lib/mutex.ts'
@@ -15,7 +16,6 @@ import * as errno from '../errno.ts'
 import * as libc from '../libc.ts'
 import {
   decodeAnswer,
-  hostU32,
   MessageReader,
   type NetlinkAnswer,
   NLM_F_ACK,
@@ -27,7 +27,7 @@ import {
 } from './message.ts'
 import { MessageWriter } from './message-writer.ts'
 import { callError, malformed, netlinkError } from './netlink-errors.ts'
-import { debugging, openNetlink, receiveBytes, type SocketOptions, trace } from './open-socket.ts'
+import { debugging, openNetlink, readPort, receiveBytes, type SocketOptions, trace } from './open-socket.ts'
 
 /** After this time of a dump the event loop may do other work. */
 const sliceMs = 4
@@ -109,6 +109,7 @@ const processSend = new BackgroundSend()
 
 export class NetlinkSocket {
   #fd: number
+  #port: number
   readonly #options: SocketOptions
   readonly #purpose: string
   readonly #clock: Clock
@@ -132,13 +133,17 @@ export class NetlinkSocket {
     this.#clock = options.clock ?? systemClock
     this.#background = background
     this.#fd = openNetlink(options)
+    this.#port = readPort(this.#fd)
   }
 
-  /** The kernel's number for this socket, by which notifications name the sender. */
+  /** The kernel's number for this socket, by which notifications name the sender. It changes when a lost socket is opened again. */
   get port(): number {
-    const address = Buffer.alloc(12)
-    this.#check('read the socket address', libc.getsockname(this.#fd, address))
-    return hostU32(address, 4)
+    return this.#port
+  }
+
+  /** Whether the descriptor is not ours any more. Then the next operation fails, and the one after it opens a new socket. */
+  get isLost(): boolean {
+    return !this.#isClosed && (this.#isLost || readPort(this.#fd) !== this.#port)
   }
 
   /** Sends one message and waits for its acknowledgement. Messages that precede it are passed to `visit`. */
@@ -262,6 +267,7 @@ export class NetlinkSocket {
     if (!this.#background.isIdle) await this.#background.whenIdle()
     if (this.#isClosed) throw this.#closedError()
     if (this.#isLost) this.#reopen()
+    else if (this.isLost) this.#check('use the netlink socket', -errno.EBADF)
     if (this.#hasStaleAnswers) await this.#discardAnswers()
     try {
       const result = run()
@@ -384,6 +390,7 @@ export class NetlinkSocket {
   /** Throws if there is no free descriptor; then the next operation tries again. */
   #reopen(): void {
     this.#fd = openNetlink(this.#options)
+    this.#port = readPort(this.#fd)
     this.#isLost = false
     this.#hasStaleAnswers = false
   }

@@ -1,9 +1,11 @@
-// Receives netlink's multicast notifications: what changed in the kernel and who changed it. Reports also when notifications were lost.
+// Receives netlink's multicast notifications: what changed in the kernel and who changed it. Reports also when notifications were lost,
+// and opens a socket that is lost again.
 
-import { EAGAIN, EINTR } from '../errno.ts'
+import { type Clock, systemClock, type Timer } from '../../lib/time.ts'
+import { EAGAIN, EINTR, ENOBUFS, errnoName } from '../errno.ts'
 import * as libc from '../libc.ts'
 import { MessageReader, NLMSG_OVERRUN } from './message.ts'
-import { debugging, openNetlink, receiveBytes, type SocketOptions, trace } from './open-socket.ts'
+import { debugging, openNetlink, readPort, receiveBytes, type SocketOptions, trace } from './open-socket.ts'
 
 export interface Subscription {
   close(): void
@@ -12,12 +14,19 @@ export interface Subscription {
 export interface NotificationListener {
   /** Called for every message. The reader is valid during the call. */
   message(message: MessageReader): void
-  /** Called when messages were lost, because we were too slow or the buffer is too small. What was derived from them is in doubt. */
-  lost(): void
+  /**
+   * Called when messages were lost, because we were too slow, because the buffer is too small, or because the socket was lost and is now
+   * open again. What was derived from them is in doubt.
+   */
+  lost(reason: string): void
 }
 
 /** Datagrams to read before the event loop may do other work. The fd stays readable, so the reader is called again. */
 const maxDatagrams = 64
+/** A descriptor that is closed behind our back reports nothing, so it is looked at from time to time. */
+const checkMs = 10_000
+const firstRetryMs = 1_000
+const lastRetryMs = 30_000
 
 /** Joins multicast groups on a socket of its own, so that a flood of notifications never displaces answers. */
 export function subscribe(
@@ -29,34 +38,86 @@ export function subscribe(
   return { close: () => subscriber.close() }
 }
 
+interface OpenSocket {
+  readonly fd: number
+  readonly port: number
+  readonly readiness: libc.Readiness
+}
+
 class Subscriber {
   readonly #options: SocketOptions
+  readonly #groups: readonly number[]
   readonly #listener: NotificationListener
-  readonly #fd: number
+  readonly #clock: Clock
   readonly #buffer = Buffer.allocUnsafe(receiveBytes)
-  readonly #readiness: libc.Readiness
+  /** Undefined while a lost socket could not be opened again. */
+  #socket: OpenSocket | undefined
+  /** Checks the socket, or tries to open it again. */
+  #timer: Timer
   #isClosed = false
 
   constructor(options: SocketOptions, groups: readonly number[], listener: NotificationListener) {
     this.#options = options
+    this.#groups = groups
     this.#listener = listener
-    this.#fd = openNetlink(options, groups)
-    this.#readiness = libc.watchReadable(this.#fd, () => this.#read())
+    this.#clock = options.clock ?? systemClock
+    this.#socket = this.#open()
+    this.#timer = this.#checkLater()
   }
 
   close(): void {
     if (this.#isClosed) return
     this.#isClosed = true
-    this.#readiness.close()
-    libc.close(this.#fd)
+    this.#timer.cancel()
+    this.#release()
+  }
+
+  #open(): OpenSocket {
+    const fd = openNetlink(this.#options, this.#groups)
+    return { fd, port: readPort(fd), readiness: libc.watchReadable(fd, () => this.#read()) }
+  }
+
+  /** Closes the descriptor, unless it belongs to another file by now. */
+  #release(): void {
+    const socket = this.#socket
+    this.#socket = undefined
+    if (socket === undefined) return
+    socket.readiness.close()
+    if (readPort(socket.fd) === socket.port) libc.close(socket.fd)
+  }
+
+  #checkLater(): Timer {
+    return this.#clock.after(checkMs, () => {
+      const found = this.#socket === undefined ? 0 : readPort(this.#socket.fd)
+      if (this.#socket !== undefined && found !== this.#socket.port) this.#reopen(describe(found))
+      else this.#timer = this.#checkLater()
+    })
+  }
+
+  /** Opens a new socket, now or when the kernel allows it, and then reports that notifications were lost. */
+  #reopen(reason: string, retryMs = firstRetryMs): void {
+    this.#timer.cancel()
+    this.#release()
+    try {
+      this.#socket = this.#open()
+      this.#timer = this.#checkLater()
+    } catch {
+      const next = Math.min(2 * retryMs, lastRetryMs)
+      this.#timer = this.#clock.after(retryMs, () => this.#reopen(reason, next))
+      return
+    }
+    this.#listener.lost(`the socket for notifications was lost (${reason}) and opened again`)
   }
 
   #read(): void {
-    for (let left = maxDatagrams; left > 0 && !this.#isClosed; left--) {
-      const length = libc.recv(this.#fd, this.#buffer, libc.MSG_DONTWAIT | libc.MSG_TRUNC)
+    const socket = this.#socket
+    for (let left = maxDatagrams; left > 0 && socket !== undefined && this.#socket === socket; left--) {
+      const length = libc.recv(socket.fd, this.#buffer, libc.MSG_DONTWAIT | libc.MSG_TRUNC)
       if (length === -EAGAIN) return
       if (length === -EINTR) continue
-      if (length < 0 || length > this.#buffer.length) this.#listener.lost()
+      if (length === -ENOBUFS) this.#listener.lost('notifications were lost')
+      else if (length < 0) this.#reopen(describe(length))
+      else if (length > this.#buffer.length) this.#listener.lost(`a notification of ${length} bytes was cut`)
       else this.#deliver(length)
     }
   }
@@ -65,9 +126,13 @@ class Subscriber {
     if (debugging) trace('notice', this.#options, this.#buffer, length)
     const message = new MessageReader(this.#buffer, 0, length)
     while (!this.#isClosed && message.next()) {
-      if (message.type === NLMSG_OVERRUN) this.#listener.lost()
+      if (message.type === NLMSG_OVERRUN) this.#listener.lost('notifications were lost')
       else this.#listener.message(message)
     }
-    if (message.error !== undefined) this.#listener.lost()
+    if (message.error !== undefined) this.#listener.lost(`a notification is not valid: ${message.error}`)
   }
 }
+
+/** Describes what the kernel returned instead of our socket. */
+const describe = (returned: number): string =>
+  returned < 0 ? errnoName(-returned) : 'another socket has its descriptor'

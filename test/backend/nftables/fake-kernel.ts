@@ -269,6 +269,7 @@ const failure = (errno: number, sequence: number): MessageFailure => ({
 /** One socket of the fake kernel. */
 export class FakeNftables implements NftablesSocket {
   readonly port: number
+  isLost = false
   readonly #kernel: FakeKernel
   readonly #family: Family
 

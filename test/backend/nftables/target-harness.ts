@@ -15,7 +15,7 @@ import { view } from '../../support/builders.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
 import { diffAtOnce, resetAtOnce, settleAtOnce } from '../../support/ledger-at-once.ts'
 import { resolve } from '../../support/resolve.ts'
-import { FakeKernel } from './fake-kernel.ts'
+import { FakeKernel, type FakeNftables } from './fake-kernel.ts'
 
 const signal = new AbortController().signal
 const owned = { owner: true, persist: true, destroy: true }
@@ -27,6 +27,8 @@ export class TargetHarness {
   readonly target: NftTarget
   readonly node: NodeView
   readonly due: number[] = []
+  readonly drifts: string[] = []
+  readonly socket: FakeNftables
   /** True if the target should pause after every transaction. */
   pauses = false
   #isTrusted = false
@@ -39,11 +41,12 @@ export class TargetHarness {
       node,
       log: silentLogger,
       clock: this.clock,
-      onDrift: () => {},
+      onDrift: (culprit: string) => this.drifts.push(culprit),
       onDue: () => this.due.push(this.clock.monotonic()),
       shouldPause: () => this.pauses,
     }
-    this.target = new NftTarget(context, kernel.open(node.family), owned)
+    this.socket = kernel.open(node.family)
+    this.target = new NftTarget(context, this.socket, owned)
     this.ledger.want('', base(node))
   }
 

@@ -316,6 +316,20 @@ describe('the owner of the table', () => {
     expect(first.kernel.state.flags).toBe(6)
   })
 
+  it('notices that its socket is lost, and reports it until it has a new one', async () => {
+    const harness = await loadServices(2)
+    await harness.clock.advance(60_000)
+    expect(harness.drifts).toEqual([])
+    harness.socket.isLost = true
+    await harness.clock.advance(20_000)
+    expect(harness.drifts).toHaveLength(2)
+    expect(harness.drifts[0]).toContain('the socket that owns the table was lost')
+    harness.socket.isLost = false
+    await harness.clock.advance(60_000)
+    expect(harness.drifts).toHaveLength(2)
+    await harness.target.close()
+  })
+
   it('releases only a table that it owned', async () => {
     const first = await loadServices(2)
     const second = new TargetHarness(view(), first.kernel)

@@ -161,19 +161,18 @@ export class DeviceAddresses {
 
   #subscribe(): Subscription {
     const group = this.#family === 4 ? RTNLGRP_IPV4_IFADDR : RTNLGRP_IPV6_IFADDR
-    const ownPort = this.#socket.port
     const reader = new AttributeReader()
     const cache = new AddressCache()
     const options = { protocol: 'route', purpose, receiveBufferBytes: 8 << 20 } as const
     return subscribe(options, [RTNLGRP_LINK, group], {
       message: (message) => {
-        if (message.port === ownPort) return
+        if (message.port === this.#socket.port) return
         if (this.#isRemovalOfDevice(message)) return this.#onDrift(`${deviceName} is gone`)
         const change = this.#decodeChange(message, reader, cache)
         const found = change === undefined ? '' : describeAddressDrift(change, this)
         if (found !== '') this.#onDrift(found)
       },
-      lost: () => this.#onDrift('reports of address changes were lost', 'reports-lost'),
+      lost: (reason) => this.#onDrift(`an unknown process; ${reason}`, 'reports-lost'),
     })
   }
 

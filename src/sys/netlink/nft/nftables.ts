@@ -50,6 +50,11 @@ export class Nftables {
     return this.#socket.port
   }
 
+  /** Whether the descriptor is not ours any more: then we own no table. */
+  get isLost(): boolean {
+    return this.#socket.isLost
+  }
+
   /** Commits all of the transaction or, with any failure, nothing. `last` is what `endBatch` returned. */
   commit(writer: MessageWriter, last: number, wait?: Wait): Promise<BatchOutcome> {
     return this.#socket.batch('commit', writer, last, wait)
@@ -195,7 +200,7 @@ const elementRequest = (op: string, { family, table, set }: SetName): NetlinkReq
 export interface RulesetListener {
   notice(notice: Notice): void
   /** Called when notifications were lost: anything may have changed. */
-  lost(): void
+  lost(reason: string): void
 }
 
 /** Reports every change that any process makes in nf_tables, this process included. */
@@ -206,8 +211,8 @@ export function watchRuleset(listener: RulesetListener): Subscription {
     message(message) {
       const notice = decodeNotice(message, reader)
       if (notice !== undefined) listener.notice(notice)
-      else if (reader.error !== undefined) listener.lost()
+      else if (reader.error !== undefined) listener.lost(`a notification is not valid: ${reader.error}`)
     },
-    lost: () => listener.lost(),
+    lost: (reason) => listener.lost(reason),
   })
 }
