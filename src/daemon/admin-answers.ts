@@ -23,6 +23,7 @@ import { describeError } from '../lib/errors.ts'
 import type { Family } from '../lib/ip.ts'
 import type { Logger } from '../lib/log.ts'
 import { formatTime } from '../lib/time.ts'
+import type { ServiceLimits } from '../model/limits.ts'
 import type { NodeView } from '../model/types.ts'
 import { countConnections, readTrackedConnections } from './connection-counts.ts'
 import type { ManifestProblems } from './manifest-problems.ts'
@@ -32,6 +33,7 @@ export interface AdminOptions {
   readonly journal: SyncJournal
   readonly backend: Backend<Held>
   readonly settings: Settings
+  readonly limits: ServiceLimits
   readonly identity: ProxyIdentity
   readonly families: readonly Family[]
   readonly views: (family: Family) => NodeView
@@ -150,11 +152,12 @@ const summariseReport = (report: SyncReport): ReportSummary => ({
   refused: report.refused.map(({ service, id, error }) => ({ service, id, error: error.message })),
 })
 
-function readInputs({ engine, identity, settings, families, views, nodeAddresses }: AdminOptions): Inputs {
+function readInputs({ engine, identity, settings, limits, families, views, nodeAddresses }: AdminOptions): Inputs {
   const services = [...engine.store.records()]
   return {
     identity,
     settings,
+    limits,
     views: families.map(views),
     nodeAddresses: nodeAddresses(),
     services,

@@ -224,6 +224,7 @@ async function openAdmin(daemon: OpenedDaemon, engine: Engine, views: NodeViews)
     journal,
     backend,
     settings: makeSettings(options.config),
+    limits: options.sluice.limits,
     identity: { node: name, mode, pid: process.pid, version: sluiceVersion, startedAt: formatTime(clock.now()) },
     families: views.families,
     views: (family) => views.get(family),

@@ -10,6 +10,7 @@ import type { Conflict, Counters, SyncCause } from '../engine/journal.ts'
 import { describeError, ProxyError } from '../lib/errors.ts'
 import type { Family } from '../lib/ip.ts'
 import type { Logger } from '../lib/log.ts'
+import type { ServiceLimits } from '../model/limits.ts'
 import type { Reason } from '../model/trace.ts'
 import type { Disposition, Frontend, NodeView, Protocol, ServiceRecord, SliceRecord } from '../model/types.ts'
 import { ensureSharedDirectory } from '../sys/private-files.ts'
@@ -196,6 +197,8 @@ export interface EntrySummary {
 export interface Inputs {
   readonly identity: ProxyIdentity
   readonly settings: Settings
+  /** A service beyond them is not programmed. */
+  readonly limits: ServiceLimits
   readonly views: readonly NodeView[]
   readonly nodeAddresses: readonly string[]
   readonly services: readonly ServiceRecord[]

@@ -10,6 +10,7 @@ import { Store } from '../engine/store.ts'
 import type { Family } from '../lib/ip.ts'
 import { silentLogger } from '../lib/log.ts'
 import { nextTurn, systemClock } from '../lib/time.ts'
+import type { ServiceLimits } from '../model/limits.ts'
 import { resolvePorts } from '../model/resolve.ts'
 import type { NodeView, ServicePort, ServiceRecord, SliceRecord } from '../model/types.ts'
 
@@ -39,6 +40,8 @@ export interface RecordedChanges {
 export interface DryRunOptions {
   readonly backend: Backend<Held>
   readonly views: readonly NodeView[]
+  /** Those of the proxy that the dry run stands for. */
+  readonly limits: ServiceLimits
   /** The changes also go to the backend's own target, in the network namespace of this process. */
   readonly appliesChanges?: boolean
   /** Entries are recorded as the parts that `plan` and `status` show. */
@@ -73,6 +76,7 @@ export class DryRun implements Desired {
         store: this.store,
         journal,
         resolve: resolvePorts,
+        limits: options.limits,
         clock: systemClock,
         log: silentLogger,
         waitForTurn: nextTurn,

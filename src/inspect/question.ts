@@ -52,6 +52,10 @@ function findServiceTargets(
     .filter((port) => portText === undefined || isNamed(port, portText))
     .flatMap((port) => port.frontends.flatMap((frontend) => targetOf(context, port, frontend)))
   if (targets.length === 0) {
+    const quarantine = context.desired.quarantined().find(({ service }) => service === key)
+    if (quarantine !== undefined) {
+      throw new ProxyError('question', `${key} is not programmed: ${quarantine.error.message}`)
+    }
     const known = [...new Set(ports.map((port) => `${port.portName || port.frontends[0]?.port}/${port.protocol}`))]
     throw new ProxyError('question', `${key} has no such port here; it has ${known.join(', ') || 'none'}`)
   }

@@ -19,6 +19,19 @@ const from = (extra: readonly string[] = []) => [
 ]
 
 describe('explain, from manifests', () => {
+  it('says that a service beyond a limit of the proxy is not programmed', async () => {
+    const ips = Array.from({ length: 2001 }, (_, i) => `198.18.${i >> 8}.${i & 255}`)
+    const big = `apiVersion: v1\nkind: Service\nmetadata: {name: big}\nspec: {ports: [{port: 80}], externalIPs: [${ips.join(', ')}]}\n`
+    const folder = directory({ 'shop.yaml': shop, 'big.yaml': big })
+    const { status, stdout, stderr } = await sluice('explain', 'default/big', '--manifests', folder, '--node', 'a')
+    expect(stderr).toContain(
+      'default/big is not programmed: service default/big has 2001 external and load-balancer IPs',
+    )
+    expect(stderr).toContain('more than limits.addressesPerService allows (2000)')
+    expect(stdout).toBe('')
+    expect(status).toBe(1)
+  })
+
   it('explains a service by name on each of its addresses, with shares and reasons', async () => {
     const answers = await ask('shop/web', ...from(['--cluster-cidr', '10.1.0.0/16']))
     expect(answers.map(({ frontend, verdict, snat }) => [frontend, verdict, snat])).toEqual([

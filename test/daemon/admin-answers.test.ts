@@ -9,6 +9,7 @@ import { plan } from '../../src/backend/nftables/plan.ts'
 import { examineProxy } from '../../src/commands/doctor/running-proxy.ts'
 import { configFrom } from '../../src/commands/sources/source.ts'
 import { describeEvent, formatView } from '../../src/commands/up/live-view.ts'
+import { defaultSluiceConfig } from '../../src/config/sluice-config.ts'
 import { makeAdminAnswers } from '../../src/daemon/admin-answers.ts'
 import { makeSettings } from '../../src/daemon/backend-settings.ts'
 import type { ManifestProblems } from '../../src/daemon/manifest-problems.ts'
@@ -93,6 +94,7 @@ async function running(manifests?: ManifestProblems) {
     journal,
     backend,
     settings: makeSettings(configFrom(new Map())),
+    limits: defaultSluiceConfig().limits,
     identity: { node: 'a', mode: 'nftables', pid: process.pid, version: 'test', startedAt: new Date().toISOString() },
     families: [4],
     views: () => node,

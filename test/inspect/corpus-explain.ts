@@ -4,6 +4,7 @@ import { expect } from 'vitest'
 import { findMode } from '../../src/backend/modes.ts'
 import type { ProxyMode } from '../../src/backend/proxy-mode.ts'
 import { configFrom } from '../../src/commands/sources/source.ts'
+import { defaultSluiceConfig } from '../../src/config/sluice-config.ts'
 import { makeSettings } from '../../src/daemon/backend-settings.ts'
 import type { Explanation } from '../../src/http/admin.ts'
 import { DryRun } from '../../src/inspect/dry-run.ts'
@@ -50,7 +51,7 @@ export async function explainScenario(
     const backendSettings = { ...defaultSettings, localhostNodePorts: settings.localhostNodePorts }
     const views = scenario.families.map((family) => nodeView(settings, family))
     const backend = proxyMode.makeBackend(backendSettings)
-    const dryRun = await DryRun.open({ backend, views })
+    const dryRun = await DryRun.open({ backend, views, limits: defaultSluiceConfig().limits })
     await dryRun.replaceObjects({
       services: decoded(objects.values(), 'Service', decodeService),
       slices: decoded(objects.values(), 'EndpointSlice', decodeEndpointSlice),

@@ -1,7 +1,7 @@
 // Watches a directory of manifests, and applies them whenever a file changes. How they become objects is in applier.ts.
 
 import { type FSWatcher, watch } from 'node:fs'
-import { readdir, readFile } from 'node:fs/promises'
+import { readdir, readFile, stat } from 'node:fs/promises'
 import { join } from 'node:path'
 import { describeError } from '../../lib/errors.ts'
 import type { Clock, Timer } from '../../lib/time.ts'
@@ -27,6 +27,8 @@ export interface ManifestOptions extends ApplierOptions {
 const quietMs = 100
 /** Some file systems report no changes, and a user may have deleted an object through the API. */
 const rescanMs = 30_000
+/** As for the body of a request: all files are applied in one turn of the event loop, and the proxy in this process waits meanwhile. */
+const maxFileBytes = 3 << 20
 const suffix = /\.(ya?ml|json)$/
 
 export async function watchManifests(options: ManifestOptions): Promise<ManifestFolder> {
@@ -139,6 +141,16 @@ class WatchedFolder implements ManifestFolder {
   }
 }
 
+/** Reads neither a file that is too large nor one whose reading could wait forever, such as a named pipe. */
+async function readContent(path: string): Promise<FileContent> {
+  const file = await stat(path)
+  if (!file.isFile()) return { source: '', failure: 'is not a regular file' }
+  if (file.size > maxFileBytes) {
+    return { source: '', failure: `has ${file.size} bytes, more than ${maxFileBytes}; split the file` }
+  }
+  return { source: await readFile(path, 'utf8'), failure: '' }
+}
+
 async function readContents(directory: string): Promise<ReadonlyMap<string, FileContent>> {
   const entries = await readdir(directory, { withFileTypes: true })
   const names = entries
@@ -147,7 +159,7 @@ async function readContents(directory: string): Promise<ReadonlyMap<string, File
   const contents = new Map<string, FileContent>()
   for (const name of names.sort()) {
     try {
-      contents.set(name, { source: await readFile(join(directory, name), 'utf8'), failure: '' })
+      contents.set(name, await readContent(join(directory, name)))
     } catch (error) {
       // A file without an entry was removed since readdir; any other file exists and is unreadable.
       if ((error as NodeJS.ErrnoException).code !== 'ENOENT')

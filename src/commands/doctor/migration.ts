@@ -15,7 +15,7 @@ import { type Outcome, type Packet, trace } from '../../model/trace.ts'
 import type { NodeView, ServicePort } from '../../model/types.ts'
 import type { Flags, Invocation } from '../command.ts'
 import { readFromRules } from '../sources/from-rules.ts'
-import { configFrom, readInputs } from '../sources/source.ts'
+import { configFrom, limitsFrom, readInputs } from '../sources/source.ts'
 import { formatAnswer, formatTable, type Terminal } from '../terminal.ts'
 import { makeProbes } from './migration-probes.ts'
 
@@ -61,7 +61,10 @@ async function findPresentMode(flags: Flags, to: Mode): Promise<Mode> {
 /** Reads from the source that the flags name, else from the rules on this node. */
 async function readServices(flags: Flags, from: Mode): Promise<Inputs> {
   if (flags.has('kubeconfig') || flags.has('manifests') || flags.has('socket')) return readInputs(flags)
-  return readFromRules(from, configFrom(new Map([...flags, ['mode', from]])))
+  return {
+    ...(await readFromRules(from, configFrom(new Map([...flags, ['mode', from]])))),
+    limits: limitsFrom(process.env),
+  }
 }
 
 export async function compareModes(
@@ -101,7 +104,7 @@ interface PlannedMode {
 }
 
 async function planMode(inputs: Inputs, mode: ProxyMode, view: NodeView): Promise<PlannedMode> {
-  const dryRun = await DryRun.open({ backend: mode.makeBackend(inputs.settings), views: [view] })
+  const dryRun = await DryRun.open({ backend: mode.makeBackend(inputs.settings), views: [view], limits: inputs.limits })
   try {
     await dryRun.replaceObjects(inputs)
     return { view, behaviour: mode.behaviour(inputs.settings), ports: [...dryRun.ports(view.family)] }

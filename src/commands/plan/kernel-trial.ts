@@ -69,7 +69,7 @@ async function tryHere(trial: Trial): Promise<TrialVerdict> {
   const backend = findMode(trial.identity.mode).makeBackend(trial.settings)
   let dryRun: DryRun
   try {
-    dryRun = await DryRun.open({ backend, views: trial.views, appliesChanges: true })
+    dryRun = await DryRun.open({ backend, views: trial.views, limits: trial.limits, appliesChanges: true })
   } catch (error) {
     // The mode itself does not work here, which says nothing about the change.
     return notAsked(describeError(error))

@@ -87,7 +87,7 @@ async function readChange(flags: Flags, all: readonly unknown[]): Promise<Planne
 async function makePlan(inputs: Inputs, { after, remarks }: PlannedChange): Promise<Omit<Plan, 'kernel'>> {
   const { mode, node } = inputs.identity
   const backend = findMode(mode).makeBackend(inputs.settings)
-  const dryRun = await DryRun.open({ backend, views: inputs.views, splitsEntries: true })
+  const dryRun = await DryRun.open({ backend, views: inputs.views, limits: inputs.limits, splitsEntries: true })
   try {
     const before = (await dryRun.replaceObjects(inputs)).flatMap((one) => ownedEntries(dryRun, one))
     const present = new Map(before.map((entry) => [`${entry.family} ${entry.id}`, entry]))

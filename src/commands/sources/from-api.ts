@@ -51,7 +51,10 @@ export interface NodeQuery {
   readonly fallback?: NodeRecord | undefined
 }
 
-export async function readFromApi(api: ApiRequester, { name, config, fallback }: NodeQuery): Promise<Inputs> {
+export async function readFromApi(
+  api: ApiRequester,
+  { name, config, fallback }: NodeQuery,
+): Promise<Omit<Inputs, 'limits'>> {
   const [node = fallback] = await listRecords(api, describeOwnNode(name))
   const nodeAddresses = await nodeAddressesOf(name, node)
   const cidrs = (await listRecords(api, serviceCidrs).catch(noneIfNotFound)).flatMap((record) => record.cidrs)

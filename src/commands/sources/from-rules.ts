@@ -13,7 +13,7 @@ import { familyOf } from '../../lib/ip.ts'
 import { makeNodeView } from '../../model/node.ts'
 import { listAddresses } from '../../sys/netlink/interface-addresses.ts'
 
-export async function readFromRules(mode: Mode, config: Config): Promise<Inputs> {
+export async function readFromRules(mode: Mode, config: Config): Promise<Omit<Inputs, 'limits'>> {
   const { readServices } = findMode(mode).leftovers
   if (readServices === undefined) {
     throw new ProxyError(

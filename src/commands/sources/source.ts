@@ -13,6 +13,7 @@ import { Client, defaultUserAgent } from '../../kube/client.ts'
 import { loadConnection } from '../../kube/kubeconfig.ts'
 import { silentLogger } from '../../lib/log.ts'
 import { systemClock } from '../../lib/time.ts'
+import type { ServiceLimits } from '../../model/limits.ts'
 import type { NodeRecord } from '../../model/types.ts'
 import type { Flag, Flags } from '../command.ts'
 import { type ApiRequester, isThisHost, readFromApi } from './from-api.ts'
@@ -96,7 +97,7 @@ async function readNodeInputs(flags: Flags, api: ApiRequester): Promise<Inputs> 
   const name = (flags.get('node') ?? (config.hostnameOverride || hostname())).trim().toLowerCase()
   // Manifests rarely contain Nodes: this machine is then the node that `sluice up` would register.
   const fallback = flags.has('manifests') && isThisHost(name) ? await describeThisNode(name) : undefined
-  return readFromApi(api, { name, config, fallback })
+  return { ...(await readFromApi(api, { name, config, fallback })), limits: limitsFrom(process.env) }
 }
 
 async function describeThisNode(name: string): Promise<NodeRecord> {
@@ -116,6 +117,10 @@ export function configFrom(flags: Flags): Config {
   return mode === undefined ? config : { ...config, mode }
 }
 
+/** Returns the limits of the SluiceConfiguration that SLUICE_CONFIG names, else the defaults. */
+export const limitsFrom = (env: NodeJS.ProcessEnv): ServiceLimits =>
+  resolveOptions([], (path) => readFileSync(path, 'utf8'), env).sluice.limits
+
 /** A dry run that holds the inputs, and what `explain` needs to answer from it. The caller closes the dry run. */
 export interface PlannedInputs {
   readonly dryRun: DryRun
@@ -125,13 +130,14 @@ export interface PlannedInputs {
 export async function planInputs({
   identity,
   settings,
+  limits,
   views,
   nodeAddresses,
   ...objects
 }: Inputs): Promise<PlannedInputs> {
   const mode = findMode(identity.mode)
   const backend = mode.makeBackend(settings)
-  const dryRun = await DryRun.open({ backend, views })
+  const dryRun = await DryRun.open({ backend, views, limits })
   await dryRun.replaceObjects(objects)
   const behaviour = mode.behaviour(settings)
   return { dryRun, context: { desired: dryRun, backend, mode, behaviour, views, nodeAddresses } }

@@ -1,5 +1,6 @@
 // A directory of manifests: objects follow the files. An invalid file changes nothing, and is reported with line and field.
 
+import { execFileSync } from 'node:child_process'
 import { mkdirSync, renameSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
@@ -266,7 +267,19 @@ status: {podIP: 10.1.0.1}
     symlinkSync(base.path, join(directory, 'a.yaml'))
     await startServer()
     expect(names()).toEqual(['default/web'])
-    expect(server.manifests?.problems()).toMatchObject([{ file: 'a.yaml', message: expect.stringMatching(/EISDIR/) }])
+    expect(server.manifests?.problems()).toMatchObject([{ file: 'a.yaml', message: 'is not a regular file' }])
+  })
+
+  it('reports a file that is too large or not a regular file without reading it, and applies the others', async () => {
+    write('a.yaml', web(80))
+    writeFileSync(join(directory, 'big.yaml'), `${web(81)}${'# padding\n'.repeat(320_000)}`)
+    execFileSync('mkfifo', [join(directory, 'pipe.yaml')])
+    await startServer()
+    expect(names()).toEqual(['default/web'])
+    expect(logged.map((line) => /"file":"(\S+?)".*"error":"(.*?)"/.exec(line)?.slice(1))).toEqual([
+      ['big.yaml', expect.stringMatching(/has \d+ bytes, more than 3145728; split the file/)],
+      ['pipe.yaml', 'is not a regular file'],
+    ])
   })
 
   it('keeps its objects while the directory is gone', async () => {

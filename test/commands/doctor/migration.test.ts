@@ -4,12 +4,14 @@ import { compareModes } from '../../../src/commands/doctor/migration.ts'
 import { readFromApi } from '../../../src/commands/sources/from-api.ts'
 import { withManifests } from '../../../src/commands/sources/manifest-server.ts'
 import { configFrom } from '../../../src/commands/sources/source.ts'
+import { defaultSluiceConfig } from '../../../src/config/sluice-config.ts'
 import { directory, shop, sluice } from '../run-command.ts'
 
 const inputs = async (text: string) =>
-  withManifests(directory({ 'shop.yaml': text }), ({ api }) =>
-    readFromApi(api, { name: 'a', config: configFrom(new Map([['mode', 'iptables']])) }),
-  )
+  withManifests(directory({ 'shop.yaml': text }), async ({ api }) => ({
+    ...(await readFromApi(api, { name: 'a', config: configFrom(new Map([['mode', 'iptables']])) })),
+    limits: defaultSluiceConfig().limits,
+  }))
 
 const migration = { from: findMode('iptables'), to: findMode('nftables') }
 

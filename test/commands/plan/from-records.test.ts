@@ -4,6 +4,7 @@ import { describe, expect, it } from 'vitest'
 import type { ChangedObject } from '../../../src/commands/plan/change-file.ts'
 import { type ChangeableKind, planChange } from '../../../src/commands/plan/from-records.ts'
 import { configFrom } from '../../../src/commands/sources/source.ts'
+import { defaultSluiceConfig } from '../../../src/config/sluice-config.ts'
 import { makeSettings } from '../../../src/daemon/backend-settings.ts'
 import type { Inputs } from '../../../src/http/admin.ts'
 import type { ServiceRecord } from '../../../src/model/types.ts'
@@ -21,6 +22,7 @@ const inputs = (services: readonly ServiceRecord[] = [web]): Inputs => ({
   identity: { node: 'a', mode: 'nftables', pid: 0, version: '', startedAt: '' },
   settings: makeSettings(configFrom(new Map([['mode', 'nftables']]))),
   views: [view({ family: 4, serviceCidrs: ['10.96.0.0/24'] }), view({ family: 6, serviceCidrs: ['fd00:10:96::/112'] })],
+  limits: defaultSluiceConfig().limits,
   nodeAddresses: [],
   services,
   slices: [webSlice],

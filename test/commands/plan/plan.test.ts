@@ -1,4 +1,4 @@
-import { describe, expect, it } from 'vitest'
+import { describe, expect, it, vi } from 'vitest'
 import { parse } from 'yaml'
 import { directory, shop, sluice } from '../run-command.ts'
 
@@ -61,6 +61,19 @@ describe('plan', () => {
     expect((await plan(local, '--mode', 'nftables')).stdout).toMatch(
       /allocate a health check port; 3\d{4} is a placeholder/,
     )
+  })
+
+  it('applies the limits of the proxy: a service beyond them is not programmed, and the limit is named', async () => {
+    const ips = Array.from({ length: 2001 }, (_, i) => `198.18.${i >> 8}.${i & 255}`)
+    const big = `kind: Service\nmetadata: {name: big}\nspec: {ports: [{port: 80}], externalIPs: [${ips.join(', ')}]}\n`
+    const { status, stdout } = await plan(big, '--mode', 'nftables')
+    expect(stdout).toContain('more than limits.addressesPerService allows (2000)')
+    expect(stdout).not.toContain('198.18.0.1')
+    expect(status).toBe(0)
+    const config = 'apiVersion: sluice/v1alpha1\nkind: SluiceConfiguration\nlimits: {addressesPerService: 3000}\n'
+    vi.stubEnv('SLUICE_CONFIG', `${directory({ 'sluice.yaml': config })}/sluice.yaml`)
+    expect((await plan(big, '--mode', 'nftables')).status).toBe(2)
+    vi.unstubAllEnvs()
   })
 
   it('gives a service the addresses of the families it asks for', async () => {
