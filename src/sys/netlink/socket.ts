@@ -6,8 +6,7 @@
 // 3. A datagram that is so large that the kernel would hold the event loop is sent from another thread. The kernel makes all other senders
 //    wait until it is done, so no socket of this process sends meanwhile.
 // 4. When a wait is given up, its late answers are discarded before the next operation.
-// 5. A socket that is lost (its descriptor is not ours any more) fails one operation and is opened again before the next. Nothing is sent
-//    to the file that has its number.
+// 5. A socket that is lost (its descriptor is not ours any more) fails one operation, and is opened again before the next.
 
 import { ProxyError } from '../../lib/errors.ts'
 import { Mutex } from '../../lib/mutex.ts'
@@ -74,7 +73,6 @@ interface BatchAnswers {
 }
 
 const outcomeOf = ({ failures, overflow }: BatchAnswers): BatchOutcome => ({ failures, overflow })
-
 const isDecided = ({ isComplete, failures, overflow }: BatchAnswers): boolean =>
   isComplete || failures.length > 0 || overflow
 
@@ -106,7 +104,6 @@ export class BackgroundSend {
 }
 
 const processSend = new BackgroundSend()
-
 export class NetlinkSocket {
   #fd: number
   #port: number
@@ -122,7 +119,7 @@ export class NetlinkSocket {
   #isClosed = false
   /** True after a failed operation: some of its answers may still arrive. */
   #hasStaleAnswers = false
-  /** True if the descriptor does not belong to a socket of ours. Closing it could close a file of someone else. */
+  /** Closing the descriptor of a lost socket could close a file of someone else. */
   #isLost = false
   /** Ends the current wait for the kernel. */
   #giveUp: (() => void) | undefined
@@ -140,7 +137,6 @@ export class NetlinkSocket {
   get port(): number {
     return this.#port
   }
-
   /** Whether the descriptor is not ours any more. Then the next operation fails, and the one after it opens a new socket. */
   get isLost(): boolean {
     return !this.#isClosed && (this.#isLost || readPort(this.#fd) !== this.#port)
@@ -267,7 +263,7 @@ export class NetlinkSocket {
     if (!this.#background.isIdle) await this.#background.whenIdle()
     if (this.#isClosed) throw this.#closedError()
     if (this.#isLost) this.#reopen()
-    else if (this.isLost) this.#check('use the netlink socket', -errno.EBADF)
+    else if (this.isLost) this.#check('find the socket', -errno.EBADF)
     if (this.#hasStaleAnswers) await this.#discardAnswers()
     try {
       const result = run()
