@@ -1,7 +1,9 @@
 // Limits: a refusal by the kernel affects one service only, a missing capability is reported in one line, and a large load does not block the event loop.
 
 import { spawnSync } from 'node:child_process'
+import { once } from 'node:events'
 import { existsSync } from 'node:fs'
+import { connect, createServer } from 'node:net'
 import { join } from 'node:path'
 import { monitorEventLoopDelay } from 'node:perf_hooks'
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
@@ -44,6 +46,42 @@ const objects = (i: number): Manifest[] => [
     8080,
   ),
 ]
+
+/** Connects from the address, and returns the address of the endpoint that answered. */
+async function dial(source: string): Promise<string> {
+  const socket = connect({ host: vip(1), port: 80, localAddress: source })
+  const [answer] = (await once(socket, 'data')) as [Buffer]
+  socket.destroy()
+  return answer.toString()
+}
+
+describe('affinity with many endpoints', () => {
+  it('returns each client to its endpoint, also after another endpoint has come', async () => {
+    namespace.exec('ip', ['route', 'add', 'local', '10.100.0.0/16', 'dev', 'lo'])
+    namespace.exec('ip', ['route', 'add', '172.30.0.0/16', 'dev', 'lo'])
+    const server = createServer((socket) => socket.end(socket.localAddress ?? 'none')).listen(8080, '0.0.0.0')
+    try {
+      proxy = await InProcessProxy.start(node.nftables, { families: [4] })
+      const affinity = { sessionAffinity: 'ClientIP', sessionAffinityConfig: { clientIP: { timeoutSeconds: 600 } } }
+      const endpoints = Array.from({ length: 151 }, (_, i) => `10.100.1.${i}`)
+      proxy.put(
+        serviceOf('svc1', vip(1), [{ name: 'p', port: 80 }], affinity),
+        endpointSliceOf('svc1', endpoints.slice(1), 8080),
+      )
+      proxy.synced()
+      await proxy.settled()
+      const clients = Array.from({ length: 20 }, (_, i) => `10.100.2.${i + 1}`)
+      const first = await Promise.all(clients.map(dial))
+      expect(new Set(first).size).toBeGreaterThan(5)
+      const since = proxy.reports.length
+      proxy.put(endpointSliceOf('svc1', endpoints, 8080))
+      await proxy.settled(since)
+      expect(await Promise.all(clients.map(dial))).toEqual(first)
+    } finally {
+      server.close()
+    }
+  })
+})
 
 describe('isolation in the kernel', () => {
   it('quarantines the service that the kernel refuses, reports the reason, and serves it when the kernel accepts it', async () => {
