@@ -40,15 +40,18 @@ const variants: readonly Variant[] = [
   { name: 'sluice:nftables', file: 'sluice-nftables.tar', packages: libraries, title: 'Sluice, nftables mode' },
 ]
 
-/** Makes both images for both architectures and returns the paths of the archives. */
-export async function makeImages(): Promise<readonly string[]> {
+/** Makes the images with these names, by default both, and returns the paths of the archives. */
+export async function makeImages(
+  wanted: readonly Architecture[] = architectures,
+  names: readonly string[] = variants.map(({ name }) => name),
+): Promise<readonly string[]> {
   const seconds = commitTime()
   const paths: string[] = []
-  for (const variant of variants) {
+  for (const variant of variants.filter(({ name }) => names.includes(name))) {
     const images: PlatformImage[] = []
-    for (const architecture of architectures) images.push(await makeImage(variant, architecture, seconds))
+    for (const architecture of wanted) images.push(await makeImage(variant, architecture, seconds))
     const path = join(outputFolder, variant.file)
-    writeFileSync(path, await writeArchive(imageName(variant), images, seconds))
+    writeFileSync(path, await writeArchive([{ name: imageName(variant), platforms: images }], seconds))
     paths.push(path)
   }
   return paths

@@ -14,6 +14,8 @@ if (what === 'package') {
     report(makeDeb(architecture, executable))
   }
 } else if (what === 'image') {
+  // An executable of older sources must not get into an image.
+  for (const architecture of architectures) await makeExecutable(architecture)
   for (const path of await makeImages()) report(path)
 } else {
   throw new Error('usage: make.ts package | image')

@@ -7,6 +7,8 @@ import type { Architecture } from './inputs.ts'
 
 export interface ImageConfig {
   readonly entrypoint: readonly string[]
+  /** The arguments if a container names none. */
+  readonly command?: readonly string[]
   readonly user: string
   readonly env: readonly string[]
   readonly labels: Readonly<Record<string, string>>
@@ -18,7 +20,13 @@ export interface PlatformImage {
   readonly layers: readonly Uint8Array[]
   readonly config: ImageConfig
   /** SPDX as JSON. */
-  readonly sbom: string
+  readonly sbom?: string
+}
+
+export interface NamedImage {
+  /** What `ctr` and `docker load` call it. */
+  readonly name: string
+  readonly platforms: readonly PlatformImage[]
 }
 
 interface Descriptor {
@@ -36,31 +44,47 @@ const mediaTypes = {
   sbom: 'application/spdx+json',
 } as const
 
-/** `seconds` is the time of creation that the image claims; `name` is what `ctr` and `docker load` call it. */
-export async function writeArchive(name: string, images: readonly PlatformImage[], seconds: number): Promise<Buffer> {
+/** `seconds` is the time of creation that the images claim. Images that share a layer share its bytes. */
+export async function writeArchive(images: readonly NamedImage[], seconds: number): Promise<Buffer> {
   const blobs = new BlobStore()
   const created = new Date(seconds * 1000).toISOString().replace('.000Z', 'Z')
-  const manifests = images.map((image) => addImage(blobs, image, created))
+  const added = images.map((image) => addNamedImage(blobs, image, created))
+  blobs.tree.add('oci-layout', JSON.stringify({ imageLayoutVersion: '1.0.0' }))
+  blobs.tree.add('index.json', JSON.stringify({ schemaVersion: 2, manifests: added.map(({ index }) => index) }))
+  blobs.tree.add('manifest.json', JSON.stringify(added.map(({ dockerManifest }) => dockerManifest)))
+  return await blobs.tree.toTar(seconds)
+}
+
+function addNamedImage(blobs: BlobStore, { name, platforms }: NamedImage, created: string) {
+  const manifests = platforms.map((image) => addImage(blobs, image, created))
   const index = blobs.addJson(mediaTypes.index, {
     schemaVersion: 2,
     mediaType: mediaTypes.index,
-    manifests: manifests.flatMap(({ image, sbom }) => [image, sbom]),
+    manifests: manifests.flatMap(({ image, sbom }) => [image, ...sbom]),
   })
   const reference = name.split(':').at(-1) as string
   const annotations = { 'io.containerd.image.name': name, 'org.opencontainers.image.ref.name': reference }
-  blobs.tree.add('oci-layout', JSON.stringify({ imageLayoutVersion: '1.0.0' }))
-  blobs.tree.add('index.json', JSON.stringify({ schemaVersion: 2, manifests: [{ ...index, annotations }] }))
-  // `docker load` before version 25 reads this file and not the index: the first architecture is its image.
+  // `docker load` before version 25 reads this and not the index: the first architecture is its image.
   const first = manifests[0] as (typeof manifests)[number]
-  const dockerManifest = [{ Config: blobPath(first.config), RepoTags: [name], Layers: first.layers.map(blobPath) }]
-  blobs.tree.add('manifest.json', JSON.stringify(dockerManifest))
-  return await blobs.tree.toTar(seconds)
+  const dockerManifest = { Config: blobPath(first.config), RepoTags: [name], Layers: first.layers.map(blobPath) }
+  return { index: { ...index, annotations }, dockerManifest }
 }
 
 const blobPath = ({ digest }: Descriptor): string => `blobs/sha256/${digest.slice('sha256:'.length)}`
 
 class BlobStore {
   readonly tree = new FileTree()
+  readonly #layers = new Map<Uint8Array, { readonly descriptor: Descriptor; readonly diffId: string }>()
+
+  /** Compressing a layer takes seconds, so a layer of several images is compressed once. */
+  addLayer(layer: Uint8Array): { readonly descriptor: Descriptor; readonly diffId: string } {
+    const known = this.#layers.get(layer)
+    if (known !== undefined) return known
+    const descriptor = this.add(mediaTypes.layer, gzipSync(layer, { level: 9 }))
+    const added = { descriptor, diffId: sha256(layer) }
+    this.#layers.set(layer, added)
+    return added
+  }
 
   add(mediaType: string, content: Uint8Array): Descriptor {
     const descriptor = { mediaType, digest: sha256(content), size: content.byteLength }
@@ -75,7 +99,8 @@ class BlobStore {
 
 interface AddedImage {
   readonly image: Descriptor & { readonly platform: { readonly architecture: string; readonly os: string } }
-  readonly sbom: Descriptor
+  /** None or one. */
+  readonly sbom: readonly Descriptor[]
   readonly config: Descriptor
   readonly layers: readonly Descriptor[]
 }
@@ -85,37 +110,45 @@ function addImage(
   { architecture, layers, config, sbom }: PlatformImage,
   created: string,
 ): AddedImage {
-  const added = layers.map((layer) => blobs.add(mediaTypes.layer, gzipSync(layer, { level: 9 })))
+  const added = layers.map((layer) => blobs.addLayer(layer))
   const descriptor = blobs.addJson(mediaTypes.config, {
     architecture,
     os: 'linux',
     created,
-    config: { Entrypoint: config.entrypoint, User: config.user, Env: config.env, Labels: config.labels },
-    rootfs: { type: 'layers', diff_ids: layers.map(sha256) },
+    config: {
+      Entrypoint: config.entrypoint,
+      Cmd: config.command,
+      User: config.user,
+      Env: config.env,
+      Labels: config.labels,
+    },
+    rootfs: { type: 'layers', diff_ids: added.map(({ diffId }) => diffId) },
     history: layers.map(() => ({ created, created_by: 'npm run image' })),
   })
   const manifest = blobs.addJson(mediaTypes.manifest, {
     schemaVersion: 2,
     mediaType: mediaTypes.manifest,
     config: descriptor,
-    layers: added,
+    layers: added.map(({ descriptor: layer }) => layer),
     annotations: config.labels,
   })
-  const document = blobs.add(mediaTypes.sbom, Buffer.from(sbom))
-  const referrer = blobs.addJson(mediaTypes.manifest, {
+  return {
+    image: { ...manifest, platform: { architecture, os: 'linux' } },
+    sbom: sbom === undefined ? [] : [addSbom(blobs, sbom, manifest)],
+    config: descriptor,
+    layers: added.map(({ descriptor: layer }) => layer),
+  }
+}
+
+function addSbom(blobs: BlobStore, sbom: string, subject: Descriptor): Descriptor {
+  return blobs.addJson(mediaTypes.manifest, {
     schemaVersion: 2,
     mediaType: mediaTypes.manifest,
     artifactType: mediaTypes.sbom,
     config: blobs.addJson(mediaTypes.empty, {}),
-    layers: [document],
-    subject: manifest,
+    layers: [blobs.add(mediaTypes.sbom, Buffer.from(sbom))],
+    subject,
   })
-  return {
-    image: { ...manifest, platform: { architecture, os: 'linux' } },
-    sbom: referrer,
-    config: descriptor,
-    layers: added,
-  }
 }
 
 const sha256 = (bytes: Uint8Array): string => `sha256:${createHash('sha256').update(bytes).digest('hex')}`
