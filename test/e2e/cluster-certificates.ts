@@ -3,6 +3,7 @@
 import { execFile } from 'node:child_process'
 import { generateKeyPairSync } from 'node:crypto'
 import { writeFileSync } from 'node:fs'
+import { isIP } from 'node:net'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
 
@@ -10,8 +11,8 @@ const run = promisify(execFile)
 
 export interface Authority {
   readonly certificate: string
-  /** Writes `<name>.crt` and `<name>.key`. The subject has openssl's form: /O=group/CN=user. */
-  issue(name: string, subject: string, addresses?: readonly string[]): Promise<{ certificate: string; key: string }>
+  /** Writes `<name>.crt` and `<name>.key`. The subject has openssl's form: /O=group/CN=user; `names` are addresses and DNS names. */
+  issue(name: string, subject: string, names?: readonly string[]): Promise<{ certificate: string; key: string }>
 }
 
 export async function createAuthority(directory: string): Promise<Authority> {
@@ -19,12 +20,12 @@ export async function createAuthority(directory: string): Promise<Authority> {
   await sign(ca, '/CN=sluice e2e', ['-addext', 'keyUsage=critical,keyCertSign,digitalSignature'])
   return {
     certificate: ca.certificate,
-    async issue(name, subject, addresses = []) {
+    async issue(name, subject, names = []) {
       const files = { certificate: join(directory, `${name}.crt`), key: join(directory, `${name}.key`) }
       const extensions = ['-addext', 'basicConstraints=critical,CA:FALSE']
       extensions.push('-addext', 'extendedKeyUsage=serverAuth,clientAuth')
-      const names = addresses.map((address) => `IP:${address}`).join(',')
-      if (names !== '') extensions.push('-addext', `subjectAltName=${names}`)
+      const list = names.map((one) => `${isIP(one) === 0 ? 'DNS' : 'IP'}:${one}`).join(',')
+      if (list !== '') extensions.push('-addext', `subjectAltName=${list}`)
       await sign(files, subject, ['-CA', ca.certificate, '-CAkey', ca.key, ...extensions])
       return files
     },
