@@ -11,6 +11,7 @@ import { trialCommand } from './plan/kernel-trial.ts'
 import { planCommand } from './plan/plan.ts'
 import { statusCommand } from './status.ts'
 import { openTerminal, type Terminal } from './terminal.ts'
+import { topCommand } from './top/top.ts'
 import { upCommand } from './up/up.ts'
 
 const commands: readonly Command[] = [
@@ -18,6 +19,7 @@ const commands: readonly Command[] = [
   explainCommand,
   planCommand,
   statusCommand,
+  topCommand,
   doctorCommand,
   cleanupCommand,
   completionCommand(() => commands),

@@ -47,12 +47,9 @@ export function formatTable(heads: Row, rows: readonly Row[], terminal: Pick<Ter
 // biome-ignore lint/suspicious/noControlCharactersInRegex: colours are control characters.
 const colours = /\x1b\[\d+m/g
 
-const visibleLength = (text: string): number => text.replace(colours, '').length
+export const stripColours = (text: string): string => text.replace(colours, '')
 
-/** Shortens a line to the width of the terminal, because a line that wraps counts as two. A shortened line loses its colours. */
-export function fitLine(line: string, columns: number): string {
-  return visibleLength(line) <= columns ? line : `${line.replace(colours, '').slice(0, columns - 1)}…`
-}
+const visibleLength = (text: string): number => stripColours(text).length
 
 /** Formats the answer as --output asks for. */
 export function formatAnswer(value: unknown, format: string, forPeople: () => string): string {

@@ -7,6 +7,7 @@ import type { DriftRecord, SyncJournal, SyncReport } from '../engine/journal.ts'
 import {
   type AdminAnswers,
   type AdminEvent,
+  type ChangeCount,
   type DriftSummary,
   type FamilySummary,
   type Inputs,
@@ -60,13 +61,15 @@ export async function openAdminSocket(options: AdminOptions): Promise<{ close():
 }
 
 export function makeAdminAnswers(options: AdminOptions): AdminAnswers {
-  const { engine, families } = options
+  const { engine, families, journal } = options
   return {
     summary: () => summarise(options),
     services: (service, kernel) => summariseServices(makeExplainContext(options), service, kernel),
     explain: (question) => explain(makeExplainContext(options), question),
     inputs: () => readInputs(options),
     connections: () => countConnections(engine, families),
+    changes: () => countChanges(journal.recent()),
+    reports: (service) => listReports(journal, service),
     subscribe: (listener) => subscribe(options, listener),
   }
 }
@@ -151,6 +154,22 @@ const summariseReport = (report: SyncReport): ReportSummary => ({
   services: report.services.slice(0, 20),
   refused: report.refused.map(({ service, id, error }) => ({ service, id, error: error.message })),
 })
+
+function countChanges(reports: readonly SyncReport[]): readonly ChangeCount[] {
+  const counts = new Map<string, number>()
+  for (const { causes, services } of reports) {
+    if (causes.includes('start')) continue
+    for (const service of services) counts.set(service, (counts.get(service) ?? 0) + 1)
+  }
+  return [...counts].map(([service, count]) => ({ service, count }))
+}
+
+const listReports = (journal: SyncJournal, service: string): readonly ReportSummary[] =>
+  journal
+    .recent()
+    .filter(({ services, refused }) => services.includes(service) || refused.some((one) => one.service === service))
+    .toReversed()
+    .map(summariseReport)
 
 function readInputs({ engine, identity, settings, limits, families, views, nodeAddresses }: AdminOptions): Inputs {
   const services = [...engine.store.records()]

@@ -5,7 +5,17 @@ import { request } from 'node:http'
 import { connect } from 'node:net'
 import { join } from 'node:path'
 import { type ErrorCode, ProxyError } from '../lib/errors.ts'
-import type { AdminEvent, Connections, Explanation, Inputs, Question, ServiceSummary, Summary } from './admin.ts'
+import type {
+  AdminEvent,
+  ChangeCount,
+  Connections,
+  Explanation,
+  Inputs,
+  Question,
+  ReportSummary,
+  ServiceSummary,
+  Summary,
+} from './admin.ts'
 
 const directory = '/run/sluice'
 
@@ -79,6 +89,14 @@ export class AdminClient {
 
   connections(): Promise<readonly Connections[]> {
     return this.#ask('/v1/connections')
+  }
+
+  changes(): Promise<readonly ChangeCount[]> {
+    return this.#ask('/v1/changes')
+  }
+
+  reports(service: string): Promise<readonly ReportSummary[]> {
+    return this.#ask('/v1/reports', { service })
   }
 
   /** Calls `onEvent` for each event until the signal aborts or the proxy ends. */

@@ -212,6 +212,12 @@ export interface Connections {
   readonly count: number
 }
 
+/** How many of the last syncs changed a service. The first sync, which programs every service, does not count. */
+export interface ChangeCount {
+  readonly service: string
+  readonly count: number
+}
+
 export type AdminEvent =
   | { readonly kind: 'sync'; readonly report: ReportSummary }
   | { readonly kind: 'conflict' | 'resolved'; readonly conflict: Conflict }
@@ -227,6 +233,9 @@ export interface AdminAnswers {
   explain(question: Question): Promise<readonly Explanation[]>
   inputs(): Inputs
   connections(): Promise<readonly Connections[]>
+  changes(): readonly ChangeCount[]
+  /** The last syncs that changed the service, newest first. */
+  reports(service: string): readonly ReportSummary[]
   subscribe(listener: (event: AdminEvent) => void): () => void
 }
 
@@ -257,6 +266,8 @@ export function makeAdminRoutes(answers: AdminAnswers) {
     ),
     '/v1/inputs': answer(() => answers.inputs()),
     '/v1/connections': answer(() => answers.connections()),
+    '/v1/changes': answer(() => answers.changes()),
+    '/v1/reports': answer(({ query }) => answers.reports(query.get('service') ?? '')),
     '/v1/events': (exchange: Exchange) => streamEvents(answers, exchange),
   }
 }

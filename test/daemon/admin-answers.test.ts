@@ -8,7 +8,7 @@ import { base } from '../../src/backend/nftables/base.ts'
 import { plan } from '../../src/backend/nftables/plan.ts'
 import { examineProxy } from '../../src/commands/doctor/running-proxy.ts'
 import { configFrom } from '../../src/commands/sources/source.ts'
-import { describeEvent, formatView } from '../../src/commands/up/live-view.ts'
+import { describeEvent } from '../../src/commands/top/event-lines.ts'
 import { defaultSluiceConfig } from '../../src/config/sluice-config.ts'
 import { makeAdminAnswers } from '../../src/daemon/admin-answers.ts'
 import { makeSettings } from '../../src/daemon/backend-settings.ts'
@@ -21,8 +21,9 @@ import { decodeEndpointSlice } from '../../src/kube/reflect/decode-endpoint-slic
 import { decodeService } from '../../src/kube/reflect/decode-service.ts'
 import { silentLogger } from '../../src/lib/log.ts'
 import { systemClock } from '../../src/lib/time.ts'
-import { directory, memoryTerminal } from '../commands/run-command.ts'
+import { directory } from '../commands/run-command.ts'
 import { view } from '../support/builders.ts'
+import { until } from '../support/until.ts'
 
 const node = view({
   name: 'a',
@@ -253,7 +254,7 @@ describe('the admin socket', () => {
     await seen
     over.abort()
     expect(events.at(-1)).toMatchObject({ kind: 'sync', report: { ok: true, services: ['shop/web'] } })
-    expect(describeEvent(events.at(-1)!)).toMatch(/^sync IPv4 put 0, dropped 4, .*: shop\/web$/)
+    expect(describeEvent(events.at(-1)!)).toMatch(/^IPv4 objects changed: put 0, dropped 4, .*: shop\/web$/)
   })
 
   it('answers only GET, and 404 for unknown paths', async () => {
@@ -266,17 +267,14 @@ describe('the admin socket', () => {
     expect(await status('GET', '/v2/anything')).toBe(404)
   })
 
-  it('has its answers drawn to fit the terminal', async () => {
-    const { client } = await running()
-    const terminal = { ...memoryTerminal(), columns: 60 }
-    const flows = [{ service: 'shop/web', endpoint: '10.1.0.11:8080', count: 3 }]
-    const text = formatView(await client.summary(), await client.services('', false), flows, {
-      ...terminal,
-      columns: 200,
-    })
-    expect(text).toContain('shop/web/tcp   10.96.0.50:80 :30080   10.1.0.11:8080 (3)')
-    const narrow = formatView(await client.summary(), await client.services('', false), flows, terminal)
-    expect(Math.max(...narrow.split('\n').map((line) => line.length))).toBeLessThanOrEqual(60)
+  it('counts the syncs that changed a service, and lists them', async () => {
+    const { client, engine } = await running()
+    expect(await client.changes()).toEqual([])
+    engine.store.services.drop('shop/web')
+    await until('the change is reported', async () => (await client.changes()).length > 0)
+    expect(await client.changes()).toEqual([{ service: 'shop/web', count: 1 }])
+    expect((await client.reports('shop/web')).map(({ causes }) => causes)).toEqual([['change'], ['start']])
+    expect(await client.reports('shop/other')).toEqual([])
   })
 })
 

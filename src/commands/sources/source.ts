@@ -29,13 +29,18 @@ export const modeFlag: Flag = {
   choices: modeNames,
 }
 
+const socketFlag: Flag = {
+  name: 'socket',
+  value: 'FILE',
+  help: 'admin socket of a running proxy (default: the only one in /run/sluice)',
+  file: true,
+}
+
+/** For commands that only a running proxy can answer. */
+export const proxyFlags: readonly Flag[] = [socketFlag]
+
 export const sourceFlags: readonly Flag[] = [
-  {
-    name: 'socket',
-    value: 'FILE',
-    help: 'admin socket of a running proxy (default: the only one in /run/sluice)',
-    file: true,
-  },
+  socketFlag,
   { name: 'kubeconfig', value: 'FILE', help: 'ask the API server instead of a running proxy', file: true },
   { name: 'manifests', value: 'DIR', help: 'read YAML files instead of asking a running proxy', file: true },
   { name: 'node', value: 'NAME', help: 'with --kubeconfig or --manifests: as on this node (default: this host)' },

@@ -6,11 +6,12 @@ import { ProxyError } from '../../lib/errors.ts'
 import { type Command, type Invocation, noArguments } from '../command.ts'
 import { reportStep } from '../progress.ts'
 import { modeFlag } from '../sources/source.ts'
-import type { Terminal } from '../terminal.ts'
+import { stripColours, type Terminal } from '../terminal.ts'
+import { type LiveViewOptions, type ViewKey, watchProxy } from '../top/live-view.ts'
+import { NoteCapture } from '../top/note-capture.ts'
 import { Demo } from './demo/demo.ts'
 import { runChecks } from './demo/demo-checks.ts'
 import { introduceDemo } from './demo/demo-introduction.ts'
-import { watchProxy } from './live-view.ts'
 import { Standalone } from './standalone.ts'
 
 /** The modes that can serve without root. */
@@ -115,46 +116,51 @@ async function runDemo({ terminal, flags }: Invocation, mode: Mode): Promise<num
 
 /** Shows the live view until the user stops the demo. Throws a ProxyError 'demo' if the proxy ends by itself. */
 async function showDemo(demo: Demo, terminal: Terminal, interrupted: Promise<undefined>): Promise<void> {
-  terminal.write(introduceDemo(demo, terminal))
-  const stop = new AbortController()
-  const view = watchProxy(demo.proxy, terminal, stop.signal)
-  const quit = terminal.interactive ? readKeys(demo, stop.signal) : new Promise<undefined>(() => {})
-  const problem = await Promise.race([interrupted, quit, demo.proxyEnded])
-  stop.abort()
-  await view
+  const introduction = introduceDemo(demo, terminal)
+  const scale = (replicas: 1 | 2, hint: string): ViewKey => ({
+    hint,
+    // A failure needs no message: the live view shows the number of pods.
+    press: () => void demo.scale(replicas).catch(() => {}),
+  })
+  const keys = { 1: scale(1, '1 one pod'), 2: scale(2, '2 two pods') }
+  const problem = await showUntil(
+    { proxy: demo.proxy, terminal, notes: new NoteCapture(terminal), introduction, keys },
+    [interrupted, demo.proxyEnded],
+  )
   if (problem !== undefined) throw new ProxyError('demo', problem)
 }
 
-/** Keys 1 and 2 scale, for users without kubectl. Resolves at q or Ctrl-C, which is an ordinary key in raw mode. */
-function readKeys(demo: Demo, signal: AbortSignal): Promise<undefined> {
-  const { stdin } = process
-  if (!stdin.isTTY) return new Promise(() => {})
-  stdin.setRawMode(true)
-  stdin.resume()
-  signal.addEventListener('abort', () => {
-    stdin.setRawMode(false)
-    stdin.pause()
+type ShownView = Omit<LiveViewOptions, 'signal' | 'introduction'> & { readonly introduction: string }
+
+/** Shows the live view until the user quits or one of the promises resolves. Returns what that promise resolved with. */
+async function showUntil<T>(view: ShownView, ends: readonly Promise<T | undefined>[]): Promise<T | undefined> {
+  const { terminal, introduction } = view
+  terminal.write(introduction)
+  const stop = new AbortController()
+  const shown = watchProxy({
+    ...view,
+    introduction: stripColours(introduction).trimEnd().split('\n'),
+    signal: stop.signal,
   })
-  return new Promise((resolve) => {
-    stdin.on('data', (chunk: Buffer) => {
-      const key = chunk.toString()
-      if (key === 'q' || key === '\x03') resolve(undefined)
-      // A failure needs no message: the live view shows the number of pods.
-      else if (key === '1' || key === '2') demo.scale(Number(key) as 1 | 2).catch(() => {})
-    })
-  })
+  // On a pipe the events may end before the proxy does; only a user who quits ends the command.
+  const quit = shown.then((how) => (how === 'quit' ? undefined : new Promise<undefined>(() => {})))
+  try {
+    return await Promise.race([quit, ...ends])
+  } finally {
+    stop.abort()
+    await shown
+  }
 }
 
-async function runStandalone({ terminal, flags }: Invocation, mode: Mode): Promise<number> {
+async function runStandalone({ terminal: given, flags }: Invocation, mode: Mode): Promise<number> {
   const interrupted = waitForInterrupt()
+  const notes = new NoteCapture(given)
+  const { terminal } = notes
   const standalone = await Standalone.start({ mode, flags, terminal })
   try {
-    terminal.write(standalone.introduce())
-    const stop = new AbortController()
-    const view = watchProxy(standalone.proxy, terminal, stop.signal)
-    const failure = await Promise.race([interrupted, standalone.ended])
-    stop.abort()
-    await view
+    const { proxy } = standalone
+    const view = { proxy, terminal, notes, introduction: standalone.introduce() }
+    const failure = await showUntil<ProxyError>(view, [interrupted, standalone.ended])
     if (failure !== undefined) throw failure
   } finally {
     await reportStep(terminal, flags.has('keep-rules') ? 'Stopping' : 'Removing everything', () => standalone.close())
