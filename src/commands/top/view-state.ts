@@ -2,10 +2,10 @@
 
 import { type SortOrder, sortOrders } from './live-document.ts'
 
-export type Page = 'list' | 'service' | 'problems' | 'help'
+export type ViewPage = 'list' | 'service' | 'problems' | 'help'
 
 export interface ViewState {
-  readonly page: Page
+  readonly page: ViewPage
   readonly sort: SortOrder
   readonly filter: string
   /** Letters go into the filter. */
@@ -125,6 +125,6 @@ function openByKey(state: ViewState, key: Key): ViewState {
   return key === 'p' ? openPage(state, 'problems') : state
 }
 
-const openPage = (state: ViewState, page: Page): ViewState => ({ ...state, page, top: 0 })
+const openPage = (state: ViewState, page: ViewPage): ViewState => ({ ...state, page, top: 0 })
 
 const clamp = (value: number, least: number, most: number): number => Math.max(least, Math.min(value, most))
