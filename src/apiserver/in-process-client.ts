@@ -85,9 +85,10 @@ const errorCodes: Readonly<Record<number, ErrorCode>> = {
 function toApiError(request: InProcessRequest, { status, body }: RestResponse): ApiError {
   const failure = parseFailure(body)
   const reason = getString(failure, 'reason')
-  const message = `${request.method ?? 'GET'} ${request.path}: ${status} ${getString(failure, 'message')}`
+  const explanation = getString(failure, 'message')
+  const message = `${request.method ?? 'GET'} ${request.path}: ${status} ${explanation}`
   const causes = getList(getObject(failure, 'details'), 'causes')
-  return new ApiError(codeOf(status, reason), message, { status, reason, causes })
+  return new ApiError(codeOf(status, reason), message, { status, reason, explanation, causes })
 }
 
 /** Most failures are Status objects; unknown paths have a plain text. */

@@ -22,7 +22,7 @@ import {
 } from './http/server-credentials.ts'
 import { createInProcessClient, type InProcessClient } from './in-process-client.ts'
 import { type ManifestFolder, watchManifests } from './manifests/folder.ts'
-import { Allocations, type NodePortRange } from './requests/allocations.ts'
+import { Allocations, defaultNodePorts, type NodePortRange } from './requests/allocations.ts'
 import { ObjectWriter } from './requests/writes.ts'
 import { Registry } from './store/registry.ts'
 import { createMemoryLog, openLog } from './store/write-ahead-log.ts'
@@ -66,7 +66,6 @@ export interface ApiServer {
 }
 
 const defaultCidrs = ['10.96.0.0/16', 'fd00:10:96::/112']
-const defaultNodePorts: NodePortRange = { first: 30_000, last: 32_767 }
 
 export async function startApiServer(options: ApiServerOptions): Promise<ApiServer> {
   const closers = new Closers()

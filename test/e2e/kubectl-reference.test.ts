@@ -1,25 +1,19 @@
 // Sends the same requests to the embedded API server and to a real one: the answers are equal, or the difference is listed here.
 
 import { readFileSync } from 'node:fs'
-import { request } from 'node:https'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { parse } from 'yaml'
 import { type ApiServer, startApiServer } from '../../src/apiserver/start.ts'
 import { silentLogger } from '../../src/lib/log.ts'
 import { findBinaries } from './binaries.ts'
 import { type Cluster, startCluster } from './cluster.ts'
+import { ask, type Body, type Question } from './compare-answers.ts'
 
 const found = await findBinaries(['etcd', 'kube-apiserver', 'kubectl'])
 if ('missing' in found) process.stdout.write(`SKIPPED the reference of the embedded API server: ${found.missing}\n`)
 
-type Body = Record<string, unknown>
-interface Question {
-  readonly method?: string
-  readonly path: string
-  readonly body?: unknown
-  readonly type?: string
-  readonly accept?: string
-  /** The reason why the answers may differ; their codes and reasons are still compared. */
+/** A question, and the reason why the answers may differ; their codes and reasons are still compared. */
+interface ReferenceQuestion extends Question {
   readonly words?: string
 }
 
@@ -33,31 +27,31 @@ const service = (name: string, spec: Body = {}, metadata: Body = {}): Body => ({
   metadata: { name, ...metadata },
   spec: { ports: [{ port: 80 }], ...spec },
 })
-const create = (name: string, spec: Body = {}, metadata: Body = {}): Question => ({
+const create = (name: string, spec: Body = {}, metadata: Body = {}): ReferenceQuestion => ({
   method: 'POST',
   path: services,
   body: service(name, spec, metadata),
 })
-const change = (name: string, spec: Body, type = 'application/strategic-merge-patch+json'): Question => ({
+const change = (name: string, spec: Body, type = 'application/strategic-merge-patch+json'): ReferenceQuestion => ({
   method: 'PATCH',
   path: `${services}/${name}`,
   body: { spec },
   type,
 })
-const balance = (name: string, ingress: readonly Body[]): Question => ({
+const balance = (name: string, ingress: readonly Body[]): ReferenceQuestion => ({
   method: 'PATCH',
   path: `${services}/${name}/status`,
   body: { status: { loadBalancer: { ingress } } },
   type: 'application/merge-patch+json',
 })
 /** Server-side apply, as for a file that is edited. */
-const apply = (name: string, spec: Body): Question => ({
+const apply = (name: string, spec: Body): ReferenceQuestion => ({
   method: 'PATCH',
   path: `${services}/${name}?fieldManager=file&force=true`,
   body: service(name, spec),
   type: 'application/apply-patch+yaml',
 })
-const slice = (name: string, more: Body): Question => ({
+const slice = (name: string, more: Body): ReferenceQuestion => ({
   method: 'POST',
   path: slices,
   body: { metadata: { name }, addressType: 'IPv4', endpoints: [{ addresses: ['10.0.0.1'] }], ...more },
@@ -65,7 +59,7 @@ const slice = (name: string, more: Body): Question => ({
 const table = 'application/json;as=Table;v=v1;g=meta.k8s.io'
 const parser = 'the parser of another language uses other words'
 
-const conversation: readonly Question[] = [
+const conversation: readonly ReferenceQuestion[] = [
   create('a'),
   create('a'),
   create('A_b'),
@@ -243,83 +237,3 @@ describe.skipIf('missing' in found)('the embedded API server and the real one', 
     else expect(own).toEqual(real)
   })
 })
-
-function ask(port: number, token: string, { method = 'GET', path, body, type, accept }: Question): Promise<Body> {
-  return new Promise((resolve, reject) => {
-    const text = typeof body === 'string' ? body : JSON.stringify(body)
-    const raw = body === undefined ? '' : text
-    const headers = {
-      authorization: `Bearer ${token}`,
-      accept: accept ?? 'application/json',
-      'content-type': type ?? 'application/json',
-      'content-length': Buffer.byteLength(raw),
-    }
-    const outgoing = request(
-      { host: '127.0.0.1', port, path, method, headers, rejectUnauthorized: false, agent: false },
-      (incoming) => {
-        let answer = ''
-        incoming.setEncoding('utf8')
-        incoming.on('data', (chunk) => {
-          answer += chunk
-        })
-        incoming.on('error', reject)
-        incoming.on('end', () =>
-          resolve({ ...plain(answer), http: incoming.statusCode, warning: incoming.headers.warning }),
-        )
-      },
-    )
-    outgoing.on('error', reject)
-    outgoing.end(raw)
-  })
-}
-
-/** Removes what differs between any two servers. */
-function plain(text: string): Body {
-  let object: Body
-  try {
-    object = JSON.parse(text)
-  } catch {
-    return { text }
-  }
-  if (object.kind === 'Table') {
-    const { columnDefinitions, rows } = object as {
-      columnDefinitions: { name: string; priority: number; format: string }[]
-      rows: { cells: unknown[]; object: Body }[]
-    }
-    const ofEvents = columnDefinitions.some(({ name }) => name === 'Last Seen')
-    const aged = new Set(
-      columnDefinitions.flatMap(({ name }, i) =>
-        ['Age', 'Last Seen', 'First Seen', 'Cluster-IP', 'Port(s)', 'Ports'].includes(name) ? [i] : [],
-      ),
-    )
-    return {
-      columns: columnDefinitions.map(({ name, priority, format }) => [name, priority, format]),
-      rows: rows
-        .filter(({ object: { metadata } }) => (metadata as Body).name !== 'kubernetes')
-        // The real server repairs its allocations from time to time and reports that in Events.
-        .filter(({ object: { metadata } }) => !ofEvents || (metadata as Body).name === 'e')
-        .map(({ cells }) => cells.map((cell, i) => (aged.has(i) ? '*' : cell))),
-    }
-  }
-  return JSON.parse(text, function (this: Body, key, value) {
-    if (
-      [
-        'uid',
-        'resourceVersion',
-        'creationTimestamp',
-
-        'nodePort',
-        'healthCheckNodePort',
-        'remainingItemCount',
-      ].includes(key)
-    )
-      return value === undefined ? undefined : '*'
-    if (['finalizers', 'generation', 'managedFields'].includes(key) || value === null) return undefined
-    if (typeof value === 'string')
-      return value
-        .replace(/10\.96\.(?!0\.1\b|200\.200)\d+\.\d+/g, '10.96.*')
-        .replace(/fd00:96::[0-9a-f]+/g, 'fd00:96::*')
-        .replace(/[0-9a-f]{8}-[0-9a-f-]{27}/g, 'uid')
-    return value
-  })
-}

@@ -2,6 +2,7 @@
 
 import { type Document, LineCounter, parseAllDocuments } from 'yaml'
 import { describeError } from '../../lib/errors.ts'
+import { describeMismatch, describeUnknownFields } from '../requests/admission.ts'
 import { getString, isObject, type Json, type MutableJson } from '../schema/json.ts'
 import { metadataOf, nameOf, namespaceOf } from '../schema/object-metadata.ts'
 import { checkTokens, findDuplicateKey, toJson } from '../schema/safe-yaml.ts'
@@ -31,11 +32,40 @@ export interface ParsedManifest {
   readonly problems: readonly ManifestProblem[]
 }
 
+/** A well-formed object of a kind that this server does not have. */
+export interface UnservedObject {
+  readonly file: string
+  readonly line: number
+  readonly field: string
+  readonly apiVersion: string
+  readonly kind: string
+  /** '' if the object has none. */
+  readonly namespace: string
+  readonly name: string
+}
+
+/** The content of a file whose other kinds belong to another server. */
+export interface MixedManifest extends ParsedManifest {
+  readonly unserved: readonly UnservedObject[]
+}
+
+/** An object of a kind that is not served is a problem of the file. */
 export function parseManifests(file: string, source: string): ParsedManifest {
+  const { manifests, problems, unserved } = parseMixedManifests(file, source)
+  const refused = unserved.map(({ line, field, apiVersion, kind }) => ({
+    file,
+    line,
+    field,
+    message: `${kind} of ${apiVersion} is not served here`,
+  }))
+  return { manifests, problems: [...problems, ...refused] }
+}
+
+export function parseMixedManifests(file: string, source: string): MixedManifest {
   try {
     checkTokens(source)
   } catch (error) {
-    return invalidFile(file, describeError(error))
+    return { ...invalidFile(file, describeError(error)), unserved: [] }
   }
   const lines = new LineCounter()
   const documents: readonly Document[] = parseAllDocuments(source, {
@@ -47,6 +77,7 @@ export function parseManifests(file: string, source: string): ParsedManifest {
   return {
     manifests: parsed.flatMap(({ manifests }) => manifests),
     problems: parsed.flatMap(({ problems }) => problems),
+    unserved: parsed.flatMap(({ unserved }) => unserved ?? []),
   }
 }
 
@@ -55,7 +86,11 @@ export const invalidFile = (file: string, message: string, line = 1): ParsedMani
   problems: [{ file, line, field: '', message }],
 })
 
-function parseDocument(file: string, document: Document, lines: LineCounter): ParsedManifest {
+function parseDocument(
+  file: string,
+  document: Document,
+  lines: LineCounter,
+): ParsedManifest & { readonly unserved?: readonly UnservedObject[] } {
   const [error] = document.errors
   if (error !== undefined) {
     const message = (error.message.split('\n')[0] ?? '').replace(/ at line \d+, column \d+:?$/, '')
@@ -74,15 +109,18 @@ function parseDocument(file: string, document: Document, lines: LineCounter): Pa
   }
   const manifests: Manifest[] = []
   const problems: ManifestProblem[] = []
+  const unserved: UnservedObject[] = []
   for (const { object, path } of expandList(value)) {
     const lineOf = (field: string) => findLine(document, lines, joinPath(path, field))
     const parsed = parseObject(object)
     if ('message' in parsed) {
       const { field, message } = parsed
       problems.push({ file, line: lineOf(field), field: joinPath(path, field), message })
+    } else if ('apiVersion' in parsed) {
+      unserved.push({ ...parsed, file, line: lineOf('kind'), field: joinPath(path, 'kind') })
     } else manifests.push({ ...parsed, lineOf })
   }
-  return { manifests, problems }
+  return { manifests, problems, unserved }
 }
 
 /** The objects of a `List`, or the object itself. An empty document has none. */
@@ -99,13 +137,15 @@ interface FieldProblem {
   readonly message: string
 }
 
-function parseObject(object: unknown): Omit<Manifest, 'lineOf'> | FieldProblem {
+type UnservedIdentity = Pick<UnservedObject, 'apiVersion' | 'kind' | 'namespace' | 'name'>
+
+function parseObject(object: unknown): Omit<Manifest, 'lineOf'> | FieldProblem | UnservedIdentity {
   if (!isObject(object)) return { field: '', message: 'is not an object' }
   const [apiVersion, kind] = [getString(object, 'apiVersion'), getString(object, 'kind')]
   if (apiVersion === '') return { field: 'apiVersion', message: 'Required value' }
   if (kind === '') return { field: 'kind', message: 'Required value' }
   const resource = findKind(apiVersion, kind)
-  if (resource === undefined) return { field: 'kind', message: `${kind} of ${apiVersion} is not served here` }
+  if (resource === undefined) return { apiVersion, kind, namespace: namespaceOf(object), name: nameOf(object) }
   if (resource.readOnly)
     return { field: 'kind', message: `the server itself writes ${resource.kind}; write an EndpointSlice instead` }
   const problem = findFieldProblem(resource, object)
@@ -116,8 +156,8 @@ function parseObject(object: unknown): Omit<Manifest, 'lineOf'> | FieldProblem {
 
 function findFieldProblem(resource: ServedResource, object: Json): FieldProblem | undefined {
   const { unknown, mismatch } = decodeObject(resource.schema, object)
-  if (mismatch !== undefined) return { field: mismatch.path, message: mismatch.message }
-  if (unknown[0] !== undefined) return { field: unknown[0], message: 'unknown field' }
+  if (mismatch !== undefined) return { field: mismatch.path, message: describeMismatch(resource, mismatch.message) }
+  if (unknown[0] !== undefined) return { field: unknown[0], message: describeUnknownFields(resource, unknown) }
   return nameOf(object) === '' ? { field: 'metadata.name', message: 'Required value' } : undefined
 }
 

@@ -19,8 +19,14 @@ import { decodeObject, type Schema } from '../schema/schema.ts'
 import { apiVersionOf, getResource, type ServedResource, toStoredForm } from '../schema/served-resources.ts'
 import { validateMetadata, validateMetadataChange } from '../schema/validate-metadata.ts'
 import type { Allocations } from './allocations.ts'
-import { alignClusterIps, assignFamilies, dropTypeFields, keepAllocations } from './service-admission.ts'
-import { allocateService } from './service-allocation.ts'
+import {
+  alignClusterIps,
+  assignFamilies,
+  checkAddresses,
+  dropTypeFields,
+  keepAllocations,
+} from './service-admission.ts'
+import { allocateClusterIps, allocatePorts } from './service-allocation.ts'
 
 /** The subject of failures about storage: they name the resource, `services`. */
 export const resourceSubject = ({ group, plural }: ServedResource, name: string): StatusSubject => ({
@@ -42,20 +48,26 @@ const maxReportedFields = 20
 
 /** Returns the object in its stored form. Unknown fields are refused, or reported to `warn`. Throws a Status 400. */
 export function decodeBody(resource: ServedResource, body: unknown, options: DecodeOptions): MutableJson {
-  const { kind } = resource
   if (!isObject(body))
-    throw badRequest(`the object provided is unrecognized (must be of type ${kind}): it is not an object`)
+    throw badRequest(`the object provided is unrecognized (must be of type ${resource.kind}): it is not an object`)
   checkKind(resource, body)
   const { object, unknown, mismatch } = decodeObject(resource.schema, body)
-  const refuse = (why: string) =>
-    badRequest(`${kind} in version "${resource.version}" cannot be handled as a ${kind}: ${why}`)
-  if (mismatch !== undefined) throw refuse(mismatch.message)
-  const warnings = unknown.slice(0, maxReportedFields).map((path) => `unknown field "${path}"`)
-  if (warnings.length > 0 && options.fieldValidation === 'Strict')
-    throw refuse(`strict decoding error: ${warnings.join(', ')}`)
-  if (options.fieldValidation === 'Warn') for (const warning of warnings) options.warn(warning)
+  if (mismatch !== undefined) throw badRequest(describeMismatch(resource, mismatch.message))
+  if (unknown.length > 0 && options.fieldValidation === 'Strict')
+    throw badRequest(describeUnknownFields(resource, unknown))
+  if (options.fieldValidation === 'Warn') for (const warning of listUnknownFields(unknown)) options.warn(warning)
   return toStoredForm(resource, object)
 }
+
+/** Says why a body is not an object of this kind. */
+export const describeMismatch = ({ kind, version }: ServedResource, why: string): string =>
+  `${kind} in version "${version}" cannot be handled as a ${kind}: ${why}`
+
+export const describeUnknownFields = (resource: ServedResource, unknown: readonly string[]): string =>
+  describeMismatch(resource, `strict decoding error: ${listUnknownFields(unknown).join(', ')}`)
+
+const listUnknownFields = (unknown: readonly string[]): readonly string[] =>
+  unknown.slice(0, maxReportedFields).map((path) => `unknown field "${path}"`)
 
 /** The body may leave out its kind and version, which the path has already. */
 function checkKind(resource: ServedResource, body: Json): void {
@@ -117,15 +129,29 @@ export function admit(
     keepAllocations(object, old)
   }
   resource.setDefaults(object)
+  const refuse = () => {
+    if (!errors.isEmpty) throw invalid(kindSubject(resource, nameOf(object)), errors.causes)
+  }
   if (isService) {
+    // The real server ends at the first of these steps that finds a fault, and validates all other fields afterwards.
     alignClusterIps(object, old)
-    assignFamilies(object, old, allocations.families(), errors)
+    const families = allocations.families()
+    const isNew = old === undefined
+    const steps = [
+      () => checkAddresses(object, errors),
+      () => assignFamilies(object, old, families, errors),
+      () => allocateClusterIps(object, old, allocations, errors),
+      () => allocatePorts(object, allocations, isNew, errors),
+    ]
+    for (const step of steps) {
+      step()
+      refuse()
+    }
   }
   validateMetadata(object, resource.nameRule, errors)
   if (old !== undefined) validateMetadataChange(object, old, errors)
   resource.validate(object, old, errors)
-  if (isService && errors.isEmpty) allocateService(object, allocations, errors)
-  if (!errors.isEmpty) throw invalid(kindSubject(resource, nameOf(object)), errors.causes)
+  refuse()
   return orderFields(resource, object)
 }
 

@@ -10,6 +10,8 @@ export interface NodePortRange {
   readonly last: number
 }
 
+export const defaultNodePorts: NodePortRange = { first: 30_000, last: 32_767 }
+
 /** The name of the ServiceCIDR that every cluster has. */
 export const defaultCidr = 'kubernetes'
 
@@ -23,8 +25,8 @@ export class Allocations {
   readonly #random: () => number
   /** The `namespace/name` of the service that holds the address. */
   readonly #ips = new Map<string, string>()
-  /** The `namespace/name` of the service by `TCP/30000`. A health check port is held in TCP. */
-  readonly #ports = new Map<string, string>()
+  /** The `namespace/name` of the service that holds the node port or health check port, in all protocols. */
+  readonly #ports = new Map<number, string>()
   /** The ranges of each ServiceCIDR that is not being deleted, by its name. */
   readonly #cidrs = new Map<string, readonly Cidr[]>()
 
@@ -52,8 +54,8 @@ export class Allocations {
     return this.#ips.get(ip)
   }
 
-  portOwner(port: number, protocol: string): string | undefined {
-    return this.#ports.get(`${protocol}/${port}`)
+  portOwner(port: number): string | undefined {
+    return this.#ports.get(port)
   }
 
   /** All addresses that services hold. */
@@ -122,12 +124,11 @@ export class Allocations {
     for (let offset = 1; offset < start; offset++) yield offset
   }
 
-  /** A port that is free in every one of the protocols and not in `avoid`; undefined if there is none. */
-  findFreePort(protocols: readonly string[], avoid: ReadonlySet<number>): number | undefined {
+  /** A port that is free and not in `avoid`; undefined if there is none. */
+  findFreePort(avoid: ReadonlySet<number>): number | undefined {
     const { first, last } = this.#range
     const size = last - first + 1
-    const isFree = (port: number) =>
-      !avoid.has(port) && protocols.every((protocol) => !this.#ports.has(`${protocol}/${port}`))
+    const isFree = (port: number) => !avoid.has(port) && !this.#ports.has(port)
     // As with addresses, the lower part is left to services that choose their port.
     const lower = size < 32 ? 0 : Math.min(Math.max(16, Math.floor(size / 32)), 128)
     for (let attempt = 0; attempt < randomAttempts; attempt++) {
@@ -140,7 +141,7 @@ export class Allocations {
 }
 
 /** Removes the keys that the owner holds; another service may hold some of them by now. */
-function release(held: Map<string, string>, keys: readonly string[], owner: string): void {
+function release<K>(held: Map<K, string>, keys: readonly K[], owner: string): void {
   for (const key of keys) if (held.get(key) === owner) held.delete(key)
 }
 
@@ -156,14 +157,11 @@ function clusterIps(service: Json): readonly string[] {
   return all.flatMap((ip) => canonicalIp(ip) ?? [])
 }
 
-/** `TCP/30000` for each node port of the service. */
-function nodePorts(service: Json): readonly string[] {
+/** The node ports of the service, and its health check port. */
+function nodePorts(service: Json): readonly number[] {
   const spec = getObject(service, 'spec')
-  const ports = getObjects(spec, 'ports')
-    .filter((port) => getNumber(port, 'nodePort') > 0)
-    .map((port) => `${getString(port, 'protocol') || 'TCP'}/${getNumber(port, 'nodePort')}`)
-  const healthPort = getNumber(spec, 'healthCheckNodePort')
-  return healthPort > 0 ? [...ports, `TCP/${healthPort}`] : ports
+  const ports = getObjects(spec, 'ports').map((port) => getNumber(port, 'nodePort'))
+  return [...ports, getNumber(spec, 'healthCheckNodePort')].filter((port) => port > 0)
 }
 
 function toBigInt(bytes: Uint8Array): bigint {

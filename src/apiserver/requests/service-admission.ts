@@ -17,6 +17,7 @@ import {
   type MutableJson,
 } from '../schema/json.ts'
 import { hasClusterIp, hasSelector, isExternal, isHeadless, needsHealthPort } from '../schema/service-defaults.ts'
+import { validateAddresses, validateSingleStack } from '../schema/validate-service.ts'
 
 const addressFields = ['clusterIP', 'clusterIPs', 'ipFamilies', 'ipFamilyPolicy']
 
@@ -44,10 +45,9 @@ export function dropTypeFields(service: MutableJson, old: Json): void {
 }
 
 function dropUnchangedNodePorts(spec: MutableJson, oldSpec: Json): void {
-  const describePort = ({ port, protocol = 'TCP', nodePort }: Json) => `${port}/${protocol}/${nodePort}`
-  const before = new Set(getObjects(oldSpec, 'ports').map(describePort))
+  const before = new Set(getObjects(oldSpec, 'ports').map(({ nodePort }) => nodePort))
   const ports = getMutableObjects(spec, 'ports').filter((port) => port.nodePort !== undefined)
-  if (ports.every((port) => before.has(describePort(port)))) for (const port of ports) delete port.nodePort
+  if (ports.every(({ nodePort }) => before.has(nodePort))) for (const port of ports) delete port.nodePort
 }
 
 /** Copies allocated values from the old service into a replacement that leaves them out. */
@@ -59,10 +59,18 @@ export function keepAllocations(service: MutableJson, old: Json): void {
   if (needsHealthPort(oldSpec) && needsHealthPort(spec)) spec.healthCheckNodePort ??= oldSpec.healthCheckNodePort
 }
 
-/** Keeps each field on its own: an applied file that no longer names its address removes only the field that it had set. */
+/** A list of addresses does not stay beside another address. */
 function keepAddresses(spec: MutableJson, oldSpec: Json): void {
-  for (const field of addressFields) {
-    const isUnset = spec[field] === undefined || spec[field] === '' || isEmpty(spec[field])
+  if (getString(spec, 'clusterIP') === '') spec.clusterIP = oldSpec.clusterIP
+  const isUnset = getStrings(spec, 'clusterIPs').length === 0 && spec.clusterIP === oldSpec.clusterIP
+  if (isUnset && oldSpec.clusterIPs !== undefined) spec.clusterIPs = deepCopy(oldSpec.clusterIPs)
+}
+
+/** An applied file that no longer names its families removes only the field that it had set. */
+function keepFamilies(spec: MutableJson, oldSpec: Json): void {
+  if (!hasClusterIp(oldSpec)) return
+  for (const field of ['ipFamilies', 'ipFamilyPolicy']) {
+    const isUnset = spec[field] === undefined || isEmpty(spec[field])
     if (isUnset && oldSpec[field] !== undefined) spec[field] = deepCopy(oldSpec[field])
   }
 }
@@ -97,6 +105,11 @@ export function alignClusterIps(service: MutableJson, old: Json | undefined): vo
   else spec.clusterIPs = [single]
 }
 
+export function checkAddresses(service: Json, errors: FieldErrors): void {
+  const spec = getObject(service, 'spec')
+  if (hasClusterIp(spec)) validateAddresses(spec, errors)
+}
+
 /** Sets `ipFamilies` and `ipFamilyPolicy`. Adds only the errors that depend on the cluster; validate-service.ts finds the others. */
 export function assignFamilies(
   service: MutableJson,
@@ -106,11 +119,15 @@ export function assignFamilies(
 ): void {
   const spec = ensureObject(service, 'spec')
   if (!hasClusterIp(spec)) return
+  keepFamilies(spec, getObject(old, 'spec'))
   // Users write the endpoints of a headless service without a selector, in any family.
   const allowsAnyFamily = isHeadless(spec) && !hasSelector(spec)
   const namesFamilies = getStrings(spec, 'ipFamilies').length > 0
   spec.ipFamilyPolicy ??= allowsAnyFamily && !namesFamilies ? 'RequireDualStack' : 'SingleStack'
   if (spec.ipFamilyPolicy === 'SingleStack') dropSecondFamily(spec, getObject(old, 'spec'))
+  validateSingleStack(spec, errors)
+  validateRelease(spec, getObject(old, 'spec'), errors)
+  if (!errors.isEmpty) return
   const families = requestedFamilies(spec, available)
   if (families.length === 1 && wantsTwoFamilies(spec, available)) {
     if (available.length > 1 || allowsAnyFamily) families.push(families[0] === 'IPv4' ? 'IPv6' : 'IPv4')
@@ -121,6 +138,15 @@ export function assignFamilies(
   }
   if (!allowsAnyFamily) checkFamilies(families, available, errors)
   spec.ipFamilies = families
+}
+
+/** Only a service of one family gives up its second address. */
+function validateRelease(spec: Json, oldSpec: Json, errors: FieldErrors): void {
+  const isReleased = getStrings(oldSpec, 'clusterIPs').length === 2 && getStrings(spec, 'clusterIPs').length === 1
+  if (isReleased && spec.ipFamilyPolicy !== 'SingleStack') {
+    const why = "must be 'SingleStack' to release the secondary cluster IP"
+    errors.invalid('spec.ipFamilyPolicy', spec.ipFamilyPolicy, why)
+  }
 }
 
 /** When a service changes from dual to single stack, it loses the second family and address, unless the user changed them. */

@@ -210,6 +210,7 @@ export class ObjectWriter {
   /** The last steps of every write: admit, compare, store. */
   #store(resource: ServedResource, object: MutableJson, old: Entry | undefined, options: ObjectWriteOptions): Json {
     const admitted = admit(resource, object, old?.object, this.#allocations)
+    for (const warning of resource.warnings(admitted)) options.warn(warning)
     setGeneration(resource, admitted, old?.object)
     const [namespace, name] = [namespaceOf(admitted), nameOf(admitted)]
     if (old === undefined && this.#registry.find(resource.plural, namespace, name) !== undefined) {

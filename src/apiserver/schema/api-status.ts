@@ -4,6 +4,7 @@ import type { Json } from './json.ts'
 
 /** Reasons of a Status as Kubernetes defines them, as far as this server uses them. */
 export type StatusReason =
+  | ''
   | 'AlreadyExists'
   | 'BadRequest'
   | 'Conflict'
@@ -80,7 +81,7 @@ export function statusObject({ code, reason, message, details }: StatusRefusal):
     metadata: {},
     status: 'Failure',
     message,
-    reason,
+    ...(reason === '' ? {} : { reason }),
     ...(details === undefined ? {} : { details }),
     code,
   }
@@ -218,6 +219,9 @@ export const internal = (why: string): StatusError =>
     message: `Internal error occurred: ${why}`,
     details: { causes: [{ message: why }] },
   })
+
+/** A failure for which the real server has no reason. */
+export const unclassified = (message: string): StatusError => new StatusError({ code: 500, reason: '', message })
 
 /** Refuses a version whose changes are no longer kept. */
 export const versionExpired = (asked: number, oldest: number): StatusError =>

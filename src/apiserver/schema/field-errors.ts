@@ -21,8 +21,9 @@ export class FieldErrors {
     this.#add('FieldValueInvalid', field, `Invalid value: ${formatValue(value)}: ${why}`)
   }
 
+  /** The supported values are printed in their order. */
   unsupported(field: string, value: unknown, supported: readonly string[]): void {
-    const list = [...supported].sort().map((each) => `"${each}"`)
+    const list = supported.map((each) => `"${each}"`)
     this.#add(
       'FieldValueNotSupported',
       field,
@@ -51,9 +52,14 @@ export class FieldErrors {
     if (complaint !== '') this.invalid(field, value, complaint)
   }
 
+  /** Adds an `invalid` error for each complaint. */
+  checkRules(field: string, value: unknown, complaints: readonly string[]): void {
+    for (const complaint of complaints) this.invalid(field, value, complaint)
+  }
+
   /** Adds an `unsupported` error unless the value is one of the supported ones. */
   checkOneOf(field: string, value: unknown, supported: readonly string[]): void {
-    if (typeof value !== 'string' || !supported.includes(value)) this.unsupported(field, value, supported)
+    if (typeof value !== 'string' || !supported.includes(value)) this.unsupported(field, value, [...supported].sort())
   }
 
   #add(reason: CauseReason, field: string, message: string): void {

@@ -1,6 +1,6 @@
 // Rules for names, labels, ports and addresses; their complaints are the words of the real kube-apiserver. Pure.
 
-import { parseIp } from '../../lib/ip.ts'
+import { canonicalIp, parseCidr, parseIp } from '../../lib/ip.ts'
 
 /** Returns why the value is refused; '' for a good value. */
 type Rule = (value: string) => string
@@ -15,8 +15,9 @@ const qualifiedForm = new RegExp(`^${qualifiedPattern}$`)
 const tooLong = (limit: number) => `must be no more than ${limit} bytes`
 
 export const labelRule: Rule = (value) => {
-  if (value.length > 63) return tooLong(63)
+  if (value.length > 63) return 'must be no more than 63 characters'
   if (labelForm.test(value)) return ''
+  if (subdomainForm.test(value)) return 'must not contain dots'
   return `a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '${labelPattern}')`
 }
 
@@ -26,21 +27,33 @@ export const subdomainRule: Rule = (value) => {
   return `a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '${subdomainPattern}')`
 }
 
-export const isLabelName = (value: string): boolean => labelNameRule(value) === ''
+/** A fully qualified name, as a slice of names has. */
+export const domainRule: Rule = (value) => {
+  const name = value.replace(/\.$/, '')
+  const why = subdomainRule(name)
+  if (why !== '') return why
+  return name.includes('.') ? '' : 'should be a domain with at least two segments separated by dots'
+}
 
-export const labelNameRule: Rule = (value) => {
+export const isLabelName = (value: string): boolean => labelNameRules(value).length === 0
+
+/** Returns everything that is wrong with the name of a label or annotation. */
+export function labelNameRules(value: string): readonly string[] {
   const slash = value.indexOf('/')
   const name = value.slice(slash + 1)
   const prefix = slash < 0 ? undefined : value.slice(0, slash)
-  if (prefix !== undefined) {
-    if (prefix === '') return 'prefix part must be non-empty'
-    const why = subdomainRule(prefix)
-    if (why !== '') return `prefix part ${why}`
+  const complaints: string[] = []
+  if (prefix === '') complaints.push('prefix part must be non-empty')
+  const why = prefix === undefined || prefix === '' ? '' : subdomainRule(prefix)
+  if (why !== '') complaints.push(`prefix part ${why}`)
+  if (name === '') complaints.push('name part must be non-empty')
+  if (name.length > 63) complaints.push(`name part ${tooLong(63)}`)
+  if (!qualifiedForm.test(name)) {
+    complaints.push(
+      `name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '${qualifiedPattern}')`,
+    )
   }
-  if (name === '') return 'name part must be non-empty'
-  if (name.length > 63) return `name part ${tooLong(63)}`
-  if (qualifiedForm.test(name)) return ''
-  return `name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '${qualifiedPattern}')`
+  return complaints
 }
 
 export const isLabelValue = (value: string): boolean => labelValueRule(value) === ''
@@ -66,14 +79,19 @@ export const portRule = (value: unknown): string =>
     : 'must be between 1 and 65535, inclusive'
 
 const notAnIp = 'must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)'
-export const notACidr = 'must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)'
-
-export const ipRule: Rule = (value) => (parseStrictIp(value) === undefined ? notAnIp : '')
+const notACidr = 'must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)'
 
 /** The API server refuses leading zeros in new objects, because other programs read such numbers as octal. */
-function parseStrictIp(value: string): Uint8Array | undefined {
-  if (/(^|[.:])0\d+(?=\.)|\.0\d+$/.test(value)) return undefined
-  return parseIp(value)
+export const ipRule: Rule = (value) => {
+  if (parseIp(value) === undefined) return notAnIp
+  return /(^|[.:])0\d+(?=\.)|\.0\d+$/.test(value) ? 'must not have leading 0s' : ''
+}
+
+export const cidrRule: Rule = (value) => {
+  const parsed = parseCidr(value)
+  if (parsed === undefined) return notACidr
+  const [ip = ''] = value.split('/')
+  return canonicalIp(ip) === parsed.ip ? '' : 'must not have bits set beyond the prefix length'
 }
 
 type IpTest = (bytes: Uint8Array) => boolean
@@ -98,8 +116,9 @@ const nodeLocalRanges: readonly { v4: IpTest; v6: IpTest; complaint: string }[] 
 ]
 
 export function endpointIpRule(ip: string): string {
-  const bytes = parseStrictIp(ip)
-  if (bytes === undefined) return notAnIp
+  const why = ipRule(ip)
+  const bytes = parseIp(ip)
+  if (why !== '' || bytes === undefined) return why
   if (bytes.every((byte) => byte === 0)) return `may not be unspecified (${ip})`
   const range = nodeLocalRanges.find(({ v4, v6 }) => (bytes.length === 4 ? v4(bytes) : v6(bytes)))
   return range?.complaint ?? ''

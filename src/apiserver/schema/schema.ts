@@ -10,6 +10,8 @@ interface ScalarSchema {
   readonly format?: string
   /** True if the field is a pointer in Kubernetes' Go types: then '' and 0 differ from an absent field. */
   readonly pointer?: boolean
+  /** The Go type of a string that has a type of its own. */
+  readonly goType?: string
 }
 interface MapSchema {
   readonly type: 'map'
@@ -34,6 +36,8 @@ export interface ObjectSchema {
 
 export const string: ScalarSchema = { type: 'string' }
 export const stringPointer: ScalarSchema = { type: 'string', pointer: true }
+export const namedString = (name: string): ScalarSchema => ({ type: 'string', goType: `v1.${name}` })
+export const namedPointer = (name: string): ScalarSchema => ({ ...namedString(name), pointer: true })
 export const boolean: ScalarSchema = { type: 'boolean' }
 export const int32: ScalarSchema = { type: 'integer', format: 'int32' }
 export const int32Pointer: ScalarSchema = { type: 'integer', format: 'int32', pointer: true }
@@ -226,7 +230,7 @@ const shortName = (name: string): string => name.slice(name.lastIndexOf('.') + 1
 function goType(schema: Schema): string {
   switch (schema.type) {
     case 'object':
-      return shortName(schema.name)
+      return `v1.${shortName(schema.name)}`
     case 'map':
       return `map[string]${goType(schema.of)}`
     case 'list':
@@ -236,10 +240,10 @@ function goType(schema: Schema): string {
     case 'boolean':
       return 'bool'
     case 'time':
-      return 'Time'
+      return 'v1.Time'
     case 'int-or-string':
       return 'intstr.IntOrString'
     default:
-      return 'string'
+      return schema.goType ?? 'string'
   }
 }

@@ -28,6 +28,7 @@ import {
   validateServiceCidr,
 } from './validate-object.ts'
 import { validateService } from './validate-service.ts'
+import { serviceWarnings, sliceWarnings } from './warnings.ts'
 
 export interface ServedResource {
   readonly group: string
@@ -53,6 +54,8 @@ export interface ServedResource {
   readonly fields: Readonly<Record<string, (object: Json) => string>>
   readonly setDefaults: (object: MutableJson) => void
   readonly validate: (object: Json, old: Json | undefined, errors: FieldErrors) => void
+  /** What the server tells a client about fields that it accepts and that do not do what one might think. */
+  readonly warnings: (object: Json) => readonly string[]
   /** Conversions between the served and the stored form, where these differ. */
   readonly toStored?: (object: Json) => MutableJson
   readonly fromStored?: (object: Json) => MutableJson
@@ -87,6 +90,7 @@ const defaults = {
   fields: metadataFields,
   setDefaults: () => {},
   validate: () => {},
+  warnings: () => [],
 } as const
 
 const services: ServedResource = {
@@ -102,6 +106,7 @@ const services: ServedResource = {
   fields: { ...metadataFields, 'spec.clusterIP': readPath('spec', 'clusterIP'), 'spec.type': readPath('spec', 'type') },
   setDefaults: setServiceDefaults,
   validate: validateService,
+  warnings: serviceWarnings,
 }
 
 const namespaces: ServedResource = {
@@ -273,6 +278,7 @@ const endpointSlices: ServedResource = {
     }
   },
   validate: validateEndpointSlice,
+  warnings: sliceWarnings,
 }
 
 const serviceCidrs: ServedResource = {

@@ -3,7 +3,7 @@
 import { deepEqual } from '../../lib/equal.ts'
 import type { FieldErrors } from './field-errors.ts'
 import { getObjects, getString, type Json } from './json.ts'
-import { labelNameRule, labelValueRule } from './name-rules.ts'
+import { labelNameRules, labelValueRule } from './name-rules.ts'
 import { annotationsOf, finalizersOf, isTerminating, labelsOf, metadataOf } from './object-metadata.ts'
 
 const annotationLimit = 256 << 10
@@ -14,12 +14,12 @@ export function validateMetadata(object: Json, nameRule: (name: string) => strin
   if (name === '') errors.required('metadata.name', 'name or generateName is required')
   else errors.checkRule('metadata.name', name, nameRule(name))
   for (const [key, value] of Object.entries(labelsOf(object))) {
-    errors.checkRule('metadata.labels', key, labelNameRule(key))
+    errors.checkRules('metadata.labels', key, labelNameRules(key))
     errors.checkRule('metadata.labels', value, labelValueRule(String(value)))
   }
   let size = 0
   for (const [key, value] of Object.entries(annotationsOf(object))) {
-    errors.checkRule('metadata.annotations', key, labelNameRule(key.toLowerCase()))
+    errors.checkRules('metadata.annotations', key, labelNameRules(key.toLowerCase()))
     size += key.length + String(value).length
   }
   if (size > annotationLimit) errors.tooLong('metadata.annotations', annotationLimit)
@@ -30,7 +30,7 @@ export function validateMetadata(object: Json, nameRule: (name: string) => strin
     }
   }
   for (const [i, finalizer] of finalizersOf(object).entries()) {
-    errors.checkRule(`metadata.finalizers[${i}]`, finalizer, labelNameRule(finalizer))
+    errors.checkRules(`metadata.finalizers[${i}]`, finalizer, labelNameRules(finalizer))
   }
 }
 

@@ -2,15 +2,17 @@
 // kube-apiserver. Pure.
 
 import { deepEqual } from '../../lib/equal.ts'
-import { canonicalIp, familyOf, parseCidr } from '../../lib/ip.ts'
+import { canonicalIp, familyName, familyOf, parseCidr } from '../../lib/ip.ts'
 import type { FieldErrors } from './field-errors.ts'
 import { getList, getObject, getObjects, getString, getStrings, isObject, type Json } from './json.ts'
 import {
+  cidrRule,
+  domainRule,
   endpointIpRule,
   ipRule,
-  labelNameRule,
+  labelNameRules,
   labelRule,
-  notACidr,
+  labelValueRule,
   portNameRule,
   portRule,
   subdomainRule,
@@ -44,9 +46,8 @@ function validateSlicePorts(ports: readonly Json[], errors: FieldErrors): void {
     if (names.has(name)) errors.duplicate(`ports[${i}].name`, name)
     names.add(name)
     errors.checkOneOf(`ports[${i}].protocol`, port.protocol, ['TCP', 'UDP', 'SCTP'])
-    if (port.port !== undefined) errors.checkRule(`ports[${i}].port`, port.port, portRule(port.port))
     if (port.appProtocol !== undefined)
-      errors.checkRule(`ports[${i}].appProtocol`, port.appProtocol, labelNameRule(String(port.appProtocol)))
+      errors.checkRules(`ports[${i}].appProtocol`, port.appProtocol, labelNameRules(String(port.appProtocol)))
   }
 }
 
@@ -55,32 +56,38 @@ function validateEndpoint(endpoint: Json, type: string, at: string, errors: Fiel
   if (addresses.length === 0) errors.required(`${at}.addresses`, 'must contain at least 1 address')
   if (addresses.length > maxAddresses) errors.tooMany(`${at}.addresses`, addresses.length, maxAddresses)
   for (const [i, address] of addresses.slice(0, maxAddresses).entries()) {
-    validateAddress(String(address), type, `${at}.addresses[${i}]`, errors)
+    validateAddress(String(address), type, { list: `${at}.addresses`, index: i }, errors)
   }
   const nodeName = endpoint.nodeName
   if (typeof nodeName === 'string') errors.checkRule(`${at}.nodeName`, nodeName, subdomainRule(nodeName))
-  const hostname = getString(endpoint, 'hostname')
-  if (hostname !== '') errors.checkRule(`${at}.hostname`, hostname, labelRule(hostname))
+  const { hostname } = endpoint
+  if (typeof hostname === 'string') errors.checkRule(`${at}.hostname`, hostname, labelRule(hostname))
   const zones = new Set<string>()
   for (const [i, zone] of getObjects(getObject(endpoint, 'hints'), 'forZones').entries()) {
     const name = getString(zone, 'name')
-    if (name === '') errors.required(`${at}.hints.forZones[${i}].name`)
+    errors.checkRule(`${at}.hints.forZones[${i}].name`, name, labelValueRule(name))
     if (zones.has(name)) errors.duplicate(`${at}.hints.forZones[${i}].name`, name)
     zones.add(name)
   }
 }
 
-function validateAddress(address: string, type: string, at: string, errors: FieldErrors): void {
-  const complaint = type === 'FQDN' ? subdomainRule(address) : familyRule(address, type) || endpointIpRule(address)
-  errors.checkRule(at, address, complaint)
-}
-
-function familyRule(address: string, type: string): string {
-  const ip = canonicalIp(address)
-  const why = ipRule(address)
-  if (why !== '' || ip === undefined) return why
-  if (type === 'IPv4' && familyOf(ip) !== 4) return 'must be an IPv4 address'
-  return type === 'IPv6' && familyOf(ip) !== 6 ? 'must be an IPv6 address' : ''
+/** The real server names the list if the family is wrong, and the element if the address is. */
+function validateAddress(
+  address: string,
+  type: string,
+  at: { list: string; index: number },
+  errors: FieldErrors,
+): void {
+  const element = `${at.list}[${at.index}]`
+  if (type === 'FQDN') {
+    errors.checkRule(element, address, domainRule(address))
+    return
+  }
+  if (!addressTypes.includes(type)) return
+  const family = familyOf(canonicalIp(address) ?? '')
+  if (ipRule(address) === '' && type !== familyName(family))
+    errors.invalid(at.list, address, `must be an ${type} address`)
+  errors.checkRule(element, address, endpointIpRule(address))
 }
 
 export function validateServiceCidr(object: Json, old: Json | undefined, errors: FieldErrors): void {
@@ -90,14 +97,8 @@ export function validateServiceCidr(object: Json, old: Json | undefined, errors:
   const families = new Set<number>()
   for (const [i, cidr] of cidrs.entries()) {
     const parsed = parseCidr(cidr)
-    if (parsed === undefined) {
-      errors.invalid(`spec.cidrs[${i}]`, cidr, notACidr)
-      continue
-    }
-    const [ip = ''] = cidr.split('/')
-    if (canonicalIp(ip) !== parsed.ip) {
-      errors.invalid(`spec.cidrs[${i}]`, cidr, 'must not have bits set beyond the prefix length')
-    }
+    errors.checkRule(`spec.cidrs[${i}]`, cidr, cidrRule(cidr))
+    if (parsed === undefined) continue
     if (families.has(parsed.family))
       errors.invalid(
         'spec.cidrs',
@@ -151,7 +152,7 @@ export function validateNode(node: Json, errors: FieldErrors): void {
   const spec = getObject(node, 'spec')
   const cidrs = getStrings(spec, 'podCIDRs')
   for (const [i, cidr] of cidrs.entries()) {
-    if (parseCidr(cidr) === undefined) errors.invalid(`spec.podCIDRs[${i}]`, cidr, notACidr)
+    if (parseCidr(cidr) === undefined) errors.checkRule(`spec.podCIDRs[${i}]`, cidr, cidrRule(cidr))
   }
   if (cidrs.length > 2) errors.invalid('spec.podCIDRs', cidrs, 'may specify no more than one CIDR for each IP family')
   for (const [i, address] of getObjects(getObject(node, 'status'), 'addresses').entries()) {

@@ -1,16 +1,16 @@
 // Validates a service after defaults and before anything is allocated; fields and messages are those of the real kube-apiserver. Pure.
 
 import { deepEqual } from '../../lib/equal.ts'
-import { canonicalIp, familyName, familyOf, isLoopback, parseCidr } from '../../lib/ip.ts'
+import { canonicalIp, familyName, familyOf } from '../../lib/ip.ts'
 import type { FieldErrors } from './field-errors.ts'
 import { getNumber, getObject, getObjects, getString, getStrings, type Json } from './json.ts'
 import {
+  cidrRule,
   endpointIpRule,
   ipRule,
-  labelNameRule,
+  labelNameRules,
   labelRule,
   labelValueRule,
-  notACidr,
   portNameRule,
   portRule,
   subdomainRule,
@@ -22,19 +22,21 @@ const protocols = ['TCP', 'UDP', 'SCTP']
 const trafficPolicies = ['Cluster', 'Local']
 const trafficDistributions = ['PreferClose', 'PreferSameZone', 'PreferSameNode']
 const familyPolicies = ['SingleStack', 'PreferDualStack', 'RequireDualStack']
+const ipFamilies = ['IPv4', 'IPv6']
 const maxAffinitySeconds = 86_400
 
 export function validateService(service: Json, old: Json | undefined, errors: FieldErrors): void {
   const spec = getObject(service, 'spec')
   validatePorts(spec, errors)
   for (const [key, value] of Object.entries(getObject(spec, 'selector'))) {
-    errors.checkRule('spec.selector', key, labelNameRule(key))
+    errors.checkRules('spec.selector', key, labelNameRules(key))
     errors.checkRule('spec.selector', value, labelValueRule(String(value)))
   }
   validateAffinity(spec, errors)
   errors.checkOneOf('spec.type', spec.type, serviceTypes)
   if (spec.type === 'ExternalName') validateNoAddresses(spec, errors)
-  else validateAddresses(spec, errors)
+  else if (isHeadless(spec) && isExternal(spec))
+    errors.invalid('spec.clusterIPs[0]', 'None', `may not be set to 'None' for ${String(spec.type)} services`)
   for (const [i, ip] of getStrings(spec, 'externalIPs').entries()) {
     errors.checkRule(`spec.externalIPs[${i}]`, ip, endpointIpRule(ip))
   }
@@ -70,13 +72,23 @@ function validatePorts(spec: Json, errors: FieldErrors): void {
     } else if (ports.length > 1) errors.required(`${at}.name`)
     validatePortNumbers(port, at, errors)
     if (isRepeated(seen.ports, `${String(port.protocol)}/${String(port.port)}`))
-      errors.duplicate(at, { port: port.port, protocol: port.protocol })
+      errors.duplicate(at, describePort(port))
     const nodePort = getNumber(port, 'nodePort')
     if (nodePort === 0) continue
-    if (!isExternal(spec)) errors.forbidden(`${at}.nodePort`, `may not be used when \`type\` is '${String(spec.type)}'`)
+    if (spec.type === 'ClusterIP') errors.forbidden(`${at}.nodePort`, "may not be used when `type` is 'ClusterIP'")
     if (isRepeated(seen.nodePorts, `${String(port.protocol)}/${nodePort}`)) errors.duplicate(`${at}.nodePort`, nodePort)
   }
 }
+
+/** The part of a port that must be unique, as the real server prints it. */
+const describePort = ({ protocol, port }: Json): Json => ({
+  Name: '',
+  Protocol: protocol,
+  AppProtocol: null,
+  Port: port ?? 0,
+  TargetPort: 0,
+  NodePort: 0,
+})
 
 /** Adds the key, and returns true if it was there before. */
 function isRepeated(seen: Set<string>, key: string): boolean {
@@ -91,68 +103,65 @@ function validatePortNumbers(port: Json, at: string, errors: FieldErrors): void 
   const complaint = typeof targetPort === 'string' ? portNameRule(targetPort) : portRule(targetPort)
   errors.checkRule(`${at}.targetPort`, targetPort, complaint)
   errors.checkOneOf(`${at}.protocol`, port.protocol, protocols)
-  if (appProtocol !== undefined) errors.checkRule(`${at}.appProtocol`, appProtocol, labelNameRule(String(appProtocol)))
+  if (appProtocol !== undefined)
+    errors.checkRules(`${at}.appProtocol`, appProtocol, labelNameRules(String(appProtocol)))
 }
 
 function validateNoAddresses(spec: Json, errors: FieldErrors): void {
-  for (const name of ['clusterIP', 'clusterIPs', 'ipFamilies', 'ipFamilyPolicy']) {
+  for (const name of ['clusterIPs', 'ipFamilies', 'ipFamilyPolicy']) {
     if (spec[name] !== undefined) errors.forbidden(`spec.${name}`, 'may not be set for ExternalName services')
   }
 }
 
-function validateAddresses(spec: Json, errors: FieldErrors): void {
+/** The addresses and families of a service with a cluster IP. The server checks them before it allocates, and all else afterwards. */
+export function validateAddresses(spec: Json, errors: FieldErrors): void {
   const ips = getStrings(spec, 'clusterIPs')
-  const families = getStrings(spec, 'ipFamilies')
   validateFirstIp(ips, getString(spec, 'clusterIP'), errors)
+  validateFamilies(spec, errors)
   if (ips.length > 2) errors.invalid('spec.clusterIPs', ips, 'may only hold up to 2 values')
   if (ips[0] === 'None') {
     if (ips.length > 1) errors.invalid('spec.clusterIPs', ips, "'None' must be the first and only value")
-    if (isExternal(spec))
-      errors.invalid('spec.clusterIPs[0]', 'None', `may not be set to 'None' for ${String(spec.type)} services`)
-  } else validateClusterIps(ips, families, errors)
-  validateFamilies(spec, errors)
-  if (spec.ipFamilyPolicy !== 'SingleStack' || (families.length <= 1 && ips.length <= 1)) return
-  const what = families.length > 1 ? 'IP families' : 'cluster IPs'
-  errors.invalid(
-    'spec.ipFamilyPolicy',
-    'SingleStack',
-    `must be 'RequireDualStack' or 'PreferDualStack' when multiple ${what} are specified`,
-  )
+  } else validateClusterIps(ips, getStrings(spec, 'ipFamilies'), errors)
+}
+
+/** A service of one family has one address. The server decides this after the families are well-formed. */
+export function validateSingleStack(spec: Json, errors: FieldErrors): void {
+  const [ips, families] = [getStrings(spec, 'clusterIPs'), getStrings(spec, 'ipFamilies')]
+  if (spec.ipFamilyPolicy !== 'SingleStack') return
+  for (const [list, what] of [
+    [ips, 'cluster IPs'],
+    [families, 'IP families'],
+  ] as const) {
+    const why = `must be 'RequireDualStack' or 'PreferDualStack' when multiple ${what} are specified`
+    if (list.length > 1) errors.invalid('spec.ipFamilyPolicy', 'SingleStack', why)
+  }
 }
 
 function validateFirstIp(ips: readonly string[], single: string, errors: FieldErrors): void {
   if (ips.length === 0) return
-  if (single === '') errors.forbidden('spec.clusterIPs', 'must be empty when `clusterIP` is not specified')
+  if (single === '') errors.invalid('spec.clusterIPs', ips, 'must be empty when `clusterIP` is not specified')
   else if (ips[0] !== single) errors.invalid('spec.clusterIPs', ips, 'first value must match `clusterIP`')
 }
 
 function validateClusterIps(ips: readonly string[], families: readonly string[], errors: FieldErrors): void {
-  const seen = new Set<string>()
-  for (const [i, ip] of ips.entries()) {
-    const at = `spec.clusterIPs[${i}]`
-    const why = ipRule(ip)
-    const canonical = canonicalIp(ip)
-    if (why !== '' || canonical === undefined) {
-      errors.invalid(at, ip, why)
-      continue
-    }
-    const family = familyName(familyOf(canonical))
-    if (families[i] !== undefined && families[i] !== family) {
-      errors.invalid(at, ip, `expected an ${families[i]} value as indicated by \`ipFamilies[${i}]\``)
-    }
-    if (isRepeated(seen, family)) {
-      const rule = 'when more than one value is given, they must be of different IP families'
-      errors.invalid('spec.clusterIPs', ips, rule)
-    }
+  const complaints = ips.map(ipRule)
+  for (const [i, why] of complaints.entries()) errors.checkRule(`spec.clusterIPs[${i}]`, ips[i], why)
+  if (complaints.some((why) => why !== '')) return
+  const found = ips.map((ip) => familyName(familyOf(canonicalIp(ip) ?? ip)))
+  if (new Set(found).size < ips.length)
+    errors.invalid('spec.clusterIPs', ips, 'may specify no more than one IP for each IP family')
+  for (const [i, family] of found.entries()) {
+    if (families[i] === family || !ipFamilies.includes(families[i] ?? '')) continue
+    const why = `expected an ${families[i]} value as indicated by \`ipFamilies[${i}]\``
+    errors.invalid(`spec.clusterIPs[${i}]`, ips[i], why)
   }
 }
 
 function validateFamilies(spec: Json, errors: FieldErrors): void {
   const families = getStrings(spec, 'ipFamilies')
-  errors.checkOneOf('spec.ipFamilyPolicy', spec.ipFamilyPolicy, familyPolicies)
-  if (families.length > 2) errors.invalid('spec.ipFamilies', families, 'may only hold up to 2 values')
+  if (spec.ipFamilyPolicy !== undefined) errors.checkOneOf('spec.ipFamilyPolicy', spec.ipFamilyPolicy, familyPolicies)
   for (const [i, family] of families.entries()) {
-    errors.checkOneOf(`spec.ipFamilies[${i}]`, family, ['IPv4', 'IPv6'])
+    errors.checkOneOf(`spec.ipFamilies[${i}]`, family, ipFamilies)
     if (families.indexOf(family) < i) errors.duplicate(`spec.ipFamilies[${i}]`, family)
   }
 }
@@ -167,8 +176,8 @@ function validatePolicies(spec: Json, errors: FieldErrors): void {
   }
   if (internalTrafficPolicy !== undefined)
     errors.checkOneOf('spec.internalTrafficPolicy', internalTrafficPolicy, trafficPolicies)
-  if (trafficDistribution !== undefined)
-    errors.checkOneOf('spec.trafficDistribution', trafficDistribution, trafficDistributions)
+  if (!trafficDistributions.some((each) => each === (trafficDistribution ?? each)))
+    errors.unsupported('spec.trafficDistribution', trafficDistribution, trafficDistributions)
   const healthPort = getNumber(spec, 'healthCheckNodePort')
   if (healthPort !== 0 && !needsHealthPort(spec)) {
     errors.invalid(
@@ -188,17 +197,16 @@ function validateTypeFields(spec: Json, errors: FieldErrors): void {
   const balancerOnly = "may only be used when `type` is 'LoadBalancer'"
   const isBalancer = spec.type === 'LoadBalancer'
   const ranges = getStrings(spec, 'loadBalancerSourceRanges')
-  if (ranges.length > 0 && !isBalancer) errors.forbidden('spec.loadBalancerSourceRanges', balancerOnly)
-  for (const [i, range] of ranges.entries()) {
-    if (parseCidr(range.trim()) === undefined) errors.invalid(`spec.loadBalancerSourceRanges[${i}]`, range, notACidr)
-  }
+  // The real server spells this field so.
+  const rangesField = 'spec.LoadBalancerSourceRanges'
+  if (ranges.length > 0 && !isBalancer) errors.forbidden(rangesField, balancerOnly)
+  for (const [i, range] of ranges.entries()) errors.checkRule(`${rangesField}[${i}]`, range, cidrRule(range.trim()))
   for (const name of ['allocateLoadBalancerNodePorts', 'loadBalancerClass']) {
     if (spec[name] !== undefined && !isBalancer) errors.forbidden(`spec.${name}`, balancerOnly)
   }
-  const loadBalancerIp = getString(spec, 'loadBalancerIP')
-  if (loadBalancerIp !== '' && isLoopback(loadBalancerIp)) {
-    errors.invalid('spec.loadBalancerIP', loadBalancerIp, 'may not be in the loopback range (127.0.0.0/8, ::1/128)')
-  }
+  const { loadBalancerClass } = spec
+  if (isBalancer && loadBalancerClass !== undefined)
+    errors.checkRules('spec.loadBalancerClass', loadBalancerClass, labelNameRules(String(loadBalancerClass)))
 }
 
 function validateIngress(spec: Json, balancer: Json, errors: FieldErrors): void {

@@ -81,7 +81,7 @@ describe('a service', () => {
     )
     expect(await create('b', { clusterIPs: ['10.96.0.78'] })).toMatch(/must be empty when `clusterIP` is not specified/)
     expect(await create('b', { clusterIP: '10.96.0.78', clusterIPs: ['10.96.0.78', '10.96.0.79'] })).toMatch(
-      /must be of different IP families/,
+      /may specify no more than one IP for each IP family/,
     )
     await ask(server, { method: 'DELETE', path: `${services}/a` })
     expect(await create('b', { clusterIP: '10.96.0.77' })).toMatchObject({ clusterIP: '10.96.0.77' })
