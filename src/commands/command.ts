@@ -13,10 +13,19 @@ export interface Flag {
   readonly choices?: readonly string[]
   /** The shell completes the value with file names. */
   readonly file?: boolean
+  /** The flag may be given several times; `flagValues` returns all its values. */
+  readonly repeats?: boolean
 }
 
 /** Flag values by name; '' for a flag without a value. */
 export type Flags = ReadonlyMap<string, string>
+
+/** No argument of a process contains it. */
+const valueSeparator = '\0'
+
+/** Returns all values of a flag that may be given several times. */
+export const flagValues = (flags: Flags, name: string): readonly string[] =>
+  flags.get(name)?.split(valueSeparator) ?? []
 
 export interface Invocation {
   readonly flags: Flags
@@ -72,7 +81,8 @@ export function parseArguments(command: Command, argv: readonly string[]): Parse
       args.push(word)
     } else {
       const [name, value] = parseFlag(command, word, rest)
-      flags.set(name, value)
+      const isRepeated = flags.has(name) && command.flags.some((flag) => flag.name === name && flag.repeats === true)
+      flags.set(name, isRepeated ? `${flags.get(name)}${valueSeparator}${value}` : value)
     }
   }
   const help = flags.has('help')

@@ -1,6 +1,7 @@
-// Reads a text file that may be missing or unreadable, as files below /proc often are.
+// Reads a text file that may be missing or unreadable, as files below /proc often are, and says why a file cannot be read.
 
 import { readFileSync } from 'node:fs'
+import { describeError } from '../lib/errors.ts'
 
 /** Returns '' if the file cannot be read. */
 export function readTextOrEmpty(path: string): string {
@@ -10,3 +11,14 @@ export function readTextOrEmpty(path: string): string {
     return ''
   }
 }
+
+const fileProblems: Readonly<Record<string, string>> = {
+  ENOENT: 'there is no such file or directory',
+  EISDIR: 'it is a directory',
+  EACCES: 'this user has no permission',
+  EAGAIN: 'nothing is connected to standard input',
+}
+
+/** Says why a file cannot be read, without the names of system calls. */
+export const describeFileError = (error: unknown): string =>
+  fileProblems[(error as NodeJS.ErrnoException).code ?? ''] ?? describeError(error)

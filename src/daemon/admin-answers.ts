@@ -12,6 +12,8 @@ import {
   type FamilySummary,
   type Inputs,
   listenAdmin,
+  type ObjectAnswer,
+  type ObjectQuestion,
   type ProxyIdentity,
   type ReportSummary,
   type Summary,
@@ -40,6 +42,7 @@ export interface AdminOptions {
   readonly views: (family: Family) => NodeView
   readonly nodeAddresses: () => readonly string[]
   readonly manifests?: ManifestProblems | undefined
+  readonly readObject: (question: ObjectQuestion) => Promise<ObjectAnswer>
   readonly log: Logger
 }
 
@@ -67,6 +70,7 @@ export function makeAdminAnswers(options: AdminOptions): AdminAnswers {
     services: (service, kernel) => summariseServices(makeExplainContext(options), service, kernel),
     explain: (question) => explain(makeExplainContext(options), question),
     inputs: () => readInputs(options),
+    object: (question) => options.readObject(question),
     connections: () => countConnections(engine, families),
     changes: () => countChanges(journal.recent()),
     reports: (service) => listReports(journal, service),

@@ -9,6 +9,7 @@ import type { Options } from '../config/flags/options.ts'
 import { sluiceVersion } from '../config/sluice-version.ts'
 import { Engine } from '../engine/engine.ts'
 import { SyncJournal } from '../engine/journal.ts'
+import { readObject } from '../kube/api-objects.ts'
 import { Client, defaultUserAgent } from '../kube/client.ts'
 import { DialedAddresses } from '../kube/dialed-addresses.ts'
 import { EventRecorder } from '../kube/events.ts'
@@ -84,6 +85,7 @@ interface OpenedDaemon extends DaemonContext {
   readonly servers: HttpServers
   readonly recorder: EventRecorder
   readonly apiServers: ApiServerAddresses
+  readonly client: Client
   /** Feeds a sink from the API server until the daemon stops. */
   reflect<R>(resource: WatchedResource<R>, sink: RecordSink<R>): void
 }
@@ -120,6 +122,7 @@ async function openConnections(context: DaemonContext): Promise<OpenedDaemon> {
     journal,
     servers,
     apiServers,
+    client,
     recorder: new EventRecorder({ client, clock, hostname: hostname(), log }),
     reflect(resource, sink) {
       reflectors.push(new Reflector({ client, clock, log, ...resource, sink }).run(signal))
@@ -217,7 +220,7 @@ function sendEvents({ recorder, signal }: OpenedDaemon): () => Promise<void> {
 }
 
 async function openAdmin(daemon: OpenedDaemon, engine: Engine, views: NodeViews): Promise<() => Promise<void>> {
-  const { options, backend, journal, name, log } = daemon
+  const { options, backend, journal, name, client, log } = daemon
   const { mode } = options.config
   const admin = await openAdminSocket({
     engine,
@@ -230,6 +233,7 @@ async function openAdmin(daemon: OpenedDaemon, engine: Engine, views: NodeViews)
     views: (family) => views.get(family),
     nodeAddresses: () => views.addresses,
     manifests: daemon.manifests,
+    readObject: (question) => readObject(client, question),
     log,
   })
   return () => admin.close()

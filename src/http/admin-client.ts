@@ -11,6 +11,8 @@ import type {
   Connections,
   Explanation,
   Inputs,
+  ObjectAnswer,
+  ObjectQuestion,
   Question,
   ReportSummary,
   ServiceSummary,
@@ -85,6 +87,10 @@ export class AdminClient {
 
   inputs(): Promise<Inputs> {
     return this.#ask('/v1/inputs')
+  }
+
+  object(question: ObjectQuestion): Promise<ObjectAnswer> {
+    return this.#ask('/v1/object', { ...question })
   }
 
   connections(): Promise<readonly Connections[]> {

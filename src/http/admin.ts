@@ -205,6 +205,22 @@ export interface Inputs {
   readonly slices: readonly SliceRecord[]
 }
 
+/** An object of the API that the proxy may read. */
+export interface ObjectQuestion {
+  /** `services`, `endpointslices` or `namespaces`. */
+  readonly resource: string
+  /** '' for a namespace. */
+  readonly namespace: string
+  readonly name: string
+}
+
+export interface ObjectAnswer {
+  /** undefined if there is none. */
+  readonly object?: unknown
+  /** Why the API server could not be asked. */
+  readonly unknown?: string
+}
+
 /** The number of connections from a service port to an endpoint. */
 export interface Connections {
   readonly service: string
@@ -232,6 +248,8 @@ export interface AdminAnswers {
   services(service: string, kernel: boolean): Promise<readonly ServiceSummary[]>
   explain(question: Question): Promise<readonly Explanation[]>
   inputs(): Inputs
+  /** Reads an object from the API server. */
+  object(question: ObjectQuestion): Promise<ObjectAnswer>
   connections(): Promise<readonly Connections[]>
   changes(): readonly ChangeCount[]
   /** The last syncs that changed the service, newest first. */
@@ -265,6 +283,13 @@ export function makeAdminRoutes(answers: AdminAnswers) {
       answers.explain({ target: query.get('target') ?? '', from: query.get('from') ?? '' }),
     ),
     '/v1/inputs': answer(() => answers.inputs()),
+    '/v1/object': answer(({ query }) =>
+      answers.object({
+        resource: query.get('resource') ?? '',
+        namespace: query.get('namespace') ?? '',
+        name: query.get('name') ?? '',
+      }),
+    ),
     '/v1/connections': answer(() => answers.connections()),
     '/v1/changes': answer(() => answers.changes()),
     '/v1/reports': answer(({ query }) => answers.reports(query.get('service') ?? '')),

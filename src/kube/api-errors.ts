@@ -27,6 +27,9 @@ export interface ApiFailure {
   readonly retryAfterMs?: number | undefined
 }
 
+/** An object has few wrong fields; a hostile answer may name many. */
+const maxCauses = 100
+
 export function makeStatusError(failure: ApiFailure): ApiError {
   const body = asObject(failure.body) ?? {}
   const details = asObject(body.details) ?? {}
@@ -39,6 +42,8 @@ export function makeStatusError(failure: ApiFailure): ApiError {
   return new ApiError(chooseCode(status, reason, body, details), message, {
     status,
     reason,
+    explanation,
+    causes: Array.isArray(details.causes) ? details.causes.slice(0, maxCauses) : [],
     ...(retryAfterMs === undefined ? {} : { retryAfterMs }),
   })
 }

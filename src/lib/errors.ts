@@ -107,17 +107,23 @@ export interface ApiAnswerFields {
   /** HTTP status, or the `code` of a Status object. */
   readonly status: number
   readonly reason: string
+  /** The message of the API server itself, without the request. */
+  readonly explanation?: string
   readonly retryAfterMs?: number
   /** The causes of a Status object, field by field. */
   readonly causes?: readonly unknown[]
 }
 
 export class ApiError extends ProxyError {
+  readonly answer: ApiAnswerFields
   readonly status: number
   readonly retryAfterMs: number | undefined
 
   constructor(code: ErrorCode, message: string, fields: ApiAnswerFields) {
-    super(code, message, { fields: { ...fields } })
+    // The message has the explanation already.
+    const { explanation: _, causes: __, ...logged } = fields
+    super(code, message, { fields: logged })
+    this.answer = fields
     this.status = fields.status
     this.retryAfterMs = fields.retryAfterMs
   }

@@ -101,6 +101,7 @@ async function running(manifests?: ManifestProblems) {
     views: () => node,
     nodeAddresses: () => ['192.168.5.1'],
     manifests,
+    readObject: async () => ({ unknown: 'there is no API server in this test' }),
     log: silentLogger,
   })
   const socket = await listenAdmin(path, answers, silentLogger)

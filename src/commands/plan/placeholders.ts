@@ -1,54 +1,48 @@
-// Chooses placeholders for the addresses and ports that an API server would allocate to a Service, and says which values are placeholders.
+// Finds the addresses and ports that an API server would allocate to a Service: in a plan they are placeholders. Pure.
 
-import type { Inputs } from '../../http/admin.ts'
-import { ProxyError } from '../../lib/errors.ts'
-import { canonicalIp, type Family, formatIp, parseCidr, parseIp } from '../../lib/ip.ts'
+import {
+  getObject,
+  getObjects,
+  getString,
+  getStrings,
+  type Json,
+  type MutableJson,
+} from '../../apiserver/schema/json.ts'
+import { canonicalIp } from '../../lib/ip.ts'
 import type { ServiceRecord } from '../../model/types.ts'
-import type { ManifestJson } from './change-file.ts'
 
-/** Returns the last free address among the first 256 of the service range. */
-export function placeholderIp({ views }: Inputs, family: Family, services: Iterable<ServiceRecord>): string {
-  const view = views.find((one) => one.family === family)
-  const range = parseCidr(view?.serviceCidrs[0] ?? (family === 6 ? 'fd00:10:96::/112' : '10.96.0.0/16'))
-  const bytes = range === undefined ? undefined : parseIp(range.ip)
-  if (range === undefined || bytes === undefined) {
-    throw new ProxyError('manifests', 'the service range is not known: give spec.clusterIP')
+/**
+ * Returns the object without the addresses and ports that neither the file asks for nor the present object has: a dry run allocates
+ * others each time, and may give one value to two objects.
+ */
+export function forgetAllocated(object: Json, file: Json, current: Json | undefined): Json {
+  const spec: MutableJson = { ...getObject(object, 'spec') }
+  const specs = [getObject(file, 'spec'), getObject(current, 'spec')]
+  const knownIps = new Set(specs.flatMap((each) => [getString(each, 'clusterIP'), ...getStrings(each, 'clusterIPs')]))
+  const ips = getStrings(spec, 'clusterIPs').filter((ip) => knownIps.has(ip))
+  if (ips.length < getStrings(spec, 'clusterIPs').length) {
+    spec.clusterIPs = ips
+    if (ips.length === 0) delete spec.clusterIP
   }
-  const used = new Set([...services].flatMap(({ clusterIps }) => clusterIps))
-  const last = bytes.length - 1
-  const hostMask = (1 << Math.min(8, bytes.length * 8 - range.bits)) - 1
-  for (let host = hostMask - 1; host >= 0; host--) {
-    const ip = formatIp(bytes.with(last, ((bytes[last] ?? 0) & ~hostMask) | host))
-    if (!used.has(ip)) return ip
-  }
-  throw new ProxyError('manifests', 'there is no free address as a placeholder for the cluster IP: give spec.clusterIP')
-}
-
-/** Returns the last free port of the default node port range. */
-export function placeholderPort(used: ReadonlySet<number>): number {
-  let port = 32_767
-  while (used.has(port)) port--
-  return port
-}
-
-export const usedPorts = (services: Iterable<ServiceRecord>): Set<number> =>
-  new Set(
-    [...services].flatMap(({ ports, healthCheckNodePort }) => [
-      healthCheckNodePort,
-      ...ports.map(({ nodePort }) => nodePort),
-    ]),
+  const knownPorts = new Set(specs.flatMap((each) => getObjects(each, 'ports').map(({ nodePort }) => nodePort)))
+  spec.ports = getObjects(spec, 'ports').map(({ nodePort, ...port }) =>
+    nodePort === undefined || !knownPorts.has(nodePort) ? port : { ...port, nodePort },
   )
+  const knownHealthPorts = specs.map(({ healthCheckNodePort }) => healthCheckNodePort)
+  if (!knownHealthPorts.includes(spec.healthCheckNodePort)) delete spec.healthCheckNodePort
+  return { ...object, spec }
+}
 
 /** Reports the values that neither the manifest asks for nor the service had before: a real API server may choose others. */
 export function placeholderRemarks(
-  json: ManifestJson,
+  json: Json,
   before: ServiceRecord | undefined,
   after: ServiceRecord | undefined,
 ): readonly string[] {
   if (after === undefined) return []
-  const spec = (json.spec ?? {}) as ManifestJson
+  const spec = getObject(json, 'spec')
   const knownIps = [...clusterIpsOf(spec), ...(before?.clusterIps ?? [])]
-  const knownPorts = [...portsOf(spec), ...(before?.ports ?? [])].map(({ nodePort }) => nodePort)
+  const knownPorts = [...getObjects(spec, 'ports'), ...(before?.ports ?? [])].map(({ nodePort }) => nodePort)
   const knownHealthPorts = [0, spec.healthCheckNodePort, before?.healthCheckNodePort]
   const allocated = [
     ...after.clusterIps.filter((ip) => !knownIps.includes(ip)).map((ip) => ['cluster IP', ip]),
@@ -65,7 +59,5 @@ export function placeholderRemarks(
 }
 
 /** Returns the cluster IPs that a manifest's spec asks for. */
-export const clusterIpsOf = ({ clusterIP, clusterIPs }: ManifestJson): readonly string[] =>
+const clusterIpsOf = ({ clusterIP, clusterIPs }: Json): readonly string[] =>
   (Array.isArray(clusterIPs) ? clusterIPs : [clusterIP]).flatMap((ip) => canonicalIp(String(ip)) ?? [])
-
-export const portsOf = (spec: ManifestJson): readonly ManifestJson[] => (spec.ports ?? []) as readonly ManifestJson[]

@@ -7,25 +7,37 @@ import { DryRun, type RecordedChanges } from '../../inspect/dry-run.ts'
 import { ProxyError } from '../../lib/errors.ts'
 import { type Family, familyName } from '../../lib/ip.ts'
 import { count } from '../../lib/plural.ts'
-import { type Command, type Flags, type Invocation, noArguments, outputFlag } from '../command.ts'
+import { type Command, type Flags, flagValues, type Invocation, noArguments, outputFlag } from '../command.ts'
+import { chooseNodePorts, nodePortRangeFlag } from '../node-port-range.ts'
 import { modeFlag, readInputs, sourceFlags } from '../sources/source.ts'
 import { formatAnswer, type Terminal } from '../terminal.ts'
-import { readObjects, selectKinds } from './change-file.ts'
-import { planManifests } from './from-manifests.ts'
-import { changeableKinds, type PlannedChange, planChange } from './from-records.ts'
+import { readChange } from './change-files.ts'
+import { withClusterAccess } from './cluster-access.ts'
+import { clusterKinds, type PlannedChange, planCluster } from './from-cluster.ts'
+import { manifestKinds, planManifests } from './from-manifests.ts'
 import { notAsked, type TrialVerdict, tryInKernel } from './kernel-trial.ts'
 
 export const planCommand: Command = {
   name: 'plan',
   summary: 'show what a change would put and drop, and try it on the kernel without touching this node',
-  usage: '-f FILE [flags]',
-  about: `Shows what applying the Services and EndpointSlices of a file would do on this node (with --delete: deleting them; with
---manifests: also Pods): every entry to put and to drop. To ask the kernel, plan programs the present state and then the change in a
-temporary network namespace, with the code of the proxy. That needs root and the program ip; --no-check skips it.
-Exit status: 0 nothing would change, 2 something would change, 1 an error or a refusal of the kernel.`,
+  usage: '-f FILE [-f FILE...] [flags]',
+  about: `Shows what applying the Services and EndpointSlices of files would do on this node (with --delete: deleting them; with
+--manifests: also Pods): every entry to put and to drop. An object first gets the defaults and checks of the API server, and is refused
+as there, with file, line and field. With --kubeconfig the API server itself tries it by a dry run; where that is not allowed, and for a
+running proxy, the API server of sluice up does. To ask the kernel, plan programs the present state and then the change in a temporary
+network namespace, with the code of the proxy. That needs root and the program ip; --no-check skips it.
+Exit status: 0 nothing would change, 2 something would change, 1 an error or a refusal of the API server or of the kernel.`,
   flags: [
-    { name: 'filename', short: 'f', value: 'FILE', help: 'YAML or JSON; - reads standard input', file: true },
-    { name: 'delete', help: 'delete the objects of the file instead of applying them' },
+    {
+      name: 'filename',
+      short: 'f',
+      value: 'FILE',
+      help: 'YAML or JSON, or a directory of such files; - reads standard input; may be repeated',
+      file: true,
+      repeats: true,
+    },
+    { name: 'delete', help: 'delete the objects of the files instead of applying them' },
+    nodePortRangeFlag,
     { name: 'no-check', help: 'do not ask the kernel' },
     ...sourceFlags,
     modeFlag,
@@ -34,6 +46,7 @@ Exit status: 0 nothing would change, 2 something would change, 1 an error or a r
   examples: [
     ['sluice plan -f web.yaml', 'compare with what the proxy of this node has now'],
     ['sluice plan -f web.yaml --delete', 'show what deleting would remove'],
+    ['kubectl kustomize overlays/prod | sluice plan -f - --kubeconfig ~/.kube/config', 'a rendered stream'],
     [`sluice plan -f changes.yaml --manifests ./deploy --mode ${defaultMode}`, 'in CI: exit status 0, 2 or 1'],
   ],
   arguments: noArguments,
@@ -59,9 +72,9 @@ interface Plan {
 }
 
 async function run({ flags, terminal }: Invocation): Promise<number> {
-  const file = flags.get('filename')
-  if (file === undefined) throw new ProxyError('usage', 'no file is given: add -f FILE')
-  const { inputs, ...change } = await readChange(flags, readObjects(file))
+  const files = flagValues(flags, 'filename')
+  if (files.length === 0) throw new ProxyError('usage', 'no file is given: add -f FILE')
+  const { inputs, ...change } = await computeChange(flags, files)
   const mode = (flags.get('mode') as Mode | undefined) ?? inputs.identity.mode
   const present = { ...inputs, identity: { ...inputs.identity, mode } }
   const planned = await makePlan(present, change)
@@ -74,13 +87,23 @@ async function run({ flags, terminal }: Invocation): Promise<number> {
   return plan.changes.length === 0 ? 0 : 2
 }
 
-/** Manifests are changed by their own API server. A cluster's API server is not asked to change anything: the result is computed here. */
-async function readChange(flags: Flags, all: readonly unknown[]): Promise<PlannedChange & { readonly inputs: Inputs }> {
+/** Manifests are changed by their own API server; a cluster's API server only tries the objects. */
+async function computeChange(
+  flags: Flags,
+  files: readonly string[],
+): Promise<PlannedChange & { readonly inputs: Inputs }> {
   const isDelete = flags.has('delete')
-  if (flags.has('manifests')) return planManifests(flags, all, isDelete)
-  const { objects, remarks: ignored } = selectKinds(all, changeableKinds)
+  if (flags.has('manifests')) {
+    const { objects, remarks: ignored } = readChange(files, manifestKinds)
+    const { remarks, ...planned } = await planManifests(flags, objects, isDelete)
+    return { ...planned, remarks: [...ignored, ...remarks] }
+  }
+  const { objects, remarks: ignored } = readChange(files, clusterKinds)
   const inputs = await readInputs(flags)
-  const { after, remarks } = planChange(inputs, objects, isDelete)
+  const nodePorts = chooseNodePorts(flags.get(nodePortRangeFlag.name), inputs.services)
+  const { after, remarks } = await withClusterAccess(flags, (access) =>
+    planCluster(inputs, access, { objects, isDelete, nodePorts }),
+  )
   return { inputs, after, remarks: [...ignored, ...remarks] }
 }
 

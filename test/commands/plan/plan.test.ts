@@ -52,7 +52,7 @@ describe('plan', () => {
   })
 
   it('uses placeholders for addresses that the server would allocate, and says so', async () => {
-    const fresh = 'kind: Service\nmetadata: {name: new}\nspec: {type: NodePort, ports: [{port: 80}]}\n'
+    const fresh = 'apiVersion: v1\nkind: Service\nmetadata: {name: new}\nspec: {type: NodePort, ports: [{port: 80}]}\n'
     const { status, stdout } = await plan(fresh, '--mode', 'nftables')
     expect(status).toBe(2)
     expect(stdout).toMatch(/default\/new: the API server will allocate a cluster IP; 10\.96\.\S+ is a placeholder/)
@@ -77,7 +77,8 @@ describe('plan', () => {
   })
 
   it('gives a service the addresses of the families it asks for', async () => {
-    const fresh = (spec: string) => `kind: Service\nmetadata: {name: new}\nspec: {${spec}, ports: [{port: 80}]}\n`
+    const fresh = (spec: string) =>
+      `apiVersion: v1\nkind: Service\nmetadata: {name: new}\nspec: {${spec}, ports: [{port: 80}]}\n`
     const added = async (spec: string) => {
       const { stdout } = await plan(fresh(spec), '--mode', 'nftables', '-o', 'json')
       const { changes } = JSON.parse(stdout) as { changes: { id: string }[] }
@@ -92,34 +93,60 @@ describe('plan', () => {
 
   it('derives slices from the pods of a file, and ignores kinds that do not matter', async () => {
     const pods = [
-      'kind: ConfigMap\nmetadata: {name: c}\n',
-      'kind: Service\nmetadata: {name: new}\nspec: {clusterIP: 10.96.0.77, selector: {a: b}, ports: [{port: 80}]}\n',
-      'kind: Pod\nmetadata: {name: p, labels: {a: b}}\nstatus: {podIP: 10.1.0.99}\n',
+      'apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\n',
+      'apiVersion: v1\nkind: Service\nmetadata: {name: new}\nspec: {clusterIP: 10.96.0.77, selector: {a: b}, ports: [{port: 80}]}\n',
+      'apiVersion: v1\nkind: Pod\nmetadata: {name: p, labels: {a: b}}\nstatus: {podIP: 10.1.0.99}\n',
     ].join('---\n')
     const { status, stdout } = await plan(pods, '--mode', 'nftables')
     expect(status).toBe(2)
     expect(stdout).toContain('+ frontend 10.96.0.77 tcp 80: plain 10.1.0.99:80')
-    expect(stdout).toContain('! ConfigMap default/c is ignored')
+    expect(stdout).toMatch(/! \S+change\.yaml:2: ConfigMap default\/c is ignored/)
     expect(stdout).not.toContain('is a placeholder')
-    const gone = await plan('kind: Pod\nmetadata: {name: web-1, namespace: shop}\n', '--mode', 'nftables', '--delete')
+    const gone = await plan(
+      'apiVersion: v1\nkind: Pod\nmetadata: {name: web-1, namespace: shop}\n',
+      '--mode',
+      'nftables',
+      '--delete',
+    )
     expect(gone).toMatchObject({ status: 2, stdout: expect.stringMatching(/~ frontend/) })
-    expect(await plan('kind: Service\nmetadata: {name: x}\nspec: {ports: [{port: 0}]}\n')).toMatchObject({
+    expect(
+      await plan('apiVersion: v1\nkind: Service\nmetadata: {name: x}\nspec: {ports: [{port: 0}]}\n'),
+    ).toMatchObject({
       status: 1,
-      stderr: expect.stringContaining('Service default/x: '),
+      stderr: expect.stringMatching(/change\.yaml:4: Service "x" is invalid: spec\.ports\[0\]\.port: Invalid value: 0/),
     })
   })
 
   it('exits with 1 for a file that it cannot read or that has nothing for a proxy', async () => {
-    expect(await plan('kind: Deployment\nmetadata: {name: x}\n')).toMatchObject({
+    expect(await plan('apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: x}\n')).toMatchObject({
       status: 1,
-      stderr: expect.stringContaining(
-        'the file has no Namespace or Service or EndpointSlice or Pod; Deployment default/x is ignored',
+      stderr: expect.stringMatching(
+        /there is no Namespace or Service or EndpointSlice or Pod; \S+:2: Deployment default\/x is ignored/,
       ),
     })
     expect(await plan('a: [\n')).toMatchObject({ status: 1, stderr: expect.stringMatching(/change\.yaml:\d+: /) })
     expect(await sluice('plan', '-f', '/nowhere.yaml', '--manifests', directory(), '--node', 'a')).toMatchObject({
       status: 1,
-      stderr: expect.stringContaining('cannot read /nowhere.yaml'),
+      stderr: 'sluice plan: cannot read /nowhere.yaml: there is no such file or directory\n',
     })
+  })
+
+  it('reads directories, several files, lists, and says how to render a kustomization', async () => {
+    const path = directory({ 'shop.yaml': shop })
+    const items = [service(30081), slice(['10.1.0.77'])].map((text) => text.replaceAll('\n', '\n    '))
+    const list = `apiVersion: v1\nkind: List\nitems:\n  - ${items.join('\n  - ')}`
+    const kustomization = 'apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [list.yaml]\n'
+    const folder = directory({ 'list.yaml': list, 'kustomization.yaml': kustomization, 'notes.txt': '{' })
+    const more = `${directory({ 'x.json': '{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"x"}}' })}/x.json`
+    const flags = ['--manifests', path, '--node', 'a', '--no-check']
+    const { status, stdout } = await sluice('plan', '-f', folder, '-f', more, ...flags)
+    expect(status).toBe(2)
+    expect(stdout).toContain('tcp 30081')
+    expect(stdout).toContain('10.1.0.77')
+    expect(stdout).toMatch(/kustomization\.yaml:2: Kustomization is ignored: render it first/)
+    const twice = await sluice('plan', '-f', folder, '-f', `${folder}/list.yaml`, ...flags)
+    expect(twice.stderr).toMatch(/list\.yaml:6: Service shop\/web is already in \S+list\.yaml:6/)
+    const none = await sluice('plan', '-f', directory(), ...flags)
+    expect(none.stderr).toMatch(/the directory has no \.yaml, \.yml or \.json file/)
   })
 })
