@@ -3,11 +3,10 @@
 
 import { chmodSync, lstatSync, unlinkSync } from 'node:fs'
 import { createServer, type Server, type ServerResponse } from 'node:http'
-import { connect, type Socket } from 'node:net'
+import { connect } from 'node:net'
 import { dirname } from 'node:path'
 import type { DriftReason, Mode, Settings } from '../backend/backend.ts'
 import type { Conflict, Counters, SyncCause } from '../engine/journal.ts'
-import type { LimitedSocket } from '../lib/connection-limit.ts'
 import { describeError, ProxyError } from '../lib/errors.ts'
 import type { Family } from '../lib/ip.ts'
 import type { Logger } from '../lib/log.ts'
@@ -15,8 +14,8 @@ import type { ServiceLimits } from '../model/limits.ts'
 import type { Reason } from '../model/trace.ts'
 import type { Disposition, Frontend, NodeView, Protocol, ServiceRecord, SliceRecord } from '../model/types.ts'
 import { ensureSharedDirectory } from '../sys/private-files.ts'
+import { AdminConnections } from './admin-connections.ts'
 import { type Exchange, reply, replyText, routeRequests } from './routing.ts'
-import { makeConnectionLimit } from './server.ts'
 
 export interface ProxyIdentity {
   readonly node: string
@@ -340,29 +339,6 @@ export async function listenAdmin(path: string, answers: AdminAnswers, log: Logg
         server.close(() => resolve())
         server.closeAllConnections()
       }),
-  }
-}
-
-/** Numbers the connections, since a Unix socket has no address: a command must get its answer while others hold connections open. */
-class AdminConnections {
-  readonly #limit = makeConnectionLimit(64)
-  readonly #numbered = new WeakMap<Socket, LimitedSocket>()
-  #count = 0
-
-  add(socket: Socket): void {
-    const numbered: LimitedSocket = {
-      remoteAddress: 'admin socket',
-      remotePort: ++this.#count,
-      destroy: () => socket.destroy(),
-      once: (event, listener) => socket.once(event, listener),
-    }
-    this.#numbered.set(socket, numbered)
-    this.#limit.add(numbered)
-  }
-
-  serve(socket: Socket, response: ServerResponse): void {
-    const numbered = this.#numbered.get(socket)
-    if (numbered !== undefined) this.#limit.serve(numbered, response)
   }
 }
 
