@@ -65,7 +65,7 @@ describe('plan', () => {
 
   it('applies the limits of the proxy: a service beyond them is not programmed, and the limit is named', async () => {
     const ips = Array.from({ length: 2001 }, (_, i) => `198.18.${i >> 8}.${i & 255}`)
-    const big = `kind: Service\nmetadata: {name: big}\nspec: {ports: [{port: 80}], externalIPs: [${ips.join(', ')}]}\n`
+    const big = `apiVersion: v1\nkind: Service\nmetadata: {name: big}\nspec: {ports: [{port: 80}], externalIPs: [${ips.join(', ')}]}\n`
     const { status, stdout } = await plan(big, '--mode', 'nftables')
     expect(stdout).toContain('more than limits.addressesPerService allows (2000)')
     expect(stdout).not.toContain('198.18.0.1')
