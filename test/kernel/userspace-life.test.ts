@@ -50,7 +50,7 @@ describe.each<Flavour>(['nft', 'legacy'])('userspace mode over time, %s', (flavo
     return [...new Set([...saved.matchAll(/--to-destination \S+:(\d+)/g)].map((match) => Number(match[1])))]
   }
 
-  it('refuses clients while no process runs, and serves as soon as a new process listens', async () => {
+  it('refuses clients after a kill while no process runs, and serves as soon as a new process listens', async () => {
     let before: readonly number[] = []
     for (let round = 0; round < 4; round++) {
       const proxy = await start(network)
@@ -91,8 +91,8 @@ describe.each<Flavour>(['nft', 'legacy'])('userspace mode over time, %s', (flavo
     for (let i = 0; i < 4; i++) expect(podIps).toContain(await network.ask())
     const saved = await network.run(`${ipt}-save`)
     const hooks = saved.split('\n').filter((line) => /^-A (?!KUBE-).*-j KUBE-(?:PORTALS|NODEPORT)-/.test(line))
-    expect(hooks).toHaveLength(8)
-    expect(new Set(hooks).size).toBe(8)
+    expect(hooks).toHaveLength(9)
+    expect(new Set(hooks).size).toBe(9)
     expect(await ports()).toHaveLength(1)
   })
 

@@ -1,18 +1,28 @@
 // The names of the chains that redirect traffic to our listeners, and the jumps into them from built-in chains. Pure.
 
-/** The chains of kube-proxy's old userspace mode, and one of our own in filter, which refuses and drops where that mode could not. */
+/**
+ * The chains of kube-proxy's old userspace mode, and two of our own: one in filter, which refuses and drops where that mode could not, and
+ * one in nat, which is empty while a process relays.
+ */
 export const chains = {
   portals: { container: 'KUBE-PORTALS-CONTAINER', host: 'KUBE-PORTALS-HOST' },
   nodePorts: { container: 'KUBE-NODEPORT-CONTAINER', host: 'KUBE-NODEPORT-HOST' },
   accept: 'KUBE-NODEPORT-NON-LOCAL',
   filter: 'KUBE-PORTALS-FILTER',
+  postrouting: 'KUBE-PORTALS-POSTROUTING',
 } as const
 
 export type PortalTable = 'nat' | 'filter'
 
 export const ownChains: Readonly<Record<PortalTable, readonly string[]>> = {
   filter: [chains.accept, chains.filter],
-  nat: [chains.portals.container, chains.portals.host, chains.nodePorts.container, chains.nodePorts.host],
+  nat: [
+    chains.portals.container,
+    chains.portals.host,
+    chains.nodePorts.container,
+    chains.nodePorts.host,
+    chains.postrouting,
+  ],
 }
 
 export interface PortalHook {
@@ -62,6 +72,14 @@ export const hooks: readonly PortalHook[] = [
     at: 'last',
     match: toNode,
     comment: 'handle service NodePorts; NOTE: this must be the last rule in the chain',
+  },
+  {
+    table: 'nat',
+    from: 'POSTROUTING',
+    to: chains.postrouting,
+    at: 'first',
+    match: '',
+    comment: 'masquerade what the kernel translates while no process relays',
   },
   {
     table: 'filter',

@@ -7,9 +7,10 @@ import { type IsolationFailure, isolate } from '../iptables-kit/isolate.ts'
 import { IptablesPrograms, type ProgramSet } from '../iptables-kit/programs.ts'
 import { suspectLines } from '../iptables-kit/restore-text.ts'
 import { type ChainUses, openTableReader, type TableReader } from '../iptables-kit/table-reader.ts'
+import { translateDirectly } from './direct-translation.ts'
 import { findMissingHooks, PortalDrift } from './drift.ts'
 import type { PortalRulesEntry } from './entries.ts'
-import { ownChains } from './portal-chains.ts'
+import { chains, ownChains } from './portal-chains.ts'
 import { compose, composeRefusal, type ListenerLayout, type MissingHooks } from './restore.ts'
 
 export interface PortalRulesOptions {
@@ -38,7 +39,7 @@ export class PortalRules {
   #rules: RulesById = new Map()
   /** The text of all rules in the kernel; undefined: unknown. */
   #written: string | undefined
-  /** The rules of a process that has ended are in force. */
+  /** Rules of a process that has ended lead to its listeners. */
   #isInherited = false
   /** This process has written rules. */
   #hasWritten = false
@@ -69,7 +70,7 @@ export class PortalRules {
     const seen = await this.#reader.readUses(signal)
     this.#seen = seen
     const isLeftover = this.#written === undefined && ownChains.nat.some((chain) => seen.uses.has(`nat ${chain}`))
-    this.#isInherited = isLeftover && !this.#hasWritten
+    this.#isInherited = isLeftover && !this.#hasWritten && !isTranslatedDirectly(seen)
     return isLeftover
   }
 
@@ -118,6 +119,15 @@ export class PortalRules {
     }
   }
 
+  /** Lets the kernel translate to endpoints what the rules lead to listeners. The last write of a process that ends. */
+  async handOver(endpointsOf: (listener: string) => readonly string[], signal: AbortSignal): Promise<void> {
+    this.close()
+    if (this.#written === undefined) return
+    const texts = translateDirectly(textsOf(this.#rules), endpointsOf)
+    this.#written = undefined
+    await this.#programs.restore(compose(texts, withoutListeners), signal)
+  }
+
   close(): void {
     this.#drift.watch.close()
   }
@@ -152,6 +162,16 @@ export class PortalRules {
     this.#missing = await findMissingHooks(await this.#reader.readUses(signal), this.#programs, signal)
   }
 }
+
+const withoutListeners: ListenerLayout = {
+  findOpened: () => undefined,
+  listeners: [],
+  host: undefined,
+  nodePorts: new Set(),
+}
+
+/** The hook is one use of the chain; any other is a rule of `translateDirectly`. */
+const isTranslatedDirectly = ({ uses }: ChainUses): boolean => (uses.get(`nat ${chains.postrouting}`) ?? 0) > 1
 
 function merge(rules: RulesById, more: readonly PortalRulesEntry[]): RulesById {
   const all = new Map(rules)

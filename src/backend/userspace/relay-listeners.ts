@@ -2,7 +2,7 @@
 
 import { ProxyError } from '../../lib/errors.ts'
 import type { Logger } from '../../lib/log.ts'
-import type { Clock } from '../../lib/time.ts'
+import { type Clock, sleep } from '../../lib/time.ts'
 import type { Held, RefusedEntry } from '../backend.ts'
 import { Balancer } from '../relay/balancer.ts'
 import type { DescriptorBudget, Relay, RelayOptions, ShedReason } from '../relay/relay.ts'
@@ -27,7 +27,11 @@ interface OpenRelay {
   readonly balancer: Balancer
   readonly protocol: 'tcp' | 'udp'
   digest: string
+  endpoints: readonly string[]
 }
+
+/** How often `drain` looks. */
+const drainStepMs = 20
 
 /** Where listeners are opened. */
 interface ListenPlace {
@@ -63,6 +67,11 @@ export class RelayListeners {
     return open === undefined ? undefined : { protocol: open.protocol, port: open.relay.port }
   }
 
+  /** The endpoints of an open listener, as `ip:port`. */
+  listEndpoints(id: string): readonly string[] {
+    return this.#open.get(id)?.endpoints ?? []
+  }
+
   /** Opens the listeners that are not open at this address. The others only get new endpoints. */
   async put(entries: Iterable<RelayListenerEntry>, place: ListenPlace): Promise<readonly RefusedEntry[]> {
     const refused: RefusedEntry[] = []
@@ -71,6 +80,7 @@ export class RelayListeners {
       if (open !== undefined && open.host === place.host && open.protocol === entry.listener.protocol) {
         updateEndpoints(open, entry.listener)
         open.digest = entry.digest
+        open.endpoints = entry.listener.endpoints
         continue
       }
       try {
@@ -95,6 +105,14 @@ export class RelayListeners {
       await open.relay.close()
       if (open.relay.active > 0) this.#closing.add(open.relay)
     }
+  }
+
+  /** Resolves when the connections of closed listeners have ended, at the latest after `limitMs`. */
+  async drain(limitMs: number): Promise<void> {
+    const { clock } = this.#options
+    const end = clock.monotonic() + limitMs
+    while ([...this.#closing].some(({ active }) => active > 0) && clock.monotonic() < end)
+      await sleep(clock, drainStepMs)
   }
 
   /** True if the listener has this port on one of these addresses. */
@@ -139,7 +157,7 @@ export class RelayListeners {
       return protocol === 'udp' ? relayUdp({ ...options, idleMs }) : relayTcp(options)
     }
     const relay = await openAnyPort(open, portRange, { random, avoid: (port) => avoid({ protocol, port }) })
-    const opened: OpenRelay = { relay, host, balancer, protocol, digest }
+    const opened: OpenRelay = { relay, host, balancer, protocol, digest, endpoints: listener.endpoints }
     updateEndpoints(opened, listener)
     return opened
   }

@@ -1,5 +1,7 @@
 // Opens listeners, writes the rules that redirect to them, and closes unwanted listeners only after no rule redirects to them.
 
+import { describeError } from '../../lib/errors.ts'
+import { sleep } from '../../lib/time.ts'
 import type { Applied, Changes, Held, OpenContext, RefusedEntry, Settings, Target, Wanted } from '../backend.ts'
 import type { ProgramSet } from '../iptables-kit/programs.ts'
 import type { DescriptorBudget } from '../relay/relay.ts'
@@ -15,6 +17,13 @@ export interface UserspaceTargetOptions {
   readonly budget: DescriptorBudget
   readonly settings: Pick<Settings, 'syncPeriodMs' | 'userspace'>
 }
+
+/** A process that ends waits so long for its last restore, */
+const handOverMs = 5_000
+/** so long for clients that were redirected to a listener just before it, */
+const lastAcceptMs = 100
+/** and so long for connections that it relays. Longer ones are cut. */
+const drainMs = 2_000
 
 /** Stands for chains that another process left. */
 const leftover: Held = { kind: 'leftover', id: 'leftover', digest: '' }
@@ -67,10 +76,16 @@ export class UserspaceTarget implements Target<UserspaceEntry> {
     return this.#rules.hasDrifted
   }
 
-  /** The rules stay and refuse clients until the next process has written its own: no process can relay in between. */
+  /** No process can relay until the next one has written its rules, so the kernel translates to endpoints meanwhile. */
   async close(): Promise<void> {
-    this.#rules.close()
+    try {
+      await this.#rules.handOver((id) => this.#listeners.listEndpoints(id), AbortSignal.timeout(handOverMs))
+      await sleep(this.#context.clock, lastAcceptMs)
+    } catch (error) {
+      this.#context.log.warn('Clients are refused until the next proxy runs', { error: describeError(error) })
+    }
     await this.#listeners.close(this.#listeners.listHeld().map(({ id }) => id))
+    await this.#listeners.drain(drainMs)
   }
 
   /** Called before the rules are written: no rule may redirect to a port without a listener. */

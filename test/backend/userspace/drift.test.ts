@@ -10,6 +10,7 @@ it('counts the rules in each chain and the hooks that jump to it', () => {
   expect(Object.fromEntries(countUses(compose(texts, layout)))).toEqual({
     'nat KUBE-PORTALS-CONTAINER': 1,
     'nat KUBE-PORTALS-HOST': 2,
+    'nat KUBE-PORTALS-POSTROUTING': 1,
     'nat KUBE-NODEPORT-CONTAINER': 1,
     'nat KUBE-NODEPORT-HOST': 1,
     'filter KUBE-NODEPORT-NON-LOCAL': 1,
