@@ -5,6 +5,7 @@ import { describeError, ProxyError } from '../lib/errors.ts'
 import { cleanupCommand } from './cleanup.ts'
 import { type Command, formatHelp, parseArguments } from './command.ts'
 import { completionCommand } from './completion.ts'
+import { connectCommand } from './connect.ts'
 import { doctorCommand } from './doctor/doctor.ts'
 import { explainCommand } from './explain.ts'
 import { trialCommand } from './plan/kernel-trial.ts'
@@ -24,6 +25,7 @@ const commands: readonly Command[] = [
   cleanupCommand,
   completionCommand(() => commands),
   trialCommand,
+  connectCommand,
 ]
 
 export const visibleCommands = (): readonly Command[] => commands.filter(({ hidden }) => hidden !== true)
@@ -62,9 +64,10 @@ export function formatCommandDocs(): string {
     'Generated from the command table: run `npm run docs` after a change.',
     '',
     '`sluice proxy` takes kube-proxy’s flags, see [flags.md](flags.md). The other commands ask a running proxy through its admin socket:',
-    '`/run/sluice/NODE.sock`, which only its owner may open. `SLUICE_ADMIN_SOCKET` names another path, or `off`. With `--kubeconfig` or',
-    '`--manifests` the commands compute by themselves what a proxy would do. `-o json` and `-o yaml` are for programs. `NO_COLOR` switches',
-    'colours off.',
+    '`/run/sluice/NODE.sock`, which only its owner may open. `SLUICE_ADMIN_SOCKET` names another path, or `off`. `--node` asks the proxy of',
+    'another node through the API server, see [fleet.md](fleet.md). With `--simulate` or `--manifests`, or with `--kubeconfig` and no `--node`,',
+    'the commands compute by themselves what a proxy would do; `plan` and `doctor` do so with `--kubeconfig` always. `-o json` and `-o yaml`',
+    'are for programs. `NO_COLOR` switches colours off.',
     '',
     ...exits,
     '',

@@ -6,7 +6,7 @@ import { ProxyError } from '../lib/errors.ts'
 import { canonicalIp, hostPort } from '../lib/ip.ts'
 import { type Command, type Flags, type Invocation, outputFlag } from './command.ts'
 import { listObjects } from './sources/from-api.ts'
-import { connectProxy, modeFlag, planInputs, readInputs, sourceFlags, withApi } from './sources/source.ts'
+import { modeFlag, planInputs, reachFlags, reachProxy, readInputs, withApi } from './sources/source.ts'
 import { type Colour, formatAnswer, formatTable, shorten, type Terminal } from './terminal.ts'
 
 export const explainCommand: Command = {
@@ -18,7 +18,7 @@ decision, every endpoint with its share or the reason why it is left out, affini
 with whether the kernel holds them now. A service name is traced on each of its addresses.`,
   flags: [
     { name: 'from', value: 'SOURCE', help: 'an address, node (default), or pod/[NAMESPACE/]NAME' },
-    ...sourceFlags,
+    ...reachFlags,
     modeFlag,
     outputFlag,
   ],
@@ -26,7 +26,8 @@ with whether the kernel holds them now. A service name is traced on each of its 
     ['sluice explain 10.96.0.10:53/udp', 'ask the proxy of this node; the client is this node'],
     ['sluice explain 10.96.0.10:53/udp --from 10.244.1.7', 'the client is a pod'],
     ['sluice explain shop/web:http --from 203.0.113.9', 'a service by name; the client is outside the cluster'],
-    ['sluice explain shop/web --kubeconfig ~/.kube/config --node worker-3', 'for any node, from any machine'],
+    ['sluice explain shop/web --node worker-3', 'ask the proxy of another node, through the API server'],
+    ['sluice explain shop/web --node worker-3 --simulate', 'compute the answer for another node, without its proxy'],
     ['sluice explain shop/web --manifests ./deploy -o json', 'before anything runs'],
   ],
   arguments: { least: 1, most: 1 },
@@ -47,7 +48,7 @@ async function run({ args, flags, terminal }: Invocation): Promise<number> {
 
 async function ask(flags: Flags, target: string, from: string): Promise<readonly Explanation[]> {
   // A running proxy answers only for its own mode.
-  const proxy = flags.has('mode') ? undefined : await connectProxy(flags)
+  const proxy = flags.has('mode') ? undefined : await reachProxy(flags)
   if (proxy !== undefined) return proxy.explain({ target, from })
   const inputs = await readInputs(flags)
   const mode = (flags.get('mode') as typeof inputs.identity.mode | undefined) ?? inputs.identity.mode
@@ -69,7 +70,7 @@ async function resolveSource(flags: Flags): Promise<string> {
   if (pod === null) {
     throw new ProxyError('question', `--from: "${given}" is not an address, node, or pod/[NAMESPACE/]NAME`)
   }
-  if (!flags.has('kubeconfig') && !flags.has('manifests')) {
+  if (!['kubeconfig', 'manifests', 'node', 'context'].some((name) => flags.has(name))) {
     throw new ProxyError(
       'question',
       '--from pod/…: a proxy does not know pods by name; add --kubeconfig, or give the address',

@@ -8,7 +8,7 @@ import { type Family, familyName } from '../lib/ip.ts'
 import { count } from '../lib/plural.ts'
 import { describeHolder } from '../model/conflicts.ts'
 import { type Command, type Flags, type Invocation, outputFlag } from './command.ts'
-import { connectProxy, modeFlag, planInputs, readInputs, sourceFlags } from './sources/source.ts'
+import { modeFlag, planInputs, reachFlags, reachProxy, readInputs } from './sources/source.ts'
 import { formatAge, formatAnswer, formatTable, shorten, type Terminal } from './terminal.ts'
 
 export const statusCommand: Command = {
@@ -19,7 +19,7 @@ export const statusCommand: Command = {
 The state hash is equal on two nodes that should do the same for every service. Exits with 3 if anything is wrong.`,
   flags: [
     { name: 'no-kernel', help: 'do not read the kernel (cheaper with very many services)' },
-    ...sourceFlags,
+    ...reachFlags,
     modeFlag,
     outputFlag,
   ],
@@ -27,7 +27,8 @@ The state hash is equal on two nodes that should do the same for every service. 
     ['sluice status', 'every service of this node'],
     ['sluice status shop/web', 'one service with all its addresses and endpoints'],
     ["sluice status -o json | jq -r '.proxy.families[].stateHash'", 'the hashes, to compare nodes'],
-    ['sluice status --kubeconfig ~/.kube/config --node worker-3', 'what a node should have, without asking that node'],
+    ['sluice status --node worker-3', 'the proxy of another node, through the API server'],
+    ['sluice status --node worker-3 --simulate', 'what a node should have, without asking that node'],
   ],
   arguments: { least: 0, most: 1 },
   run,
@@ -53,7 +54,7 @@ async function run({ args, flags, terminal }: Invocation): Promise<number> {
 
 /** `service` is '' for all services. */
 async function ask(flags: Flags, service: string): Promise<StatusAnswer> {
-  const client = await connectProxy(flags)
+  const client = await reachProxy(flags)
   if (client !== undefined) {
     const proxy = await client.summary()
     return { proxy, hashes: proxy.families, services: await client.services(service, !flags.has('no-kernel')) }

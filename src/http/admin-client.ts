@@ -1,7 +1,7 @@
 // Finds the admin socket of a running proxy and asks questions through it.
 
 import { readdirSync } from 'node:fs'
-import { request } from 'node:http'
+import { type Agent, type RequestOptions, request } from 'node:http'
 import { connect } from 'node:net'
 import { join } from 'node:path'
 import { type ErrorCode, ProxyError } from '../lib/errors.ts'
@@ -66,11 +66,22 @@ function listSockets(folder: string): readonly string[] {
   }
 }
 
+/** A longer answer is not read: the proxy of another node may be in other hands. */
+const maxAnswer = 256 << 20
+
 export class AdminClient {
   readonly path: string
+  readonly #agent: Agent | undefined
 
-  constructor(path: string) {
+  /** With an agent, its connections lead to the socket, and the path only names it in messages. */
+  constructor(path: string, agent?: Agent) {
     this.path = path
+    this.#agent = agent
+  }
+
+  /** Closes the connections of the agent. */
+  close(): void {
+    this.#agent?.destroy()
   }
 
   summary(): Promise<Summary> {
@@ -119,26 +130,49 @@ export class AdminClient {
     let body = ''
     const status = await this.#send(`${path}?${new URLSearchParams(query)}`, AbortSignal.timeout(60_000), (chunk) => {
       body += chunk
+      if (body.length > maxAnswer) throw new ProxyError('admin', `the proxy at ${this.path} sends too long an answer`)
     })
-    if (status === 200) return JSON.parse(body) as T
+    if (status === 200) return JSON.parse(body, this.#agent === undefined ? undefined : withoutControls) as T
     throw toError(body, status, this.path)
   }
 
   #send(path: string, signal: AbortSignal, onText: (chunk: string) => void): Promise<number> {
+    const options: RequestOptions =
+      this.#agent === undefined
+        ? { socketPath: this.path, path, signal, agent: false }
+        : { host: 'localhost', path, signal, agent: this.#agent }
     return new Promise((resolve, reject) => {
       const fail = (cause: Error) =>
         signal.aborted && signal.reason?.name !== 'TimeoutError' ? resolve(0) : reject(unreachable(this.path, cause))
-      const sent = request({ socketPath: this.path, path, signal, agent: false }, (response) => {
+      const sent = request(options, (response) => {
         response.setEncoding('utf8')
-        response.on('data', onText)
+        response.on('data', (chunk: string) => {
+          try {
+            onText(chunk)
+          } catch (error) {
+            reject(error)
+            response.destroy()
+          }
+        })
         response.on('end', () => resolve(response.statusCode ?? 0))
         response.on('error', fail)
       })
-      sent.on('error', fail)
+      sent.on('error', (error) => {
+        // The proxy closes idle connections, also in the moment in which one is used again.
+        if (sent.reusedSocket && !signal.aborted) this.#send(path, signal, onText).then(resolve, reject)
+        else fail(error)
+      })
       sent.end()
     })
   }
 }
+
+// biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is removed.
+const controls = /[\x00-\x08\x0b-\x1f\x7f-\x9f]/g
+
+/** Another node must not send commands to the terminal of the person who asks. */
+const withoutControls = (_: string, value: unknown): unknown =>
+  typeof value === 'string' ? value.replace(controls, ' ') : value
 
 function toError(body: string, status: number, path: string): ProxyError {
   try {
@@ -157,6 +191,7 @@ const connectProblems: Readonly<Record<string, string>> = {
 }
 
 function unreachable(path: string, cause: Error): ProxyError {
+  if (cause instanceof ProxyError) return new ProxyError(cause.code, `cannot ask ${path}: ${cause.message}`, { cause })
   const problem = connectProblems[(cause as NodeJS.ErrnoException).code ?? ''] ?? cause.message
   return new ProxyError('admin', `cannot ask the proxy at ${path}: ${problem}`, { cause })
 }

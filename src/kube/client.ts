@@ -13,7 +13,7 @@ import { Deadline } from './deadline.ts'
 import { DialedAddresses } from './dialed-addresses.ts'
 import { type LineBatches, readLines } from './line-stream.ts'
 import { TokenBucket } from './rate-limiter.ts'
-import { Transport } from './transport.ts'
+import { Transport, type UpgradedConnection } from './transport.ts'
 
 /** Receives the figures of the rest_client_* metrics. */
 export interface RequestObserver {
@@ -47,7 +47,8 @@ export interface ClientOptions {
 
 export interface RequestCall {
   readonly path: string
-  readonly query?: Readonly<Record<string, string | undefined>>
+  /** A list gives the parameter several times. */
+  readonly query?: Readonly<Record<string, string | readonly string[] | undefined>>
   readonly signal?: AbortSignal
 }
 
@@ -121,6 +122,34 @@ export class Client {
     } catch (error) {
       deadline.end()
       throw error
+    }
+  }
+
+  /** Asks the server to go on in another protocol on the same connection. Throws a ProxyError if it does not. */
+  async upgrade(call: RequestCall, headers: Readonly<Record<string, string>>): Promise<UpgradedConnection> {
+    const deadline = new Deadline(this.#options.clock, call.signal)
+    const what = this.#describe(call)
+    try {
+      deadline.start(headMs, new ProxyError('timeout', `${what}: no answer in ${headMs / 1000} s`))
+      const { authorization, certificate } = await deadline.race(this.#credentials.identity())
+      const answer = await this.#transport.upgrade({
+        method: 'GET',
+        path: this.#path(call),
+        headers: {
+          'user-agent': this.#options.userAgent,
+          ...this.#connection.headers,
+          ...(authorization === '' ? {} : { authorization }),
+          ...headers,
+        },
+        body: undefined,
+        certificate,
+        signal: deadline.signal,
+      })
+      if ('socket' in answer && 'head' in answer) return answer
+      const text = await this.#readBody(answer, deadline, what)
+      throw makeStatusError({ status: answer.statusCode ?? 0, body: tryParse(text), what })
+    } finally {
+      deadline.end()
     }
   }
 
@@ -223,7 +252,10 @@ export class Client {
 
   #path(call: RequestCall): string {
     const query = new URLSearchParams()
-    for (const [name, value] of Object.entries(call.query ?? {})) if (value !== undefined) query.set(name, value)
+    for (const [name, value] of Object.entries(call.query ?? {})) {
+      if (value === undefined) continue
+      for (const one of typeof value === 'string' ? [value] : value) query.append(name, one)
+    }
     const prefix = this.#connection.server.pathname.replace(/\/+$/, '')
     return `${prefix}${call.path}${query.size === 0 ? '' : `?${query}`}`
   }

@@ -11,6 +11,8 @@ import { asObject } from './reflect/fields.ts'
 
 export interface ConnectionOptions {
   readonly kubeconfig: string
+  /** A context of the kubeconfig; its current context if absent. */
+  readonly context?: string | undefined
   /** `--master`: replaces the server of the kubeconfig. */
   readonly master: string
   readonly env?: NodeJS.ProcessEnv
@@ -28,10 +30,10 @@ export function loadConnection(options: ConnectionOptions): Connection {
 }
 
 function readConnection(
-  { kubeconfig, master, serviceAccountDir = defaultServiceAccountDir }: ConnectionOptions,
+  { kubeconfig, context, master, serviceAccountDir = defaultServiceAccountDir }: ConnectionOptions,
   env: NodeJS.ProcessEnv,
 ): Connection {
-  if (kubeconfig !== '') return readKubeconfig(kubeconfig, master, env)
+  if (kubeconfig !== '') return readKubeconfig({ path: kubeconfig, context, master }, env)
   if (master === '') return readServiceAccount(serviceAccountDir, env)
   return makePlainConnection('--master', parseServer(master, { isSecure: false, file: '--master', field: '' }), env)
 }
@@ -85,8 +87,14 @@ function isReadable(path: string): boolean {
 
 // ---- A kubeconfig. ----
 
-function readKubeconfig(path: string, master: string, env: NodeJS.ProcessEnv): Connection {
-  const { cluster, user } = findContext(KubeconfigSection.open(path), master !== '')
+interface KubeconfigChoice {
+  readonly path: string
+  readonly context: string | undefined
+  readonly master: string
+}
+
+function readKubeconfig({ path, context, master }: KubeconfigChoice, env: NodeJS.ProcessEnv): Connection {
+  const { cluster, user } = findContext(KubeconfigSection.open(path), context, master !== '')
   const ca = cluster.readPem('certificate-authority')
   const insecure = cluster.readFlag('insecure-skip-tls-verify')
   if (insecure && ca !== undefined) {
@@ -119,9 +127,9 @@ interface ContextParts {
   readonly user: KubeconfigSection
 }
 
-/** Finds the cluster and the user of the current context. A file without a current context is enough if `--master` is given. */
-function findContext(root: KubeconfigSection, hasMaster: boolean): ContextParts {
-  const name = root.readText('current-context')
+/** Finds the cluster and the user of the given or current context. A file without a current context is enough if `--master` is given. */
+function findContext(root: KubeconfigSection, given: string | undefined, hasMaster: boolean): ContextParts {
+  const name = given ?? root.readText('current-context')
   if (name === '' && !hasMaster) throw root.makeError('current-context', 'is not set')
   const context = root.findEntry('contexts', 'context', name)
   const cluster = context.readText('cluster')

@@ -33,6 +33,14 @@ export interface OutgoingRequest {
   readonly signal: AbortSignal | undefined
 }
 
+/** A connection that the server has handed over to another protocol. */
+export interface UpgradedConnection {
+  readonly response: IncomingMessage
+  readonly socket: Duplex
+  /** What the server sent already in the new protocol. */
+  readonly head: Buffer
+}
+
 interface TlsMaterial {
   readonly ca: string | undefined
   readonly cert: string | undefined
@@ -84,22 +92,32 @@ export class Transport {
     this.#agent?.destroy()
   }
 
-  #attempt(outgoing: OutgoingRequest, agent: HttpAgent | HttpsAgent): Promise<IncomingMessage> {
+  /** Resolves with the connection once the server has switched protocols, or with the head of the answer if it has not. */
+  async upgrade(outgoing: OutgoingRequest): Promise<UpgradedConnection | IncomingMessage> {
+    const agent = await this.#currentAgent(outgoing.certificate)
+    let upgraded: UpgradedConnection | undefined
+    const onRequest = (request: ClientRequest, resolve: (response: IncomingMessage) => void) =>
+      request.once('upgrade', (response, socket, head) => {
+        upgraded = { response, socket, head }
+        resolve(response)
+      })
+    const response = await this.#attempt(outgoing, agent, onRequest).catch((error: unknown) => {
+      throw error instanceof StaleSocket ? error.error : error
+    })
+    return upgraded ?? response
+  }
+
+  #attempt(
+    outgoing: OutgoingRequest,
+    agent: HttpAgent | HttpsAgent,
+    onRequest?: (request: ClientRequest, resolve: (response: IncomingMessage) => void) => void,
+  ): Promise<IncomingMessage> {
     if (this.#closed) return Promise.reject(new ProxyError('closed', 'the API client is closed'))
     if (outgoing.signal?.aborted) return Promise.reject(outgoing.signal.reason)
-    const { server, proxy } = this.#connection
-    const isRelayed = proxy !== undefined && server.protocol === 'http:'
-    const url = `${server.origin}${outgoing.path}`
+    const url = `${this.#connection.server.origin}${outgoing.path}`
     return new Promise((resolve, reject) => {
-      const makeRequest = server.protocol === 'https:' ? httpsRequest : httpRequest
-      const request = makeRequest({
-        host: getHost(isRelayed ? proxy : server),
-        port: getPort(isRelayed ? proxy : server),
-        path: isRelayed ? url : outgoing.path,
-        method: outgoing.method,
-        headers: { host: server.host, ...outgoing.headers, ...(isRelayed ? makeProxyAuthorization(proxy) : {}) },
-        agent,
-      })
+      const request = this.#makeRequest(outgoing, agent)
+      onRequest?.(request, resolve)
       const onAbort = () => request.destroy(toError(outgoing.signal?.reason))
       outgoing.signal?.addEventListener('abort', onAbort, { once: true })
       this.#live.add(request)
@@ -117,6 +135,20 @@ export class Transport {
         reject(isStale ? new StaleSocket(failure) : failure)
       })
       request.end(outgoing.body)
+    })
+  }
+
+  #makeRequest(outgoing: OutgoingRequest, agent: HttpAgent | HttpsAgent): ClientRequest {
+    const { server, proxy } = this.#connection
+    const isRelayed = proxy !== undefined && server.protocol === 'http:'
+    const makeRequest = server.protocol === 'https:' ? httpsRequest : httpRequest
+    return makeRequest({
+      host: getHost(isRelayed ? proxy : server),
+      port: getPort(isRelayed ? proxy : server),
+      path: isRelayed ? `${server.origin}${outgoing.path}` : outgoing.path,
+      method: outgoing.method,
+      headers: { host: server.host, ...outgoing.headers, ...(isRelayed ? makeProxyAuthorization(proxy) : {}) },
+      agent,
     })
   }
 

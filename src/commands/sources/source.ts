@@ -1,16 +1,17 @@
 // Chooses where a command gets its inputs: a running proxy, an API server, or manifests in a directory; and plans with them.
 
-import { readFileSync } from 'node:fs'
+import { existsSync, readFileSync } from 'node:fs'
 import { hostname } from 'node:os'
 import { defaultMode, findMode, modes } from '../../backend/modes.ts'
 import type { Config } from '../../config/configuration.ts'
 import { resolveOptions } from '../../config/flags/options.ts'
 import type { Inputs } from '../../http/admin.ts'
-import { AdminClient, findSocket } from '../../http/admin-client.ts'
+import { AdminClient, findSocket, socketPath } from '../../http/admin-client.ts'
 import { DryRun } from '../../inspect/dry-run.ts'
 import type { ExplainContext } from '../../inspect/explanation.ts'
 import { Client, defaultUserAgent } from '../../kube/client.ts'
 import { loadConnection } from '../../kube/kubeconfig.ts'
+import { ProxyError } from '../../lib/errors.ts'
 import { silentLogger } from '../../lib/log.ts'
 import { systemClock } from '../../lib/time.ts'
 import type { ServiceLimits } from '../../model/limits.ts'
@@ -18,6 +19,7 @@ import type { NodeRecord } from '../../model/types.ts'
 import type { Flag, Flags } from '../command.ts'
 import { type ApiRequester, isThisHost, readFromApi } from './from-api.ts'
 import { withManifests } from './manifest-server.ts'
+import { connectNodeProxy, contextFlag, findKubeconfig, namespaceOfProxies, proxyNamespaceFlag } from './node-proxy.ts'
 import { ownAddresses } from './own-addresses.ts'
 
 const modeNames = modes.map(({ name }) => name)
@@ -36,8 +38,24 @@ const socketFlag: Flag = {
   file: true,
 }
 
+const simulateFlag: Flag = {
+  name: 'simulate',
+  help: 'with --node: compute what its proxy should do from the objects of the API server, without asking that proxy',
+}
+
 /** For commands that only a running proxy can answer. */
-export const proxyFlags: readonly Flag[] = [socketFlag]
+export const proxyFlags: readonly Flag[] = [
+  socketFlag,
+  { name: 'node', value: 'NAME', help: 'ask the proxy of this node, through the API server' },
+  {
+    name: 'kubeconfig',
+    value: 'FILE',
+    help: 'with --node: how to reach the API server (default: as kubectl)',
+    file: true,
+  },
+  contextFlag,
+  proxyNamespaceFlag,
+]
 
 export const sourceFlags: readonly Flag[] = [
   socketFlag,
@@ -48,10 +66,57 @@ export const sourceFlags: readonly Flag[] = [
   { name: 'config', value: 'FILE', help: 'with --kubeconfig or --manifests: a KubeProxyConfiguration', file: true },
 ]
 
+/** For commands that a running proxy answers, here or on another node, or that compute the answer themselves. */
+export const reachFlags: readonly Flag[] = [
+  ...sourceFlags.filter(({ name }) => name !== 'node' && name !== 'kubeconfig'),
+  {
+    name: 'node',
+    value: 'NAME',
+    help: 'ask the proxy of this node, through the API server; with --manifests or --simulate: compute as on this node',
+  },
+  {
+    name: 'kubeconfig',
+    value: 'FILE',
+    help: 'how to reach the API server (default with --node: as kubectl); without --node: compute as on this host',
+    file: true,
+  },
+  contextFlag,
+  proxyNamespaceFlag,
+  simulateFlag,
+]
+
+/**
+ * Returns a client of the running proxy: of this machine, or of the node that --node names. Returns undefined if the flags ask for a
+ * computed answer.
+ */
+export async function reachProxy(flags: Flags): Promise<AdminClient | undefined> {
+  const node = flags.get('node')?.trim().toLowerCase()
+  if (node === undefined && flags.has('simulate')) throw new ProxyError('usage', '--simulate needs --node NAME')
+  if (flags.has('manifests') || flags.has('simulate')) return undefined
+  if (node === undefined) return connectProxy(flags)
+  const own = flags.get('socket') ?? socketPath(node, process.env)
+  // On the node itself the socket is enough.
+  if (!flags.has('kubeconfig') && !flags.has('context') && existsSync(own)) return askAs(new AdminClient(own), node)
+  return connectNodeProxy(
+    connectApi(findKubeconfig(flags, process.env), flags.get('context')),
+    namespaceOfProxies(flags),
+    node,
+  )
+}
+
+/** Throws a ProxyError if the proxy is of another node. */
+async function askAs(client: AdminClient, node: string): Promise<AdminClient> {
+  const { node: actual } = await client.summary()
+  if (actual === node) return client
+  throw new ProxyError('question', `the proxy at ${client.path} is of node ${actual}, not of ${node}`)
+}
+
 /** Returns a client of the running proxy, or undefined if the flags name another source. */
 export async function connectProxy(flags: Flags): Promise<AdminClient | undefined> {
-  if (flags.has('kubeconfig') || flags.has('manifests')) return undefined
-  return new AdminClient(await findSocket(flags.get('socket') ?? '', process.env))
+  if (['kubeconfig', 'context', 'manifests', 'simulate'].some((name) => flags.has(name))) return undefined
+  const client = new AdminClient(await findSocket(flags.get('socket') ?? '', process.env))
+  const node = flags.get('node')?.trim().toLowerCase()
+  return node === undefined ? client : askAs(client, node)
 }
 
 /** Reads the inputs of plans and explanations from the source that the flags name. */
@@ -65,7 +130,7 @@ export async function readInputs(flags: Flags): Promise<Inputs> {
 export async function withApi<T>(flags: Flags, use: (api: ApiRequester) => Promise<T>): Promise<T> {
   const manifests = flags.get('manifests')
   if (manifests !== undefined) return withManifests(manifests, ({ api }) => use(api))
-  const client = connectApi(flags.get('kubeconfig') ?? '')
+  const client = connectApi(findKubeconfig(flags, process.env), flags.get('context'))
   try {
     return await use(client)
   } finally {
@@ -74,8 +139,8 @@ export async function withApi<T>(flags: Flags, use: (api: ApiRequester) => Promi
 }
 
 /** '' takes the credentials of the pod that this process runs in. */
-export function connectApi(kubeconfig: string): Client {
-  return new Client(loadConnection({ kubeconfig, master: '' }), {
+export function connectApi(kubeconfig: string, context?: string): Client {
+  return new Client(loadConnection({ kubeconfig, context, master: '' }), {
     qps: 50,
     burst: 100,
     userAgent: defaultUserAgent,

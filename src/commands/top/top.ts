@@ -4,7 +4,7 @@ import type { AdminEvent } from '../../http/admin.ts'
 import { ProxyError } from '../../lib/errors.ts'
 import { formatTime } from '../../lib/time.ts'
 import { type Command, type Invocation, noArguments } from '../command.ts'
-import { connectProxy, proxyFlags } from '../sources/source.ts'
+import { proxyFlags, reachProxy } from '../sources/source.ts'
 import { watchProxy } from './live-view.ts'
 import { NoteCapture } from './note-capture.ts'
 
@@ -35,7 +35,7 @@ follows the proxy. On a pipe, prints one line per event. ? shows the keys, q end
 }
 
 async function run({ flags, terminal }: Invocation): Promise<number> {
-  const proxy = await connectProxy(flags)
+  const proxy = await reachProxy(flags)
   if (proxy === undefined) throw new ProxyError('usage', '--manifests has no running proxy to show')
   const output = flags.get('output')
   const notes = new NoteCapture(terminal)
