@@ -38,13 +38,13 @@ const general = [
   declareField('string', {
     path: 'clientConnection.acceptContentTypes',
     default: '',
-    help: 'Accept header for the API server. Accepted for compatibility: JSON is always used.',
+    help: 'Accept header for reading from the API server. If it is empty, contentType decides.',
   }),
   declareField('string', {
     flag: 'kube-api-content-type',
     path: 'clientConnection.contentType',
     default: 'application/vnd.kubernetes.protobuf',
-    help: 'Content type of requests. Accepted for compatibility: JSON is always used.',
+    help: 'Type in which the API server is asked to answer: application/vnd.kubernetes.protobuf or application/json.',
   }),
   declareField('float32', {
     flag: 'kube-api-qps',

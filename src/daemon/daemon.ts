@@ -14,6 +14,7 @@ import { Client, defaultUserAgent } from '../kube/client.ts'
 import { DialedAddresses } from '../kube/dialed-addresses.ts'
 import { EventRecorder } from '../kube/events.ts'
 import { loadConnection } from '../kube/kubeconfig.ts'
+import { chooseAccept } from '../kube/protobuf/accept-types.ts'
 import type { RecordSink } from '../kube/reflect/change-filter.ts'
 import { Reflector } from '../kube/reflect/reflector.ts'
 import {
@@ -111,7 +112,8 @@ async function openConnections(context: DaemonContext): Promise<OpenedDaemon> {
   const apiServers = new ApiServerAddresses()
   dialed.subscribe((addresses) => apiServers.setDialed(addresses))
   const listeners = { observer, dialed, onHeard: servers.noteHeard }
-  const client = new Client(connection, { qps, burst, userAgent: defaultUserAgent, log, clock, ...listeners })
+  const accept = chooseAccept(clientConnection)
+  const client = new Client(connection, { qps, burst, accept, userAgent: defaultUserAgent, log, clock, ...listeners })
   closers.push(() => client.close())
   closers.push(() => servers.close())
   const reflectors: Promise<void>[] = []

@@ -1,4 +1,4 @@
-// Reads the body of an answer as text, within limits on its size, its compression and its time.
+// Reads the body of an answer, within limits on its size, its compression and its time.
 
 import type { IncomingMessage } from 'node:http'
 import { createGunzip } from 'node:zlib'
@@ -25,7 +25,7 @@ export interface BodyOptions {
 }
 
 /** Throws a ProxyError. */
-export async function readBodyText(response: IncomingMessage, options: BodyOptions): Promise<string> {
+export async function readBody(response: IncomingMessage, options: BodyOptions): Promise<Buffer> {
   const { clock, deadline, what } = options
   const isZipped = response.headers['content-encoding'] === 'gzip'
   const chunks: Buffer[] = []
@@ -57,7 +57,7 @@ export async function readBodyText(response: IncomingMessage, options: BodyOptio
     throw deadline.reason ?? makeNetworkError(what, error)
   }
   deadline.stop()
-  return Buffer.concat(chunks).toString('utf8')
+  return Buffer.concat(chunks)
 }
 
 const tooLarge = (what: string, problem: string): ProxyError =>

@@ -1,17 +1,19 @@
-// The API client: credentials, rate limit, retries, and answers as JSON or as a stream of lines.
+// The API client: credentials, rate limit, retries, and answers as JSON or protobuf, whole or as a stream of messages.
 
 import type { IncomingMessage } from 'node:http'
 import { parseBounded } from '../lib/bounded-json.ts'
 import { ProxyError } from '../lib/errors.ts'
 import type { Logger } from '../lib/log.ts'
 import { type Clock, sleep } from '../lib/time.ts'
-import { readBodyText } from './answer-body.ts'
+import { readBody } from './answer-body.ts'
 import { makeNetworkError, makeStatusError, readRetryAfter } from './api-errors.ts'
 import type { Connection } from './connection.ts'
 import { ClientCredentials } from './credentials.ts'
 import { Deadline } from './deadline.ts'
 import { DialedAddresses } from './dialed-addresses.ts'
-import { type LineBatches, readLines } from './line-stream.ts'
+import { type MessageBatches, readFrames, readLines } from './message-stream.ts'
+import { jsonType } from './protobuf/accept-types.ts'
+import { isProtobufType, readStatus } from './protobuf/read-body.ts'
 import { TokenBucket } from './rate-limiter.ts'
 import { Transport, type UpgradedConnection } from './transport.ts'
 
@@ -39,6 +41,8 @@ export interface ClientOptions {
   readonly log: Logger
   readonly clock: Clock
   readonly observer?: RequestObserver
+  /** The Accept header of requests whose caller also reads protobuf; by default JSON alone. */
+  readonly accept?: string
   /** Learns the addresses that the client dials. */
   readonly dialed?: DialedAddresses
   /** Called whenever the API server sends something: the head of an answer, or a part of a body or a watch. */
@@ -50,6 +54,16 @@ export interface RequestCall {
   /** A list gives the parameter several times. */
   readonly query?: Readonly<Record<string, string | readonly string[] | undefined>>
   readonly signal?: AbortSignal
+  /** True if the caller also reads protobuf. The server then chooses among the types that `ClientOptions.accept` names. */
+  readonly readsProtobuf?: boolean
+}
+
+/** The answer to a request. A server may answer in JSON although protobuf was asked for. */
+export interface ApiAnswer {
+  readonly status: number
+  /** Undefined if the answer is empty, or in protobuf. */
+  readonly json: unknown
+  readonly protobuf?: Buffer
 }
 
 export interface ApiRequest extends RequestCall {
@@ -65,7 +79,7 @@ const headMs = 75_000
 /** An exec plugin has a shorter limit of its own. This one is for a token file on a file system that hangs. */
 const credentialsMs = 75_000
 /** An object has at most 1.5 MiB in etcd; JSON makes it larger. */
-const maxLineBytes = 16 << 20
+const maxMessageBytes = 16 << 20
 const maxRetries = 10
 const maxRetryAfterMs = 60_000
 
@@ -90,35 +104,34 @@ export class Client {
   }
 
   /** Throws a ProxyError whose code says the reason; see api-errors.ts. */
-  async request(request: ApiRequest): Promise<{ readonly status: number; readonly json: unknown }> {
+  async request(request: ApiRequest): Promise<ApiAnswer> {
     const method = request.method ?? 'GET'
     const waitedMs = await this.#bucket.acquire(request.signal)
     this.#options.observer?.throttled(method, this.#host, waitedMs)
     const deadline = new Deadline(this.#options.clock, request.signal)
     try {
       const { response, report } = await this.#exchange(request, deadline, false)
-      const text = await this.#readBody(response, deadline, this.#describe(request))
-      report(text.length)
-      return {
-        status: response.statusCode ?? 0,
-        json: text === '' ? undefined : parseBody(text, this.#describe(request)),
-      }
+      const body = await this.#readBody(response, deadline, this.#describe(request))
+      report(body.length)
+      const status = response.statusCode ?? 0
+      if (isProtobufType(response.headers['content-type'])) return { status, json: undefined, protobuf: body }
+      return { status, json: body.length === 0 ? undefined : parseBody(body.toString('utf8'), this.#describe(request)) }
     } finally {
       deadline.end()
     }
   }
 
   /**
-   * Resolves when the server has accepted the request; then yields arrays of complete lines as they come. Ends when the server ends the
+   * Resolves when the server has accepted the request; then yields arrays of complete messages as they come. Ends when the server ends the
    * stream, throws when the connection breaks. As in client-go, watches are not rate limited.
    */
-  async stream(call: RequestCall): Promise<LineBatches> {
+  async stream(call: RequestCall): Promise<MessageBatches> {
     const deadline = new Deadline(this.#options.clock, call.signal)
     try {
       const { response, report } = await this.#exchange(call, deadline, true)
       report(0)
       deadline.stop()
-      return this.#lines(response, deadline, this.#describe(call))
+      return this.#readMessages(response, deadline, this.#describe(call))
     } catch (error) {
       deadline.end()
       throw error
@@ -158,9 +171,10 @@ export class Client {
     this.#transport.close()
   }
 
-  #lines(response: IncomingMessage, deadline: Deadline, what: string): LineBatches {
-    return readLines(response, {
-      maxBytes: maxLineBytes,
+  #readMessages(response: IncomingMessage, deadline: Deadline, what: string): MessageBatches {
+    const read = isProtobufType(response.headers['content-type']) ? readFrames : readLines
+    return read(response, {
+      maxBytes: maxMessageBytes,
       onHeard: this.#options.onHeard,
       explain: (error) => deadline.reason ?? makeNetworkError(what, error),
       done: () => deadline.end(),
@@ -177,8 +191,8 @@ export class Client {
       const { response, report } = await this.#send({ request, body, watch, identity }, deadline)
       const status = response.statusCode ?? 0
       if (status >= 200 && status < 300) return { response, report }
-      const text = await this.#readBody(response, deadline, this.#describe(request))
-      report(text.length)
+      const refusal = await this.#readBody(response, deadline, this.#describe(request))
+      report(refusal.length)
       const retryAfterMs = readRetryAfter(response.headers['retry-after'])
       const verb = request.method ?? 'GET'
       if (status === 401 && !isRenewed && this.#credentials.reject(identity)) {
@@ -193,7 +207,12 @@ export class Client {
         await sleep(this.#options.clock, Math.min(retryAfterMs, maxRetryAfterMs), request.signal)
       } else {
         if (status === 401) this.#transport.recheck()
-        throw makeStatusError({ status, body: tryParse(text), what: this.#describe(request), retryAfterMs })
+        throw makeStatusError({
+          status,
+          body: parseRefusal(response, refusal),
+          what: this.#describe(request),
+          retryAfterMs,
+        })
       }
     }
   }
@@ -220,14 +239,14 @@ export class Client {
         method: verb,
         path: this.#path(request),
         headers: {
-          accept: 'application/json',
+          accept: (request.readsProtobuf === true ? this.#options.accept : undefined) ?? jsonType,
           'user-agent': userAgent,
           ...this.#connection.headers,
           ...(gzip ? { 'accept-encoding': 'gzip' } : {}),
           ...(identity.authorization === '' ? {} : { authorization: identity.authorization }),
           ...(body === undefined
             ? {}
-            : { 'content-type': request.contentType ?? 'application/json', 'content-length': body.length }),
+            : { 'content-type': request.contentType ?? jsonType, 'content-length': body.length }),
         },
         body,
         certificate: identity.certificate,
@@ -241,9 +260,9 @@ export class Client {
     }
   }
 
-  #readBody(response: IncomingMessage, deadline: Deadline, what: string): Promise<string> {
+  #readBody(response: IncomingMessage, deadline: Deadline, what: string): Promise<Buffer> {
     const { clock, onHeard } = this.#options
-    return readBodyText(response, { clock, deadline, what, onHeard })
+    return readBody(response, { clock, deadline, what, onHeard })
   }
 
   get #host(): string {
@@ -286,7 +305,10 @@ function parseBody(text: string, what: string): unknown {
   }
 }
 
-function tryParse(text: string): unknown {
+/** Returns the Status of a refused request, or its text. */
+function parseRefusal(response: IncomingMessage, body: Buffer): unknown {
+  if (isProtobufType(response.headers['content-type'])) return readStatus(body)
+  const text = body.toString('utf8')
   try {
     return parseBounded(text)
   } catch {

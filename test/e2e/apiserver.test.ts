@@ -4,6 +4,7 @@ import { findBinaries } from './binaries.ts'
 import { proxyMissing } from './start-proxy.ts'
 import { clusterToolsSuite } from './suites/cluster-tools.ts'
 import { nodeSideSuite } from './suites/node-side.ts'
+import { protobufSuite } from './suites/protobuf.ts'
 import { reflectorSuite } from './suites/reflector.ts'
 import { runningProxySuite } from './suites/running-proxy.ts'
 import { startupSuite } from './suites/startup.ts'
@@ -15,6 +16,7 @@ const missing = proxyMissing()
 if (binaries !== undefined && missing !== undefined) process.stdout.write(`SKIPPED tier e2e, the process: ${missing}\n`)
 
 clusterToolsSuite(binaries)
+protobufSuite(binaries)
 reflectorSuite(binaries)
 runningProxySuite(missing === undefined ? binaries : undefined)
 startupSuite(missing === undefined ? binaries : undefined)

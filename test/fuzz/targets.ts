@@ -15,10 +15,13 @@ import { decodeObject } from '../../src/apiserver/schema/schema.ts'
 import { loadConfigFile } from '../../src/config/load.ts'
 import { loadSluiceConfig } from '../../src/config/sluice-config.ts'
 import { makeStatusError } from '../../src/kube/api-errors.ts'
+import * as messageTables from '../../src/kube/protobuf/message-tables.ts'
+import { readStatus } from '../../src/kube/protobuf/read-body.ts'
+import { readMessage } from '../../src/kube/protobuf/read-message.ts'
 import { decodeEndpointSlice } from '../../src/kube/reflect/decode-endpoint-slice.ts'
 import { decodeNode, decodeServiceCidr } from '../../src/kube/reflect/decode-node.ts'
 import { decodeService } from '../../src/kube/reflect/decode-service.ts'
-import { isSnapshotEnd, parseEvent, parsePage } from '../../src/kube/reflect/watch-messages.ts'
+import { isSnapshotEnd, parseEvent, parsePage, parseProtobufPage } from '../../src/kube/reflect/watch-messages.ts'
 import { ProxyError } from '../../src/lib/errors.ts'
 import { AddressCache } from '../../src/sys/netlink/address-codec.ts'
 import { FlowDecoder } from '../../src/sys/netlink/conntrack-codec.ts'
@@ -70,7 +73,14 @@ function fuzzObjects(bytes: Buffer): void {
 
 function fuzzAnswers(bytes: Buffer): void {
   const text = bytes.toString('utf8')
-  expectOnly(ProxyError, () => isSnapshotEnd(parseEvent(text).object))
+  expectOnly(ProxyError, () => isSnapshotEnd(parseEvent(text, messageTables.service).object))
+  const { service, endpointSlice, node, serviceCidr } = messageTables
+  for (const table of [service, endpointSlice, node, serviceCidr]) {
+    expectOnly(ProxyError, () => isSnapshotEnd(parseEvent(bytes, table).object))
+    expectOnly(ProxyError, () => parseProtobufPage(bytes, table))
+    expectOnly(SyntaxError, () => readMessage(bytes, table))
+  }
+  readStatus(bytes)
   const json = parseJson(bytes)
   expectOnly(ProxyError, () => parsePage(json))
   const { message } = makeStatusError({ status: 0, body: json ?? text, what: 'GET /' })

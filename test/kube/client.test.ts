@@ -5,7 +5,7 @@ import { Readable } from 'node:stream'
 import { gzipSync } from 'node:zlib'
 import { afterEach, describe, expect, it } from 'vitest'
 import { type Client, defaultUserAgent, type RequestObserver } from '../../src/kube/client.ts'
-import { bytesPerTurn, readLines } from '../../src/kube/line-stream.ts'
+import { bytesPerTurn, readLines } from '../../src/kube/message-stream.ts'
 import { TokenBucket } from '../../src/kube/rate-limiter.ts'
 import { ProxyError } from '../../src/lib/errors.ts'
 import { fastClock } from '../support/fast-clock.ts'
@@ -49,8 +49,8 @@ const failure = (promise: Promise<unknown>): Promise<ProxyError> =>
     },
   )
 
-async function collect(stream: AsyncIterable<readonly string[]>): Promise<string[]> {
-  const all: string[] = []
+async function collect(stream: AsyncIterable<readonly (string | Buffer)[]>): Promise<(string | Buffer)[]> {
+  const all: (string | Buffer)[] = []
   for await (const batch of stream) all.push(...batch)
   return all
 }
@@ -298,7 +298,7 @@ describe('streams', () => {
   it('throws when the connection breaks', async () => {
     const server = await serve(lines(['a\n', 'b'], 'cut'))
     const stream = await open(connectionTo(server.url)).stream({ path: '/' })
-    const got: string[] = []
+    const got: (string | Buffer)[] = []
     const reading = (async () => {
       for await (const batch of stream) got.push(...batch)
     })()

@@ -1,5 +1,6 @@
 // A reflector on a fake API, with a sink that records every call.
 
+import { service } from '../../src/kube/protobuf/message-tables.ts'
 import type { RecordSink } from '../../src/kube/reflect/change-filter.ts'
 import type { DecodedRecord } from '../../src/kube/reflect/fields.ts'
 import { Reflector, type ReflectorOptions } from '../../src/kube/reflect/reflector.ts'
@@ -47,7 +48,7 @@ export class ReflectorHarness {
       },
       problem: (problem) => this.problems.push(problem),
     }
-    const resource = { resource: '/api/v1/things', kind: 'Thing', decode: decodeFake }
+    const resource = { resource: '/api/v1/things', kind: 'Thing', protobuf: service, decode: decodeFake }
     this.reflector = new Reflector({
       ...resource,
       client: this.#client,

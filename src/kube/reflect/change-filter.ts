@@ -4,7 +4,7 @@ import { cutText } from '../../lib/bounded-json.ts'
 import { describeError } from '../../lib/errors.ts'
 import type { Steps } from '../../lib/yielding.ts'
 import type { Problem } from '../../model/types.ts'
-import { asObject, type DecodedRecord, maxKeyLength, readString, readUid } from './fields.ts'
+import { asObject, type DecodedRecord, maxKeyLength, readString, readUid, throwIfUnreadable } from './fields.ts'
 import { readVersion } from './watch-messages.ts'
 import type { WatchedResource } from './watched-resources.ts'
 
@@ -82,6 +82,7 @@ export class ChangeFilter<R> {
   }
 
   #deliver(json: unknown, key: string, version: Version): void {
+    throwIfUnreadable(json)
     const { key: own, record, problems } = this.#decode(json)
     for (const problem of problems) this.#sink.problem(problem)
     if (record !== undefined) {

@@ -6,6 +6,25 @@ import type { Problem } from '../../model/types.ts'
 
 export type JsonObject = Readonly<Record<string, unknown>>
 
+/** Stands for an object that could be identified, if at all, but not read. */
+class UnreadableObject {
+  readonly [name: string]: unknown
+  readonly metadata: unknown
+  readonly error: unknown
+
+  constructor(metadata: unknown, error: unknown) {
+    this.metadata = metadata
+    this.error = error
+  }
+}
+
+export const makeUnreadable = (metadata: unknown, error: unknown): JsonObject => new UnreadableObject(metadata, error)
+
+/** Throws the reason if the object could not be read. */
+export function throwIfUnreadable(json: unknown): void {
+  if (json instanceof UnreadableObject) throw json.error
+}
+
 /** Shared by all records: most lists of most objects are empty. */
 export const emptyList: readonly never[] = Object.freeze([])
 /** Copies a list to its exact size: a list that was filled by push has room for sixteen more elements, and a record keeps it for long. */

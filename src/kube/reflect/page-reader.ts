@@ -3,7 +3,8 @@
 import { describeError, ProxyError } from '../../lib/errors.ts'
 import type { Logger } from '../../lib/log.ts'
 import type { Client } from '../client.ts'
-import { type ListPage, parsePage } from './watch-messages.ts'
+import type { MessageTable } from '../protobuf/read-message.ts'
+import { type ListPage, parsePage, parseProtobufPage } from './watch-messages.ts'
 
 /** A page of this many objects is parsed in some milliseconds, without a turn for the event loop. */
 const firstPageSize = 250
@@ -15,6 +16,8 @@ interface PageReaderOptions {
   readonly client: Pick<Client, 'request'>
   readonly resource: string
   readonly kind: string
+  /** The fields to read if the server answers in protobuf; without it JSON is asked for. */
+  readonly protobuf?: MessageTable
   readonly log: Logger
 }
 
@@ -32,12 +35,13 @@ export class PageReader {
     next: string | undefined,
     signal: AbortSignal,
   ): Promise<ListPage> {
-    const { client, resource } = this.#options
+    const { client, resource, protobuf } = this.#options
     for (;;) {
       const query = { ...selectors, limit: String(this.#pageSize), continue: next }
       try {
-        const { json } = await client.request({ path: resource, query, signal })
-        return parsePage(json)
+        const answer = await client.request({ path: resource, query, signal, readsProtobuf: protobuf !== undefined })
+        if (protobuf === undefined || answer.protobuf === undefined) return parsePage(answer.json)
+        return parseProtobufPage(answer.protobuf, protobuf)
       } catch (error) {
         if (!(error instanceof ProxyError) || !this.#adapt(error, next !== undefined)) throw error
       }

@@ -2,10 +2,10 @@
 //
 // Goals, in this order:
 //  1. No change is lost. The watch continues exactly where it stopped (#version); when that is not possible, a new snapshot is read. Half a
-//     line at the end of a connection is dropped, since the next watch repeats its event.
+//     message at the end of a connection is dropped, since the next watch repeats its event.
 //  2. No change is delivered twice. ChangeFilter knows the version of each object, so that a snapshot delivers only the difference.
-//  3. Memory holds only what is needed: objects become records one by one, and neither JSON nor lists are kept.
-//  4. The event loop is never held for long: WatchList comes line by line, lists come in pages.
+//  3. Memory holds only what is needed: objects become records one by one, and neither messages nor lists are kept.
+//  4. The event loop is never held for long: WatchList comes event by event, lists come in pages.
 //  5. The load on the server stays low: jittered back-off, Retry-After, bookmarks, long watches with random ends.
 //  6. A silent connection is trusted only as long as the server was asked to keep it open (silence-limit.ts).
 //  7. Older servers work: without WatchList, and without the field selector if the decoder filters as well.
@@ -19,12 +19,19 @@ import { type Clock, sleep } from '../../lib/time.ts'
 import { runSliced, TimeSlice } from '../../lib/yielding.ts'
 import { makeStatusError } from '../api-errors.ts'
 import type { Client } from '../client.ts'
-import type { LineBatches } from '../line-stream.ts'
+import type { MessageBatches } from '../message-stream.ts'
 import { ChangeFilter, type RecordSink } from './change-filter.ts'
 import { PageReader } from './page-reader.ts'
 import { canResume, computeRetryDelay, maxBackoffMs } from './retry-policy.ts'
 import { SilenceLimit } from './silence-limit.ts'
-import { isSnapshotEnd, type ListPage, makeMalformedError, parseEvent, type WatchEvent } from './watch-messages.ts'
+import {
+  isSnapshotEnd,
+  type ListPage,
+  makeMalformedError,
+  parseEvent,
+  type WatchEvent,
+  type WatchMessage,
+} from './watch-messages.ts'
 import type { WatchedResource } from './watched-resources.ts'
 
 export interface ReflectorOptions<R> extends WatchedResource<R> {
@@ -41,14 +48,14 @@ export interface ReflectorStatus {
   readonly connected: boolean
   readonly objects: number
   readonly resourceVersion: string
-  /** Unix ms of the last line; 0 before the first. */
-  readonly lastLineAt: number
+  /** Unix ms of the last message; 0 before the first. */
+  readonly lastMessageAt: number
   /** Why there is no connection; '' while there is one. */
   readonly error: string
 }
 
-/** Characters of a line that take milliseconds to parse. */
-const largeLine = 128 << 10
+/** Characters or bytes of a message that take milliseconds to parse. */
+const largeMessage = 128 << 10
 
 /** Two snapshots within this time count as a server that forgets versions too fast. */
 const recentSnapshotMs = 10_000
@@ -76,7 +83,7 @@ export class Reflector<R> {
   #fieldSelector: string | undefined
   #synced = false
   #connected = false
-  #lastLineAt = 0
+  #lastMessageAt = 0
   #error = ''
   #failures = 0
   #snapshotAt = Number.NEGATIVE_INFINITY
@@ -97,7 +104,7 @@ export class Reflector<R> {
       connected: this.#connected,
       objects: this.#filter.size,
       resourceVersion: this.#version,
-      lastLineAt: this.#lastLineAt,
+      lastMessageAt: this.#lastMessageAt,
       error: this.#error,
     }
   }
@@ -165,26 +172,26 @@ export class Reflector<R> {
     const bounds = { allowWatchBookmarks: 'true', timeoutSeconds: String(timeoutSeconds) }
     const query = { ...this.#selectors(), watch: 'true', ...bounds, ...start }
     try {
-      const lines = await client.stream({ path: resource, query, signal: limit.signal })
+      const messages = await client.stream({ path: resource, query, signal: limit.signal, readsProtobuf: true })
       this.#connected = true
-      await this.#readLines(lines, limit, isInitial)
+      await this.#readMessages(messages, limit, isInitial)
     } finally {
       limit.close()
     }
   }
 
-  async #readLines(lines: LineBatches, limit: SilenceLimit, isInitial: boolean): Promise<void> {
+  async #readMessages(messages: MessageBatches, limit: SilenceLimit, isInitial: boolean): Promise<void> {
     let inSnapshot = isInitial
     if (inSnapshot) limit.expectSnapshot()
     else limit.expectChanges()
-    for await (const batch of lines) {
+    for await (const batch of messages) {
       const wasInSnapshot = inSnapshot
       this.#timeSlice.restart()
-      for (const line of batch) {
-        const event = parseEvent(line)
+      for (const message of batch) {
+        const event = parseEvent(message, this.#options.protobuf)
         // Parsing has held the event loop long enough, and decoding will.
-        if (line.length > largeLine) await this.#yieldLoop(limit.signal)
-        const snapshotVersion = this.#applyEvent(event, line, inSnapshot)
+        if (message.length > largeMessage) await this.#yieldLoop(limit.signal)
+        const snapshotVersion = this.#applyEvent(event, message, inSnapshot)
         if (snapshotVersion !== undefined) {
           await this.#completeSnapshot(snapshotVersion)
           inSnapshot = false
@@ -193,13 +200,13 @@ export class Reflector<R> {
       }
       if (inSnapshot) limit.expectSnapshot()
       else if (wasInSnapshot) limit.expectChanges()
-      this.#lastLineAt = this.#options.clock.now()
+      this.#lastMessageAt = this.#options.clock.now()
     }
     if (inSnapshot) throw new ProxyError('connection', 'the connection ended before the snapshot did')
   }
 
   /** Returns the version of the snapshot if the event ends it. */
-  #applyEvent({ type, object, version }: WatchEvent, line: string, inSnapshot: boolean): string | undefined {
+  #applyEvent({ type, object, version }: WatchEvent, message: WatchMessage, inSnapshot: boolean): string | undefined {
     switch (type) {
       case 'ADDED':
       case 'MODIFIED':
@@ -219,7 +226,7 @@ export class Reflector<R> {
         throw error
       }
       default:
-        throw makeMalformedError(line)
+        throw makeMalformedError(message)
     }
     // The objects of a snapshot come in the order of their names, so that a watch can only start at its end.
     if (!inSnapshot && version !== '') this.#noteProgress(version)
@@ -246,7 +253,7 @@ export class Reflector<R> {
       this.#filter.put(item)
       if (this.#timeSlice.over) await this.#yieldLoop(signal)
     }
-    this.#lastLineAt = this.#options.clock.now()
+    this.#lastMessageAt = this.#options.clock.now()
   }
 
   // ---- Progress and failures. ----

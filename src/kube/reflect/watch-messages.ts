@@ -1,7 +1,9 @@
-// Parses what the API server sends: the lines of a watch and the pages of a list. Pure.
+// Parses what the API server sends, as JSON or as protobuf: the events of a watch and the pages of a list.
 
 import { excerptJson, parseBounded } from '../../lib/bounded-json.ts'
 import { ProxyError } from '../../lib/errors.ts'
+import { readList, readWatchEvent } from '../protobuf/read-body.ts'
+import type { MessageTable } from '../protobuf/read-message.ts'
 import { asObject, type JsonObject, readString } from './fields.ts'
 
 const initialEventsEnd = 'k8s.io/initial-events-end'
@@ -11,7 +13,7 @@ const maxExcerpt = 120
 const maxVersionLength = 128
 const maxTokenLength = 64 << 10
 
-/** One line of a watch. */
+/** One event of a watch. */
 export interface WatchEvent {
   readonly type: unknown
   readonly object: JsonObject
@@ -26,12 +28,33 @@ export interface ListPage {
   readonly next: string | undefined
 }
 
-/** Throws a ProxyError 'malformed-event'. */
-export function parseEvent(line: string): WatchEvent {
-  const event = parseObject(line)
+/** A message of a watch: a line of JSON, or the bytes of a protobuf message. */
+export type WatchMessage = string | Buffer
+
+/** Parses a message of a watch over objects of this form. Throws a ProxyError 'malformed-event'. */
+export function parseEvent(message: WatchMessage, table: MessageTable): WatchEvent {
+  const event = typeof message === 'string' ? parseObject(message) : readFrame(message, table)
   const object = asObject(event?.object)
-  if (event === undefined || object === undefined) throw makeMalformedError(line)
+  if (event === undefined || object === undefined) throw makeMalformedError(message)
   return { type: event.type, object, version: readVersion(object) }
+}
+
+function readFrame(frame: Buffer, table: MessageTable): JsonObject | undefined {
+  try {
+    return readWatchEvent(frame, table)
+  } catch {
+    return undefined
+  }
+}
+
+/** Reads a page in protobuf form. Throws a ProxyError 'malformed-event'. */
+export function parseProtobufPage(body: Buffer, table: MessageTable): ListPage {
+  try {
+    return parsePage(readList(body, table))
+  } catch (error) {
+    if (error instanceof SyntaxError) throw makeMalformedError(body)
+    throw error
+  }
 }
 
 /** Throws a ProxyError 'malformed-event'. */
@@ -50,11 +73,10 @@ export function parsePage(json: unknown): ListPage {
 export const isSnapshotEnd = (object: JsonObject): boolean =>
   asObject(asObject(object.metadata)?.annotations)?.[initialEventsEnd] === 'true'
 
-export function makeMalformedError(line: string): ProxyError {
-  return new ProxyError(
-    'malformed-event',
-    `the API server sent an invalid watch event: ${excerptJson(line, maxExcerpt)}`,
-  )
+export function makeMalformedError(message: WatchMessage): ProxyError {
+  const shown =
+    typeof message === 'string' ? excerptJson(message, maxExcerpt) : message.toString('hex', 0, maxExcerpt / 2)
+  return new ProxyError('malformed-event', `the API server sent an invalid watch event: ${shown}`)
 }
 
 function parseObject(line: string): JsonObject | undefined {

@@ -1,6 +1,8 @@
 // The resources that this proxy reads from the API server, with kube-proxy's selectors. Its ClusterRole allows nothing else.
 
 import type { NodeRecord, ServiceCidrRecord, ServiceRecord, SliceRecord } from '../../model/types.ts'
+import { endpointSlice, node, service, serviceCidr } from '../protobuf/message-tables.ts'
+import type { MessageTable } from '../protobuf/read-message.ts'
 import { decodeEndpointSlice, headlessLabel } from './decode-endpoint-slice.ts'
 import { decodeNode, decodeServiceCidr } from './decode-node.ts'
 import { decodeService, proxyNameLabel } from './decode-service.ts'
@@ -14,6 +16,8 @@ export interface WatchedResource<R> {
   readonly fieldSelector?: string
   /** True if the server may not support the selector. The decoder filters as well, so that the reflector can do without it. */
   readonly fieldSelectorOptional?: boolean
+  /** The fields of the protobuf form that `decode` reads. */
+  readonly protobuf: MessageTable
   readonly decode: (json: unknown) => DecodedRecord<R>
 }
 
@@ -23,6 +27,7 @@ export const services: WatchedResource<ServiceRecord> = {
   labelSelector: `!${proxyNameLabel}`,
   fieldSelector: 'spec.clusterIP!=None',
   fieldSelectorOptional: true,
+  protobuf: service,
   decode: decodeService,
 }
 
@@ -30,12 +35,14 @@ export const endpointSlices: WatchedResource<SliceRecord> = {
   resource: '/apis/discovery.k8s.io/v1/endpointslices',
   kind: 'EndpointSlice',
   labelSelector: `!${headlessLabel}`,
+  protobuf: endpointSlice,
   decode: decodeEndpointSlice,
 }
 
 export const serviceCidrs: WatchedResource<ServiceCidrRecord> = {
   resource: '/apis/networking.k8s.io/v1/servicecidrs',
   kind: 'ServiceCIDR',
+  protobuf: serviceCidr,
   decode: decodeServiceCidr,
 }
 
@@ -43,5 +50,6 @@ export const describeOwnNode = (name: string): WatchedResource<NodeRecord> => ({
   resource: '/api/v1/nodes',
   kind: 'Node',
   fieldSelector: `metadata.name=${name}`,
+  protobuf: node,
   decode: decodeNode,
 })

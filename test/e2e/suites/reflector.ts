@@ -3,6 +3,8 @@
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest'
 import { Client, defaultUserAgent } from '../../../src/kube/client.ts'
 import { loadConnection } from '../../../src/kube/kubeconfig.ts'
+import { chooseAccept, jsonType } from '../../../src/kube/protobuf/accept-types.ts'
+import { protobufType } from '../../../src/kube/protobuf/read-body.ts'
 import { Reflector, type ReflectorOptions } from '../../../src/kube/reflect/reflector.ts'
 import { endpointSlices } from '../../../src/kube/reflect/watched-resources.ts'
 import { silentLogger } from '../../../src/lib/log.ts'
@@ -14,8 +16,13 @@ import { RBAC } from '../cluster-fixture.ts'
 import { type Gate, startGate } from '../gate.ts'
 import { list, slice } from '../kubectl-manifests.ts'
 
+const encodings: readonly [string, string][] = [
+  ['protobuf', chooseAccept({ contentType: protobufType, acceptContentTypes: '' })],
+  ['JSON', jsonType],
+]
+
 export function reflectorSuite(binaries: string | undefined): void {
-  describe.skipIf(binaries === undefined)('the reflector', () => {
+  describe.skipIf(binaries === undefined).each(encodings)('the reflector, with answers in %s', (_, accept) => {
     let cluster: Cluster
     let gate: Gate
     let client: Client
@@ -33,6 +40,7 @@ export function reflectorSuite(binaries: string | undefined): void {
       client = new Client(loadConnection({ kubeconfig, master: '', env: {} }), {
         qps: 50,
         burst: 100,
+        accept,
         userAgent: defaultUserAgent,
         log: silentLogger,
         clock: systemClock,

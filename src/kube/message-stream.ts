@@ -1,18 +1,17 @@
-// Cuts a byte stream into lines, with back-pressure: nothing more is read before the reader has dealt with the lines that are there.
+// Cuts a byte stream into messages, with back-pressure: nothing more is read before the reader has dealt with the messages that are there.
 //
 // It uses the events of the stream, not `for await`: each promise of the stream costs as much as reading a change does, and a single change
 // would pass through all of them.
 
 import type { Readable } from 'node:stream'
-import { ProxyError } from '../lib/errors.ts'
 import { nextTurn } from '../lib/time.ts'
-
-const newline = 10
+import { FrameCutter, LineCutter, type MessageCutter } from './message-cutters.ts'
 
 /** Bytes that a reader deals with in a few milliseconds. After that many bytes the event loop gets a turn. */
 export const bytesPerTurn = 64 << 10
 
-interface LinesOptions {
+interface StreamOptions {
+  /** The most bytes of one message. */
   readonly maxBytes: number
   /** Called for each part that arrives. */
   readonly onHeard?: (() => void) | undefined
@@ -22,33 +21,36 @@ interface LinesOptions {
   readonly done?: () => void
 }
 
-export type LineBatches = AsyncIterableIterator<readonly string[]>
+/** Lines as text, or frames as bytes. */
+export type MessageBatches = AsyncIterableIterator<readonly (string | Buffer)[]>
 
 /** Returns batches of complete lines. Half a line at the end of the stream is dropped. */
-export function readLines(stream: Readable, options: LinesOptions): LineBatches {
-  return new LineReader(stream, options)
-}
+export const readLines = (stream: Readable, options: StreamOptions): AsyncIterableIterator<readonly string[]> =>
+  new BatchReader(stream, new LineCutter(options.maxBytes), options)
 
-interface Waiter {
-  resolve(result: IteratorResult<readonly string[], undefined>): void
+/** Returns batches of frames, each of which begins with its length in four bytes. Half a frame at the end of the stream is dropped. */
+export const readFrames = (stream: Readable, options: StreamOptions): AsyncIterableIterator<readonly Buffer[]> =>
+  new BatchReader(stream, new FrameCutter(options.maxBytes), options)
+
+interface Waiter<M> {
+  resolve(result: IteratorResult<readonly M[], undefined>): void
   reject(error: unknown): void
 }
 
 /** Serves one caller, which asks for the next batch when it is done with the last. */
-class LineReader implements LineBatches {
+class BatchReader<M> implements AsyncIterableIterator<readonly M[]> {
   readonly #stream: Readable
-  readonly #options: LinesOptions
-  #ready: string[] = []
-  /** The beginning of a line whose end has not come yet. */
-  #partial: Buffer[] = []
-  #partialBytes = 0
+  readonly #options: StreamOptions
+  readonly #cutter: MessageCutter<M>
+  #ready: M[] = []
   #sinceTurn = 0
-  #waiter: Waiter | undefined
+  #waiter: Waiter<M> | undefined
   #state: 'open' | 'ended' | 'failed' = 'open'
   #error: unknown
 
-  constructor(stream: Readable, options: LinesOptions) {
+  constructor(stream: Readable, cutter: MessageCutter<M>, options: StreamOptions) {
     this.#stream = stream
+    this.#cutter = cutter
     this.#options = options
     stream.on('data', (chunk: Buffer) => this.#append(chunk))
     stream.once('end', () => this.#finish('ended'))
@@ -56,7 +58,7 @@ class LineReader implements LineBatches {
     stream.once('close', () => this.#finish('failed', new Error('closed before its end')))
   }
 
-  next(): Promise<IteratorResult<readonly string[], undefined>> {
+  next(): Promise<IteratorResult<readonly M[], undefined>> {
     return new Promise((resolve, reject) => {
       this.#waiter = { resolve, reject }
       if (!this.#deliver() && this.#stream.isPaused()) this.#resume()
@@ -75,34 +77,17 @@ class LineReader implements LineBatches {
 
   #append(chunk: Buffer): void {
     this.#options.onHeard?.()
-    let start = 0
-    for (let end = chunk.indexOf(newline); end >= 0; end = chunk.indexOf(newline, start)) {
-      const line =
-        this.#partialBytes === 0 ? chunk.toString('utf8', start, end) : this.#joinPartial(chunk.subarray(start, end))
-      start = end + 1
-      if (line !== '') this.#ready.push(line)
-    }
-    if (start < chunk.length) {
-      this.#partial.push(chunk.subarray(start))
-      this.#partialBytes += chunk.length - start
-      const { maxBytes } = this.#options
-      if (this.#partialBytes > maxBytes) {
-        this.#finish('failed', new ProxyError('line-too-long', `a line of the stream is longer than ${maxBytes} bytes`))
-        return
-      }
+    try {
+      this.#cutter.cut(chunk, this.#ready)
+    } catch (error) {
+      this.#finish('failed', error)
+      return
     }
     this.#sinceTurn += chunk.length
     this.#deliver()
     if (this.#ready.length === 0 && this.#sinceTurn < bytesPerTurn) return
     this.#stream.pause()
     if (this.#waiter !== undefined) this.#resume()
-  }
-
-  #joinPartial(last: Buffer): string {
-    const line = Buffer.concat([...this.#partial, last]).toString('utf8')
-    this.#partial = []
-    this.#partialBytes = 0
-    return line
   }
 
   /** Waits for a turn of the event loop if necessary: a stream that has more would be read on in the same turn, for megabytes. */

@@ -1,0 +1,75 @@
+// Reads bodies in Kubernetes' protobuf form: an object in its envelope, the events of a watch, a page of a list, a Status.
+
+import { WireCursor, wireTypes } from '../../lib/protobuf-wire.ts'
+import { asObject, type JsonObject, makeUnreadable } from '../reflect/fields.ts'
+import { envelope, identity, objectList, status, watchEvent } from './message-tables.ts'
+import { type MessageTable, readMessage } from './read-message.ts'
+
+export const protobufType = 'application/vnd.kubernetes.protobuf'
+
+export const isProtobufType = (contentType: string | undefined): boolean =>
+  contentType?.startsWith(protobufType) === true
+
+/** The four bytes that every body starts with: `k8s` and a zero. */
+const magic = Buffer.from([0x6b, 0x38, 0x73, 0x00])
+
+/** Metadata is field 1 of every object. */
+const metadataTag = (1 << 3) | wireTypes.delimited
+
+interface Envelope {
+  readonly kind: unknown
+  readonly raw: Buffer
+}
+
+function openEnvelope(body: Buffer): Envelope {
+  if (!body.subarray(0, magic.length).equals(magic)) throw new SyntaxError('a body does not begin as a protobuf body')
+  const { typeMeta, raw } = readMessage(body.subarray(magic.length), envelope)
+  return { kind: asObject(typeMeta)?.kind, raw: Buffer.isBuffer(raw) ? raw : Buffer.alloc(0) }
+}
+
+/** Reads an event of a watch, in the form that its JSON has. Throws a SyntaxError. */
+export function readWatchEvent(frame: Buffer, table: MessageTable): JsonObject {
+  const { type, object } = readMessage(frame, watchEvent)
+  const body = asObject(object)?.raw
+  if (!Buffer.isBuffer(body)) throw new SyntaxError('a watch event has no object')
+  const { kind, raw } = openEnvelope(body)
+  return { type, object: kind === 'Status' ? readMessage(raw, status) : readObject(raw, table) }
+}
+
+/** Reads a page of a list, in the form that its JSON has. Throws a SyntaxError if the page itself is not valid. */
+export function readList(body: Buffer, table: MessageTable): JsonObject {
+  const { raw } = openEnvelope(body)
+  const { metadata = {}, items } = readMessage(raw, objectList)
+  const elements = Array.isArray(items) ? items : []
+  return { metadata, items: elements.map((item: Buffer) => readObject(item, table)) }
+}
+
+/** Reads one object. If it is not valid, an UnreadableObject takes its place: one object costs itself only. */
+function readObject(raw: Buffer, table: MessageTable): JsonObject {
+  try {
+    return readMessage(raw, table)
+  } catch (error) {
+    return makeUnreadable(readIdentity(raw), error)
+  }
+}
+
+/** The metadata comes first, so that it can often be read although a later field cannot. */
+function readIdentity(raw: Buffer): unknown {
+  try {
+    const cursor = new WireCursor(raw)
+    if (cursor.readVarint(raw.length) !== metadataTag) return undefined
+    return readMessage(raw.subarray(0, cursor.readFieldEnd(raw.length)), identity).metadata
+  } catch {
+    return undefined
+  }
+}
+
+/** Reads the Status of a refused request; the text of the body if it is something else. */
+export function readStatus(body: Buffer): unknown {
+  try {
+    const { kind, raw } = openEnvelope(body)
+    return kind === 'Status' ? readMessage(raw, status) : `an object of the kind ${String(kind)}`
+  } catch {
+    return body.toString('utf8')
+  }
+}

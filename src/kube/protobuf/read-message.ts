@@ -1,0 +1,242 @@
+// Reads protobuf messages into objects of the form that their JSON has, with only those fields that a table names. Everything else is
+// skipped by its length, so that managed fields, owner references and pod names cost nothing.
+
+import { WireCursor, wireTypes } from '../../lib/protobuf-wire.ts'
+import type { JsonObject } from '../reflect/fields.ts'
+import { readCachedText } from './text-cache.ts'
+
+type MutableObject = Record<string, unknown>
+
+/** One field of a message: its number, the name that JSON gives it, and how its value is stored. */
+export interface MessageField {
+  readonly number: number
+  readonly wireType: number
+  /** The table of a message within the message. */
+  readonly table?: MessageTable
+  /** Reads the value at the cursor and stores it in `object`. */
+  read(object: MutableObject, cursor: WireCursor, end: number): void
+}
+
+export interface MessageTable {
+  /** The full name of the message in the API's descriptors. */
+  readonly name: string
+  /** Field numbers by name, to compare with the descriptors. */
+  readonly numbers: Readonly<Record<string, number>>
+  readonly byNumber: readonly (MessageField | undefined)[]
+}
+
+export type FieldMaker = (name: string) => MessageField
+
+/** Describes the fields of a message that are read. */
+export function describeMessage(name: string, makers: Readonly<Record<string, FieldMaker>>): MessageTable {
+  const byNumber: (MessageField | undefined)[] = []
+  const numbers: Record<string, number> = {}
+  for (const [fieldName, make] of Object.entries(makers)) {
+    const field = make(fieldName)
+    while (byNumber.length < field.number) byNumber.push(undefined)
+    byNumber[field.number] = field
+    numbers[fieldName] = field.number
+  }
+  return { name, numbers, byNumber }
+}
+
+/** Throws a SyntaxError if the bytes are not such a message. */
+export function readMessage(bytes: Buffer, table: MessageTable): JsonObject {
+  return readRange(new WireCursor(bytes), bytes.length, table)
+}
+
+/** Reads the bytes from the cursor up to `end`. Tables do not refer to themselves, so that messages nest as deep as tables do. */
+function readRange(cursor: WireCursor, end: number, table: MessageTable): MutableObject {
+  const object: MutableObject = {}
+  const { byNumber } = table
+  while (cursor.at < end) {
+    const tag = cursor.readVarint(end)
+    const wireType = tag & 7
+    const field = byNumber[tag >>> 3]
+    if (field === undefined) cursor.skipField(wireType, end)
+    else if (field.wireType === wireType) field.read(object, cursor, end)
+    else throw new SyntaxError(`field ${field.number} of ${table.name} has the wire type ${wireType}`)
+  }
+  return object
+}
+
+// ---- Kinds of fields. The API server always writes fields that are not pointers; where JSON leaves out their zero value, so do we. ----
+
+/** A string that seldom repeats, and that JSON leaves out if it is empty. */
+export const readUniqueString =
+  (number: number): FieldMaker =>
+  (name) => ({
+    number,
+    wireType: wireTypes.delimited,
+    read(object, cursor, end) {
+      const text = cursor.readText(end)
+      if (text !== '') object[name] = text
+    },
+  })
+
+/** A string that JSON leaves out if it is empty. */
+export const readString =
+  (number: number): FieldMaker =>
+  (name) => ({
+    number,
+    wireType: wireTypes.delimited,
+    read(object, cursor, end) {
+      const text = readCachedText(cursor, end)
+      if (text !== '') object[name] = text
+    },
+  })
+
+/** A string that is there even if it is empty: a pointer, or a field without `omitempty`. */
+export const readStringOrEmpty =
+  (number: number): FieldMaker =>
+  (name) => ({
+    number,
+    wireType: wireTypes.delimited,
+    read(object, cursor, end) {
+      object[name] = readCachedText(cursor, end)
+    },
+  })
+
+/** A number that JSON leaves out if it is 0. */
+export const readInteger =
+  (number: number): FieldMaker =>
+  (name) => ({
+    number,
+    wireType: wireTypes.varint,
+    read(object, cursor, end) {
+      const value = cursor.readVarint(end)
+      if (value !== 0) object[name] = value
+    },
+  })
+
+/** A number that is there even if it is 0. */
+export const readIntegerOrZero =
+  (number: number): FieldMaker =>
+  (name) => ({
+    number,
+    wireType: wireTypes.varint,
+    read(object, cursor, end) {
+      object[name] = cursor.readVarint(end)
+    },
+  })
+
+/** A pointer to a boolean. */
+export const readFlag =
+  (number: number): FieldMaker =>
+  (name) => ({
+    number,
+    wireType: wireTypes.varint,
+    read(object, cursor, end) {
+      object[name] = cursor.readVarint(end) !== 0
+    },
+  })
+
+export const readBytes =
+  (number: number): FieldMaker =>
+  (name) => ({
+    number,
+    wireType: wireTypes.delimited,
+    read(object, cursor, end) {
+      const stop = cursor.readFieldEnd(end)
+      object[name] = cursor.bytes.subarray(cursor.at, stop)
+      cursor.at = stop
+    },
+  })
+
+export const readStrings =
+  (number: number): FieldMaker =>
+  (name) => ({
+    number,
+    wireType: wireTypes.delimited,
+    read: (object, cursor, end) => listOf(object, name).push(cursor.readText(end)),
+  })
+
+export const readChild =
+  (number: number, table: MessageTable): FieldMaker =>
+  (name) => ({
+    number,
+    wireType: wireTypes.delimited,
+    table,
+    read(object, cursor, end) {
+      object[name] = readRange(cursor, cursor.readFieldEnd(end), table)
+    },
+  })
+
+export const readChildren =
+  (number: number, table: MessageTable): FieldMaker =>
+  (name) => ({
+    number,
+    wireType: wireTypes.delimited,
+    table,
+    read: (object, cursor, end) => listOf(object, name).push(readRange(cursor, cursor.readFieldEnd(end), table)),
+  })
+
+/** Yields the bytes of each element instead of reading it, so that one that is not valid costs itself only. */
+export const readEach =
+  (number: number): FieldMaker =>
+  (name) => ({
+    number,
+    wireType: wireTypes.delimited,
+    read(object, cursor, end) {
+      const stop = cursor.readFieldEnd(end)
+      listOf(object, name).push(cursor.bytes.subarray(cursor.at, stop))
+      cursor.at = stop
+    },
+  })
+
+/** The tags of the two fields of a map's entry. */
+const keyTag = (1 << 3) | wireTypes.delimited
+const valueTag = (2 << 3) | wireTypes.delimited
+
+/** A map of strings, of which only the named keys are kept. Other keys are compared as bytes, and their values are skipped. */
+export function readMap(number: number, keys: readonly string[]): FieldMaker {
+  const wanted = keys.map((key) => ({ key, bytes: Buffer.from(key) }))
+  return (name) => ({
+    number,
+    wireType: wireTypes.delimited,
+    read(object, cursor, end) {
+      const stop = cursor.readFieldEnd(end)
+      if (cursor.readVarint(stop) !== keyTag) throw new SyntaxError('an entry of a protobuf map has no key')
+      const keyEnd = cursor.readFieldEnd(stop)
+      const known = wanted.find(({ bytes }) => cursor.matches(bytes, keyEnd))
+      cursor.at = known === undefined ? stop : keyEnd
+      if (known === undefined) return
+      const hasValue = cursor.at < stop && cursor.readVarint(stop) === valueTag
+      object[name] = {
+        ...(object[name] as MutableObject | undefined),
+        [known.key]: hasValue ? cursor.readText(stop) : '',
+      }
+      cursor.at = stop
+    },
+  })
+}
+
+const timestamp = describeMessage('io.k8s.apimachinery.pkg.apis.meta.v1.Time', {
+  seconds: readInteger(1),
+  nanos: readInteger(2),
+})
+
+/** The latest time that a Date can hold, in seconds. */
+const maxSeconds = 8.64e12
+
+/** A time, in the form of JSON. An unset time is an empty message, and left out. */
+export const readTimestamp =
+  (number: number): FieldMaker =>
+  (name) => ({
+    number,
+    wireType: wireTypes.delimited,
+    read(object, cursor, end) {
+      const { seconds = 0 } = readRange(cursor, cursor.readFieldEnd(end), timestamp)
+      if (typeof seconds !== 'number' || seconds === 0) return
+      if (Math.abs(seconds) > maxSeconds) throw new SyntaxError('a protobuf time is out of range')
+      object[name] = `${new Date(seconds * 1000).toISOString().slice(0, -'.000Z'.length)}Z`
+    },
+  })
+
+function listOf(object: MutableObject, name: string): unknown[] {
+  const list = object[name]
+  if (Array.isArray(list)) return list
+  const created: unknown[] = []
+  object[name] = created
+  return created
+}

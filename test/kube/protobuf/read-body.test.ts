@@ -1,0 +1,257 @@
+import fc from 'fast-check'
+import { describe, expect, it } from 'vitest'
+import {
+  serviceCidr as cidrSchema,
+  service as serviceSchema,
+  endpointSlice as sliceSchema,
+} from '../../../src/apiserver/schema/kinds.ts'
+import type { ObjectSchema } from '../../../src/apiserver/schema/schema.ts'
+import { endpointSlice, service, serviceCidr } from '../../../src/kube/protobuf/message-tables.ts'
+import { readList, readStatus, readWatchEvent } from '../../../src/kube/protobuf/read-body.ts'
+import { type MessageTable, readMessage } from '../../../src/kube/protobuf/read-message.ts'
+import { ChangeFilter } from '../../../src/kube/reflect/change-filter.ts'
+import { decodeEndpointSlice } from '../../../src/kube/reflect/decode-endpoint-slice.ts'
+import { decodeServiceCidr } from '../../../src/kube/reflect/decode-node.ts'
+import { decodeService } from '../../../src/kube/reflect/decode-service.ts'
+import type { JsonObject } from '../../../src/kube/reflect/fields.ts'
+import { isSnapshotEnd, parseEvent, parseProtobufPage } from '../../../src/kube/reflect/watch-messages.ts'
+import { services } from '../../../src/kube/reflect/watched-resources.ts'
+import type { Problem, ServiceRecord } from '../../../src/model/types.ts'
+import {
+  encodeBody,
+  encodeDelimited,
+  encodeList,
+  encodeMessage,
+  encodeNumber,
+  encodeWatchEvent,
+} from '../../support/encode-protobuf.ts'
+
+const name = fc.stringMatching(/^[a-z][a-z0-9-]{0,8}[a-z0-9]$/)
+const ip = fc.oneof(fc.ipV4(), fc.constantFrom('', 'bad', '2001:db8::7'))
+const port = fc.integer({ min: -1, max: 70_000 })
+const optional = <T>(value: fc.Arbitrary<T>) => fc.option(value, { nil: undefined, freq: 3 })
+const fields = (shape: Record<string, fc.Arbitrary<unknown>>) => fc.record(shape, { noNullPrototype: true })
+
+const metadata = fields({
+  name,
+  namespace: name,
+  uid: fc.uuid(),
+  resourceVersion: fc.nat().map(String),
+  creationTimestamp: fc.constantFrom('2026-11-16T03:12:00Z', '1970-01-01T00:00:01Z'),
+  labels: optional(
+    fc.record({
+      'kubernetes.io/service-name': name,
+      app: name,
+      'service.kubernetes.io/headless': optional(fc.constant('')),
+    }),
+  ),
+  annotations: optional(
+    fc.record({
+      'endpoints.kubernetes.io/last-change-trigger-time': fc.constantFrom('2026-11-16T03:12:00Z', 'never'),
+      'sluice/weight': optional(fc.constantFrom('5', 'x')),
+      note: fc.string(),
+    }),
+  ),
+  ownerReferences: optional(
+    fc.array(fields({ name, kind: name, uid: fc.uuid(), controller: fc.boolean() }), { maxLength: 2 }),
+  ),
+})
+
+const anyService = fields({
+  metadata,
+  spec: fields({
+    type: optional(fc.constantFrom('ClusterIP', 'NodePort', 'LoadBalancer', 'ExternalName', 'Strange')),
+    clusterIP: ip,
+    clusterIPs: optional(fc.array(ip, { maxLength: 2 })),
+    ipFamilies: optional(fc.array(fc.constantFrom('IPv4', 'IPv6'), { maxLength: 2 })),
+    ports: optional(
+      fc.array(
+        fields({
+          name: optional(name),
+          protocol: optional(fc.constantFrom('TCP', 'UDP', 'ICMP')),
+          port,
+          targetPort: fc.oneof(port, name),
+          nodePort: optional(port),
+        }),
+        { maxLength: 4 },
+      ),
+    ),
+    selector: optional(fc.record({ app: name })),
+    externalIPs: optional(fc.array(ip, { maxLength: 3 })),
+    sessionAffinity: optional(fc.constantFrom('None', 'ClientIP')),
+    sessionAffinityConfig: optional(fields({ clientIP: optional(fields({ timeoutSeconds: optional(port) })) })),
+    loadBalancerSourceRanges: optional(fc.array(fc.constantFrom('10.0.0.0/8', ' ', 'x'), { maxLength: 3 })),
+    externalTrafficPolicy: optional(fc.constantFrom('Local', 'Cluster')),
+    internalTrafficPolicy: optional(fc.constantFrom('Local', 'Cluster')),
+    healthCheckNodePort: optional(port),
+  }),
+  status: optional(
+    fields({
+      loadBalancer: optional(
+        fields({
+          ingress: optional(
+            fc.array(fields({ ip, ipMode: optional(fc.constantFrom('VIP', 'Proxy')) }), { maxLength: 2 }),
+          ),
+        }),
+      ),
+    }),
+  ),
+})
+
+const anySlice = fields({
+  metadata,
+  addressType: fc.constantFrom('IPv4', 'IPv6', 'FQDN'),
+  ports: optional(
+    fc.array(
+      fields({
+        name: optional(fc.oneof(name, fc.constant(''))),
+        protocol: optional(fc.constant('UDP')),
+        port: optional(port),
+      }),
+      {
+        maxLength: 3,
+      },
+    ),
+  ),
+  endpoints: optional(
+    fc.array(
+      fields({
+        addresses: fc.array(ip, { maxLength: 2 }),
+        conditions: optional(
+          fields({
+            ready: optional(fc.boolean()),
+            serving: optional(fc.boolean()),
+            terminating: optional(fc.boolean()),
+          }),
+        ),
+        nodeName: optional(name),
+        zone: optional(name),
+        targetRef: optional(fields({ kind: name, name, namespace: name })),
+        hints: optional(
+          fields({
+            forZones: optional(fc.array(fields({ name }), { maxLength: 2 })),
+            forNodes: optional(fc.array(fields({ name }), { maxLength: 2 })),
+          }),
+        ),
+      }),
+      { maxLength: 5 },
+    ),
+  ),
+})
+
+const anyCidr = fields({
+  metadata,
+  spec: optional(fields({ cidrs: optional(fc.array(fc.constantFrom('10.0.0.0/8', 'x'), { maxLength: 2 })) })),
+})
+
+const kinds: readonly [string, fc.Arbitrary<object>, ObjectSchema, MessageTable, (json: unknown) => unknown][] = [
+  ['Service', anyService, serviceSchema, service, decodeService],
+  ['EndpointSlice', anySlice, sliceSchema, endpointSlice, decodeEndpointSlice],
+  ['ServiceCIDR', anyCidr, cidrSchema, serviceCidr, decodeServiceCidr],
+]
+
+/** As the API server writes JSON: fields that are undefined are absent, and so are empty values of fields that are not pointers. */
+const asJson = (object: object): JsonObject => JSON.parse(JSON.stringify(object))
+
+describe('protobuf bodies', () => {
+  it.each(kinds)('give the same record of a %s as JSON does', (...[, arbitrary, schema, table, decode]) => {
+    fc.assert(
+      fc.property(arbitrary, (object) => {
+        const json = asJson(object)
+        expect(decode(readMessage(encodeMessage(json, schema), table))).toEqual(decode(json))
+      }),
+      { numRuns: 1000 },
+    )
+  })
+
+  it.each(kinds)(
+    'that are cut off, changed or random never do more than cost one %s',
+    (_, arbitrary, schema, table) => {
+      const change = fc.tuple(fc.nat(), fc.nat({ max: 255 }))
+      fc.assert(
+        fc.property(arbitrary, fc.array(change, { maxLength: 4 }), fc.nat(), (object, changes, cut) => {
+          const body = encodeBody('Kind', 'v1', encodeMessage(asJson(object), schema))
+          for (const [at, value] of changes) body[at % body.length] = value
+          const bytes = body.subarray(0, cut % (body.length + 1))
+          for (const read of [
+            () => readWatchEvent(bytes, table),
+            () => readList(bytes, table),
+            () => readMessage(bytes, table),
+          ]) {
+            try {
+              read()
+            } catch (error) {
+              expect(error).toBeInstanceOf(SyntaxError)
+            }
+          }
+          readStatus(bytes)
+        }),
+        { numRuns: 1000 },
+      )
+    },
+  )
+
+  it('are events of a watch', () => {
+    const object = { metadata: { name: 'a', namespace: 'b', resourceVersion: '7' }, spec: { clusterIP: '10.0.0.1' } }
+    const frame = encodeWatchEvent('ADDED', encodeBody('Service', 'v1', encodeMessage(object, serviceSchema)))
+    expect(parseEvent(frame, service)).toEqual({ type: 'ADDED', object, version: '7' })
+    const end = { metadata: { resourceVersion: '9', annotations: { 'k8s.io/initial-events-end': 'true' } } }
+    const bookmark = encodeWatchEvent('BOOKMARK', encodeBody('Service', 'v1', encodeMessage(end, serviceSchema)))
+    expect(isSnapshotEnd(parseEvent(bookmark, service).object)).toBe(true)
+    expect(() => parseEvent(Buffer.from('nonsense'), service)).toThrow('invalid watch event')
+  })
+
+  it('are errors of a watch, and of refused requests', () => {
+    const details = Buffer.concat([
+      encodeDelimited(4, encodeDelimited(1, 'ResourceVersionTooLarge')),
+      encodeNumber(5, 3),
+    ])
+    const raw = Buffer.concat([
+      encodeDelimited(2, 'Failure'),
+      encodeDelimited(3, 'too old'),
+      encodeDelimited(4, 'Expired'),
+      encodeDelimited(5, details),
+      encodeNumber(6, 410),
+    ])
+    const body = encodeBody('Status', 'v1', raw)
+    const status = {
+      status: 'Failure',
+      message: 'too old',
+      reason: 'Expired',
+      details: { causes: [{ reason: 'ResourceVersionTooLarge' }], retryAfterSeconds: 3 },
+      code: 410,
+    }
+    expect(readStatus(body)).toEqual(status)
+    expect(parseEvent(encodeWatchEvent('ERROR', body), service).object).toEqual(status)
+    expect(readStatus(Buffer.from('<html>'))).toBe('<html>')
+  })
+
+  it('are pages of a list, in which an object that cannot be read costs itself only and keeps what it had', () => {
+    const make = (name: string, version: string) =>
+      encodeMessage(
+        { metadata: { name, namespace: 'b', uid: 'u', resourceVersion: version }, spec: { clusterIP: '10.0.0.1' } },
+        serviceSchema,
+      )
+    const puts: string[] = []
+    const problems: Problem[] = []
+    const filter = new ChangeFilter<ServiceRecord>(services, {
+      put: (key) => puts.push(key),
+      drop: (key) => puts.push(`drop ${key}`),
+      synced: () => {},
+      problem: (problem) => problems.push(problem),
+    })
+    const deliver = (items: readonly Buffer[]) => {
+      const page = parseProtobufPage(encodeBody('ServiceList', 'v1', encodeList('9', 'more', items)), service)
+      expect([page.version, page.next]).toEqual(['9', 'more'])
+      filter.beginSnapshot()
+      for (const item of page.items) filter.put(item)
+      for (const _ of filter.commitSnapshot());
+    }
+    deliver([make('one', '1'), make('two', '2')])
+    expect(puts.splice(0)).toEqual(['b/one', 'b/two'])
+    const broken = Buffer.concat([make('two', '3'), Buffer.from([0xff])])
+    deliver([make('one', '4'), broken])
+    expect(puts).toEqual(['b/one'])
+    expect(problems).toMatchObject([{ object: 'b/two', uid: 'u', message: expect.stringContaining('cut off') }])
+  })
+})
