@@ -49,6 +49,8 @@ export interface ServiceStatus {
 }
 
 const hourMs = 3_600_000
+/** A change of a service is seldom spread over more syncs than the first one and these. */
+const quickRuns = 2
 
 /** A lane and the pacer that decides when it syncs. */
 interface PacedLane {
@@ -169,6 +171,7 @@ export class Engine {
     const maxMs = backend.periodic ? settings.syncMs : (settings.maxSyncMs ?? hourMs)
     const pacer = new Pacer({
       minMs: settings.minSyncMs,
+      quickRuns,
       retryMs: settings.syncMs,
       // A configured minimum may exceed our default of an hour: the configuration counts.
       maxMs: Math.max(maxMs, settings.minSyncMs),

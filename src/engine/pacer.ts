@@ -1,12 +1,17 @@
 // Decides when a lane syncs: at once after a quiet time or when urgent, otherwise a minimum distance after the last sync; again after a
 // failure; and at least once per maximum interval.
+//
+// A change often comes as two objects, a Service and then its slices, or a slice per family. So after a quiet time a few runs may follow
+// each other quickly. They are paid back: in any longer time there are at most as many runs as minimum distances, and the quick ones.
 
 import { ProxyError } from '../lib/errors.ts'
 import type { Clock, Timer } from '../lib/time.ts'
 
 export interface PacerOptions {
-  /** Distance between the end of a run and the start of the next one. */
+  /** Distance between the end of a run and the start of the next one, on average. */
   readonly minMs: number
+  /** Runs after a quiet time that need not keep the minimum distance. */
+  readonly quickRuns: number
   /** Distance between a failed run and the next one, unless `minMs` is longer. */
   readonly retryMs: number
   /** Longest time without a run. */
@@ -15,6 +20,9 @@ export interface PacerOptions {
   /** A rejection is a bug and ends the process. */
   readonly run: () => Promise<RunResult>
 }
+
+/** Distance of quick runs: requests that come together lead to one run. */
+const quickMs = 10
 
 /** How a run ended. After `unfinished` the next run follows at once. */
 export type RunResult = 'ok' | 'failed' | 'unfinished'
@@ -30,6 +38,8 @@ export class Pacer {
   /** Monotonic times. A run starts at the later of the two; if it is requested, at the later of now and `#earliest`. */
   #earliest = Number.NEGATIVE_INFINITY
   #latest = Number.POSITIVE_INFINITY
+  /** When the next run would be due if all runs had kept the minimum distance. */
+  #paidUntil = Number.NEGATIVE_INFINITY
   #timer: Timer | undefined
   #running: Promise<void> = Promise.resolve()
 
@@ -78,7 +88,7 @@ export class Pacer {
   }
 
   async #runAndReschedule(): Promise<void> {
-    const { run, clock, minMs, maxMs, retryMs } = this.#options
+    const { run, clock, maxMs, retryMs } = this.#options
     this.#state = 'running'
     if (this.#urgent) this.#lastUrgent = clock.monotonic()
     this.#requested = false
@@ -88,8 +98,16 @@ export class Pacer {
     const now = clock.monotonic()
     this.#state = 'idle'
     this.#requested ||= result === 'unfinished'
-    this.#earliest = result === 'unfinished' ? now : now + minMs
+    this.#earliest = result === 'unfinished' ? now : this.#findEarliest(now, result)
     this.#latest = now + (result === 'failed' ? Math.min(retryMs, maxMs) : maxMs)
     this.#setTimer()
+  }
+
+  #findEarliest(now: number, result: RunResult): number {
+    const { minMs, quickRuns } = this.#options
+    // Urgent runs do not delay others by more than the minimum distance.
+    this.#paidUntil = Math.min(Math.max(this.#paidUntil, now), now + quickRuns * minMs) + minMs
+    if (result === 'failed') return now + minMs
+    return Math.max(now + Math.min(quickMs, minMs), this.#paidUntil - quickRuns * minMs)
   }
 }

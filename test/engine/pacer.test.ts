@@ -4,13 +4,14 @@ import { describe, expect, it } from 'vitest'
 import { Pacer, type RunResult } from '../../src/engine/pacer.ts'
 import { FakeClock } from '../support/fake-clock.ts'
 
-function setUp({ minMs = 1000, retryMs = 5000, maxMs = 60_000, takesMs = 0 } = {}) {
+function setUp({ minMs = 1000, retryMs = 5000, maxMs = 60_000, takesMs = 0, quickRuns = 0 } = {}) {
   const clock = new FakeClock()
   const runs: number[] = []
   let result: RunResult = 'ok'
   let running = 0
   const pacer = new Pacer({
     minMs,
+    quickRuns,
     retryMs,
     maxMs,
     clock,
@@ -55,6 +56,47 @@ describe('Pacer', () => {
     pacer.requestRun()
     await clock.advance(0)
     expect(runs).toEqual([10_000, 11_000, 15_999])
+  })
+
+  it('runs some times quickly after a quiet time, and then keeps the minimum distance until they are paid back', async () => {
+    const { clock, runs, pacer } = setUp({ quickRuns: 2 })
+    await clock.advance(10_000)
+    const request = async (ms: number) => {
+      pacer.requestRun()
+      await clock.advance(ms)
+    }
+    for (let i = 0; i < 5; i++) await request(100)
+    expect(runs).toEqual([10_000, 10_100, 10_200])
+    await clock.advance(2_000)
+    expect(runs.splice(0)).toEqual([10_000, 10_100, 10_200, 11_000])
+    // The quick runs are not paid back yet.
+    await request(5)
+    await request(2_000)
+    expect(runs.splice(0)).toEqual([12_500, 13_000])
+    await clock.advance(10_000)
+    for (let i = 0; i < 3; i++) await request(20)
+    expect(runs).toEqual([24_505, 24_525, 24_545])
+  })
+
+  it('runs no more often than the minimum distance allows in the long run', async () => {
+    const { clock, runs, pacer } = setUp({ quickRuns: 2, takesMs: 3 })
+    for (let i = 0; i < 6_000; i++) {
+      pacer.requestRun()
+      await clock.advance(10)
+    }
+    expect(runs.length).toBeLessThanOrEqual(60 + 2 + 1)
+    expect(runs.length).toBeGreaterThan(55)
+  })
+
+  it('joins requests that come within a moment of a quick run', async () => {
+    const { clock, runs, pacer } = setUp({ quickRuns: 2 })
+    for (let i = 0; i < 4; i++) {
+      pacer.requestRun()
+      await clock.advance(2)
+    }
+    expect(runs).toEqual([0])
+    await clock.advance(2)
+    expect(runs).toEqual([0, 10])
   })
 
   it('runs at once if it is urgent, however recent the last run, but once per minimum distance', async () => {
