@@ -159,8 +159,8 @@ export class Client {
         signal: deadline.signal,
       })
       if ('socket' in answer && 'head' in answer) return answer
-      const text = await this.#readBody(answer, deadline, what)
-      throw makeStatusError({ status: answer.statusCode ?? 0, body: tryParse(text), what })
+      const refusal = await this.#readBody(answer, deadline, what)
+      throw makeStatusError({ status: answer.statusCode ?? 0, body: parseRefusal(answer, refusal), what })
     } finally {
       deadline.end()
     }
