@@ -8,6 +8,7 @@ import { completionCommand } from './completion.ts'
 import { connectCommand } from './connect.ts'
 import { doctorCommand } from './doctor/doctor.ts'
 import { explainCommand } from './explain.ts'
+import { nodesCommand } from './nodes/nodes.ts'
 import { trialCommand } from './plan/kernel-trial.ts'
 import { planCommand } from './plan/plan.ts'
 import { statusCommand } from './status.ts'
@@ -21,6 +22,7 @@ const commands: readonly Command[] = [
   planCommand,
   statusCommand,
   topCommand,
+  nodesCommand,
   doctorCommand,
   cleanupCommand,
   completionCommand(() => commands),
@@ -56,7 +58,7 @@ export function formatCommandDocs(): string {
     '| 0 | success; for `plan`: nothing would change; for `cleanup --dry-run`: nothing is left |',
     '| 1 | an error, printed in one line on standard error |',
     '| 2 | `plan`: something would change; `cleanup --dry-run`: something is left |',
-    '| 3 | `status`, `doctor`: something is wrong, and the output says what |',
+    '| 3 | `status`, `doctor`, `nodes`: something is wrong, and the output says what |',
   ]
   return [
     '# Commands',

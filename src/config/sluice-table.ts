@@ -18,6 +18,16 @@ export const sluiceSettings = [
     default: 5 * minute,
     help: 'How long the API server may be silent before /healthz and /livez mention it. The status code does not change.',
   }),
+  declareField('string', {
+    path: 'fleet.namespace',
+    default: '',
+    help: 'Namespace in which the proxy publishes a short report of its state, in a Lease named after the Node, for `sluice nodes`. Empty: it publishes none. deploy/fleet.yaml has the namespace sluice-nodes and the rights; docs/fleet.md says what is published.',
+  }),
+  declareField('duration', {
+    path: 'fleet.interval',
+    default: minute,
+    help: 'How often the report is written. All proxies of a cluster need the same interval, since they are compared at its multiples.',
+  }),
   declareField('int32', {
     path: 'limits.portsPerService',
     default: 2_000,

@@ -9,6 +9,7 @@ import type { Options } from '../config/flags/options.ts'
 import { sluiceVersion } from '../config/sluice-version.ts'
 import { Engine } from '../engine/engine.ts'
 import { SyncJournal } from '../engine/journal.ts'
+import type { ProxyIdentity } from '../http/admin.ts'
 import { readObject } from '../kube/api-objects.ts'
 import { Client, defaultUserAgent } from '../kube/client.ts'
 import { DialedAddresses } from '../kube/dialed-addresses.ts'
@@ -36,6 +37,7 @@ import { startAfterSync } from './after-sync.ts'
 import { ApiServerAddresses } from './api-server-addresses.ts'
 import { makeSettings } from './backend-settings.ts'
 import { CidrOverlaps } from './cidr-overlaps.ts'
+import { publishReports } from './fleet/publish-reports.ts'
 import { HttpServers } from './http-servers.ts'
 import type { ManifestProblems } from './manifest-problems.ts'
 import { makeNodeFacts } from './node-facts.ts'
@@ -204,7 +206,15 @@ async function startEngine(daemon: OpenedDaemon, node: NodeWatch, views: NodeVie
   const onLost = (reason: string) => log.warn('Interface addresses are listed again', { reason })
   const addresses = watchAddresses(() => void refreshAddresses(views, log), { onLost })
   closers.push(() => addresses.close())
-  closers.push(await openAdmin(daemon, engine, views))
+  const identity = {
+    node: name,
+    mode: config.mode,
+    pid: process.pid,
+    version: sluiceVersion,
+    startedAt: formatTime(clock.now()),
+  }
+  closers.push(await openAdmin(daemon, engine, views, identity))
+  closers.push(publishReports({ ...daemon, silentMs: servers.silentMs, engine, families, identity, clock }))
   await nextTurn()
   await engine.start()
   return engine
@@ -221,16 +231,20 @@ function sendEvents({ recorder, signal }: OpenedDaemon): () => Promise<void> {
   }
 }
 
-async function openAdmin(daemon: OpenedDaemon, engine: Engine, views: NodeViews): Promise<() => Promise<void>> {
-  const { options, backend, journal, name, client, log } = daemon
-  const { mode } = options.config
+async function openAdmin(
+  daemon: OpenedDaemon,
+  engine: Engine,
+  views: NodeViews,
+  identity: ProxyIdentity,
+): Promise<() => Promise<void>> {
+  const { options, backend, journal, client, log } = daemon
   const admin = await openAdminSocket({
     engine,
     journal,
     backend,
     settings: makeSettings(options.config),
     limits: options.sluice.limits,
-    identity: { node: name, mode, pid: process.pid, version: sluiceVersion, startedAt: formatTime(clock.now()) },
+    identity,
     families: views.families,
     views: (family) => views.get(family),
     nodeAddresses: () => views.addresses,

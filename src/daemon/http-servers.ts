@@ -67,7 +67,7 @@ export class HttpServers {
       mode: findMode(options.config.mode),
       version: this.#version,
       features: listFeatures(options.config),
-      apiServerSilentMs: this.#silentMs,
+      apiServerSilentMs: this.silentMs,
       conflicts: () => this.#engine?.conflicts().length ?? 0,
       quarantined: () => this.#engine?.quarantined().length ?? 0,
       invalidManifests: () => countFiles(all.manifests?.problems() ?? []),
@@ -87,7 +87,7 @@ export class HttpServers {
     const health = new ProxyHealth({
       timeoutMs: 2 * config.syncPeriod,
       clock,
-      apiServer: { silentMs: this.#silentMs, maxSilentMs: sluice.apiServer.silence },
+      apiServer: { silentMs: this.silentMs, maxSilentMs: sluice.apiServer.silence },
       onAnswer: this.metrics.answered,
     })
     if (config.healthzBindAddress !== '') {
@@ -113,7 +113,8 @@ export class HttpServers {
     this.#heardAt = this.#options.clock.monotonic()
   }
 
-  readonly #silentMs = (): number => this.#options.clock.monotonic() - this.#heardAt
+  /** How long the API server has not sent anything. */
+  readonly silentMs = (): number => this.#options.clock.monotonic() - this.#heardAt
 
   async close(): Promise<void> {
     await Promise.all(this.#servers.map((server) => server.close()))

@@ -6,6 +6,7 @@ import { deepEqual } from '../lib/equal.ts'
 import { type Family, familyName } from '../lib/ip.ts'
 import type { Logger } from '../lib/log.ts'
 import { type Clock, nextTurn } from '../lib/time.ts'
+import type { Steps } from '../lib/yielding.ts'
 import type { Precedence } from '../model/conflicts.ts'
 import type { ServiceLimits } from '../model/limits.ts'
 import { resolvePorts } from '../model/resolve.ts'
@@ -15,7 +16,7 @@ import { type FamilyStatus, Lane } from './lane.ts'
 import { Pacer, type RunResult } from './pacer.ts'
 import type { Health, Resolve } from './planner.ts'
 import type { Quarantined } from './quarantine.ts'
-import { stateHash } from './state-hash.ts'
+import { hashInSteps, stateHash } from './state-hash.ts'
 import { Store } from './store.ts'
 
 export interface EngineOptions {
@@ -149,6 +150,11 @@ export class Engine {
   /** Equal on two nodes if both should do the same for every service. The base, which differs between nodes, is not part of it. */
   stateHash(family: Family): string {
     return stateHash(this.#lane(family).ledger.winners())
+  }
+
+  /** As `stateHash`, in steps: there may be many entries. */
+  hashState(family: Family): Steps<string> {
+    return hashInSteps(this.#lane(family).ledger.winners())
   }
 
   #makeLane(family: Family): PacedLane {

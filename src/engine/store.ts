@@ -102,6 +102,11 @@ export class Store {
     return this.#families.get(family)?.slices.values() ?? []
   }
 
+  /** The number of services. */
+  get size(): number {
+    return this.#services.size
+  }
+
   records(): Iterable<ServiceRecord> {
     return this.#services.values()
   }
