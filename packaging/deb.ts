@@ -44,7 +44,9 @@ export function makeDeb(architecture: Architecture, executable: string): string 
 
 function addFiles(tree: string, architecture: Architecture, executable: string): void {
   copy(tree, 'usr/bin/sluice', executable, 0o755)
-  symlinkSync('sluice', join(tree, 'usr/bin/kube-proxy'))
+  for (const name of ['kube-proxy', 'kubectl-sluice', 'kubectl_complete-sluice']) {
+    symlinkSync('sluice', join(tree, 'usr/bin', name))
+  }
   copy(tree, 'usr/lib/sluice/koffi.node', koffiAddon(architecture), 0o644)
   for (const unit of readdirSync(join(root, 'deploy/systemd'))) {
     copy(tree, `lib/systemd/system/${unit}`, join(root, 'deploy/systemd', unit), 0o644)

@@ -3,4 +3,9 @@
 import { basename } from 'node:path'
 import { main } from '../src/main.ts'
 
-void main(basename(process.argv0) === 'kube-proxy' ? 'kube-proxy' : 'sluice', process.argv.slice(2))
+const name = basename(process.argv0)
+const words = process.argv.slice(2)
+// The plugin of kubectl has these names; see bin/.
+const argv = name === 'kubectl_complete-sluice' ? ['__complete', '--', ...words] : words
+
+void main(name === 'kube-proxy' ? 'kube-proxy' : 'sluice', argv)

@@ -4,6 +4,7 @@ import { sluiceVersion } from '../config/sluice-version.ts'
 import { describeError, ProxyError } from '../lib/errors.ts'
 import { cleanupCommand } from './cleanup.ts'
 import { type Command, formatHelp, parseArguments } from './command.ts'
+import { completeCommand } from './complete-words.ts'
 import { completionCommand } from './completion.ts'
 import { connectCommand } from './connect.ts'
 import { doctorCommand } from './doctor/doctor.ts'
@@ -28,6 +29,7 @@ const commands: readonly Command[] = [
   completionCommand(() => commands),
   trialCommand,
   connectCommand,
+  completeCommand(() => commands),
 ]
 
 export const visibleCommands = (): readonly Command[] => commands.filter(({ hidden }) => hidden !== true)
