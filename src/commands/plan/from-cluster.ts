@@ -193,8 +193,9 @@ class ClusterPlan {
   }
 
   #keepSlice(path: ObjectPath, object: Json): void {
-    const { key, record, problems } = decodeEndpointSlice(object)
+    const { key, record, problems, unused } = decodeEndpointSlice(object)
     for (const { field, message } of problems) this.#remarks.add(`${keyOf(path)}: ${field}: ${message}`)
+    if (unused !== undefined) this.#remarks.add(`${keyOf(path)}: ${unused}`)
     if (record === undefined) this.#slices.delete(key)
     else this.#slices.set(record.key, record)
   }

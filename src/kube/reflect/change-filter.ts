@@ -29,9 +29,17 @@ export class ChangeFilter<R> {
   readonly #delivered = new Map<string, Version>()
   /** Objects that gave no record but problems. They are reported once per version, not once per snapshot. */
   readonly #refused = new Map<string, Version>()
+  /** Objects that are of no use. Each is reported once, whatever its versions are. */
+  readonly #unused = new Set<string>()
+  readonly #onUnused: (key: string, reason: string) => void
   #seen: Set<string> | undefined
 
-  constructor({ kind, decode }: Pick<WatchedResource<R>, 'kind' | 'decode'>, sink: RecordSink<R>) {
+  constructor(
+    { kind, decode }: Pick<WatchedResource<R>, 'kind' | 'decode'>,
+    sink: RecordSink<R>,
+    onUnused: (key: string, reason: string) => void,
+  ) {
+    this.#onUnused = onUnused
     this.#kind = kind
     this.#decode = decode
     this.#sink = sink
@@ -44,7 +52,8 @@ export class ChangeFilter<R> {
   /** Begins a snapshot. Objects that an unfinished snapshot delivered stay. */
   beginSnapshot(): void {
     // The first snapshot cannot reveal deletions.
-    this.#seen = this.#delivered.size + this.#refused.size === 0 ? undefined : new Set()
+    const known = this.#delivered.size + this.#refused.size + this.#unused.size
+    this.#seen = known === 0 ? undefined : new Set()
   }
 
   /** Completes the snapshot: drops every object that it did not contain. */
@@ -53,6 +62,7 @@ export class ChangeFilter<R> {
     this.#seen = undefined
     if (seen === undefined) return
     for (const key of this.#refused.keys()) if (!seen.has(key)) this.#refused.delete(key)
+    for (const key of this.#unused) if (!seen.has(key)) this.#unused.delete(key)
     let compared = 0
     for (const key of this.#delivered.keys()) {
       if (++compared % objectsPerStep === 0) yield
@@ -78,13 +88,16 @@ export class ChangeFilter<R> {
   drop(json: unknown): void {
     const { key } = identify(json)
     this.#refused.delete(key)
+    this.#unused.delete(key)
     this.#drop(key)
   }
 
   #deliver(json: unknown, key: string, version: Version): void {
     throwIfUnreadable(json)
-    const { key: own, record, problems } = this.#decode(json)
+    const { key: own, record, problems, unused } = this.#decode(json)
     for (const problem of problems) this.#sink.problem(problem)
+    if (unused === undefined) this.#unused.delete(key)
+    else this.#reportUnused(key, unused)
     if (record !== undefined) {
       this.#refused.delete(key)
       this.#delivered.set(own, version)
@@ -93,6 +106,12 @@ export class ChangeFilter<R> {
     }
     this.#drop(key)
     if (problems.length > 0) this.#refused.set(key, version)
+  }
+
+  #reportUnused(key: string, reason: string): void {
+    if (this.#unused.has(key)) return
+    this.#unused.add(key)
+    this.#onUnused(key, reason)
   }
 
   #drop(key: string): void {

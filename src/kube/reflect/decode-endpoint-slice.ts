@@ -38,9 +38,12 @@ export function decodeEndpointSlice(json: unknown): DecodedRecord<SliceRecord> {
     reader.report('addressType', `must be IPv4, IPv6 or FQDN, is ${formatValue(object.addressType)}`)
     return ignored()
   }
+  // Users may make slices for themselves: the API server accepts them, and upstream's conformance tests create one.
+  if (isAbsent(labels[serviceLabel])) {
+    return { ...ignored(), unused: `it belongs to no Service: it has no label ${serviceLabel}` }
+  }
   if (!isObjectName(service)) {
-    const given = labels[serviceLabel]
-    const message = given === undefined ? 'is missing' : `is not a valid name: ${formatValue(given)}`
+    const message = `is not a valid name: ${formatValue(labels[serviceLabel])}`
     reader.report(`metadata.labels[${serviceLabel}]`, message)
     return ignored()
   }
@@ -57,6 +60,8 @@ export function decodeEndpointSlice(json: unknown): DecodedRecord<SliceRecord> {
   }
   return { key, record, problems: reader.listProblems() }
 }
+
+const isAbsent = (label: unknown): boolean => label === undefined || label === null || label === ''
 
 /** Longer lists are not shared: one slice must not displace the values that all others share. */
 const fewPorts = 100

@@ -66,6 +66,8 @@ export interface DecodedRecord<R> {
   /** Undefined if the object is ignored; an earlier record of it is dropped. */
   readonly record: R | undefined
   readonly problems: readonly Problem[]
+  /** Why an object without problems is of no use to the proxy, if a user may want to know. */
+  readonly unused?: string
 }
 
 /** Reads fields of one object and collects its problems. Paths are built only when there is a problem. */

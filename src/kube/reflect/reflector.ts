@@ -90,7 +90,9 @@ export class Reflector<R> {
 
   constructor(options: ReflectorOptions<R>) {
     this.#options = options
-    this.#filter = new ChangeFilter(options, options.sink)
+    this.#filter = new ChangeFilter(options, options.sink, (object, reason) =>
+      options.log.info('Ignoring an object', { kind: options.kind, object, reason }),
+    )
     this.#random = options.random ?? Math.random
     this.#timeSlice = new TimeSlice(options.clock)
     this.#pages = new PageReader(options)

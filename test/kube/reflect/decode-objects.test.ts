@@ -4,6 +4,8 @@ import { decodeEndpointSlice } from '../../../src/kube/reflect/decode-endpoint-s
 import { decodeNode, decodeServiceCidr } from '../../../src/kube/reflect/decode-node.ts'
 import { decodeService } from '../../../src/kube/reflect/decode-service.ts'
 
+const serviceNameLabel = 'kubernetes.io/service-name'
+
 type Fields = Record<string, unknown>
 
 const service = (spec: Fields, more: Fields = {}) => ({
@@ -23,7 +25,7 @@ const slice = (fields: Fields, metadata: Fields = {}) => ({
     namespace: 'ns',
     name: 'web-abc',
     uid: 'u2',
-    labels: { 'kubernetes.io/service-name': 'web' },
+    labels: { [serviceNameLabel]: 'web' },
     ...metadata,
   },
   addressType: 'IPv4',
@@ -351,10 +353,21 @@ describe('slices', () => {
     expect(decodeEndpointSlice(slice({ addressType: 'IPv6', endpoints: [] })).record?.family).toBe(6)
   })
 
-  it('D10: ignores and reports a slice without a service', () => {
-    const decoded = decodeEndpointSlice(slice({}, { labels: {} }))
-    expect(decoded.record).toBeUndefined()
-    expect(decoded.problems).toMatchObject([{ object: 'ns/web-abc', message: 'is missing' }])
+  it('D10: ignores a slice without the label of a service, which is legal and not a problem', () => {
+    for (const labels of [undefined, {}, { [serviceNameLabel]: '' }, { [serviceNameLabel]: null }]) {
+      const decoded = decodeEndpointSlice(slice({}, { labels }))
+      expect(decoded).toEqual({ key: 'ns/web-abc', record: undefined, problems: [], unused: expect.any(String) })
+      expect(decoded.unused).toContain(serviceNameLabel)
+    }
+  })
+
+  it('D10: reports a slice whose label is not the name of a service', () => {
+    for (const name of ['a/b', 7]) {
+      const decoded = decodeEndpointSlice(slice({}, { labels: { [serviceNameLabel]: name } }))
+      expect(decoded.record).toBeUndefined()
+      expect(decoded.unused).toBeUndefined()
+      expect(complaints(decoded)).toContain(`metadata.labels[${serviceNameLabel}]`)
+    }
   })
 
   it('D11: without conditions an endpoint is ready, serving and not terminating', () => {
@@ -370,7 +383,7 @@ describe('slices', () => {
   })
 
   it('D19: ignores a slice with the headless label', () => {
-    const labels = { 'kubernetes.io/service-name': 'web', 'service.kubernetes.io/headless': '' }
+    const labels = { [serviceNameLabel]: 'web', 'service.kubernetes.io/headless': '' }
     expect(decodeEndpointSlice(slice({}, { labels }))).toEqual({ key: 'ns/web-abc', record: undefined, problems: [] })
   })
 

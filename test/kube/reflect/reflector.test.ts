@@ -1,5 +1,6 @@
 import { afterEach, describe, expect, it } from 'vitest'
 import type { ReflectorOptions } from '../../../src/kube/reflect/reflector.ts'
+import { createLogger } from '../../../src/lib/log.ts'
 import { fastClock } from '../../support/fast-clock.ts'
 import { until } from '../../support/until.ts'
 import { bookmark, errorLine, FakeApi, type FakeObject, type State } from '../fake-api.ts'
@@ -400,6 +401,35 @@ describe('objects', () => {
     set(api, 'bad', 'broken again')
     await until('its end', () => !made.state.has('ns/bad'))
     expect(made.duplicates).toEqual([])
+  })
+
+  it('logs an object that is of no use once at info level, over all its versions, and reports no problem', async () => {
+    const api = await fake('a')
+    set(api, 'own', 1)
+    const logged: string[] = []
+    const made = harness(api, 100, {
+      log: createLogger({ format: 'text', verbosity: 0, write: (line) => logged.push(line) }),
+      decode(json) {
+        const { metadata, value } = json as { metadata: { name: string }; value: number }
+        const key = `ns/${metadata.name}`
+        if (metadata.name === 'own' && value < 4) return { key, record: undefined, problems: [], unused: 'no label' }
+        return { key, record: value, problems: [] }
+      },
+    })
+    const remarks = () => logged.filter((line) => line.includes('Ignoring an object'))
+    await until('the snapshot', () => made.synced === 1)
+    set(api, 'own', 2)
+    api.compact()
+    api.send(errorLine(410, 'Expired'))
+    await until('a new snapshot', () => api.states.length === 2 && api.watchers > 0)
+    set(api, 'own', 3)
+    set(api, 'own', 4)
+    await until('its use', () => made.state.get('ns/own') === 4)
+    expect(remarks()).toEqual([expect.stringMatching(/^I.*kind="Thing" object="ns\/own" reason="no label"/)])
+    set(api, 'own', 1)
+    await until('its end', () => !made.state.has('ns/own'))
+    expect(remarks()).toHaveLength(2)
+    expect(made.problems).toEqual([])
   })
 
   it('reports a bug of the decoder as a problem of the object', async () => {
