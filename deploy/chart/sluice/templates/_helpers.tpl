@@ -30,10 +30,45 @@ app.kubernetes.io/instance: {{ .Release.Name }}
   "healthzBindAddress" .Values.healthzBindAddress
   "metricsBindAddress" .Values.metricsBindAddress
 -}}
-{{- if .Values.init.enabled }}
-{{- $_ := set $config "conntrack" (dict) -}}
-{{- end }}
 {{- toYaml (mergeOverwrite $config .Values.config) -}}
+{{- end }}
+
+{{- /* The name changes with the configuration: during a rolling update, an old pod that restarts reads the configuration of its own mode. */ -}}
+{{- define "sluice.configMapName" -}}
+{{ .Release.Name }}-{{ include "sluice.config" . | sha256sum | trunc 10 }}
+{{- end }}
+
+{{- /* The health server answers where the configuration says. Without a health server there are no probes. */ -}}
+{{- define "sluice.livez" -}}
+{{- $address := (include "sluice.config" . | fromYaml).healthzBindAddress -}}
+{{- $port := regexFind ":[0-9]+$" $address | trimPrefix ":" | default "10256" -}}
+{{- $host := regexReplaceAll ":[0-9]+$" $address "" | trimAll "[]" -}}
+path: /livez
+port: {{ $port }}
+{{- if not (has $host (list "" "0.0.0.0" "::")) }}
+host: {{ $host | quote }}
+{{- end }}
+{{- end }}
+
+{{- define "sluice.probes" -}}
+{{- if (include "sluice.config" . | fromYaml).healthzBindAddress -}}
+# The health server opens when the API server has answered once; until then the proxy waits, however long that takes.
+startupProbe:
+  httpGet: {{- include "sluice.livez" . | nindent 4 }}
+  periodSeconds: 2
+  timeoutSeconds: 5
+  failureThreshold: 1800
+# /livez fails only if the proxy itself is stuck; a node that is being drained, or an API server that is away, does not kill it.
+livenessProbe:
+  httpGet: {{- include "sluice.livez" . | nindent 4 }}
+  periodSeconds: 10
+  timeoutSeconds: 5
+  failureThreshold: 8
+readinessProbe:
+  httpGet: {{- include "sluice.livez" . | nindent 4 }}
+  periodSeconds: 5
+  timeoutSeconds: 5
+{{- end }}
 {{- end }}
 
 {{- define "sluice.env" -}}
