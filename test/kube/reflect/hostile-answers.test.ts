@@ -153,7 +153,7 @@ describe('an answer that is too large', () => {
   }
 
   it('is read in smaller pages', async () => {
-    const faults = Array.from({ length: 8 }, () => ['list', 'page'] as const).flat()
+    const faults = Array.from({ length: 100 }, () => ['list', 'page'] as const).flat()
     const { api, made } = await reflect(
       faults.map((state) => ({ state, answer: answerBySize })),
       false,
@@ -161,7 +161,9 @@ describe('an answer that is too large', () => {
     await until('the list', () => made.synced === 1)
     expect(keys(made)).toHaveLength(6)
     const limits = api.states.map(({ seen }) => seen.query.get('limit')).filter((limit) => limit !== null)
-    expect(limits).toEqual(['250', '32', '4', '4'])
+    // On a busy machine an answer of 42 MB may take longer than this fast clock allows; then the same page is asked for again.
+    expect([...new Set(limits)]).toEqual(['250', '32', '4'])
+    expect(limits).toEqual([...limits].sort((a, b) => Number(b) - Number(a)))
   })
 
   it.each([
