@@ -1,6 +1,7 @@
 // The tiers of tests: `unit` needs only Node; `kernel` needs root and network namespaces; `ipvs` also needs a kernel with IPVS
 // (test/vm/run-tier.ts starts one in a VM); `e2e` needs a real API server; `hostile` fuzzes objects, for a short time by
-// default; `packages` builds and installs what we ship, by hand (npm run test:packages). See test/README.md.
+// default; `packages` checks the executable and the manifests that we ship, and
+// `packages-long` builds and installs everything, by hand (npm run test:packages). See test/README.md.
 
 import { defineConfig } from 'vitest/config'
 import './test/support/tolerant-source-maps.ts'
@@ -40,11 +41,21 @@ export default defineConfig({
       {
         test: {
           name: 'packages',
-          include: ['test/packages/**/*.test.ts'],
+          include: ['test/packages/*.test.ts'],
           fileParallelism: false,
           pool: 'forks',
-          testTimeout: 300_000,
-          hookTimeout: 600_000,
+          testTimeout: 120_000,
+          hookTimeout: 300_000,
+        },
+      },
+      {
+        test: {
+          name: 'packages-long',
+          include: ['test/packages/long/**/*.test.ts'],
+          fileParallelism: false,
+          pool: 'forks',
+          testTimeout: 600_000,
+          hookTimeout: 1_200_000,
         },
       },
       {

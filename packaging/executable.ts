@@ -13,15 +13,18 @@ export const outputFolder = join(root, 'dist', 'package')
 /** Node looks for this text in its own binary to learn whether it carries a program. */
 const fuse = 'NODE_SEA_FUSE_fce680ab2cc467b6e072b8b5df1996b2'
 
-/** The options of V8 that bin/kube-proxy has, too: small young space, and growth in small steps. */
+/** The options of V8 that bin/kube-proxy has, too: small young space, and growth in small steps. SIGUSR1 opens no debugger. */
 const nodeOptions = [
+  '--disable-sigusr1',
   '--max-semi-space-size=4',
   '--initial-old-space-size=48',
   '--heap-growing-percent=30',
   '--no-parallel-scavenge',
 ]
 
-const strips: Readonly<Record<Architecture, string>> = { amd64: 'strip', arm64: 'aarch64-linux-gnu-strip' }
+/** The program that removes symbols from binaries of an architecture. */
+export const stripOf = (architecture: Architecture): string =>
+  ({ amd64: 'strip', arm64: 'aarch64-linux-gnu-strip' })[architecture]
 
 /** Makes `sluice-linux-ARCHITECTURE` and returns its path. */
 export async function makeExecutable(architecture: Architecture): Promise<string> {
@@ -33,7 +36,7 @@ export async function makeExecutable(architecture: Architecture): Promise<string
     const binary = join(work, 'node')
     copyFileSync(nodeBinary(architecture), binary)
     chmodSync(binary, 0o755)
-    execFileSync(strips[architecture], [binary])
+    execFileSync(stripOf(architecture), [binary])
     await inject(binary, 'NODE_SEA_BLOB', blob, { sentinelFuse: fuse })
     const path = join(outputFolder, `sluice-linux-${architecture}`)
     copyFileSync(binary, path)

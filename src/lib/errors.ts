@@ -36,7 +36,7 @@ type ApiConnectionCode =
   | 'watch-list-ignored'
 
 /** The kernel and the programs that change it. */
-type SystemCode = 'address' | 'exec' | 'foreign' | 'netlink' | 'netsh' | 'no-interface' | 'sysctl'
+type SystemCode = 'address' | 'exec' | 'foreign' | 'native-code' | 'netlink' | 'netsh' | 'no-interface' | 'sysctl'
 
 /** The data planes of the modes. */
 type DataPlaneCode =

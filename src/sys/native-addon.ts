@@ -4,6 +4,7 @@ import { mkdtempSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { createRequire } from 'node:module'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
+import { ProxyError } from '../lib/errors.ts'
 
 /** The asset's name in the single executable, and the file's name beside it. */
 const addonName = 'koffi.node'
@@ -19,7 +20,7 @@ export function loadKoffi(): unknown {
   if (sea === undefined) return require('koffi')
   const installed = join(dirname(process.execPath), '..', 'lib', 'sluice', addonName)
   if (isOwn(installed)) return dlopen(installed)
-  return loadFromAsset(sea)
+  return loadFromAsset(sea, installed)
 }
 
 /** Undefined unless this process is a single executable. Node before 20.12 has no such module. */
@@ -40,8 +41,8 @@ function isOwn(path: string): boolean {
 }
 
 /** The dynamic linker loads only files: the addon lies in a private folder for the moment of loading. */
-function loadFromAsset(sea: Sea): unknown {
-  const folder = mkdtempSync(join(tmpdir(), 'sluice-'))
+function loadFromAsset(sea: Sea, installed: string): unknown {
+  const folder = makePrivateFolder(installed)
   try {
     const path = join(folder, addonName)
     writeFileSync(path, new Uint8Array(sea.getRawAsset(addonName)), { mode: 0o700 })
@@ -49,6 +50,18 @@ function loadFromAsset(sea: Sea): unknown {
   } finally {
     rmSync(folder, { recursive: true, force: true })
   }
+}
+
+/** A read-only container may still have one of the other two. */
+function makePrivateFolder(installed: string): string {
+  const parents = [tmpdir(), '/run', '/dev/shm']
+  for (const parent of parents) {
+    try {
+      return mkdtempSync(join(parent, 'sluice-'))
+    } catch {}
+  }
+  const message = `native code cannot be unpacked: none of ${parents.join(', ')} is writable; install ${installed}`
+  throw new ProxyError('native-code', message)
 }
 
 function dlopen(path: string): unknown {

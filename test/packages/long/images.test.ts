@@ -1,88 +1,28 @@
-// Checks what `npm run package` and `npm run image` make: two builds are equal, the packages install and go without a trace on a clean
-// Debian, and the images run without a shell, in both architectures.
+// Checks what `npm run image` makes: two builds are equal, skopeo and containerd understand the archives, and the images run without a shell, in
+// both architectures.
 
-import { execFileSync, spawnSync } from 'node:child_process'
+import { spawnSync } from 'node:child_process'
 import { createHash } from 'node:crypto'
 import { existsSync, readFileSync, rmSync, statSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
-import { makeDeb } from '../../packaging/deb.ts'
-import { makeExecutable } from '../../packaging/executable.ts'
-import { makeImages } from '../../packaging/image.ts'
-import { DebianRoot } from './debian-root.ts'
+import { makeExecutable } from '../../../packaging/executable.ts'
+import { makeImages } from '../../../packaging/image.ts'
+import { Containerd, whyNotContainerd } from './containerd.ts'
 import { OciArchive } from './oci-archive.ts'
 
-const repo = join(import.meta.dirname, '../..')
 const sha256 = (path: string) => createHash('sha256').update(readFileSync(path)).digest('hex')
 const run = (program: string, ...args: string[]) => spawnSync(program, args, { encoding: 'utf8', timeout: 120_000 })
 
-let amd64 = ''
-
-beforeAll(async () => {
-  amd64 = await makeExecutable('amd64')
-}, 300_000)
-
-describe('the executable', () => {
-  it('is the same in two builds', async () => {
-    const first = sha256(amd64)
-    expect(sha256(await makeExecutable('amd64'))).toBe(first)
-  })
-
-  it('is sluice by its own name, and kube-proxy by that name', () => {
-    expect(run(amd64, 'version').stdout).toMatch(/^sluice \d/)
-    const asKubeProxy = spawnSync(amd64, ['--version'], { argv0: 'kube-proxy', encoding: 'utf8' })
-    expect(asKubeProxy.stdout).toBe('Kubernetes v1.36.4\n')
-    expect(asKubeProxy.stderr).toBe('')
-  })
-
-  it('calls native code from its own copy of the addon, which leaves no file behind', () => {
-    const before = new Set(execFileSync('ls', ['/tmp'], { encoding: 'utf8' }).split('\n'))
-    const { stdout } = run(amd64, 'explain', 'web', '--manifests', join(repo, 'examples/standalone'))
-    expect(stdout).toContain('default/web')
-    const left = execFileSync('ls', ['/tmp'], { encoding: 'utf8' }).split('\n')
-    expect(left.filter((name) => name.startsWith('sluice-') && !before.has(name))).toEqual([])
-  })
-})
-
-describe('the Debian package', () => {
-  const root = new DebianRoot()
-  afterAll(() => root.remove())
-
-  it('installs the program, its units, man pages and completion, and goes without a trace', () => {
-    const before = root.run('find', '/', '-xdev', '-path', '/var', '-prune', '-o', '-print').output
-    const deb = root.add(makeDeb('amd64', amd64))
-    expect(root.run('dpkg', '-i', deb)).toMatchObject({ status: 0 })
-    rmSync(join(root.path, deb))
-    expect(root.run('kube-proxy', '--version').output).toContain('Kubernetes v1.36.4')
-    expect(root.run('sluice', 'version').output).toMatch(/sluice \d/)
-    for (const file of [
-      '/lib/systemd/system/sluice.service',
-      '/lib/systemd/system/sluice-proxy.service',
-      '/usr/share/man/man8/sluice.8.gz',
-      '/usr/share/man/man8/sluice-explain.8.gz',
-      '/usr/share/man/man8/kube-proxy.8.gz',
-      '/usr/share/bash-completion/completions/sluice',
-      '/etc/sluice/config.conf',
-    ]) {
-      expect(existsSync(join(root.path, file)), file).toBe(true)
-    }
-    expect(root.run('dpkg', '--verify', 'sluice').output).toBe('')
-    expect(root.run('dpkg', '--purge', 'sluice')).toMatchObject({ status: 0 })
-    const after = root.run('find', '/', '-xdev', '-path', '/var', '-prune', '-o', '-print').output
-    expect(after).toBe(before)
-  })
-
-  it('is the same in two builds', () => {
-    const first = sha256(makeDeb('amd64', amd64))
-    expect(sha256(makeDeb('amd64', amd64))).toBe(first)
-  })
-})
+const noContainerd = whyNotContainerd()
+if (noContainerd !== undefined) process.stdout.write(`SKIPPED images in containerd: ${noContainerd}\n`)
 
 describe('the images', () => {
   let full: OciArchive
   let small: OciArchive
   let paths: readonly string[] = []
   beforeAll(async () => {
+    for (const architecture of ['amd64', 'arm64'] as const) await makeExecutable(architecture)
     paths = await makeImages()
     full = new OciArchive(paths[0] as string)
     small = new OciArchive(paths[1] as string)
@@ -98,6 +38,25 @@ describe('the images', () => {
         const { stdout } = run('skopeo', 'inspect', '--override-arch', architecture, `oci-archive:${path}`)
         expect(JSON.parse(stdout)).toMatchObject({ Architecture: architecture, Os: 'linux' })
       }
+    }
+  })
+
+  it.skipIf(noContainerd !== undefined)('are understood by containerd, which runs them', async () => {
+    const containerd = await Containerd.start()
+    try {
+      for (const path of paths) containerd.ctr('images', 'import', '--all-platforms', path)
+      const names = containerd.ctr('images', 'list', '-q').trim().split('\n')
+      expect(names).toEqual(['docker.io/library/sluice:0.1.0', 'docker.io/library/sluice:nftables-0.1.0'])
+      for (const name of names) expect(containerd.run(name, '--version')).toBe('Kubernetes v1.36.4\n')
+    } finally {
+      await containerd.stop()
+    }
+  })
+
+  it('are understood as archives of Docker', () => {
+    for (const path of paths) {
+      const { stdout, stderr } = run('skopeo', 'inspect', `docker-archive:${path}`)
+      expect(JSON.parse(stdout || '{}'), stderr).toMatchObject({ Architecture: 'amd64', Os: 'linux' })
     }
   })
 
