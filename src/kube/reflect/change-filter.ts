@@ -37,7 +37,7 @@ export class ChangeFilter<R> {
   constructor(
     { kind, decode }: Pick<WatchedResource<R>, 'kind' | 'decode'>,
     sink: RecordSink<R>,
-    onUnused: (key: string, reason: string) => void,
+    onUnused: (key: string, reason: string) => void = () => {},
   ) {
     this.#onUnused = onUnused
     this.#kind = kind
