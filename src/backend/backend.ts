@@ -38,8 +38,13 @@ export interface RefusedEntry {
 
 export interface Applied {
   readonly refused: readonly RefusedEntry[]
-  /** The ids of changes that are not written yet, because the target was asked to pause; absent if there are none. */
-  readonly unwritten?: ReadonlySet<string>
+  /** The changes that this call wrote, or that were refused; absent if these are all. */
+  readonly written?: Changes<Held>
+  /**
+   * Present if the target was asked to pause: writes what is left, or pauses again. Other changes may be applied before that. A caller
+   * that drops this function must apply what is left anew.
+   */
+  readonly resume?: (signal: AbortSignal) => Promise<Applied>
   /** Figures of this backend for metrics, e.g. `iptables_total{nat}`. */
   readonly figures?: Readonly<Record<string, number>>
 }
@@ -73,7 +78,7 @@ export interface OpenContext {
   readonly onDue?: () => void
   /**
    * True if other changes wait while a large service is written. A target that writes in several transactions then returns after the
-   * current one, with what it has not written; a sync with all changes follows at once. Targets may ignore this.
+   * current one, with a way to write the rest. Targets may ignore this.
    */
   readonly shouldPause?: () => boolean
 }

@@ -12,7 +12,9 @@
 // 5. A refused entry is set aside: it is not offered again, and is not part of `wanted`, until it is retried or its content changes.
 //    What the data plane held under its id counts as still held.
 // 6. Small: one slot per id, and a settled slot shares the entry that it wants, so 200,000 entries cost tens of MB.
-// 7. Operations on all entries are generators that yield after every `stride` entries. They stay correct if claims change meanwhile.
+// 7. Changes that are written over several syncs are postponed: no diff visits them until they are recalled. If the winner of one of them
+//    changes, the ledger says so: then what is being written is out of date.
+// 8. Operations on all entries are generators that yield after every `stride` entries. They stay correct if claims change meanwhile.
 
 import { type Steps, stride } from '../lib/yielding.ts'
 import type { Changes, Held, Wanted } from './backend.ts'
@@ -30,8 +32,8 @@ interface Slot<E> {
   others: Claim<E>[] | undefined
   /** What the data plane holds; the same object as `entry` once settled. */
   held: Held | undefined
-  /** The slot is in the list of slots to compare. */
-  listed: boolean
+  /** Whether the slot is in the list of slots to compare, or in the list of postponed slots. */
+  list: 'none' | 'due' | 'postponed'
 }
 
 export class Ledger<E extends Held> {
@@ -39,6 +41,9 @@ export class Ledger<E extends Held> {
   readonly #owned = new Map<string, readonly E[]>()
   /** Slots to compare, each once; a superset of the slots that differ. */
   #due: Slot<E>[] = []
+  /** A superset of the postponed slots. */
+  #postponed: Slot<E>[] = []
+  #isDisturbed = false
   readonly #refused = new Set<string>()
   #size = 0
   /** How often claims have changed. */
@@ -116,6 +121,30 @@ export class Ledger<E extends Held> {
     return this.#lastDiff.changes
   }
 
+  /** Leaves the slots of these ids out of the next diffs: somebody is writing them. */
+  *postpone(isPostponed: (id: string) => boolean): Steps<void> {
+    yield* this.#unlistSettled(isPostponed)
+  }
+
+  /** True if a postponed slot has another winner by now. */
+  get isDisturbed(): boolean {
+    return this.#isDisturbed
+  }
+
+  /** Compares postponed slots again. */
+  *recall(): Steps<void> {
+    const slots = this.#postponed
+    this.#postponed = []
+    this.#isDisturbed = false
+    let seen = 0
+    for (const slot of slots) {
+      if (++seen % stride === 0) yield
+      if (slot.list !== 'postponed') continue
+      slot.list = 'due'
+      this.#due.push(slot)
+    }
+  }
+
   /** Records that the target applied all of these changes but the refused ones. */
   *settle(changes: Changes<E>, refused: Iterable<string> = []): Steps<void> {
     const refusedIds = new Set(refused)
@@ -139,6 +168,7 @@ export class Ledger<E extends Held> {
 
   /** Records that the data plane holds exactly these entries. The next diff compares everything. */
   *reset(held: Iterable<Held>): Steps<void> {
+    yield* this.recall()
     let seen = 0
     for (const [id, slot] of this.#slots) {
       if (++seen % stride === 0) yield
@@ -237,6 +267,7 @@ export class Ledger<E extends Held> {
       this.#win(slot, next.owner, next.entry)
       return
     }
+    if (slot.list === 'postponed') this.#isDisturbed = true
     slot.entry = undefined
     slot.owner = ''
     this.#size--
@@ -271,14 +302,16 @@ export class Ledger<E extends Held> {
 
   /** Marks an id as refused, unless other content is wanted by now: the refusal does not apply to that. */
   #setAside(id: string, digest: string | undefined): void {
-    if (this.#slots.get(id)?.entry?.digest !== digest) return
+    const slot = this.#slots.get(id)
+    if (slot?.entry?.digest !== digest) return
     this.#refused.add(id)
+    if (slot?.list === 'postponed') slot.list = 'none'
   }
 
   #slot(id: string): Slot<E> {
     let slot = this.#slots.get(id)
     if (slot === undefined) {
-      slot = { entry: undefined, owner: '', others: undefined, held: undefined, listed: false }
+      slot = { entry: undefined, owner: '', others: undefined, held: undefined, list: 'none' }
       this.#slots.set(id, slot)
     }
     return slot
@@ -286,6 +319,7 @@ export class Ledger<E extends Held> {
 
   /** Lists a slot that differs, and forgets a slot that is neither wanted nor held. */
   #listOrForget(id: string, slot: Slot<E>): void {
+    if (slot.list === 'postponed') slot.list = 'none'
     if (differs(slot)) {
       this.#list(slot)
       return
@@ -295,13 +329,14 @@ export class Ledger<E extends Held> {
   }
 
   #list(slot: Slot<E>): void {
-    if (slot.listed) return
-    slot.listed = true
+    if (slot.list === 'due') return
+    if (slot.list === 'postponed') this.#isDisturbed = true
+    slot.list = 'due'
     this.#due.push(slot)
   }
 
-  /** Removes slots from the list that no longer differ or were refused. A later change of such a slot lists it again. */
-  *#unlistSettled(): Steps<void> {
+  /** Removes slots from the list that no longer differ, were refused or are postponed. A later change of such a slot lists it again. */
+  *#unlistSettled(isPostponed: (id: string) => boolean = () => false): Steps<void> {
     const before = this.#due
     // Slots that are listed in a pause go to the new list. Slots that are still on the old list count as listed.
     this.#due = []
@@ -310,8 +345,13 @@ export class Ledger<E extends Held> {
       for (const slot of before) {
         if (seen > 0 && seen % stride === 0) yield
         seen++
-        slot.listed = differs(slot) && !this.#refused.has((slot.entry ?? slot.held)?.id as string)
-        if (slot.listed) this.#due.push(slot)
+        const id = (slot.entry ?? slot.held)?.id as string
+        const isDue = differs(slot) && !this.#refused.has(id)
+        slot.list = isDue ? 'due' : 'none'
+        if (isDue && isPostponed(id)) {
+          slot.list = 'postponed'
+          this.#postponed.push(slot)
+        } else if (isDue) this.#due.push(slot)
       }
     } finally {
       for (; seen < before.length; seen++) this.#due.push(before[seen] as Slot<E>)

@@ -1,36 +1,27 @@
 // One backend in one family: plans changed services, compares, applies and recovers. Any failure leads to observe and compare, never to
 // a guess. The order of a sync is in `#planAndApply`.
 
-import type { Backend, Changes, DriftReason, Held, Target } from '../backend/backend.ts'
+import type { Applied, Changes, DriftReason, Held, Target } from '../backend/backend.ts'
 import { Ledger } from '../backend/ledger.ts'
 import { describeError, ProxyError } from '../lib/errors.ts'
 import { type Family, familyName } from '../lib/ip.ts'
 import type { Logger } from '../lib/log.ts'
 import type { Clock, Timer } from '../lib/time.ts'
-import { runSliced, type Steps, stride, TimeSlice } from '../lib/yielding.ts'
-import type { Precedence } from '../model/conflicts.ts'
-import { isCritical } from '../model/critical.ts'
-import type { ServiceLimits } from '../model/limits.ts'
+import { runSliced, type Steps, stride } from '../lib/yielding.ts'
 import type { NodeView, ServicePort } from '../model/types.ts'
 import { reportConflicts } from './conflict-report.ts'
-import { DeferredEntries, omitUnwritten } from './deferred-entries.ts'
 import type { Conflict, RefusedService, SyncCause, SyncJournal, SyncReport } from './journal.ts'
-import { Planner, type Resolve } from './planner.ts'
+import { DeferredEntries, LargePlans } from './large-services.ts'
+import { Planner, type PlannerOptions } from './planner.ts'
 import { Quarantine, type Quarantined } from './quarantine.ts'
-import { baseOwner, findRefused, groupByService } from './refused-services.ts'
-import type { PendingChanges, Store } from './store.ts'
+import { baseOwner, findRefused } from './refused-services.ts'
+import type { PendingChanges } from './store.ts'
+import { beginRun, type LaneFigures, makeReport, type SyncRun } from './sync-run.ts'
 import { impactOf } from './view-impact.ts'
 import { WorkList } from './work-list.ts'
 
-export interface LaneOptions {
-  readonly backend: Backend<Held>
-  readonly family: Family
-  readonly view: NodeView
-  readonly store: Store
+export interface LaneOptions extends PlannerOptions {
   readonly journal: SyncJournal
-  readonly resolve: Resolve
-  readonly precedence?: Precedence
-  readonly limits?: ServiceLimits | undefined
   readonly clock: Clock
   readonly log: Logger
   /** Lets the event loop run other tasks of the process. */
@@ -52,19 +43,8 @@ export interface FamilyStatus {
   readonly entries: readonly Held[]
 }
 
-/** The state of one sync while it runs. */
-interface SyncRun {
-  readonly slice: TimeSlice
-  readonly signal: AbortSignal
-  full: boolean
-  unfinished: boolean
-  put: number
-  dropped: number
-  figures: Readonly<Record<string, number>>
-  readonly refused: RefusedService[]
-  /** Quarantined services that this sync tries again: they leave the quarantine unless they are refused again. */
-  readonly retried: Set<string>
-}
+/** Services that a sync plans before it writes. The next sync follows at once, so that namespaces with few changes do not wait long. */
+const plannedAtOnce = 100
 
 export class Lane {
   readonly planner: Planner
@@ -84,9 +64,15 @@ export class Lane {
   #draining: PendingChanges | undefined
   /** Services to plan; kept over failures. */
   readonly #toPlan = new WorkList()
+  /** Large services to plan. */
+  readonly #largePlans = new LargePlans((service) => this.#planService(service))
   /** What large services have to write. */
   readonly #deferred = new DeferredEntries()
+  /** Writes the rest of what large services have to write, if nothing changed it. */
+  #resume: Applied['resume']
   #isWritingDeferred = false
+  /** The sync that runs, or the last one. */
+  #run: SyncRun | undefined
   /** What the next successful report covers. */
   #changed = new Set<string>()
   #triggers: number[] = []
@@ -108,8 +94,7 @@ export class Lane {
       onDue('drift')
     }
     const { view } = this.planner
-    const { store } = this.#options
-    const shouldPause = () => this.#isWritingDeferred && store.hasPendingBesides(family, this.#deferred)
+    const shouldPause = () => this.#isWritingDeferred && this.#doOthersWait()
     this.#target = await backend.open({
       family,
       node: view,
@@ -161,58 +146,35 @@ export class Lane {
     const { clock, waitForTurn } = this.#options
     const startedAt = clock.now()
     const started = clock.monotonic()
-    const slice = new TimeSlice(clock, async () => {
-      await waitForTurn()
-      signal.throwIfAborted()
-    })
-    const run: SyncRun = {
-      slice,
-      signal,
-      full: false,
-      unfinished: false,
-      put: 0,
-      dropped: 0,
-      figures: {},
-      refused: [],
-      retried: new Set(),
-    }
+    const run = beginRun(clock, signal, waitForTurn)
+    this.#run = run
     let error: ProxyError | undefined
     try {
       await this.#planAndApply(run)
     } catch (cause) {
       error = cause instanceof ProxyError ? cause : new ProxyError('sync', describeError(cause), { cause })
     }
-    const report = this.#report(run, { startedAt, durationMs: clock.monotonic() - started, causes }, error)
+    const begun = { startedAt, durationMs: clock.monotonic() - started, causes }
+    const report = makeReport(run, begun, { ...this.#figures(), error })
     if (report.ok) this.#forgetReported(run.unfinished)
     if (!signal.aborted) this.#setRetryTimer()
     return report
   }
 
-  #report(
-    run: SyncRun,
-    begun: Pick<SyncReport, 'startedAt' | 'durationMs' | 'causes'>,
-    error: ProxyError | undefined,
-  ): SyncReport {
+  /** What a report says about the lane. */
+  #figures(): LaneFigures {
     const { backend, family } = this.#options
+    const services = [...this.#changed].filter((service) => !this.#isWaiting(service))
+    const held = this.ledger.wanted().size
     const noLocal = this.planner.noLocal()
     return {
       backend: backend.name,
       family,
-      ...begun,
-      full: run.full,
-      ...(run.unfinished ? { unfinished: true } : {}),
-      ok: error === undefined,
-      ...(error === undefined ? {} : { error }),
-      put: run.put,
-      dropped: run.dropped,
-      held: this.ledger.wanted().size,
-      services: [...this.#changed].filter((service) => !run.unfinished || !this.#deferred.has(service)),
-      refused: run.refused,
+      held,
+      services,
       triggers: this.#triggers,
-      noLocal: noLocal.ports,
-      noLocalServices: noLocal.services,
+      noLocal,
       udpChanged: this.#udpChanged,
-      figures: run.figures,
     }
   }
 
@@ -227,7 +189,7 @@ export class Lane {
     const draining = runSliced(this.#drainStore(), run.slice)
     if (draining !== undefined) await draining
     for (const service of this.quarantine.due()) {
-      this.#retry(service, run)
+      this.#retry(service)
       if (service !== '') this.#toPlan.add(service)
     }
     if (this.#baseDue) {
@@ -237,35 +199,43 @@ export class Lane {
     const observed = !this.#everSynced
     if (observed) await this.#applyCritical(run, target)
     if (run.full) {
+      await this.#largePlans.run(run.slice)
       await this.#plan(run, () => true)
       if (!observed) await this.#observe(run, target)
       await this.#apply(run)
+      this.#resume = undefined
       this.#deferred.clear()
     } else await this.#planAndApplyInOrder(run)
-    for (const service of run.retried) {
-      if (!run.refused.some((one) => one.service === service)) this.quarantine.clear(service)
-    }
+    this.quarantine.endRetries(run.refused, (service) => this.#isWaiting(service))
     this.#trusted = drifts === this.#drifts
     this.#everSynced = true
   }
 
-  /** Large services are planned and written after all others, and their writing pauses when other services have changes. */
+  /** Large services are planned and written after all others, and both pause when other services have changes. */
   async #planAndApplyInOrder(run: SyncRun): Promise<void> {
-    await this.#plan(run, (service) => !this.#deferred.wasLarge(service) && !this.planner.isLarge(service))
-    if (this.#toPlan.isEmpty && this.#deferred.isEmpty) return this.#apply(run)
+    await this.#planSmall(run, plannedAtOnce)
+    if (this.#largePlans.isEmpty && this.#deferred.isEmpty) return this.#apply(run)
     let deferred = await this.#applyFirst(run)
-    if (!this.#toPlan.isEmpty) {
-      await this.#plan(run, () => true)
+    if (!this.#largePlans.isEmpty) {
+      const shouldPause = () => !this.planner.isClaiming && this.#doOthersWait()
+      if (!(await this.#largePlans.run(run.slice, shouldPause))) run.unfinished = true
       // Others may have won or lost an address by the plan of a large service.
+      await this.#planSmall(run, 0)
       deferred = await this.#applyFirst(run)
     }
-    this.#isWritingDeferred = true
-    try {
-      run.unfinished = !(await this.#applyChanges(run, deferred))
-    } finally {
-      this.#isWritingDeferred = false
-    }
-    if (!run.unfinished) this.#deferred.clear()
+    if (this.#largePlans.isEmpty) await this.#writeDeferred(run, deferred)
+  }
+
+  /** Plans at most so many services, and those that must not wait. Large services join their own list. */
+  async #planSmall(run: SyncRun, most: number): Promise<void> {
+    await this.#plan(run, () => true, { most, isOrdered: true })
+    if (!this.#toPlan.isEmpty) run.unfinished = true
+  }
+
+  /** True if a service has changes that need not wait for a large one. */
+  #doOthersWait(): boolean {
+    const { store, family } = this.#options
+    return !this.#toPlan.isEmpty || store.hasPendingBesides(family, { has: (service) => this.#isLarge(service) })
   }
 
   /** Applies the changes that are not deferred. Returns the deferred ones. */
@@ -276,9 +246,35 @@ export class Lane {
     return deferred
   }
 
+  /** Goes on to write what large services need, or begins anew if that has changed. */
+  async #writeDeferred(run: SyncRun, due: Changes<Held>): Promise<void> {
+    const resume = this.#resume
+    const isValid = resume !== undefined && !this.ledger.isDisturbed && due.put.length + due.drop.length === 0
+    this.#resume = undefined
+    this.#isWritingDeferred = true
+    try {
+      const applied = isValid
+        ? await this.#settle(run, await resume(run.signal), { put: [], drop: [] })
+        : await this.#beginDeferred(run)
+      this.#resume = applied.resume
+    } finally {
+      this.#isWritingDeferred = false
+    }
+    if (this.#resume !== undefined) run.unfinished = true
+    else this.#deferred.clear()
+  }
+
+  async #beginDeferred(run: SyncRun): Promise<Applied> {
+    await runSliced(this.ledger.recall(), run.slice)
+    const changes = await runSliced(this.ledger.diff(), run.slice)
+    const isDeferred = (id: string) => this.#deferred.hasEntry(id)
+    await runSliced(this.ledger.postpone(isDeferred), run.slice)
+    return this.#applyChanges(run, changes)
+  }
+
   /** At a cold start, programs the base and the critical services first. */
   async #applyCritical(run: SyncRun, target: Target<Held>): Promise<void> {
-    await this.#plan(run, (service) => this.#isCritical(service))
+    await this.#plan(run, (service) => this.planner.isCritical(service))
     const held = await this.#observe(run, target)
     // Not if a previous process left entries: they must stay until all of their successors are planned.
     if (held.every(({ id }) => this.ledger.owners(id)[0] === baseOwner)) await this.#apply(run)
@@ -309,35 +305,50 @@ export class Lane {
   }
 
   /** Offers the refused entries of a quarantined service again. */
-  #retry(service: string, run: SyncRun): void {
-    run.retried.add(service)
-    for (const id of this.quarantine.drainIds(service)) this.ledger.retry(id)
+  #retry(service: string): void {
+    for (const id of this.quarantine.beginRetry(service)) this.ledger.retry(id)
   }
 
-  async #plan(run: SyncRun, accepts: (service: string) => boolean): Promise<void> {
+  async #plan(
+    run: SyncRun,
+    accepts: (service: string) => boolean,
+    { most = Number.POSITIVE_INFINITY, isOrdered = false } = {},
+  ): Promise<void> {
     const { journal } = this.#options
-    const drain = () => this.#toPlan.drain(accepts, (service) => this.#planService(service, run))
-    await runSliced(drain(), run.slice)
+    const handle = (service: string) =>
+      isOrdered && this.#isLarge(service) ? this.#largePlans.add(service) : this.#planService(service)
+    await runSliced(this.#toPlan.drain(accepts, handle, most), run.slice)
     const displaced = await runSliced(this.planner.findDisplaced(), run.slice)
     this.#addAffected(displaced)
-    if (displaced.length > 0) await runSliced(drain(), run.slice)
+    if (displaced.length > 0) await runSliced(this.#toPlan.drain(accepts, handle, 0), run.slice)
     reportConflicts(this.planner.conflicts.drainChanges(), journal, this.#log)
   }
 
-  *#planService(service: string, run: SyncRun): Steps<void> {
-    if (this.quarantine.has(service)) this.#retry(service, run)
+  /** True if changes of the service wait for those of others. */
+  #isLarge(service: string): boolean {
+    if (this.#largePlans.has(service) || this.#deferred.has(service)) return true
+    return this.#deferred.wasLarge(service) || this.planner.isLarge(service)
+  }
+
+  /** True if changes of the service are not written, although a sync has drained them from the store. */
+  #isWaiting(service: string): boolean {
+    return this.#toPlan.has(service) || this.#largePlans.has(service) || this.#deferred.has(service)
+  }
+
+  *#planService(service: string): Steps<void> {
+    if (this.quarantine.has(service)) this.#retry(service)
     const { entries, affected, error } = yield* this.planner.plan(service)
     if (entries !== undefined) {
       yield* this.#deferred.note(service, this.planner.isLarge(service), [this.ledger.claims(service), entries])
       yield* this.ledger.replaceClaims(service, entries)
     }
     this.#addAffected(affected)
-    if (error !== undefined) this.#quarantine(run, [{ service, id: '', error }])
+    if (error !== undefined) this.#quarantine(this.#run as SyncRun, [{ service, id: '', error }])
   }
 
   #addAffected(services: readonly string[]): void {
     for (const service of services) {
-      this.#toPlan.add(service)
+      this.#toPlan.addUrgent(service)
       this.#changed.add(service)
     }
   }
@@ -346,46 +357,37 @@ export class Lane {
     await this.#applyChanges(run, await runSliced(this.ledger.diff(), run.slice))
   }
 
-  /** Returns false if the target paused before it had written everything. */
-  async #applyChanges(run: SyncRun, changes: Changes<Held>): Promise<boolean> {
-    const { slice, signal } = run
-    const applied = await (this.#target as Target<Held>).apply(changes, signal, this.ledger.wanted())
-    slice.restart()
-    const { unwritten } = applied
-    const written = unwritten === undefined ? changes : await runSliced(omitUnwritten(changes, unwritten), slice)
+  async #applyChanges(run: SyncRun, changes: Changes<Held>): Promise<Applied> {
+    const applied = await (this.#target as Target<Held>).apply(changes, run.signal, this.ledger.wanted())
+    return this.#settle(run, applied, changes)
+  }
+
+  /** Records what the target wrote: `changes`, unless it says otherwise. */
+  async #settle(run: SyncRun, applied: Applied, changes: Changes<Held>): Promise<Applied> {
+    run.slice.restart()
+    const { written = changes } = applied
     const refused = findRefused(this.ledger, applied, written)
     const refusedIds = applied.refused.map(({ id }) => id)
-    await runSliced(this.ledger.settle(written, refusedIds), slice)
+    await runSliced(this.ledger.settle(written, refusedIds), run.slice)
     this.#quarantine(run, refused)
     run.put += written.put.length
     run.dropped += written.drop.length
     if (applied.figures !== undefined) run.figures = applied.figures
-    return unwritten === undefined
+    return applied
   }
 
   #quarantine(run: SyncRun, refused: readonly RefusedService[]): void {
     run.refused.push(...refused)
-    for (const [service, own] of groupByService(refused)) {
-      const { error } = own[0] as RefusedService
-      if (this.quarantine.find(service)?.error.message !== error.message) {
-        this.#log.error('A service cannot be programmed; other services are not affected', { service, error })
-      }
-      const ids = own.map((one) => one.id).filter((id) => id !== '')
-      this.quarantine.recordFailure(service, ids, error)
+    for (const { service, error } of this.quarantine.addRefused(refused)) {
+      this.#log.error('A service cannot be programmed; other services are not affected', { service, error })
     }
   }
 
-  #isCritical(service: string): boolean {
-    const record = this.#options.store.service(service)
-    return record !== undefined && isCritical(record)
-  }
-
-  /** Changes of large services that are not written yet belong to the next report. */
+  /** Changes that are not written yet belong to the next report. */
   #forgetReported(isUnfinished: boolean): void {
-    const kept = isUnfinished ? [...this.#changed].filter((service) => this.#deferred.has(service)) : []
-    this.#changed = new Set(kept)
+    this.#changed = new Set(isUnfinished ? [...this.#changed].filter((service) => this.#isWaiting(service)) : [])
     this.#triggers = []
-    this.#udpChanged = false
+    this.#udpChanged &&= isUnfinished
   }
 
   #setRetryTimer(): void {

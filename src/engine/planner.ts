@@ -5,6 +5,7 @@ import { describeError, ProxyError } from '../lib/errors.ts'
 import type { Family } from '../lib/ip.ts'
 import { type Steps, stride } from '../lib/yielding.ts'
 import type { Precedence } from '../model/conflicts.ts'
+import { isCritical } from '../model/critical.ts'
 import { countEndpoints, describeExceeded, findExceeded, measureService, type ServiceLimits } from '../model/limits.ts'
 import { reservedHolder, reservedPorts } from '../model/reserved-addresses.ts'
 import type { NodeView, ServicePort, ServiceRecord, SliceRecord } from '../model/types.ts'
@@ -53,6 +54,7 @@ export class Planner {
   readonly #options: PlannerOptions
   readonly #endpointAddresses: EndpointAddresses | undefined
   #view: NodeView
+  #isClaiming = false
   #reservedPorts: ReadonlySet<number>
   // Service ports are cheap to compute and expensive to keep, so only those are kept that are read as a whole after syncs.
   readonly #udp = new Map<string, readonly ServicePort[]>()
@@ -88,7 +90,7 @@ export class Planner {
     const { store, family, resolve } = this.#options
     const { view } = this
     const record = store.readForPlan(service, family)
-    if (record === undefined) return yield* this.#planNothing(service)
+    if (record === undefined) return yield* this.#exclusively(this.#planNothing(service))
     const slices = store.slicesOf(service, family)
     const exceeded = this.#findExceeded(record, slices)
     if (exceeded !== undefined) return { entries: undefined, affected: [], error: exceeded }
@@ -99,7 +101,7 @@ export class Planner {
         ports.push(port)
         yield
       }
-      affected = yield* this.#claim(record, ports, slices)
+      affected = yield* this.#exclusively(this.#claim(record, ports, slices))
       yield
       const won = this.conflicts.withoutLost(service, ports)
       const entries: Held[] = []
@@ -109,8 +111,17 @@ export class Planner {
       this.#index(service, won)
       return { entries, affected }
     } catch (cause) {
-      const plan = yield* this.#planNothing(service, planError(service, cause))
+      const plan = yield* this.#exclusively(this.#planNothing(service, planError(service, cause)))
       return { ...plan, affected: [...new Set([...affected, ...plan.affected])] }
+    }
+  }
+
+  *#exclusively<T>(steps: Steps<T>): Steps<T> {
+    this.#isClaiming = true
+    try {
+      return yield* steps
+    } finally {
+      this.#isClaiming = false
     }
   }
 
@@ -132,6 +143,14 @@ export class Planner {
     return this.#claimantsOf(keys)
   }
 
+  /**
+   * True while a plan changes which service has which address. No other service can be planned meanwhile: it might lose an address before
+   * the winner has entries for it, or miss an endpoint at an address that is about to be claimed.
+   */
+  get isClaiming(): boolean {
+    return this.#isClaiming
+  }
+
   /** True if planning and writing the service takes so long that other services should not wait for it. */
   isLarge(service: string): boolean {
     const { store, family } = this.#options
@@ -140,6 +159,11 @@ export class Planner {
     const size = measureService(record, store.slicesOf(service, family), family)
     // A source range takes the kernel as long as five other entries.
     return size.entriesPerService + 5 * size.sourceRangesPerService > largeSize
+  }
+
+  isCritical(service: string): boolean {
+    const record = this.#options.store.service(service)
+    return record !== undefined && isCritical(record)
   }
 
   /** The ports that a service has now, without the frontends that it lost; none if it cannot be resolved. */

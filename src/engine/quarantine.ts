@@ -2,6 +2,8 @@
 
 import type { ProxyError } from '../lib/errors.ts'
 import type { Clock } from '../lib/time.ts'
+import type { RefusedService } from './journal.ts'
+import { groupByService } from './refused-services.ts'
 
 export interface Quarantined {
   /** '' for leftovers that no service claims. */
@@ -31,6 +33,8 @@ const longestMs = 5 * 60_000
 export class Quarantine {
   readonly #clock: Clock
   readonly #cases = new Map<string, Case>()
+  /** Services that are tried again, and are not known to be refused again. */
+  readonly #retried = new Set<string>()
 
   constructor(clock: Clock) {
     this.#clock = clock
@@ -40,8 +44,9 @@ export class Quarantine {
     return this.#cases.has(service)
   }
 
-  /** Removes and returns the ids to offer again. Ids that are refused again come back with the next failure. */
-  drainIds(service: string): Iterable<string> {
+  /** The service is tried again. Removes and returns the ids to offer again; those that are refused again come back. */
+  beginRetry(service: string): Iterable<string> {
+    this.#retried.add(service)
     const known = this.#cases.get(service)
     if (known === undefined) return []
     const { ids } = known
@@ -49,8 +54,30 @@ export class Quarantine {
     return ids
   }
 
+  /** Services that were tried again leave the quarantine, except refused ones and those that still wait to be written. */
+  endRetries(refused: readonly RefusedService[], isWaiting: (service: string) => boolean): void {
+    for (const service of this.#retried) {
+      const isRefused = refused.some((one) => one.service === service)
+      if (!isRefused && isWaiting(service)) continue
+      this.#retried.delete(service)
+      if (!isRefused) this.#cases.delete(service)
+    }
+  }
+
+  /** Records what was refused. Returns one refusal of each service whose error is new. */
+  addRefused(refused: readonly RefusedService[]): readonly RefusedService[] {
+    const news: RefusedService[] = []
+    for (const [service, own] of groupByService(refused)) {
+      const first = own[0] as RefusedService
+      if (isNewError(this.#cases.get(service)?.error, first.error)) news.push(first)
+      const ids = own.map((one) => one.id).filter((id) => id !== '')
+      this.#recordFailure(service, ids, first.error)
+    }
+    return news
+  }
+
   /** Records a failed attempt, with the ids that the data plane refused. The next attempt waits twice as long as the last one. */
-  recordFailure(service: string, ids: Iterable<string>, error: ProxyError): void {
+  #recordFailure(service: string, ids: Iterable<string>, error: ProxyError): void {
     const now = this.#clock.monotonic()
     const known = this.#cases.get(service)
     const attempts = (known?.attempts ?? 0) + 1
@@ -61,10 +88,6 @@ export class Quarantine {
       attempts,
       dueAt: now + Math.min(longestMs, firstMs * 2 ** Math.min(30, attempts - 1)),
     })
-  }
-
-  clear(service: string): void {
-    this.#cases.delete(service)
   }
 
   /** Starts the waiting times from the beginning: the service has changed, so its problem may be over. */
@@ -103,3 +126,9 @@ export class Quarantine {
     return { service, ids: [...ids], error, since, attempts, retryAt }
   }
 }
+
+/** A service over a limit is reported once, not again with every slice that it gets. */
+const isNewError = (before: ProxyError | undefined, error: ProxyError): boolean =>
+  before?.code === 'limit' && error.code === 'limit'
+    ? before.fields.limit !== error.fields.limit
+    : before?.message !== error.message

@@ -5,6 +5,7 @@ import type { Family } from '../lib/ip.ts'
 import type { Clock } from '../lib/time.ts'
 import type { EndpointRecord, Problem, ServiceRecord, SliceRecord } from '../model/types.ts'
 import type { ChangeKind, SyncJournal } from './journal.ts'
+import { SlicesByService } from './slices-by-service.ts'
 
 /** Where a reflector delivers records of one kind. */
 export interface StoreSink<R> {
@@ -36,7 +37,7 @@ export interface StoreOptions {
 const unknown = Symbol('unknown')
 
 class FamilyState {
-  readonly slices = new Map<string, readonly SliceRecord[]>()
+  readonly slices = new SlicesByService()
   /** Changed services with their records before the change: a change back leaves nothing to do. */
   services = new Map<string, ServiceRecord | undefined | typeof unknown>()
   /** Services of changed slices. */
@@ -94,12 +95,12 @@ export class Store {
 
   /** The slices of a service, sorted by key, so that results do not depend on the order of events. */
   slicesOf(service: string, family: Family): readonly SliceRecord[] {
-    return this.#families.get(family)?.slices.get(service) ?? []
+    return this.#families.get(family)?.slices.of(service) ?? none
   }
 
   /** The slices of all services, by service. */
   allSlices(family: Family): Iterable<readonly SliceRecord[]> {
-    return this.#families.get(family)?.slices.values() ?? []
+    return this.#families.get(family)?.slices.all() ?? none
   }
 
   /** The number of services. */
@@ -190,20 +191,19 @@ export class Store {
     else this.#slices.set(key, after)
     const moved = before?.service !== after?.service || before?.family !== after?.family
     if (before !== undefined && (after === undefined || moved)) this.#replaceSlice(before, undefined)
-    if (after !== undefined) this.#replaceSlice(after, after)
+    if (after !== undefined) this.#replaceSlice(moved ? undefined : before, after)
   }
 
-  /** Replaces a slice of the service and family of `at` by `record`, or removes it. */
-  #replaceSlice(at: SliceRecord, record: SliceRecord | undefined): void {
-    const state = this.#families.get(at.family) as FamilyState
-    const before = state.slices.get(at.service) ?? []
-    const after = replaceByKey(before, at.key, record)
-    if (after.length === 0) state.slices.delete(at.service)
-    else state.slices.set(at.service, after)
-    state.withChangedSlices.add(at.service)
-    if (before.some(servesUdp) || (record !== undefined && servesUdp(record))) state.udpChanged = true
-    this.#recordTrigger(state, at.service, record)
-    this.#onPending(at.family)
+  /** Replaces a slice by another one of the same service and family. Either may be absent. */
+  #replaceSlice(before: SliceRecord | undefined, record: SliceRecord | undefined): void {
+    const { family, service } = (record ?? before) as SliceRecord
+    const state = this.#families.get(family) as FamilyState
+    const wasUdp = state.slices.servesUdp(service)
+    state.slices.replace(before, record)
+    if (wasUdp || state.slices.servesUdp(service)) state.udpChanged = true
+    state.withChangedSlices.add(service)
+    this.#recordTrigger(state, service, record)
+    this.#onPending(family)
   }
 
   /** Stores the trigger time of a slice, but only of changes that were made after this process started. */
@@ -222,29 +222,6 @@ export class Store {
     this.#complete.add(kind)
     if (this.ready) this.#onReady()
   }
-}
-
-/** Returns a list sorted by key, without spare capacity, since there is one list per service. `slices` is sorted by key. */
-function replaceByKey(
-  slices: readonly SliceRecord[],
-  key: string,
-  record: SliceRecord | undefined,
-): readonly SliceRecord[] {
-  const at = findPlace(slices, key)
-  const after = slices[at]?.key === key ? at + 1 : at
-  const middle = record === undefined ? none : [record]
-  return slices.slice(0, at).concat(middle, slices.slice(after))
-}
-
-/** The index of the first slice whose key is not before `key`. */
-function findPlace(sorted: readonly SliceRecord[], key: string): number {
-  let low = 0
-  for (let high = sorted.length; low < high; ) {
-    const middle = (low + high) >> 1
-    if ((sorted[middle] as SliceRecord).key < key) low = middle + 1
-    else high = middle
-  }
-  return low
 }
 
 /**
@@ -291,6 +268,3 @@ function sameEndpoint(a: EndpointRecord, b: EndpointRecord): boolean {
 
 const offersUdp = (service: ServiceRecord | undefined): boolean =>
   service?.ports.some((port) => port.protocol === 'udp') === true
-
-const servesUdp = (slice: SliceRecord): boolean =>
-  slice.endpoints.length > 0 && slice.ports.some((port) => port.protocol === 'udp')

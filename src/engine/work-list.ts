@@ -1,47 +1,107 @@
 // A list of services that wait to be planned, each at most once. Planning one service may add others while the list is drained. Pure.
+//
+// Namespaces take turns: whoever changes a thousand services of one namespace does not keep those of another waiting.
 
 import type { Steps } from '../lib/yielding.ts'
 
+interface Queue {
+  readonly items: string[]
+  /** The index of the first item that still waits. */
+  next: number
+}
+
+/** The queue of urgent items. No namespace has this name. */
+const urgent = ' '
+
 export class WorkList {
-  #items: string[] = []
+  /** Items in the order of arrival, by namespace. The first namespace is the next one whose turn it is. */
+  #queues = new Map<string, Queue>()
   readonly #listed = new Set<string>()
+  /** The item whose steps are not done. */
+  #current: string | undefined
 
   get isEmpty(): boolean {
-    return this.#items.length === 0
+    return this.#listed.size === 0 && this.#current === undefined
   }
 
-  /** Adds an item at the end, unless it waits already. */
+  /** True if the item waits, or is not handled completely. */
+  has(item: string): boolean {
+    return this.#listed.has(item) || this.#current === item
+  }
+
+  /** Adds an item at the end of its namespace, unless it waits already. */
   add(item: string): void {
-    if (this.#listed.has(item)) return
-    this.#listed.add(item)
-    this.#items.push(item)
+    this.#add(item, item.slice(0, Math.max(0, item.indexOf('/'))))
+  }
+
+  /** Adds an item that must not wait for its namespace, nor for another drain. */
+  addUrgent(item: string): void {
+    this.#add(item, urgent)
   }
 
   /**
-   * Removes and handles every item that `accepts` chooses, in the steps that `handle` returns; the other items keep their order. Items that are added meanwhile follow, also
-   * an item that was handled before: it no longer waits when `handle` is called. An abandoned run leaves the rest on the list.
+   * Removes and handles every item that `accepts` chooses, but at most `most` that are not urgent, in the steps that `handle` returns; the
+   * other items keep their order. Items that are added meanwhile follow, also an item that was handled before: it no longer waits when
+   * `handle` is called. An abandoned run leaves the rest on the list.
    */
-  *drain(accepts: (item: string) => boolean, handle: (item: string) => Steps<void> | void): Steps<void> {
+  *drain(
+    accepts: (item: string) => boolean,
+    handle: (item: string) => Steps<void> | void,
+    most = Number.POSITIVE_INFINITY,
+  ): Steps<void> {
     const kept: string[] = []
-    let next = 0
+    let left = most
     try {
-      while (next < this.#items.length) {
-        const item = this.#items[next++] as string
-        if (accepts(item)) {
-          this.#listed.delete(item)
+      for (;;) {
+        const isUrgent = this.#queues.has(urgent)
+        if (!isUrgent && left <= 0) break
+        const item = this.#take()
+        if (item === undefined) break
+        if (!accepts(item)) kept.push(item)
+        else {
+          if (!isUrgent) left--
           const steps = handle(item) ?? noSteps
-          // An item whose steps are abandoned stays on the list.
-          next--
+          this.#current = item
           yield* steps
-          next++
-        } else kept.push(item)
+          this.#current = undefined
+        }
         yield
       }
     } finally {
-      const rest = new Set(this.#items.slice(next))
-      for (const item of rest) this.#listed.add(item)
-      this.#items = [...kept, ...rest]
+      this.#restore(kept)
     }
+  }
+
+  #add(item: string, name: string): void {
+    if (this.#listed.has(item)) return
+    this.#listed.add(item)
+    const queue = this.#queues.get(name)
+    if (queue === undefined) this.#queues.set(name, { items: [item], next: 0 })
+    else queue.items.push(item)
+  }
+
+  /** Removes and returns the next item; its namespace has its next turn after all others. */
+  #take(): string | undefined {
+    const name = this.#queues.has(urgent) ? urgent : this.#queues.keys().next().value
+    if (name === undefined) return undefined
+    const queue = this.#queues.get(name) as Queue
+    const item = queue.items[queue.next++] as string
+    const isLast = queue.next === queue.items.length
+    if (isLast || this.#queues.size > 1) this.#queues.delete(name)
+    if (!isLast && this.#queues.get(name) === undefined) this.#queues.set(name, queue)
+    this.#listed.delete(item)
+    return item
+  }
+
+  /** Puts items back that were taken and not handled, before all others. */
+  #restore(kept: readonly string[]): void {
+    const back = this.#current === undefined ? kept : [...kept, this.#current]
+    this.#current = undefined
+    if (back.length === 0) return
+    const rest = [...this.#queues.values()].flatMap(({ items, next }) => items.slice(next))
+    this.#queues = new Map()
+    this.#listed.clear()
+    for (const item of [...back, ...rest]) this.add(item)
   }
 }
 

@@ -70,3 +70,19 @@ function runUntilOver<T>(steps: Steps<T>, slice: TimeSlice): { done: true; value
   } while (!slice.over)
   return { done: false }
 }
+
+/**
+ * Runs the work until it ends, or until `shouldPause` says so when a slice is used up. Returns true if it ended. A caller that does not
+ * continue work that paused must end it.
+ */
+export async function runUntilPaused(
+  steps: Steps<void>,
+  slice: TimeSlice,
+  shouldPause: () => boolean,
+): Promise<boolean> {
+  while (!runUntilOver(steps, slice).done) {
+    await slice.yieldLoop()
+    if (shouldPause()) return false
+  }
+  return true
+}

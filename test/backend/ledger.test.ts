@@ -6,6 +6,7 @@ import type { Held } from '../../src/backend/backend.ts'
 import { Ledger } from '../../src/backend/ledger.ts'
 import { type Steps, stride } from '../../src/lib/yielding.ts'
 import { diffAtOnce, resetAtOnce, settleAtOnce } from '../support/ledger-at-once.ts'
+import { runAtOnce } from '../support/run-at-once.ts'
 
 interface Entry extends Held {
   readonly content: string
@@ -44,6 +45,48 @@ describe('Ledger', () => {
     ledger.want('b', [])
     expect(sync(ledger)).toEqual({ put: [], drop: ['hairpin'] })
     expect(ledger.owners('hairpin')).toEqual([])
+  })
+
+  it('leaves postponed entries out of diffs until they are settled or recalled', () => {
+    const ledger = new Ledger<Entry>()
+    ledger.want('large', [entry('1'), entry('2'), entry('3')])
+    const changes = diffAtOnce(ledger)
+    runAtOnce(ledger.postpone((id) => id !== '3'))
+    expect(sync(ledger)).toEqual({ put: ['3'], drop: [] })
+    settleAtOnce(ledger, { put: changes.put.slice(0, 1), drop: [] })
+    expect(sync(ledger)).toEqual({ put: [], drop: [] })
+    expect(ledger.isDisturbed).toBe(false)
+    runAtOnce(ledger.recall())
+    expect(sync(ledger)).toEqual({ put: ['2'], drop: [] })
+  })
+
+  it('says if a postponed entry is no longer wanted as it was', () => {
+    const changesOfMind: readonly ((ledger: Ledger<Entry>) => void)[] = [
+      (ledger) => ledger.want('large', []),
+      (ledger) => ledger.want('large', [entry('1', 'new')]),
+      (ledger) => ledger.want('a', [entry('1', 'of a')]),
+    ]
+    for (const change of changesOfMind) {
+      const ledger = new Ledger<Entry>()
+      ledger.want('large', [entry('1')])
+      runAtOnce(ledger.postpone(() => true))
+      ledger.want('large', [entry('1')])
+      expect(ledger.isDisturbed).toBe(false)
+      change(ledger)
+      expect(ledger.isDisturbed).toBe(true)
+      runAtOnce(ledger.recall())
+      const fresh = new Ledger<Entry>()
+      for (const { owner, entry } of ledger.winners()) fresh.want(owner, [entry])
+      expect(diffAtOnce(ledger)).toEqual(diffAtOnce(fresh))
+    }
+  })
+
+  it('compares postponed entries after a reset', () => {
+    const ledger = new Ledger<Entry>()
+    ledger.want('large', [entry('1'), entry('2')])
+    runAtOnce(ledger.postpone(() => true))
+    resetAtOnce(ledger, [entry('1')])
+    expect(sync(ledger)).toEqual({ put: ['2'], drop: [] })
   })
 
   it('lets the smallest owner win in any order, and then the next one', () => {

@@ -2,13 +2,16 @@
 
 import { describe, expect, it } from 'vitest'
 import { defaultSluiceConfig } from '../../src/config/sluice-config.ts'
+import { type Logger, silentLogger } from '../../src/lib/log.ts'
+import { FakeClock } from '../support/fake-clock.ts'
 import { EngineHarness, service, slice } from './engine-harness.ts'
 
 const { limits } = defaultSluiceConfig()
 const ips = (length: number) => Array.from({ length }, (_, i) => `20.0.${i >> 8}.${i & 255}`)
 const small = (n: number, given = {}) => service(`ns/small${n}`, { clusterIps: [`10.96.1.${n}`], ...given })
 const large = (addresses: number) => service('ns/large', { clusterIps: ['10.96.2.1'], externalIps: ips(addresses) })
-const harness = () => new EngineHarness({ limits: { ...limits, addressesPerService: 4_000 } })
+const wide = { ...limits, addressesPerService: 4_000 }
+const harness = () => new EngineHarness({ limits: wide })
 
 describe('a service over a limit', () => {
   it('is quarantined with an error that names the limit; all others are programmed', async () => {
@@ -18,6 +21,18 @@ describe('a service over a limit', () => {
     expect(engine.quarantined()[0]?.error.message).toContain('5000 external and load-balancer IPs')
     expect(engine.quarantined()[0]?.error.message).toContain('limits.addressesPerService allows (4000)')
     expect(engine.portsOf('ns/large', 4)).toEqual([])
+  })
+
+  it('is logged once for each limit, however often it changes', async () => {
+    const lines: string[] = []
+    const log: Logger = { ...silentLogger, error: (line) => void lines.push(line), named: () => log }
+    const test = await new EngineHarness({ limits: { ...limits, slicesPerService: 2 }, log }).synced(small(1))
+    for (let i = 0; i < 6; i++) {
+      test.put(slice('ns/small1', [`20.0.0.${i}`], { key: `ns/small1-${i}` }))
+      await test.tick()
+    }
+    expect(lines.filter((line) => line.includes('cannot be programmed'))).toHaveLength(1)
+    expect(test.engine.quarantined()[0]?.error.message).toContain('6 EndpointSlices')
   })
 
   it('keeps what it had until it fits again or is deleted', async () => {
@@ -59,7 +74,84 @@ describe('a service over a limit', () => {
   })
 })
 
+/** A clock on which every look at the time takes a while: no work fits into its time slice. */
+class SlowClock extends FakeClock {
+  #looks = 0
+
+  override monotonic(): number {
+    return super.monotonic() + ++this.#looks * 10
+  }
+}
+
+describe('many changed services', () => {
+  const many = (namespace: string, count: number, created = 0) =>
+    Array.from({ length: count }, (_, i) =>
+      service(`${namespace}/s${i}`, { clusterIps: [`10.97.${i >> 8}.${i & 255}`], created }),
+    )
+
+  it('of one namespace do not keep a service of another waiting', async () => {
+    const test = await harness().synced()
+    test.kernel.applies.length = 0
+    test.put(...many('busy', 350), small(1))
+    await test.tick()
+    const { applies } = test.kernel
+    expect(applies.map(({ put }) => put.length)).toEqual([100, 100, 100, 51])
+    expect(applies[0]?.put).toContain('frontend 10.96.1.1:80/tcp')
+    expect(test.reports.map(({ services }) => services.length)).toEqual([0, 100, 100, 100, 51])
+    const scratch = await harness().synced(...test.engine.store.records())
+    expect(test.kernel.content()).toEqual(scratch.kernel.content())
+  })
+
+  it('leave no gap for a service that gets an address of one of them', async () => {
+    const rival = small(1, { clusterIps: ['10.97.0.0'], created: 5_000 })
+    const test = await harness().synced(...many('busy', 250), rival)
+    const id = 'frontend 10.97.0.0:80/tcp'
+    const seen: boolean[] = []
+    test.journal.subscribe({ report: () => seen.push(test.kernel.held.has(id)) })
+    for (let i = 0; i < 250; i++) test.services.drop(`busy/s${i}`)
+    await test.tick()
+    expect(seen.length).toBeGreaterThan(2)
+    expect(seen).not.toContain(false)
+    expect(test.kernel.held.get(id)?.digest).toContain('ns/small1')
+  })
+})
+
 describe('a large service', () => {
+  it('lets others go first while it is planned, also if it changes, shrinks or goes meanwhile', async () => {
+    for (const [what, change] of [
+      ['stays', () => {}],
+      ['changes', (test: EngineHarness) => test.put(large(2_500))],
+      ['shrinks', (test: EngineHarness) => test.put(large(3))],
+      ['goes', (test: EngineHarness) => test.services.drop('ns/large')],
+    ] as const) {
+      let turns = 0
+      const clock = new SlowClock()
+      const test: EngineHarness = new EngineHarness({
+        limits: wide,
+        clock,
+        waitForTurn: async () => {
+          // The first changes arrive while the large service is planned.
+          if (turns++ % 20 === 10 && turns < 100) test.put(small(turns, { created: turns }))
+          if (turns === 75) change(test)
+        },
+      })
+      await test.synced(small(1))
+      turns = 0
+      test.kernel.applies.length = 0
+      test.put(large(3_000))
+      await test.clock.advance(100_000)
+      const sizes = test.kernel.applies.map(({ put }) => put.length)
+      const giant = sizes.findIndex((size) => size > 1_000)
+      expect([what, giant === -1 || sizes.slice(0, giant).filter((size) => size === 1).length > 2]).toEqual([
+        what,
+        true,
+      ])
+      const scratch = await harness().synced(...test.engine.store.records())
+      expect([what, test.kernel.content()]).toEqual([what, scratch.kernel.content()])
+      expect(test.engine.status('ns/large').families[0]?.pending).toBe(false)
+    }
+  })
+
   it('is written after all others', async () => {
     const test = await harness().synced(small(1))
     test.kernel.applies.length = 0

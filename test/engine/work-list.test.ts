@@ -69,4 +69,43 @@ describe('WorkList', () => {
     expect(() => drain(list, fail)).toThrow('no')
     expect(drain(list)).toBe('c')
   })
+
+  it('lets namespaces take turns', () => {
+    const list = listOf('a/1', 'a/2', 'a/3', 'b/1', 'c/1', 'b/2')
+    expect(drain(list)).toBe('a/1 b/1 c/1 a/2 b/2 a/3')
+  })
+
+  it('handles so many items at most, but all urgent ones, and goes on with the namespace whose turn it is', () => {
+    const list = listOf('a/1', 'a/2', 'a/3', 'b/1')
+    const part = (most: number) => {
+      const handled: string[] = []
+      const handle = (item: string) => {
+        handled.push(item)
+        if (item === 'a/1') for (const other of ['b/7', 'a/8']) list.addUrgent(other)
+      }
+      runAtOnce(list.drain(() => true, handle, most))
+      return handled.join(' ')
+    }
+    expect(part(1)).toBe('a/1 b/7 a/8')
+    list.add('c/1')
+    expect(part(2)).toBe('b/1 a/2')
+    expect(part(0)).toBe('')
+    expect(part(9)).toBe('c/1 a/3')
+    expect(list.isEmpty).toBe(true)
+  })
+
+  it('has an item until its last step is done', () => {
+    const list = listOf('a')
+    const steps = list.drain(
+      () => true,
+      function* () {
+        yield
+      },
+    )
+    steps.next()
+    expect([list.has('a'), list.isEmpty]).toEqual([true, false])
+    steps.return()
+    expect(drain(list)).toBe('a')
+    expect([list.has('a'), list.isEmpty]).toEqual([false, true])
+  })
 })

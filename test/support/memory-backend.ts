@@ -122,15 +122,13 @@ function openTarget(kernel: MemoryKernel, context: OpenContext): Target<Held> {
     async apply(changes, signal, wanted) {
       await kernel.gate
       signal.throwIfAborted()
-      const paused = kernel.pausesAfter === undefined ? undefined : pause(changes, kernel, context)
-      const applied = applyTo(kernel, paused?.written ?? changes)
       kernel.applies.push({
         put: changes.put.map((one) => one.id),
         drop: changes.drop.map((one) => one.id),
         wanted: wanted.size,
       })
       kernel.drifted = false
-      return paused === undefined ? applied : { ...applied, unwritten: paused.unwritten }
+      return write(kernel, changes, context)
     },
     drifted: () => kernel.drifted,
     close: async () => {
@@ -139,14 +137,21 @@ function openTarget(kernel: MemoryKernel, context: OpenContext): Target<Held> {
   }
 }
 
-/** The changes that are written before a pause, and the ids of the others; undefined if there is no pause. */
-function pause({ put, drop }: Changes<Held>, kernel: MemoryKernel, { shouldPause }: OpenContext) {
-  const after = kernel.pausesAfter as number
+/** Writes until everything is written or the engine asks for a pause. */
+function write(kernel: MemoryKernel, changes: Changes<Held>, context: OpenContext): Applied {
+  const { put, drop } = changes
+  const after = kernel.pausesAfter
+  if (after === undefined) return applyTo(kernel, changes)
   kernel.onApplied()
-  if (put.length + drop.length <= after || shouldPause?.() !== true) return undefined
+  const isLast = put.length + drop.length <= after || context.shouldPause?.() !== true
+  if (isLast) return { ...applyTo(kernel, changes), written: changes }
   const written = { put: put.slice(0, after), drop: drop.slice(0, Math.max(0, after - put.length)) }
-  const left = [...put.slice(after), ...drop.slice(written.drop.length)]
-  return { written, unwritten: new Set(left.map(({ id }) => id)) }
+  const rest = { put: put.slice(after), drop: drop.slice(written.drop.length) }
+  const resume = async (signal: AbortSignal) => {
+    signal.throwIfAborted()
+    return write(kernel, rest, context)
+  }
+  return { ...applyTo(kernel, written), written, resume }
 }
 
 function applyTo(kernel: MemoryKernel, changes: Changes<Held>): Applied {

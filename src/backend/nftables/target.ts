@@ -11,14 +11,14 @@ import { Mutex } from '../../lib/mutex.ts'
 import { runSliced, TimeSlice } from '../../lib/yielding.ts'
 import { TABLE_OWNER, TABLE_PERSIST, type Table } from '../../sys/netlink/nft/nft-types.ts'
 import type { NftablesSocket } from '../../sys/netlink/nft/nftables.ts'
-import type { Applied, Changes, Held, OpenContext, Target, Wanted } from '../backend.ts'
+import type { Applied, Changes, Held, OpenContext, RefusedEntry, Target, Wanted } from '../backend.ts'
 import { dumpTable, readAffinityClients } from './adopt/dump.ts'
 import { describeTable, type ExpectedTable, findShape } from './adopt/expected.ts'
 import { isOurs, recogniseTable } from './adopt/recognise.ts'
 import { selectListeners } from './commit/order.ts'
 import { TransactionSender } from './commit/sender.ts'
 import { Sweeper } from './commit/sweeper.ts'
-import { type AffinityClients, TableWriter } from './commit/table-writer.ts'
+import { type AffinityClients, TableWriter, type Writing } from './commit/table-writer.ts'
 import { findTable, OwnerPoll, OwnSocketCheck, TableWatch } from './drift.ts'
 import type { NftEntry } from './entries.ts'
 import type { NftablesFeatures } from './features.ts'
@@ -81,16 +81,37 @@ export class NftTarget implements Target<NftEntry> {
   apply(changes: Changes<NftEntry>, signal: AbortSignal, wanted: Wanted<NftEntry>): Promise<Applied> {
     return this.#mutex.run(async () => {
       this.#wanted = wanted
+      if (this.#exchange === undefined) return this.#write(changes, await this.#writer.begin(changes), signal)
       const refused = new Map<string, ProxyError>()
-      let unwritten: ReadonlySet<string> = new Set()
-      if (this.#exchange === undefined) unwritten = await this.#writer.applyChanges(changes, refused, signal)
-      else await this.#exchangeTable(changes.put, this.#exchange, refused)
-      const listeners = await runSliced(selectListeners(changes), this.#newSlice())
-      const unopened = await this.#listeners.apply(listeners)
-      this.#sweeper.schedule()
-      const all = [...[...refused].map(([id, error]) => ({ id, error })), ...unopened]
-      return unwritten.size === 0 ? { refused: all } : { refused: all, unwritten }
+      await this.#exchangeTable(changes.put, this.#exchange, refused)
+      return { refused: [...listRefused(refused), ...(await this.#finish(await this.#selectListeners(changes)))] }
     })
+  }
+
+  /** Writes until everything is written or the writer pauses. */
+  async #write(changes: Changes<NftEntry>, writing: Writing, signal: AbortSignal): Promise<Applied> {
+    const { written, isComplete } = await this.#writer.write(writing, signal)
+    if (!isComplete) {
+      this.#sweeper.schedule()
+      const resume = (next: AbortSignal) => this.#mutex.run(() => this.#write(changes, writing, next))
+      return { refused: listRefused(writing.refused, written), written, resume }
+    }
+    const listeners = await this.#selectListeners(changes)
+    const unopened = await this.#finish(listeners)
+    written.put.push(...listeners.put)
+    written.drop.push(...listeners.drop)
+    return { refused: [...listRefused(writing.refused, written), ...unopened], written }
+  }
+
+  #selectListeners(changes: Changes<NftEntry>): Promise<Changes<NftEntry>> | Changes<NftEntry> {
+    return runSliced(selectListeners(changes), this.#newSlice())
+  }
+
+  /** Opens and closes the sockets that belong to the changes. */
+  async #finish(listeners: Changes<NftEntry>): Promise<readonly RefusedEntry[]> {
+    const unopened = await this.#listeners.apply(listeners)
+    this.#sweeper.schedule()
+    return unopened
   }
 
   async close(): Promise<void> {
@@ -150,4 +171,11 @@ export class NftTarget implements Target<NftEntry> {
   #newSlice(): TimeSlice {
     return new TimeSlice(this.#context.clock)
   }
+}
+
+/** The refused entries; with `written`, those of them that belong to it. */
+function listRefused(refused: ReadonlyMap<string, ProxyError>, written?: Changes<Held>): readonly RefusedEntry[] {
+  if (refused.size === 0) return []
+  const ids = written && new Set([...written.put, ...written.drop].map(({ id }) => id))
+  return [...refused].filter(([id]) => ids?.has(id) ?? true).map(([id, error]) => ({ id, error }))
 }

@@ -1,6 +1,6 @@
 // Runs the real plan, ledger, encoder and target of nftables mode over the fake kernel, as a lane of the engine does.
 
-import type { Applied, Held } from '../../../src/backend/backend.ts'
+import type { Applied, Changes, Held } from '../../../src/backend/backend.ts'
 import { Ledger } from '../../../src/backend/ledger.ts'
 import { base } from '../../../src/backend/nftables/base.ts'
 import { SetCodec } from '../../../src/backend/nftables/commit/set-codec.ts'
@@ -68,13 +68,20 @@ export class TargetHarness {
     this.#isTrusted = false
     if (!isTrusted) resetAtOnce(this.ledger, await this.target.observe(signal))
     const changes = diffAtOnce(this.ledger)
-    const applied = await this.target.apply(changes, signal, this.ledger.wanted())
-    const { unwritten = new Set() } = applied
-    const written = <H extends Held>(list: readonly H[]) => list.filter(({ id }) => !unwritten.has(id))
+    return this.#settle(await this.target.apply(changes, signal, this.ledger.wanted()), changes)
+  }
+
+  /** Goes on after a pause. */
+  async resume({ resume }: Applied): Promise<Applied> {
+    return this.#settle((await resume?.(signal)) ?? { refused: [] }, { put: [], drop: [] })
+  }
+
+  #settle(applied: Applied, changes: Changes<NftEntry>): Applied {
+    const { written = changes, refused } = applied
     settleAtOnce(
       this.ledger,
-      unwritten.size === 0 ? changes : { put: written(changes.put), drop: written(changes.drop) },
-      applied.refused.map(({ id }) => id),
+      written as Changes<NftEntry>,
+      refused.map(({ id }) => id),
     )
     this.#isTrusted = true
     return applied

@@ -5,12 +5,12 @@
 
 import type { ProxyError } from '../../../lib/errors.ts'
 import type { Clock } from '../../../lib/time.ts'
-import { runSliced, stride, TimeSlice } from '../../../lib/yielding.ts'
-import type { Changes, OpenContext } from '../../backend.ts'
+import { runSliced, TimeSlice } from '../../../lib/yielding.ts'
+import type { Changes, Held, OpenContext } from '../../backend.ts'
 import type { NftEntry } from '../entries.ts'
 import type { BalanceChains } from '../rules.ts'
 import { CommittedState } from './committed.ts'
-import { applyStep, omitRefused, orderSteps, type Step } from './order.ts'
+import { applyStep, type OrderedSteps, omitRefused, orderSteps, type Step } from './order.ts'
 import type { Refusals, TransactionSender } from './sender.ts'
 import { operationStride, Transaction } from './transaction.ts'
 
@@ -18,6 +18,17 @@ import { operationStride, Transaction } from './transaction.ts'
 const chunkOperations = 1_000
 /** Limits the steps of a transaction too, because a step may need no operation. */
 const chunkSteps = 2_000
+
+/** Changes while they are written: what the kernel still has to get, and what it refused. */
+export interface Writing extends OrderedSteps {
+  readonly refused: Map<string, ProxyError>
+}
+
+/** What one call wrote, refused changes included. */
+interface Written {
+  readonly put: NftEntry[]
+  readonly drop: Held[]
+}
 
 /** Clients that affinity sets remember, by set. */
 export type AffinityClients = ReadonlyMap<string, readonly string[]>
@@ -40,25 +51,28 @@ export class TableWriter {
     this.#shouldPause = shouldPause
   }
 
+  async begin({ put, drop }: Changes<NftEntry>): Promise<Writing> {
+    const steps = await runSliced(orderSteps(put, drop), this.#newSlice())
+    return { ...steps, refused: new Map() }
+  }
+
   /**
-   * Applies the changes without those that the kernel refuses, and adds the latter to `refused`. Returns the ids of the changes that are
-   * not written because the writer should pause; none if everything is written.
+   * Applies changes without those that the kernel refuses, until all are written or the writer should pause. Returns what this call wrote,
+   * and whether that was all. The same changes can be continued later.
    */
-  async applyChanges(
-    { put, drop }: Changes<NftEntry>,
-    refused: Map<string, ProxyError>,
+  async write(
+    writing: Writing,
     signal: AbortSignal,
-  ): Promise<ReadonlySet<string>> {
-    const { first, second } = await runSliced(orderSteps(put, drop), this.#newSlice())
-    const unwritten = new Set<string>()
-    for (const steps of [first, second]) {
-      if (unwritten.size > 0) await this.#collectIds(steps, unwritten)
-      else await this.#collectIds(await this.#applySteps(steps, refused, signal), unwritten)
+  ): Promise<{ readonly written: Written; readonly isComplete: boolean }> {
+    const written: Written = { put: [], drop: [] }
+    for (const steps of [writing.first, writing.second]) {
+      const isComplete = await this.#applySteps(steps, writing.refused, { signal, written })
+      if (!isComplete) return { written, isComplete }
     }
     // Without changes, damaged chains must still be repaired, and the table of a predecessor must become ours.
     const isPending = this.committed.damagedChains.size > 0 || !this.#sender.isEstablished
-    if (isPending) await this.#commitSteps([], this.#begin(), refused)
-    return unwritten
+    if (isPending) await this.#commitSteps([], this.#begin(), writing.refused)
+    return { written, isComplete: true }
   }
 
   /** Exchanges the whole table in one transaction of any size: a table with only a part of the entries would be a gap. */
@@ -105,12 +119,12 @@ export class TableWriter {
     this.committed.advanceAge()
   }
 
-  /** Applies at least one transaction. Returns the steps that are left because the writer should pause. */
+  /** Applies at least one transaction. Returns false if steps are left because the writer should pause. */
   async #applySteps(
     steps: Generator<Step>,
     refused: Map<string, ProxyError>,
-    signal: AbortSignal,
-  ): Promise<Iterable<Step>> {
+    { signal, written }: { readonly signal: AbortSignal; readonly written: Written },
+  ): Promise<boolean> {
     const slice = this.#newSlice()
     let chunk: Step[] = []
     let transaction: Transaction | undefined
@@ -123,26 +137,16 @@ export class TableWriter {
       if (chunk.length % operationStride === 0 && slice.over) await slice.yieldLoop()
       if (transaction.weight < chunkOperations && chunk.length < chunkSteps) continue
       await this.#commitChunk(chunk, transaction, refused)
-      const isProgress = transaction.size > 0
+      recordSteps(chunk, written)
       chunk = []
       transaction = undefined
       await slice.yieldLoop()
       signal.throwIfAborted()
-      // Without progress between pauses, a service would never be written while others keep changing.
-      if (isProgress && this.#shouldPause()) return steps
+      if (this.#shouldPause()) return false
     }
     if (transaction !== undefined) await this.#commitChunk(chunk, transaction, refused)
-    return []
-  }
-
-  async #collectIds(steps: Iterable<Step>, ids: Set<string>): Promise<void> {
-    const slice = this.#newSlice()
-    let seen = 0
-    for (const step of steps) {
-      if (step.step !== 'replace') ids.add(step.entry.id)
-      else for (const { id } of [...step.drop, ...step.put]) ids.add(id)
-      if (++seen % stride === 0 && slice.over) await slice.yieldLoop()
-    }
+    recordSteps(chunk, written)
+    return true
   }
 
   async #commitChunk(
@@ -191,6 +195,17 @@ export class TableWriter {
 
   #newSlice(): TimeSlice {
     return new TimeSlice(this.#clock)
+  }
+}
+
+function recordSteps(steps: readonly Step[], { put, drop }: Written): void {
+  for (const step of steps) {
+    if (step.step === 'put') put.push(step.entry)
+    else if (step.step === 'drop') drop.push(step.entry)
+    else if (step.step === 'replace') {
+      put.push(...step.put)
+      drop.push(...step.drop)
+    }
   }
 }
 

@@ -1,7 +1,48 @@
-// The entries of large services that are not written yet: they are written after all others, and in parts if other services wait. No I/O.
+// Large services are planned and written after all others, in parts if other services wait: which of them wait to be planned, and which of
+// their entries are not written yet. No I/O.
 
 import type { Changes, Held } from '../backend/backend.ts'
-import { type Steps, stride } from '../lib/yielding.ts'
+import { runUntilPaused, type Steps, stride, type TimeSlice } from '../lib/yielding.ts'
+import { WorkList } from './work-list.ts'
+
+/** Large services that wait to be planned. */
+export class LargePlans {
+  readonly #plan: (service: string) => Steps<void>
+  readonly #waiting = new WorkList()
+  /** The work that paused. */
+  #paused: Steps<void> | undefined
+
+  constructor(plan: (service: string) => Steps<void>) {
+    this.#plan = plan
+  }
+
+  get isEmpty(): boolean {
+    return this.#waiting.isEmpty
+  }
+
+  /** True if the service waits, or its planning has not ended. */
+  has(service: string): boolean {
+    return this.#waiting.has(service)
+  }
+
+  add(service: string): void {
+    this.#waiting.add(service)
+  }
+
+  /** Plans for at least one time slice. Returns true if no service is left. */
+  async run(slice: TimeSlice, shouldPause: () => boolean = () => false): Promise<boolean> {
+    const steps = this.#paused ?? this.#waiting.drain(() => true, this.#plan)
+    this.#paused = undefined
+    let isDone: boolean | undefined
+    try {
+      isDone = await runUntilPaused(steps, slice, shouldPause)
+    } finally {
+      if (isDone === undefined) steps.return()
+      else if (!isDone) this.#paused = steps
+    }
+    return isDone
+  }
+}
 
 export interface SplitChanges {
   /** Changes of all other services. */
@@ -10,6 +51,7 @@ export interface SplitChanges {
   readonly deferred: Changes<Held>
 }
 
+/** The entries of large services that are not written yet. */
 export class DeferredEntries {
   readonly #ids = new Set<string>()
   readonly #services = new Set<string>()
@@ -23,6 +65,11 @@ export class DeferredEntries {
   /** True if changes of this service are deferred. */
   has(service: string): boolean {
     return this.#services.has(service)
+  }
+
+  /** True if changes of this entry are deferred. */
+  hasEntry(id: string): boolean {
+    return this.#ids.has(id)
   }
 
   /** True if the service was large when it was last planned. */
@@ -72,19 +119,4 @@ export class DeferredEntries {
     }
     return { first, deferred }
   }
-}
-
-/** The changes without those that the target has not written yet. */
-export function* omitUnwritten(changes: Changes<Held>, unwritten: ReadonlySet<string>): Steps<Changes<Held>> {
-  const written = { put: [] as Held[], drop: [] as Held[] }
-  let seen = 0
-  for (const entry of changes.put) {
-    if (++seen % stride === 0) yield
-    if (!unwritten.has(entry.id)) written.put.push(entry)
-  }
-  for (const held of changes.drop) {
-    if (++seen % stride === 0) yield
-    if (!unwritten.has(held.id)) written.drop.push(held)
-  }
-  return written
 }

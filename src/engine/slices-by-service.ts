@@ -1,0 +1,78 @@
+// Keeps the slices of each service of one family, sorted by key. No decisions.
+//
+// A service may have thousands of slices, which arrive one by one. Sorting each of them into a list takes time in proportion to the list, so
+// changes are collected, and merged when somebody reads the list.
+
+import type { SliceRecord } from '../model/types.ts'
+
+/** Changes of one service that are not merged yet: slices by key, undefined for a slice that is gone. */
+type Unmerged = Map<string, SliceRecord | undefined>
+
+export class SlicesByService {
+  readonly #lists = new Map<string, readonly SliceRecord[]>()
+  readonly #unmerged = new Map<string, Unmerged>()
+  /** How many slices of a service have UDP endpoints; absent for none. */
+  readonly #udpSlices = new Map<string, number>()
+
+  /** The slices of a service. The list never changes; a later call may return another one. */
+  of(service: string): readonly SliceRecord[] {
+    const unmerged = this.#unmerged.get(service)
+    const before = this.#lists.get(service) ?? none
+    if (unmerged === undefined) return before
+    this.#unmerged.delete(service)
+    const after = merge(before, unmerged)
+    if (after.length === 0) this.#lists.delete(service)
+    else this.#lists.set(service, after)
+    return after
+  }
+
+  all(): Iterable<readonly SliceRecord[]> {
+    for (const service of [...this.#unmerged.keys()]) this.of(service)
+    return this.#lists.values()
+  }
+
+  /** True if a slice of the service has UDP endpoints. */
+  servesUdp(service: string): boolean {
+    return this.#udpSlices.has(service)
+  }
+
+  /** Puts `record` in the place of the slice `before`, or adds it; without a record, removes the slice. */
+  replace(before: SliceRecord | undefined, record: SliceRecord | undefined): void {
+    const at = (record ?? before) as SliceRecord
+    const { service } = at
+    const changed =
+      Number(record !== undefined && servesUdp(record)) - Number(before !== undefined && servesUdp(before))
+    if (changed !== 0) this.#countUdp(service, changed)
+    const unmerged = this.#unmerged.get(service)
+    if (unmerged === undefined) this.#unmerged.set(service, new Map([[at.key, record]]))
+    else unmerged.set(at.key, record)
+  }
+
+  #countUdp(service: string, change: number): void {
+    const count = (this.#udpSlices.get(service) ?? 0) + change
+    if (count === 0) this.#udpSlices.delete(service)
+    else this.#udpSlices.set(service, count)
+  }
+}
+
+/** Returns a list sorted by key, without spare capacity, since there is one list per service. `sorted` is sorted by key. */
+function merge(sorted: readonly SliceRecord[], changes: Unmerged): readonly SliceRecord[] {
+  const added = [...changes.values()].filter((record) => record !== undefined)
+  added.sort((a, b) => (a.key < b.key ? -1 : 1))
+  const merged: SliceRecord[] = []
+  let next = 0
+  for (const record of sorted) {
+    if (changes.has(record.key)) continue
+    while (next < added.length && (added[next] as SliceRecord).key < record.key) {
+      merged.push(added[next++] as SliceRecord)
+    }
+    merged.push(record)
+  }
+  while (next < added.length) merged.push(added[next++] as SliceRecord)
+  return merged.slice()
+}
+
+const none: readonly never[] = []
+
+const servesUdp = (slice: SliceRecord): boolean =>
+  slice.endpoints.length > 0 && slice.ports.some((port) => port.protocol === 'udp')
