@@ -42,7 +42,7 @@ export interface Applied {
   readonly written?: Changes<Held>
   /**
    * Present if the target was asked to pause: writes what is left, or pauses again. Other changes may be applied before that. A caller
-   * that drops this function must apply what is left anew.
+   * that drops this function must apply what is left again.
    */
   readonly resume?: (signal: AbortSignal) => Promise<Applied>
   /** Figures of this backend for metrics, e.g. `iptables_total{nat}`. */

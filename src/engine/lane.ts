@@ -13,8 +13,7 @@ import { reportConflicts } from './conflict-report.ts'
 import type { Conflict, RefusedService, SyncCause, SyncJournal, SyncReport } from './journal.ts'
 import { DeferredEntries, LargePlans } from './large-services.ts'
 import { Planner, type PlannerOptions } from './planner.ts'
-import { Quarantine, type Quarantined } from './quarantine.ts'
-import { baseOwner, findRefused } from './refused-services.ts'
+import { baseOwner, findRefused, Quarantine, type Quarantined } from './quarantine.ts'
 import type { PendingChanges } from './store.ts'
 import { beginRun, type LaneFigures, makeReport, type SyncRun } from './sync-run.ts'
 import { impactOf } from './view-impact.ts'
@@ -246,7 +245,7 @@ export class Lane {
     return deferred
   }
 
-  /** Goes on to write what large services need, or begins anew if that has changed. */
+  /** Goes on to write what large services need, or begins again if that has changed. */
   async #writeDeferred(run: SyncRun, due: Changes<Held>): Promise<void> {
     const resume = this.#resume
     const isValid = resume !== undefined && !this.ledger.isDisturbed && due.put.length + due.drop.length === 0

@@ -1,6 +1,6 @@
 // A list of services that wait to be planned, each at most once. Planning one service may add others while the list is drained. Pure.
 //
-// Namespaces take turns: whoever changes a thousand services of one namespace does not keep those of another waiting.
+// Namespaces take turns: a thousand changed services of one namespace do not keep those of another waiting.
 
 import type { Steps } from '../lib/yielding.ts'
 
@@ -40,7 +40,7 @@ export class WorkList {
   }
 
   /**
-   * Removes and handles every item that `accepts` chooses, but at most `most` that are not urgent, in the steps that `handle` returns; the
+   * Removes and handles every item that `accepts` chooses, and looks at no more than `most` that are not urgent, in the steps that `handle` returns; the
    * other items keep their order. Items that are added meanwhile follow, also an item that was handled before: it no longer waits when
    * `handle` is called. An abandoned run leaves the rest on the list.
    */
@@ -52,24 +52,23 @@ export class WorkList {
     const kept: string[] = []
     let left = most
     try {
-      for (;;) {
-        const isUrgent = this.#queues.has(urgent)
-        if (!isUrgent && left <= 0) break
+      while (left > 0 || this.#queues.has(urgent)) {
+        if (!this.#queues.has(urgent)) left--
         const item = this.#take()
         if (item === undefined) break
-        if (!accepts(item)) kept.push(item)
-        else {
-          if (!isUrgent) left--
-          const steps = handle(item) ?? noSteps
-          this.#current = item
-          yield* steps
-          this.#current = undefined
-        }
+        if (accepts(item)) yield* this.#run(item, handle(item) ?? noSteps)
+        else kept.push(item)
         yield
       }
     } finally {
       this.#restore(kept)
     }
+  }
+
+  *#run(item: string, steps: Iterable<void>): Steps<void> {
+    this.#current = item
+    yield* steps
+    this.#current = undefined
   }
 
   #add(item: string, name: string): void {
