@@ -1,8 +1,9 @@
-// Writes the documents that follow from tables in the sources: docs/commands.md, docs/flags.md, docs/metrics.md and
-// docs/sluice-config.md (`npm run docs`).
+// Writes the documents that follow from tables in the sources: docs/commands.md, docs/flags.md, docs/json.md with its schema,
+// docs/metrics.md and docs/sluice-config.md (`npm run docs`).
 
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { formatSchema, formatSchemaDocs } from '../src/commands/answers/answer-schema.ts'
 import { formatCommandDocs } from '../src/commands/command-list.ts'
 import { formatFlagDocs } from '../src/config/flags/flag-help.ts'
 import { formatSluiceConfigDocs } from '../src/config/sluice-config.ts'
@@ -11,5 +12,7 @@ import { formatMetricDocs } from '../src/http/metric-table.ts'
 const folder = join(import.meta.dirname, '../docs')
 writeFileSync(join(folder, 'commands.md'), formatCommandDocs())
 writeFileSync(join(folder, 'flags.md'), formatFlagDocs())
+writeFileSync(join(folder, 'json.md'), formatSchemaDocs())
+writeFileSync(join(folder, 'schema/sluice-v1.schema.json'), formatSchema())
 writeFileSync(join(folder, 'metrics.md'), formatMetricDocs())
 writeFileSync(join(folder, 'sluice-config.md'), formatSluiceConfigDocs())

@@ -6,23 +6,22 @@ import { runProxyCommand } from './daemon/proxy-command.ts'
 export async function main(program: 'kube-proxy' | 'sluice', argv: readonly string[]): Promise<void> {
   ignoreDebuggerSignal()
   const [name = 'help', ...rest] = argv
-  if (program === 'kube-proxy' || name === 'proxy') {
-    process.exitCode = await runProxyCommand(program === 'kube-proxy' ? argv : rest)
+  const isProxyHelp = name === 'help' && rest[0] === 'proxy'
+  if (program === 'kube-proxy' || name === 'proxy' || isProxyHelp) {
+    const flags = isProxyHelp ? ['--help'] : rest
+    process.exitCode = await runProxyCommand(program === 'kube-proxy' ? argv : flags)
     return
   }
   // Loaded only here, so that the proxy, which runs on every node, does not load the commands for people.
-  const { formatOverview, runCommand } = await import('./commands/command-list.ts')
-  if (['help', '--help', '-h'].includes(name)) {
-    process.stdout.write(formatOverview())
-    return
-  }
+  const { runCommand } = await import('./commands/command-list.ts')
   // A reader that closes the pipe early (`| head`) does not count as an error.
   process.stdout.on('error', (error: NodeJS.ErrnoException) => {
     if (error.code === 'EPIPE') process.exit(0)
     throw error
   })
   const status = await runCommand(name, rest)
-  if (status === undefined) process.stderr.write(`sluice: there is no command "${name}"; see sluice help\n`)
+  const unknown = name === 'help' ? rest[0] : name
+  if (status === undefined) process.stderr.write(`sluice: there is no command "${unknown}"; see sluice help\n`)
   process.exitCode = status ?? 1
 }
 

@@ -83,6 +83,24 @@ export interface OpenContext {
   readonly shouldPause?: () => boolean
 }
 
+/** Whether the kernel has an entry. `byName`: it does, but its content cannot be compared in this mode. */
+export type Presence = 'present' | 'byName' | 'missing' | 'differs' | 'unchecked'
+
+/** What the kernel held when it was read. */
+export interface KernelCheck {
+  /** Never `unchecked`. */
+  presence(part: Held): Presence
+  /** Improves the command that shows a part by what is known of this node; absent if no command needs that. */
+  adaptCommand?(command: string, part: Held): string
+}
+
+/** An observed entry without a digest proves that the entry exists, but not what it contains. */
+export function compareDigests(part: Held, observed: Held | undefined): Presence {
+  if (observed === undefined) return 'missing'
+  if (observed.digest === part.digest) return 'present'
+  return observed.digest === '' ? 'byName' : 'differs'
+}
+
 /** The part of the configuration that backends read. The daemon makes it. */
 export interface Settings {
   readonly syncPeriodMs: number
@@ -136,6 +154,8 @@ export interface Backend<E extends Held> {
    */
   parts?(entry: E): readonly Held[]
   open(context: OpenContext): Promise<Target<E>>
+  /** Reads the kernel to compare parts with it, and writes nothing. Absent if `observe` of a second target tells everything. */
+  openCheck?(node: NodeView, signal: AbortSignal): Promise<KernelCheck>
   /** True if this process itself answers UDP for that service port at this address and port: such flows are in use. */
   answers?(family: Family, id: string, ip: string, port: number): boolean
   /** Where clients reach a frontend: `127.96.0.80:10080`, '' for nowhere. Absent if every frontend answers on its own address. */

@@ -35,12 +35,20 @@ export interface ExplainTraits {
   readonly usesWeights: boolean
   /** Sentences that are added to every answer with the verdict "forward". */
   readonly remarks: readonly string[]
-  /** True if `observe` of another process reports and distinguishes entries of this kind. */
-  isVisible(kind: string): boolean
+  /** How people find a part of an entry; absent if its id and digest say it. */
+  describePart?(part: Held, family: Family): PartDescription
   /** The id under which another process observes an entry, where it differs from the id that `plan` gives. */
   observedId?(id: string): string
   /** A shell command that lists what the mode has programmed. */
   readonly listCommand: string
+}
+
+export interface PartDescription {
+  /** As the program names it that lists the part: `chain service-ABC`. */
+  readonly name: string
+  readonly content: string
+  /** A shell command that shows the part on the node; '' if there is none. */
+  readonly command: string
 }
 
 /** What is known of a sync that failed. */
@@ -101,10 +109,21 @@ export interface Leftover {
   readonly where: string
 }
 
+/** Something that other programs use as well, so that no cleanup removes it. */
+export interface KeptObject {
+  readonly what: string
+  readonly where: string
+  readonly why: string
+  /** Shell commands that remove it if no other program needs it. */
+  readonly commands: readonly string[]
+}
+
 export interface LeftoverTraits {
   /** Reads what a proxy in this mode, ours or kube-proxy, has on this node now. Changes nothing. */
   find(): Promise<readonly Leftover[]>
   readonly cleanup: Cleanup
+  /** Finds what `cleanup` leaves on the node although a proxy has written to it; absent if there is nothing of the kind. */
+  findKept?(): Promise<readonly KeptObject[]>
   /** Present if connections live in the data plane itself: then parts of it stay until the connections have ended. */
   readonly retire?: Retire
   /** Modes with the same value cannot distinguish their leftovers, so they leave each other's alone. */

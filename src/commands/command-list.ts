@@ -46,7 +46,7 @@ export function formatOverview(): string {
     ...visibleCommands().map(({ name, summary }) => `  ${name.padEnd(12)} ${summary}`),
     '  version      print the version',
     '',
-    'sluice COMMAND --help shows details and examples. Start here:',
+    'sluice help COMMAND and sluice COMMAND --help show details and examples. Start here:',
     '  sluice up --demo',
     '',
   ].join('\n')
@@ -71,7 +71,7 @@ export function formatCommandDocs(): string {
     '`/run/sluice/NODE.sock`, which only its owner may open. `SLUICE_ADMIN_SOCKET` names another path, or `off`. `--node` asks the proxy of',
     'another node through the API server, see [fleet.md](fleet.md). With `--simulate` or `--manifests`, or with `--kubeconfig` and no `--node`,',
     'the commands compute by themselves what a proxy would do; `plan` and `doctor` do so with `--kubeconfig` always. `-o json` and `-o yaml`',
-    'are for programs. `NO_COLOR` switches colours off.',
+    'are for programs, see [json.md](json.md). `NO_COLOR` switches colours off.',
     '',
     ...exits,
     '',
@@ -96,6 +96,7 @@ export async function runCommand(
     terminal.write(`sluice ${sluiceVersion}\n`)
     return 0
   }
+  if (['help', '--help', '-h'].includes(name)) return printHelp(argv[0], terminal)
   const command = commands.find((each) => each.name === name)
   if (command === undefined) return undefined
   try {
@@ -110,4 +111,12 @@ export async function runCommand(
     terminal.note(`sluice ${name}: ${describeError(error)}\n`)
     return 1
   }
+}
+
+/** Prints the help of a command, or the overview without a name. Returns undefined if the name is unknown. */
+function printHelp(name: string | undefined, terminal: Terminal): number | undefined {
+  const command = commands.find((each) => each.name === name)
+  if (name !== undefined && command === undefined) return undefined
+  terminal.write(command === undefined ? formatOverview() : formatHelp(command))
+  return 0
 }

@@ -58,6 +58,8 @@ export const outputFlag: Flag = {
   choices: ['table', 'json', 'yaml'],
 }
 
+export const namespaceFlag = (help: string): Flag => ({ name: 'namespace', short: 'n', value: 'NAMESPACE', help })
+
 const helpFlag: Flag = { name: 'help', short: 'h', help: 'show this text' }
 
 /** Returns the command's own flags and --help. */

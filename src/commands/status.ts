@@ -1,23 +1,43 @@
 // `sluice status`: compares, per service, what is wanted, what was programmed and what the kernel holds; and shows the last syncs.
 
-import { describeInvalidManifest } from '../daemon/manifest-problems.ts'
-import type { FamilySummary, FrontendSummary, ReportSummary, ServiceSummary, Summary } from '../http/admin.ts'
-import { summariseServices } from '../inspect/service-summaries.ts'
+import type { AdminClient } from '../http/admin-client.ts'
+import { parseServiceName } from '../inspect/service-name.ts'
+import { compareAll } from '../inspect/service-summaries.ts'
+import { selectServices } from '../kube/api-objects.ts'
 import { ProxyError } from '../lib/errors.ts'
-import { type Family, familyName } from '../lib/ip.ts'
-import { count } from '../lib/plural.ts'
-import { describeHolder } from '../model/conflicts.ts'
-import { type Command, type Flags, type Invocation, outputFlag } from './command.ts'
-import { modeFlag, planInputs, reachFlags, reachProxy, readInputs } from './sources/source.ts'
-import { formatAge, formatAnswer, formatTable, shorten, type Terminal } from './terminal.ts'
+import {
+  isWrong,
+  matches,
+  type SortKey,
+  type StatusAnswer,
+  type StatusFilter,
+  sortKeys,
+  sortServices,
+} from './answers/status-answer.ts'
+import { formatStatus } from './answers/status-text.ts'
+import { type Command, type Flags, type Invocation, namespaceFlag, outputFlag } from './command.ts'
+import { modeFlag, planInputs, reachFlags, reachProxy, readInputs, withApi } from './sources/source.ts'
+import { formatAnswer } from './terminal.ts'
+import { watchAnswers } from './watch-answers.ts'
 
 export const statusCommand: Command = {
   name: 'status',
   summary: 'compare desired, programmed and kernel state per service; last syncs, errors, conflicts, quarantine',
-  usage: '[NAMESPACE/NAME] [flags]',
-  about: `Compares, for all services or for one, what is wanted with what was programmed and with what the kernel holds now.
-The state hash is equal on two nodes that should do the same for every service. Exits with 3 if anything is wrong.`,
+  usage: '[[NAMESPACE/]NAME] [flags]',
+  about: `Compares, for all services or for some, what is wanted with what was programmed and with what the kernel holds now: rules, sets,
+virtual servers and sockets, those of services and those that all services share. The state hash is equal on two nodes that should do
+the same for every service. Exits with 3 if anything is wrong.`,
   flags: [
+    namespaceFlag('only services of this namespace'),
+    { name: 'all-namespaces', short: 'A', help: 'services of all namespaces (default)' },
+    { name: 'selector', short: 'l', value: 'SELECTOR', help: 'only services with these labels: app=web,tier!=cache' },
+    {
+      name: 'sort-by',
+      value: 'FIELD',
+      help: `${sortKeys.join(', ')} (default name); all but the name begin with the most or the worst`,
+      choices: sortKeys,
+    },
+    { name: 'watch', short: 'w', help: 'show it again after each change, until Ctrl-C' },
     { name: 'no-kernel', help: 'do not read the kernel (cheaper with very many services)' },
     ...reachFlags,
     modeFlag,
@@ -26,7 +46,8 @@ The state hash is equal on two nodes that should do the same for every service. 
   examples: [
     ['sluice status', 'every service of this node'],
     ['sluice status shop/web', 'one service with all its addresses and endpoints'],
-    ["sluice status -o json | jq -r '.proxy.families[].stateHash'", 'the hashes, to compare nodes'],
+    ['sluice status -n shop -l app=web --sort-by state --watch', 'some services, the worst first, again and again'],
+    ["sluice status -o json | jq -r '.families[].stateHash'", 'the hashes, to compare nodes'],
     ['sluice status --node worker-3', 'the proxy of another node, through the API server'],
     ['sluice status --node worker-3 --simulate', 'what a node should have, without asking that node'],
   ],
@@ -34,148 +55,88 @@ The state hash is equal on two nodes that should do the same for every service. 
   run,
 }
 
-interface StatusAnswer {
-  /** Undefined if no running proxy was asked. */
-  readonly proxy: Summary | undefined
-  readonly hashes: readonly Pick<FamilySummary, 'family' | 'stateHash'>[]
-  readonly services: readonly ServiceSummary[]
-}
-
 async function run({ args, flags, terminal }: Invocation): Promise<number> {
-  const service = serviceKey(args[0] ?? '')
-  const answer = await ask(flags, service)
+  const service = serviceKey(args[0] ?? '', flags)
+  const client = await reachProxy(flags)
+  const ask = () => (client === undefined ? compute(flags, service) : askProxy(client, flags, service))
+  const format = (answer: StatusAnswer) =>
+    formatAnswer({ kind: 'Status', ...answer }, flags.get('output') ?? 'table', () =>
+      formatStatus(answer, Date.now(), service !== '', terminal),
+    )
+  if (flags.has('watch')) return watchAnswers({ ask, format, terminal, exitStatus: exitStatusOf, substance })
+  const answer = await ask()
   if (service !== '' && answer.services.length === 0) {
     throw new ProxyError('question', `there is no service ${service} with a cluster IP here`)
   }
-  const describeAnswer = () => describe(answer, service !== '', terminal)
-  terminal.write(formatAnswer(answer, flags.get('output') ?? 'table', describeAnswer))
-  return isWrong(answer) ? 3 : 0
+  terminal.write(format(answer))
+  return exitStatusOf(answer)
 }
 
-/** `service` is '' for all services. */
-async function ask(flags: Flags, service: string): Promise<StatusAnswer> {
-  const client = await reachProxy(flags)
-  if (client !== undefined) {
-    const proxy = await client.summary()
-    return { proxy, hashes: proxy.families, services: await client.services(service, !flags.has('no-kernel')) }
+/** What a watch on a pipe shows again. */
+const substance = ({ proxy, families, services }: StatusAnswer): unknown => [
+  services,
+  families.map(({ stateHash, base, lastSync }) => [stateHash, base, lastSync?.ok]),
+  proxy && [proxy.pid, proxy.conflicts, proxy.invalidManifests, proxy.quarantined.map(({ service }) => service)],
+]
+
+const exitStatusOf = (answer: StatusAnswer): number => (isWrong(answer) ? 3 : 0)
+
+async function askProxy(client: AdminClient, flags: Flags, service: string): Promise<StatusAnswer> {
+  const { node, mode, families, ...proxy } = await client.summary()
+  const { base, services } = await client.comparison(service, !flags.has('no-kernel'))
+  const selector = flags.get('selector')
+  const selected = selector === undefined ? undefined : new Set(await client.select(selector))
+  return {
+    node,
+    mode,
+    proxy,
+    families: families.map(({ lastSync, ...one }) => {
+      const { family, ...shared } = base.find((summary) => summary.family === one.family) ?? { family: one.family }
+      return { ...one, lastSync: lastSync ?? null, base: 'entries' in shared ? shared : null }
+    }),
+    services: choose(services, filterOf(flags, service, selected), flags),
   }
-  const { context, dryRun } = await planInputs(await readInputs(flags))
+}
+
+async function compute(flags: Flags, service: string): Promise<StatusAnswer> {
+  const inputs = await readInputs(flags)
+  const selector = flags.get('selector')
+  const selected =
+    selector === undefined ? undefined : new Set(await withApi(flags, (api) => selectServices(api, selector)))
+  const { context, dryRun } = await planInputs(inputs)
   try {
-    const hashes = context.views.map(({ family }) => ({ family, stateHash: dryRun.stateHash(family) }))
-    return { proxy: undefined, hashes, services: await summariseServices(context, service, false) }
+    const { services } = await compareAll(context, service, false)
+    return {
+      node: inputs.identity.node,
+      mode: inputs.identity.mode,
+      proxy: null,
+      families: context.views.map(({ family }) => {
+        const stateHash = dryRun.stateHash(family)
+        // The hash begins with the number of entries.
+        return { family, stateHash, entries: Number.parseInt(stateHash.slice(0, 8), 16), lastSync: null, base: null }
+      }),
+      services: choose(services, filterOf(flags, service, selected), flags),
+    }
   } finally {
     await dryRun.close()
   }
 }
 
-const serviceKey = (given: string): string => (given === '' || given.includes('/') ? given : `default/${given}`)
+const filterOf = (flags: Flags, service: string, selected: StatusFilter['selected']): StatusFilter => ({
+  service,
+  namespace: flags.has('all-namespaces') ? '' : (flags.get('namespace') ?? ''),
+  selected,
+})
 
-const isWrong = ({ proxy, services }: StatusAnswer): boolean =>
-  proxy?.families.some(({ lastSync }) => lastSync?.ok === false) === true ||
-  (proxy?.invalidManifests.length ?? 0) > 0 ||
-  services.some((one) => one.wrong.length > 0 || one.quarantine !== '')
+const choose = (services: StatusAnswer['services'], filter: StatusFilter, flags: Flags): StatusAnswer['services'] =>
+  sortServices(
+    services.filter((one) => matches(filter, one.service)),
+    (flags.get('sort-by') as SortKey | undefined) ?? 'name',
+  )
 
-function describe(answer: StatusAnswer, isDetailed: boolean, terminal: Terminal): string {
-  const details = isDetailed ? answer.services.map((one) => portTable(one, terminal)) : []
-  return [
-    describeProxy(answer, terminal),
-    serviceTable(answer, terminal),
-    ...details,
-    describeProblems(answer, terminal),
-  ]
-    .filter((part) => part !== '')
-    .join('\n')
-}
-
-function describeProxy({ proxy, hashes, services }: StatusAnswer, terminal: Terminal): string {
-  const hash = hashes.map(({ family, stateHash }) => `${familyName(family)} ${stateHash}`).join('  ')
-  if (proxy === undefined) {
-    return `No proxy was asked: this is what should be programmed. ${count(services.length, 'service')}.\nState hash: ${hash}\n`
-  }
-  const { node, mode, pid, version, startedAt } = proxy
-  const age = formatAge(Date.now() - Date.parse(startedAt))
-  const lines = [
-    `${terminal.paint('bold', `Proxy on ${node}`)}: mode ${mode}, pid ${pid}, version ${version}, up ${age}, ${count(proxy.services, 'service')}`,
-    `State hash: ${hash}`,
-    ...proxy.families.map(({ family, lastSync }) => describeSync(family, lastSync, terminal)),
-  ]
-  if (proxy.connections !== undefined) {
-    lines.push(`Connections tracked: ${proxy.connections.tracked} of ${proxy.connections.limit}`)
-  }
-  return `${lines.join('\n')}\n`
-}
-
-function describeSync(family: Family, lastSync: ReportSummary | undefined, terminal: Terminal): string {
-  if (lastSync === undefined) return `${familyName(family)}: ${terminal.paint('yellow', 'has not synced yet')}`
-  const { startedAt, durationMs, full, put, dropped, held, ok, error } = lastSync
-  const age = formatAge(Date.now() - Date.parse(startedAt))
-  const state = ok ? terminal.paint('green', 'ok') : terminal.paint('red', `FAILED: ${error}`)
-  return `${familyName(family)}: last sync ${age} ago, ${state}, ${Math.round(durationMs)} ms, ${full ? 'full' : 'partial'}, put ${put}, dropped ${dropped}, holds ${held}`
-}
-
-function serviceTable({ services }: StatusAnswer, terminal: Terminal): string {
-  const rows = services.map((one) => [
-    one.service,
-    familyName(one.family),
-    String(one.ports.length),
-    String(new Set(one.ports.flatMap(({ endpoints }) => endpoints.map(({ address }) => address))).size),
-    String(one.entries),
-    describeKernel(one),
-    describeState(one, terminal),
-  ])
-  return formatTable(['SERVICE', 'FAMILY', 'PORTS', 'ENDPOINTS', 'ENTRIES', 'IN THE KERNEL', 'STATE'], rows, terminal)
-}
-
-function describeKernel({ inKernel, entries }: ServiceSummary): string {
-  if (inKernel === undefined) return 'not checked'
-  const found = inKernel.present + inKernel.byName
-  const unchecked = inKernel.unchecked
-  return unchecked === 0 ? `${found}/${entries}` : `${found}/${entries} (${unchecked} not checked)`
-}
-
-function describeState(one: ServiceSummary, terminal: Terminal): string {
-  if (one.quarantine !== '') return terminal.paint('red', `quarantined: ${shorten(one.quarantine, 60)}`)
-  if (one.wrong.length > 0) {
-    return terminal.paint(
-      'red',
-      `${one.wrong.length} ${one.wrong.length === 1 ? 'entry' : 'entries'} wrong in the kernel`,
-    )
-  }
-  if (one.lost.length > 0) return terminal.paint('yellow', `address not available: ${one.lost[0]}`)
-  if (one.pending) return terminal.paint('yellow', 'change waits for a sync')
-  const isIdle = one.ports.length > 0 && one.ports.every(({ endpoints }) => endpoints.length === 0)
-  return isIdle ? terminal.paint('yellow', 'no endpoints') : terminal.paint('green', 'ok')
-}
-
-const describeFrontend = ({ kind, answersAt }: FrontendSummary): string => `${kind} ${answersAt || '(not served)'}`
-
-function portTable({ ports }: ServiceSummary, terminal: Terminal): string {
-  const rows = ports.map((port) => [
-    `${port.name}/${port.protocol}`,
-    port.frontends.map(describeFrontend).join(', ') || '-',
-    port.internal,
-    port.external,
-    port.endpoints.map(({ address }) => address).join(', ') || '-',
-    port.endpoints.flatMap(({ address, local }) => (local ? [address] : [])).join(', ') || '-',
-    port.affinitySeconds === 0 ? '-' : `${port.affinitySeconds}s`,
-  ])
-  const heads = ['PORT', 'ADDRESSES', 'INTERNAL', 'EXTERNAL', 'ENDPOINTS', 'LOCAL', 'AFFINITY']
-  return formatTable(heads, rows, terminal)
-}
-
-function describeProblems({ proxy, services }: StatusAnswer, terminal: Terminal): string {
-  const lines = [
-    ...(proxy?.invalidManifests ?? []).map(
-      (problem) => `invalid manifest ${describeInvalidManifest(problem)}; the objects of its last valid content stay`,
-    ),
-    ...services.flatMap(({ service, wrong }) => wrong.map((entry) => `${service}: ${entry}`)),
-    ...(proxy?.conflicts ?? []).map(
-      (conflict) => `${conflict.frontend} is claimed by service ${conflict.loser}, but ${describeHolder(conflict)}`,
-    ),
-    ...(proxy?.quarantined ?? []).map(
-      ({ service, error, attempts, retryAt }) =>
-        `${service || 'a leftover'} is quarantined after ${count(attempts, 'attempt')}: ${error}; next try in ${formatAge(Date.parse(retryAt) - Date.now())}`,
-    ),
-  ]
-  return lines.map((line) => `${terminal.paint('red', '!')} ${line}\n`).join('')
+/** Returns `namespace/name`, or '' for all services. */
+function serviceKey(given: string, flags: Flags): string {
+  if (given === '') return ''
+  if (flags.has('selector')) throw new ProxyError('usage', 'a service and --selector exclude each other')
+  return parseServiceName(given, flags.get('namespace') ?? 'default').keys[0] ?? ''
 }

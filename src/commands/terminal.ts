@@ -2,6 +2,8 @@
 
 import { stringify } from 'yaml'
 
+export const answerVersion = 'sluice/v1'
+
 export type Colour = 'red' | 'green' | 'yellow' | 'cyan' | 'bold' | 'dim'
 
 export interface Terminal {
@@ -12,6 +14,7 @@ export interface Terminal {
   paint(colour: Colour, text: string): string
   /** True if a person reads the output. */
   readonly interactive: boolean
+  /** Infinity if the output goes to a file or to another program: then nothing is wrapped. */
   readonly columns: number
 }
 
@@ -26,22 +29,8 @@ export function openTerminal(env: NodeJS.ProcessEnv = process.env): Terminal {
     note: (text) => void process.stderr.write(text),
     paint: (colour, text) => (coloured && text !== '' ? `\x1b[${codes[colour]}m${text}\x1b[0m` : text),
     interactive,
-    columns: process.stdout.columns || 100,
+    columns: process.stdout.columns || Number.POSITIVE_INFINITY,
   }
-}
-
-export type Row = readonly string[]
-
-/** Returns '' if there are no rows. Each column is as wide as its widest cell. */
-export function formatTable(heads: Row, rows: readonly Row[], terminal: Pick<Terminal, 'paint'>): string {
-  if (rows.length === 0) return ''
-  const widths = heads.map((head, i) => Math.max(head.length, ...rows.map((row) => visibleLength(row[i] ?? ''))))
-  const line = (cells: Row) =>
-    cells
-      .map((cell, i) => (i === cells.length - 1 ? cell : cell + ' '.repeat((widths[i] ?? 0) - visibleLength(cell))))
-      .join('   ')
-      .trimEnd()
-  return [terminal.paint('bold', line(heads)), ...rows.map(line)].map((text) => `${text}\n`).join('')
 }
 
 // biome-ignore lint/suspicious/noControlCharactersInRegex: colours are control characters.
@@ -49,10 +38,13 @@ const colours = /\x1b\[\d+m/g
 
 export const stripColours = (text: string): string => text.replace(colours, '')
 
-const visibleLength = (text: string): number => stripColours(text).length
-
-/** Formats the answer as --output asks for. */
-export function formatAnswer(value: unknown, format: string, forPeople: () => string): string {
+/** Formats the answer as --output asks for. docs/json.md describes the fields of each kind, and they stay as they are. */
+export function formatAnswer<T extends { readonly kind: string }>(
+  answer: T,
+  format: string,
+  forPeople: () => string,
+): string {
+  const value = { apiVersion: answerVersion, ...answer }
   if (format === 'json') return `${JSON.stringify(value, undefined, 2)}\n`
   if (format === 'yaml') {
     // The way through JSON leaves out undefined members and prevents anchors. YAML 1.1 readers take a bare `no` for false, so it is quoted.

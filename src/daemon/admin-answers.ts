@@ -1,27 +1,27 @@
 // Answers the requests on the admin socket. Every answer is computed from the engine when it is asked for; nothing is cached.
 
-import type { Backend, Held, Settings } from '../backend/backend.ts'
+import type { Backend, Held, KernelCheck, Settings } from '../backend/backend.ts'
 import { findMode } from '../backend/modes.ts'
 import type { Engine } from '../engine/engine.ts'
 import type { DriftRecord, SyncJournal, SyncReport } from '../engine/journal.ts'
-import {
-  type AdminAnswers,
-  type AdminEvent,
-  type ChangeCount,
-  type DriftSummary,
-  type FamilySummary,
-  type Inputs,
-  listenAdmin,
-  type ObjectAnswer,
-  type ObjectQuestion,
-  type ProxyIdentity,
-  type ReportSummary,
-  type Summary,
+import type {
+  AdminAnswers,
+  AdminEvent,
+  ChangeCount,
+  DriftSummary,
+  FamilySummary,
+  Inputs,
+  ObjectAnswer,
+  ObjectQuestion,
+  ProxyIdentity,
+  ReportSummary,
+  Summary,
 } from '../http/admin.ts'
 import { socketPath } from '../http/admin-client.ts'
+import { listenAdmin } from '../http/admin-listener.ts'
 import { type ExplainContext, explain } from '../inspect/explanation.ts'
-import { type KernelState, readKernelState } from '../inspect/kernel-state.ts'
-import { summariseServices } from '../inspect/service-summaries.ts'
+import { readKernelState } from '../inspect/kernel-state.ts'
+import { compareAll, summariseServices } from '../inspect/service-summaries.ts'
 import { describeError } from '../lib/errors.ts'
 import type { Family } from '../lib/ip.ts'
 import type { Logger } from '../lib/log.ts'
@@ -43,6 +43,7 @@ export interface AdminOptions {
   readonly nodeAddresses: () => readonly string[]
   readonly manifests?: ManifestProblems | undefined
   readonly readObject: (question: ObjectQuestion) => Promise<ObjectAnswer>
+  readonly selectServices: (labelSelector: string) => Promise<readonly string[]>
   readonly log: Logger
 }
 
@@ -68,6 +69,8 @@ export function makeAdminAnswers(options: AdminOptions): AdminAnswers {
   return {
     summary: () => summarise(options),
     services: (service, kernel) => summariseServices(makeExplainContext(options), service, kernel),
+    comparison: (service, kernel) => compareAll(makeExplainContext(options), service, kernel),
+    select: (labelSelector) => options.selectServices(labelSelector),
     explain: (question) => explain(makeExplainContext(options), question),
     inputs: () => readInputs(options),
     object: (question) => options.readObject(question),
@@ -93,7 +96,7 @@ function makeExplainContext(options: AdminOptions): ExplainContext {
 }
 
 /** If the kernel cannot be read, the answer goes without its state. */
-async function tryReadKernel({ backend, views, log }: AdminOptions, family: Family): Promise<KernelState | undefined> {
+async function tryReadKernel({ backend, views, log }: AdminOptions, family: Family): Promise<KernelCheck | undefined> {
   try {
     return await readKernelState(backend, views(family))
   } catch (error) {

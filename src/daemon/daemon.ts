@@ -10,7 +10,7 @@ import { sluiceVersion } from '../config/sluice-version.ts'
 import { Engine } from '../engine/engine.ts'
 import { SyncJournal } from '../engine/journal.ts'
 import type { ProxyIdentity } from '../http/admin.ts'
-import { readObject } from '../kube/api-objects.ts'
+import { readObject, selectServices } from '../kube/api-objects.ts'
 import { Client, defaultUserAgent } from '../kube/client.ts'
 import { DialedAddresses } from '../kube/dialed-addresses.ts'
 import { EventRecorder } from '../kube/events.ts'
@@ -250,6 +250,7 @@ async function openAdmin(
     nodeAddresses: () => views.addresses,
     manifests: daemon.manifests,
     readObject: (question) => readObject(client, question),
+    selectServices: (labelSelector) => selectServices(client, labelSelector),
     log,
   })
   return () => admin.close()

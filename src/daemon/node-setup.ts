@@ -37,7 +37,7 @@ export async function findUsableFamilies(
   const undetected = missingDetector(check)
   if (undetected !== undefined) log.info(undetected)
   if (facts.ips[primary] === '127.0.0.1' || facts.ips[primary] === '::1') {
-    log.warn("This node's address is unknown; set --bind-address if its Node has no address")
+    log.warn("This node's address is unknown; set bindAddress (--bind-address) if its Node has no address")
   }
   return supported
 }

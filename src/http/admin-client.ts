@@ -8,6 +8,7 @@ import { type ErrorCode, ProxyError } from '../lib/errors.ts'
 import type {
   AdminEvent,
   ChangeCount,
+  Comparison,
   Connections,
   Explanation,
   Inputs,
@@ -90,6 +91,14 @@ export class AdminClient {
 
   services(service: string, kernel: boolean): Promise<readonly ServiceSummary[]> {
     return this.#ask('/v1/services', { service, kernel: kernel ? '1' : '0' })
+  }
+
+  comparison(service: string, kernel: boolean): Promise<Comparison> {
+    return this.#ask('/v1/comparison', { service, kernel: kernel ? '1' : '0' })
+  }
+
+  select(selector: string): Promise<readonly string[]> {
+    return this.#ask('/v1/select', { selector })
   }
 
   explain({ target, from }: Question): Promise<readonly Explanation[]> {

@@ -1,21 +1,16 @@
 // The admin socket: a running proxy answers questions as JSON, and streams events, over a unix socket that only its owner may open.
-// This file has the types of the answers and the server; the daemon computes the answers, admin-client.ts asks for them.
+// This file has the types of the answers and the routes; admin-listener.ts listens, the daemon computes the answers, and admin-client.ts
+// asks for them.
 
-import { chmodSync, lstatSync, unlinkSync } from 'node:fs'
-import { createServer, type Server, type ServerResponse } from 'node:http'
-import { connect } from 'node:net'
-import { dirname } from 'node:path'
-import type { DriftReason, Mode, Settings } from '../backend/backend.ts'
+import type { ServerResponse } from 'node:http'
+import type { DriftReason, Mode, Presence, Settings } from '../backend/backend.ts'
 import type { Conflict, Counters, SyncCause } from '../engine/journal.ts'
 import { describeError, ProxyError } from '../lib/errors.ts'
 import type { Family } from '../lib/ip.ts'
-import type { Logger } from '../lib/log.ts'
 import type { ServiceLimits } from '../model/limits.ts'
 import type { Reason } from '../model/trace.ts'
 import type { Disposition, Frontend, NodeView, Protocol, ServiceRecord, SliceRecord } from '../model/types.ts'
-import { ensureSharedDirectory } from '../sys/private-files.ts'
-import { AdminConnections } from './admin-connections.ts'
-import { type Exchange, reply, replyText, routeRequests } from './routing.ts'
+import { type Exchange, reply, replyText } from './routing.ts'
 
 export interface ProxyIdentity {
   readonly node: string
@@ -98,9 +93,6 @@ export interface QuarantineSummary {
   readonly entries: readonly string[]
 }
 
-/** Whether the kernel has an entry. `byName`: it does, but its content cannot be compared in this mode. */
-export type Presence = 'present' | 'byName' | 'missing' | 'differs' | 'unchecked'
-
 export interface ServiceSummary {
   readonly service: string
   readonly family: Family
@@ -108,13 +100,22 @@ export interface ServiceSummary {
   /** A change waits for a sync. */
   readonly pending: boolean
   readonly entries: number
-  /** How many of the entries are in which state in the kernel now; undefined if the kernel was not asked. */
-  readonly inKernel: Readonly<Record<Presence, number>> | undefined
+  /** How many of the entries are in which state in the kernel now; absent if the kernel was not asked. */
+  readonly inKernel?: Readonly<Record<Presence, number>> | undefined
   /** One sentence per entry that is missing or different in the kernel. */
   readonly wrong: readonly string[]
   /** Addresses that an older service holds: `10.0.0.1:80/tcp (ns/older)`. */
   readonly lost: readonly string[]
   readonly quarantine: string
+}
+
+/** What a node needs in one family whatever services there are. */
+export interface BaseSummary extends Pick<ServiceSummary, 'family' | 'entries' | 'inKernel' | 'wrong'> {}
+
+/** What is wanted, compared with what the kernel holds. */
+export interface Comparison {
+  readonly base: readonly BaseSummary[]
+  readonly services: readonly ServiceSummary[]
 }
 
 export interface PortSummary {
@@ -146,7 +147,7 @@ export interface EndpointSummary {
 }
 
 export interface Question {
-  /** `10.96.0.10:53/udp`, or `namespace/name[:port]`. */
+  /** `10.96.0.10:53/udp`, `:30080`, `namespace/name[:port]` or a DNS name. */
   readonly target: string
   /** An address, `node`, or '' for the node itself. */
   readonly from: string
@@ -163,15 +164,18 @@ export interface Explanation {
     readonly origin: 'pod' | 'node' | 'outside'
   }
   readonly verdict: 'forward' | 'reject' | 'drop' | 'pass'
-  readonly reason: Reason | undefined
+  /** '' if the packet is forwarded. */
+  readonly reason: Reason | ''
   /** `ns/name:port`, '' if the packet is for no service. */
   readonly service: string
   readonly frontend: string
   readonly steps: readonly string[]
   readonly endpoints: readonly EndpointCandidate[]
   readonly affinitySeconds: number
-  /** Whether the endpoint sees this node instead of the client. `hairpin`: only a pod that reaches itself does. */
-  readonly snat: 'yes' | 'no' | 'hairpin' | 'none'
+  /** True if every endpoint sees this node instead of the client; null if that is unknown. */
+  readonly snat: boolean | null
+  /** True if only a pod that reaches itself sees this node instead of the client. */
+  readonly hairpin: boolean
   readonly entries: readonly EntrySummary[]
   /** Sentences about conflicts, quarantine and pending changes. */
   readonly remarks: readonly string[]
@@ -182,15 +186,19 @@ export interface EndpointCandidate {
   readonly node: string
   /** Between 0 and 1; 0 if the endpoint is not used. */
   readonly probability: number
-  readonly snat: boolean
+  /** True if the endpoint sees this node instead of the client; null if that is unknown. */
+  readonly snat: boolean | null
   /** Why the endpoint is used or not. */
   readonly why: string
 }
 
 export interface EntrySummary {
-  readonly id: string
   readonly kind: string
-  readonly digest: string
+  /** As the program names it that lists the entry: `chain service-ABC`. */
+  readonly name: string
+  readonly content: string
+  /** A shell command that shows the entry on the node; '' if there is none. */
+  readonly command: string
   readonly kernel: Presence
 }
 
@@ -202,13 +210,15 @@ export interface Inputs {
   readonly limits: ServiceLimits
   readonly views: readonly NodeView[]
   readonly nodeAddresses: readonly string[]
+  /** True if nothing says how the proxy of that node detects the traffic of its pods. */
+  readonly podsUnknown?: boolean
   readonly services: readonly ServiceRecord[]
   readonly slices: readonly SliceRecord[]
 }
 
 /** An object of the API that the proxy may read. */
 export interface ObjectQuestion {
-  /** `services`, `endpointslices` or `namespaces`. */
+  /** `services`, `endpointslices`, `namespaces` or `pods`. */
   readonly resource: string
   /** '' for a namespace. */
   readonly namespace: string
@@ -247,6 +257,10 @@ export interface AdminAnswers {
   summary(): Summary
   /** Describes one service, or all if `service` is ''. With `kernel`, compares their entries with the kernel. */
   services(service: string, kernel: boolean): Promise<readonly ServiceSummary[]>
+  /** As `services`, with what the node needs whatever services there are. */
+  comparison(service: string, kernel: boolean): Promise<Comparison>
+  /** The services that match a label selector, as `namespace/name`. */
+  select(labelSelector: string): Promise<readonly string[]>
   explain(question: Question): Promise<readonly Explanation[]>
   inputs(): Inputs
   /** Reads an object from the API server. */
@@ -256,11 +270,6 @@ export interface AdminAnswers {
   /** The last syncs that changed the service, newest first. */
   reports(service: string): readonly ReportSummary[]
   subscribe(listener: (event: AdminEvent) => void): () => void
-}
-
-export interface AdminSocket {
-  readonly path: string
-  close(): Promise<void>
 }
 
 const json = (response: ServerResponse, status: number, value: unknown): void =>
@@ -280,6 +289,10 @@ export function makeAdminRoutes(answers: AdminAnswers) {
   return {
     '/v1/summary': answer(() => answers.summary()),
     '/v1/services': answer(({ query }) => answers.services(query.get('service') ?? '', query.get('kernel') === '1')),
+    '/v1/comparison': answer(({ query }) =>
+      answers.comparison(query.get('service') ?? '', query.get('kernel') === '1'),
+    ),
+    '/v1/select': answer(({ query }) => answers.select(query.get('selector') ?? '')),
     '/v1/explain': answer(({ query }) =>
       answers.explain({ target: query.get('target') ?? '', from: query.get('from') ?? '' }),
     ),
@@ -309,71 +322,4 @@ function streamEvents(answers: AdminAnswers, { request, response }: Exchange): v
   })
   request.on('close', stop)
   response.on('close', stop)
-}
-
-/** Rejects if the socket cannot be made. Replaces a socket on which no process listens any more. */
-export async function listenAdmin(path: string, answers: AdminAnswers, log: Logger): Promise<AdminSocket> {
-  ensureSharedDirectory(dirname(path))
-  await removeDeadSocket(path)
-  const handle = routeRequests(makeAdminRoutes(answers), log)
-  const connections = new AdminConnections()
-  const server = createServer({ requestTimeout: 10_000 }, (request, response) => {
-    connections.serve(request.socket, response)
-    response.on('error', () => {})
-    Promise.resolve(handle(request, response)).catch((error: unknown) => {
-      log.error('Admin request failed', { error: describeError(error) })
-      response.destroy()
-    })
-  })
-  server.on('connection', (socket) => connections.add(socket))
-  await bind(server, path)
-  chmodSync(path, 0o600)
-  server.on('error', (error) => log.error('Admin socket failed', { error: describeError(error) }))
-  // An open admin socket must not keep the process alive.
-  server.unref()
-  return {
-    path,
-    close: () =>
-      new Promise((resolve) => {
-        // This removes the socket's file as well.
-        server.close(() => resolve())
-        server.closeAllConnections()
-      }),
-  }
-}
-
-function bind(server: Server, path: string): Promise<void> {
-  return new Promise((resolve, reject) => {
-    // The umask keeps other users out between bind and chmod.
-    const mask = process.umask(0o177)
-    server.once('error', reject)
-    server.listen(path, () => {
-      server.off('error', reject)
-      resolve()
-    })
-    process.umask(mask)
-  })
-}
-
-/** Throws a ProxyError 'admin' if the path is in use, by a proxy or by anything else than a socket. */
-async function removeDeadSocket(path: string): Promise<void> {
-  const stats = lstatSync(path, { throwIfNoEntry: false })
-  if (stats === undefined) return
-  if (!stats.isSocket())
-    throw new ProxyError('admin', `${path} exists and is not a socket: remove it, or choose another path`)
-  if (await isListening(path)) throw new ProxyError('admin', `another proxy listens on ${path}`)
-  unlinkSync(path)
-}
-
-/** Only a refused connection proves that the process behind a socket is gone. */
-function isListening(path: string): Promise<boolean> {
-  return new Promise((resolve) => {
-    const socket = connect(path)
-    const done = (yes: boolean) => {
-      socket.destroy()
-      resolve(yes)
-    }
-    socket.on('connect', () => done(true))
-    socket.on('error', (error: NodeJS.ErrnoException) => done(error.code !== 'ECONNREFUSED' && error.code !== 'ENOENT'))
-  })
 }

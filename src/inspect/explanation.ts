@@ -1,9 +1,9 @@
 // Traces one packet through the model and explains the result: the service, each decision, each endpoint, and the entries behind it.
 
-import type { Backend, Held } from '../backend/backend.ts'
+import type { Backend, Held, KernelCheck } from '../backend/backend.ts'
 import type { ProxyMode } from '../backend/proxy-mode.ts'
 import type { FamilyStatus } from '../engine/lane.ts'
-import type { EntrySummary, Explanation, Question } from '../http/admin.ts'
+import type { EndpointCandidate, EntrySummary, Explanation, Question } from '../http/admin.ts'
 import { type Family, familyOf, hostPort, isLoopback } from '../lib/ip.ts'
 import { describeHolder, frontendKey } from '../model/conflicts.ts'
 import type { ModeBehaviour } from '../model/mode-behaviour.ts'
@@ -11,19 +11,23 @@ import { type Outcome, type Packet, trace } from '../model/trace.ts'
 import type { Frontend, NodeView } from '../model/types.ts'
 import type { Desired } from './dry-run.ts'
 import { explainEndpoints } from './endpoint-reasons.ts'
-import { comparePresence, type KernelState } from './kernel-state.ts'
+import { presenceOf } from './kernel-state.ts'
+import { describePart } from './part-descriptions.ts'
 import { findTargets, originOf, type PacketTarget } from './question.ts'
+import { describeDoubt, type PodDoubt } from './unknown-pods.ts'
 
 export interface ExplainContext {
   readonly desired: Desired
-  readonly backend: Pick<Backend<Held>, 'plan' | 'parts' | 'answersAt'>
+  readonly backend: Pick<Backend<Held>, 'base' | 'plan' | 'parts' | 'answersAt'>
   readonly mode: Pick<ProxyMode, 'name' | 'explain'>
   readonly behaviour: ModeBehaviour
   readonly views: readonly NodeView[]
   /** Every address of the node's interfaces. */
   readonly nodeAddresses: readonly string[]
   /** Reads what the kernel holds; absent if the kernel must not be asked. */
-  readonly readKernel?: (family: Family) => Promise<KernelState | undefined>
+  readonly readKernel?: (family: Family) => Promise<KernelCheck | undefined>
+  /** True if nothing says how the proxy of this node detects the traffic of its pods. */
+  readonly podsUnknown?: boolean
 }
 
 /** A packet, the node as its family sees it, and what becomes of the packet. */
@@ -31,12 +35,14 @@ interface TracedPacket {
   readonly view: NodeView
   readonly packet: Packet
   readonly outcome: Outcome
+  /** Undefined if the outcome is sure. */
+  readonly doubt: PodDoubt | undefined
 }
 
 /** Returns one answer for an address, and one per frontend for a service name. Throws a ProxyError 'question'. */
 export async function explain(context: ExplainContext, question: Question): Promise<readonly Explanation[]> {
   const answers: Explanation[] = []
-  const kernelStates = new Map<Family, KernelState | undefined>()
+  const kernelStates = new Map<Family, KernelCheck | undefined>()
   for (const target of findTargets(context, question.target)) {
     const traced = traceTo(context, target, question.from)
     if (traced === undefined) continue
@@ -58,7 +64,9 @@ function traceTo(context: ExplainContext, target: PacketTarget, from: string): T
   const ports = [...context.desired.ports(family)]
   const nodeAddresses = context.nodeAddresses.filter((ip) => familyOf(ip) === family)
   const sent = { ...packet, origin: originOf(context, view, source) }
-  return { view, packet: sent, outcome: trace({ ports, node: view, nodeAddresses }, sent, context.behaviour) }
+  const traceOn = (node: NodeView) => trace({ ports, node, nodeAddresses }, sent, context.behaviour)
+  const outcome = traceOn(view)
+  return { view, packet: sent, outcome, doubt: context.podsUnknown ? describeDoubt(view, sent, traceOn) : undefined }
 }
 
 function sourceOf(view: NodeView, target: PacketTarget, from: string): string {
@@ -66,8 +74,8 @@ function sourceOf(view: NodeView, target: PacketTarget, from: string): string {
   return isLoopback(target.ip) ? target.ip : view.ip
 }
 
-function explainTraced(context: ExplainContext, traced: TracedPacket, kernel: KernelState | undefined): Explanation {
-  const { view, packet, outcome } = traced
+function explainTraced(context: ExplainContext, traced: TracedPacket, kernel: KernelCheck | undefined): Explanation {
+  const { view, packet, outcome, doubt } = traced
   const { port, frontend } = outcome
   const status = port === undefined ? undefined : statusOf(context, port.service, view.family)
   const { topology, endpoints } =
@@ -75,6 +83,7 @@ function explainTraced(context: ExplainContext, traced: TracedPacket, kernel: Ke
       ? { topology: [], endpoints: [] }
       : explainEndpoints(context, view, { ...outcome, port })
   const modeRemarks = outcome.verdict === 'forward' ? context.mode.explain.remarks : []
+  const isSourceUnknown = doubt?.isSourceUnknown === true
   return {
     node: view.name,
     mode: context.mode.name,
@@ -86,30 +95,45 @@ function explainTraced(context: ExplainContext, traced: TracedPacket, kernel: Ke
       origin: packet.origin,
     },
     verdict: outcome.verdict,
-    reason: outcome.verdict === 'forward' ? undefined : outcome.reason,
+    reason: outcome.verdict === 'forward' ? '' : outcome.reason,
     service: port?.name ?? '',
     frontend: frontend === undefined ? '' : describeFrontend(frontend),
-    steps: [...outcome.steps.slice(0, 1), ...topology, ...outcome.steps.slice(1)],
-    endpoints,
+    steps: [...outcome.steps.slice(0, 1), ...topology, ...(doubt?.steps ?? outcome.steps).slice(1)],
+    endpoints: isSourceUnknown ? endpoints.map(withUnknownSource) : endpoints,
     affinitySeconds: outcome.verdict === 'forward' ? outcome.affinity : 0,
-    snat: sourceTranslation(outcome),
-    entries: neededEntries(context, traced, status?.entries ?? []).map(({ id, kind, digest }) => ({
-      id,
-      kind,
-      digest,
-      kernel: comparePresence({ id, kind, digest }, kernel),
-    })),
-    remarks: [...(status === undefined ? claimRemarks(context, traced) : serviceRemarks(status)), ...modeRemarks],
+    ...(isSourceUnknown ? { snat: null, hairpin: false } : sourceTranslation(outcome)),
+    entries: neededEntries(context, traced, status?.entries ?? []).map((part) =>
+      summarisePart(context, view, part, kernel),
+    ),
+    remarks: [
+      ...(status === undefined ? claimRemarks(context, traced) : serviceRemarks(status)),
+      ...modeRemarks,
+      ...(doubt?.remarks ?? []),
+    ],
   }
+}
+
+/** An endpoint that is not used sees nothing, and a hairpin is sure. */
+const withUnknownSource = (endpoint: EndpointCandidate): EndpointCandidate =>
+  endpoint.probability === 0 || endpoint.snat === true ? endpoint : { ...endpoint, snat: null }
+
+function summarisePart(
+  { mode }: ExplainContext,
+  { family }: NodeView,
+  part: Held,
+  kernel: KernelCheck | undefined,
+): EntrySummary {
+  const { name, content, command } = describePart(mode, part, family)
+  const kept = kernel?.adaptCommand?.(command, part) ?? command
+  return { kind: part.kind, name, content, command: kept, kernel: presenceOf(part, kernel) }
 }
 
 const statusOf = ({ desired }: ExplainContext, service: string, family: Family): FamilyStatus | undefined =>
   desired.status(service).families.find((one) => one.family === family)
 
-function sourceTranslation(outcome: Outcome): Explanation['snat'] {
-  if (outcome.verdict !== 'forward') return 'none'
-  if (outcome.masquerade) return 'yes'
-  return outcome.endpoints.some(({ snat }) => snat) ? 'hairpin' : 'no'
+function sourceTranslation(outcome: Outcome): Pick<Explanation, 'snat' | 'hairpin'> {
+  if (outcome.verdict !== 'forward') return { snat: false, hairpin: false }
+  return { snat: outcome.masquerade, hairpin: !outcome.masquerade && outcome.endpoints.some(({ snat }) => snat) }
 }
 
 const kinds = { 'cluster-ip': 'cluster IP', 'external-ip': 'external IP', 'load-balancer': 'load balancer IP' } as const
@@ -141,7 +165,7 @@ function neededEntries(
   { backend }: ExplainContext,
   { view, packet, outcome }: TracedPacket,
   claimed: readonly Held[],
-): readonly Omit<EntrySummary, 'kernel'>[] {
+): readonly Held[] {
   const { port, frontend } = outcome
   if (port === undefined) return []
   const parts = (entry: Held) => backend.parts?.(entry) ?? [entry]

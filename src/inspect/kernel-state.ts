@@ -1,23 +1,21 @@
-// Reads what the kernel holds through a second target that only observes, so that reading writes nothing, and compares entries with it.
+// Reads what the kernel holds, and compares entries with it. Reading writes nothing.
 
-import type { Backend, Held } from '../backend/backend.ts'
+import type { Backend, Held, KernelCheck, Presence } from '../backend/backend.ts'
+import { compareDigests } from '../backend/backend.ts'
 import { findMode } from '../backend/modes.ts'
-import type { Presence } from '../http/admin.ts'
 import { silentLogger } from '../lib/log.ts'
 import { systemClock } from '../lib/time.ts'
 import type { NodeView } from '../model/types.ts'
 
-export interface KernelState {
-  find(id: string): Held | undefined
-  /** True if another process than the one that wrote entries of this kind can observe and distinguish them. */
-  isVisible(kind: string): boolean
+const deadlineMs = 30_000
+
+export async function readKernelState(backend: Backend<Held>, view: NodeView): Promise<KernelCheck> {
+  const signal = AbortSignal.timeout(deadlineMs)
+  return backend.openCheck === undefined ? observeOnce(backend, view, signal) : backend.openCheck(view, signal)
 }
 
-export async function readKernelState(
-  backend: Backend<Held>,
-  view: NodeView,
-  signal?: AbortSignal,
-): Promise<KernelState> {
+/** Observes with a second target, so that the first one keeps what it knows. */
+async function observeOnce(backend: Backend<Held>, view: NodeView, signal: AbortSignal): Promise<KernelCheck> {
   const { explain } = findMode(backend.name)
   const target = await backend.open({
     family: view.family,
@@ -27,22 +25,15 @@ export async function readKernelState(
     onDrift: () => {},
   })
   try {
-    const held = await target.observe(signal ?? AbortSignal.timeout(30_000))
-    const byId = new Map(held.map((one) => [one.id, one]))
+    const byId = new Map((await target.observe(signal)).map((held) => [held.id, held]))
     return {
-      find: (id) => byId.get(id) ?? byId.get(explain.observedId?.(id) ?? id),
-      isVisible: (kind) => explain.isVisible(kind),
+      presence: (part) => compareDigests(part, byId.get(part.id) ?? byId.get(explain.observedId?.(part.id) ?? '')),
     }
   } finally {
     await target.close()
   }
 }
 
-/** An observed entry without a digest proves that the entry exists, but not what it contains. */
-export function comparePresence(entry: Held, kernel: KernelState | undefined): Presence {
-  if (kernel === undefined || !kernel.isVisible(entry.kind)) return 'unchecked'
-  const held = kernel.find(entry.id)
-  if (held === undefined) return 'missing'
-  if (held.digest === entry.digest) return 'present'
-  return held.digest === '' ? 'byName' : 'differs'
-}
+/** `kernel` is undefined if the kernel was not read. */
+export const presenceOf = (part: Held, kernel: KernelCheck | undefined): Presence =>
+  kernel?.presence(part) ?? 'unchecked'

@@ -4,6 +4,7 @@ import { ProxyError } from '../lib/errors.ts'
 import { canonicalIp, contains, familyOf, isLoopback, parseCidr, splitHostPort } from '../lib/ip.ts'
 import type { Frontend, NodeView, Protocol, ServicePort } from '../model/types.ts'
 import type { Desired } from './dry-run.ts'
+import { parseServiceName, type ServiceName } from './service-name.ts'
 
 export interface PacketTarget {
   readonly ip: string
@@ -17,39 +18,52 @@ interface QuestionContext {
   readonly nodeAddresses: readonly string[]
 }
 
-const forms = ['ADDRESS:PORT[/tcp|udp|sctp]', 'NAMESPACE/NAME[:PORT]'] as const
-
-/** Throws a ProxyError 'question' if the text has neither form or the service does not exist. */
+/** Throws a ProxyError 'question' if the text has no known form or the service does not exist. */
 export function findTargets(context: QuestionContext, text: string): readonly PacketTarget[] {
   const match = /^(.*?)(?:\/(tcp|udp|sctp))?$/i.exec(text.trim())
   const body = match?.[1] ?? ''
   const protocol = match?.[2]?.toLowerCase() as Protocol | undefined
+  if (body.startsWith(':')) return findNodePortTargets(context, body.slice(1), protocol ?? 'tcp')
   const address = splitHostPort(body)
   const ip = address === undefined ? undefined : canonicalIp(address.host)
   if (address !== undefined && ip !== undefined) return [{ ip, port: address.port, protocol: protocol ?? 'tcp' }]
-  if (isIp(body)) throw new ProxyError('question', `"${text}" has no port: give ${forms.join(' or ')}`)
-  if (isIp(body.replace(/:\d*$/, ''))) {
-    throw new ProxyError('question', `"${text}": a port is a number from 1 to 65535`)
-  }
-  return findServiceTargets(context, body, protocol)
+  refuseBadAddress(text, body)
+  return findServiceTargets(context, parseServiceName(body), protocol)
+}
+
+/** Throws if the text looks like an address and is none. */
+function refuseBadAddress(text: string, body: string): void {
+  if (isIp(body)) throw new ProxyError('question', `"${text}" has no port: give ADDRESS:PORT`)
+  const host = body.replace(/:\d*$/, '')
+  if (isIp(host)) throw new ProxyError('question', `"${text}": a port is a number from 1 to 65535`)
+  const looksLikeAddress = /^[\d.]+$/.test(host) || /:.*:/.test(body) || body.startsWith('[')
+  if (looksLikeAddress) throw new ProxyError('question', `"${text}": ${host} is not a valid IP address`)
 }
 
 const isIp = (text: string): boolean => canonicalIp(text.replace(/^\[|\]$/g, '')) !== undefined
 
+/** A node port is asked about on one address of each family of this node. */
+function findNodePortTargets({ views }: QuestionContext, text: string, protocol: Protocol): readonly PacketTarget[] {
+  const port = /^\d+$/.test(text) ? Number(text) : 0
+  if (port < 1 || port > 65_535) {
+    throw new ProxyError('question', `":${text}": a node port is a number from 1 to 65535`)
+  }
+  // A family in which the node has no address has a loopback address as its placeholder.
+  const served = views.filter((view) => !isLoopback(view.ip))
+  return (served.length === 0 ? views : served).map((view) => ({ ip: nodePortAddress(view), port, protocol }))
+}
+
 function findServiceTargets(
   context: QuestionContext,
-  text: string,
+  { keys, port: portText }: ServiceName,
   protocol: Protocol | undefined,
 ): readonly PacketTarget[] {
-  const match = /^(?:([a-z0-9.-]+)\/)?([a-z0-9.-]+)(?::([A-Za-z0-9-]+))?$/.exec(text)
-  if (match === null) throw new ProxyError('question', `"${text}" is neither ${forms.join(' nor ')}`)
-  const [, namespace = 'default', name = '', portText] = match
-  const key = `${namespace}/${name}`
-  if (context.desired.store.service(key) === undefined) throw unknownService(context, key)
+  const key = keys.find((one) => context.desired.store.service(one) !== undefined)
+  if (key === undefined) throw unknownService(context, keys[0] ?? '')
   const ports = context.views.flatMap(({ family }) => context.desired.portsOf(key, family))
   const targets = ports
     .filter((port) => protocol === undefined || port.protocol === protocol)
-    .filter((port) => portText === undefined || isNamed(port, portText))
+    .filter((port) => portText === '' || isNamed(port, portText))
     .flatMap((port) => port.frontends.flatMap((frontend) => targetOf(context, port, frontend)))
   if (targets.length === 0) {
     const quarantine = context.desired.quarantined().find(({ service }) => service === key)

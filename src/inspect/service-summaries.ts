@@ -1,28 +1,54 @@
 // Summarises services for `status`: ports, pending changes, and how many entries of each service the kernel holds.
 
-import type { Backend, Held } from '../backend/backend.ts'
+import type { Backend, Held, KernelCheck, Presence } from '../backend/backend.ts'
 import type { FamilyStatus } from '../engine/lane.ts'
-import type { PortSummary, Presence, ServiceSummary } from '../http/admin.ts'
+import type { Comparison, PortSummary, ServiceSummary } from '../http/admin.ts'
 import { type Family, hostPort } from '../lib/ip.ts'
 import { nextTurn } from '../lib/time.ts'
 import { describeHolder } from '../model/conflicts.ts'
 import { reachableOf } from '../model/endpoints.ts'
 import type { Frontend, ServicePort } from '../model/types.ts'
 import type { ExplainContext } from './explanation.ts'
-import { comparePresence, type KernelState } from './kernel-state.ts'
+import { presenceOf } from './kernel-state.ts'
+import { describePart } from './part-descriptions.ts'
+
+type SummaryContext = Pick<ExplainContext, 'desired' | 'views' | 'readKernel' | 'backend' | 'mode'>
 
 /** Undefined if the kernel was not asked; a family is missing or undefined if its state could not be read. */
-type KernelStates = ReadonlyMap<Family, KernelState | undefined> | undefined
+type KernelStates = ReadonlyMap<Family, KernelCheck | undefined> | undefined
 
 /** Returns one summary per service and family. `service` is '' for all services. Yields the event loop between services. */
 export async function summariseServices(
-  { desired, views, readKernel, backend }: Pick<ExplainContext, 'desired' | 'views' | 'readKernel' | 'backend'>,
+  context: SummaryContext,
   service: string,
   asksKernel: boolean,
 ): Promise<readonly ServiceSummary[]> {
+  return summariseWith(context, service, asksKernel ? await readStates(context) : undefined)
+}
+
+/** As `summariseServices`, with what the node needs whatever services there are. The kernel is read once for both. */
+export async function compareAll(context: SummaryContext, service: string, asksKernel: boolean): Promise<Comparison> {
+  const states = asksKernel ? await readStates(context) : undefined
+  const base = context.views.map((view) => {
+    const parts = context.backend.base(view).flatMap((entry) => context.backend.parts?.(entry) ?? [entry])
+    return { family: view.family, ...compareParts(context, view.family, parts, states) }
+  })
+  return { base, services: await summariseWith(context, service, states) }
+}
+
+async function readStates({ views, readKernel }: SummaryContext): Promise<KernelStates> {
+  const states = new Map<Family, KernelCheck | undefined>()
+  for (const { family } of views) states.set(family, await readKernel?.(family))
+  return states
+}
+
+async function summariseWith(
+  context: SummaryContext,
+  service: string,
+  states: KernelStates,
+): Promise<readonly ServiceSummary[]> {
+  const { desired, backend } = context
   const keys = service === '' ? [...desired.store.records()].map(({ key }) => key).sort() : [service]
-  const states = new Map<Family, KernelState | undefined>()
-  if (asksKernel) for (const { family } of views) states.set(family, await readKernel?.(family))
   const summaries: ServiceSummary[] = []
   for (const [i, key] of keys.entries()) {
     if (i % 100 === 99) await nextTurn()
@@ -30,7 +56,7 @@ export async function summariseServices(
     if (!known) continue
     summaries.push(
       ...families.filter(isWorthShowing).map((one) => ({
-        ...summarise(key, one, asksKernel ? states : undefined),
+        ...summarise(context, key, one, states),
         ports: one.ports.map((port) => summarisePort(port, backend.answersAt)),
       })),
     )
@@ -41,24 +67,38 @@ export async function summariseServices(
 const isWorthShowing = ({ ports, entries, lost, quarantine }: FamilyStatus): boolean =>
   ports.length + entries.length + lost.length > 0 || quarantine !== undefined
 
-function summarise(service: string, status: FamilyStatus, states: KernelStates): Omit<ServiceSummary, 'ports'> {
-  const { family, pending, lost, quarantine, entries } = status
-  const found = entries.map((entry) => ({ entry, presence: comparePresence(entry, states?.get(family)) }))
-  const counts: Record<Presence, number> = { present: 0, byName: 0, missing: 0, differs: 0, unchecked: 0 }
-  for (const one of found) counts[one.presence]++
+function summarise(
+  context: SummaryContext,
+  service: string,
+  { family, pending, lost, quarantine, entries }: FamilyStatus,
+  states: KernelStates,
+): Omit<ServiceSummary, 'ports'> {
   return {
     service,
     family,
     pending,
-    entries: entries.length,
-    inKernel: states === undefined ? undefined : counts,
-    wrong: found.flatMap((one) => {
-      if (one.presence === 'missing') return [`${one.entry.id}: is not in the kernel`]
-      return one.presence === 'differs' ? [`${one.entry.id}: has other content in the kernel`] : []
-    }),
+    ...compareParts(context, family, entries, states),
     lost: lost.map((conflict) => `${conflict.frontend} ${describeHolder(conflict)}`),
     quarantine: quarantine?.error.message ?? '',
   }
+}
+
+function compareParts(
+  { mode }: SummaryContext,
+  family: Family,
+  parts: readonly Held[],
+  states: KernelStates,
+): Pick<ServiceSummary, 'entries' | 'inKernel' | 'wrong'> {
+  const inKernel: Record<Presence, number> = { present: 0, byName: 0, missing: 0, differs: 0, unchecked: 0 }
+  const wrong: string[] = []
+  for (const part of parts) {
+    const presence = presenceOf(part, states?.get(family))
+    inKernel[presence]++
+    if (presence !== 'missing' && presence !== 'differs') continue
+    const problem = presence === 'missing' ? 'is not in the kernel' : 'has other content in the kernel'
+    wrong.push(`${describePart(mode, part, family).name} ${problem}`)
+  }
+  return { entries: parts.length, ...(states === undefined ? {} : { inKernel }), wrong }
 }
 
 function summarisePort(port: ServicePort, answersAt: Backend<Held>['answersAt'] = ownAddress): PortSummary {

@@ -9,13 +9,13 @@ import * as libc from './libc.ts'
 import { callError } from './netlink/netlink-errors.ts'
 import { runProgram } from './process/exec.ts'
 
-const folder = '/run/netns'
+export const namespaceFolder = '/run/netns'
 const SOCK_STREAM = 1
 const SOCK_NONBLOCK = 0o4000
 const SO_REUSEADDR = 2
 
 /** Returns the names of all named namespaces. */
-export const listNamespaces = (): readonly string[] => (existsSync(folder) ? readdirSync(folder) : [])
+export const listNamespaces = (): readonly string[] => (existsSync(namespaceFolder) ? readdirSync(namespaceFolder) : [])
 
 /** Runs commands of `ip` in one process, and stops at the first that fails. `namespace` '' is our own. */
 export async function runIp(namespace: string, commands: readonly string[]): Promise<void> {
@@ -28,7 +28,7 @@ export async function runIp(namespace: string, commands: readonly string[]): Pro
 export function runInside<T>(namespace: string, work: () => T): T {
   const home = openNamespace('/proc/thread-self/ns/net')
   try {
-    const there = openNamespace(join(folder, namespace))
+    const there = openNamespace(join(namespaceFolder, namespace))
     try {
       enter(there)
       return work()
@@ -38,6 +38,16 @@ export function runInside<T>(namespace: string, work: () => T): T {
     }
   } finally {
     libc.close(home)
+  }
+}
+
+/** Moves this thread into the network namespace of a process, for good. Programs that it starts are there too. */
+export function enterNamespaceOf(pid: number): void {
+  const there = openNamespace(`/proc/${pid}/ns/net`)
+  try {
+    enter(there)
+  } finally {
+    libc.close(there)
   }
 }
 

@@ -92,21 +92,27 @@ function raiseBuckets(wanted: number, files: KernelFiles): number | undefined {
   }
 }
 
-const flagOf: Readonly<Record<string, string>> = {
-  nf_conntrack_max: '--conntrack-max-per-core=0',
-  hashsize: '--conntrack-max-per-core=0',
-  nf_conntrack_tcp_timeout_established: '--conntrack-tcp-timeout-established=0',
-  nf_conntrack_tcp_timeout_close_wait: '--conntrack-tcp-timeout-close-wait=0',
-  nf_conntrack_tcp_be_liberal: '--conntrack-tcp-be-liberal=false',
-  nf_conntrack_udp_timeout: '--conntrack-udp-timeout=0',
-  nf_conntrack_udp_timeout_stream: '--conntrack-udp-timeout-stream=0',
+/** What leaves a setting alone: a field of the file that --config names, or a flag if there is no such file. */
+const escapes: Readonly<Record<string, readonly [field: string, flag: string]>> = {
+  nf_conntrack_max: ['conntrack.maxPerCore: 0', '--conntrack-max-per-core=0'],
+  hashsize: ['conntrack.maxPerCore: 0', '--conntrack-max-per-core=0'],
+  nf_conntrack_tcp_timeout_established: [
+    'conntrack.tcpEstablishedTimeout: 0s',
+    '--conntrack-tcp-timeout-established=0',
+  ],
+  nf_conntrack_tcp_timeout_close_wait: ['conntrack.tcpCloseWaitTimeout: 0s', '--conntrack-tcp-timeout-close-wait=0'],
+  nf_conntrack_tcp_be_liberal: ['conntrack.tcpBeLiberal: false', '--conntrack-tcp-be-liberal=false'],
+  nf_conntrack_udp_timeout: ['conntrack.udpTimeout: 0s', '--conntrack-udp-timeout=0'],
+  nf_conntrack_udp_timeout_stream: ['conntrack.udpStreamTimeout: 0s', '--conntrack-udp-timeout-stream=0'],
 }
 
-/** Adds the flag that leaves the setting alone. */
+/** Adds what leaves the setting alone. */
 function addFlag(cause: unknown, name: string): ProxyError {
   const fields = cause instanceof ProxyError ? cause.fields : {}
   const message = cause instanceof Error ? cause.message : String(cause)
-  return new ProxyError('sysctl', `${message}; or leave the setting alone with ${flagOf[name]}`, { cause, fields })
+  const [field, flag] = escapes[name] ?? []
+  const advice = `or leave the setting alone with ${flag}, or with ${field} in the file that --config names`
+  return new ProxyError('sysctl', `${message}; ${advice}`, { cause, fields })
 }
 
 const seconds = (ms: number | undefined): number => Math.ceil((ms ?? 0) / 1000)

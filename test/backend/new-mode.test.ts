@@ -22,7 +22,6 @@ const memoryMode: ProxyMode = {
   explain: {
     usesWeights: false,
     remarks: ['A map has no packets.'],
-    isVisible: () => true,
     listCommand: 'true',
   },
   metrics: {

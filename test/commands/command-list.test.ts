@@ -1,8 +1,10 @@
 import { spawnSync } from 'node:child_process'
 import { describe, expect, it } from 'vitest'
+import { formatSchema, formatSchemaDocs } from '../../src/commands/answers/answer-schema.ts'
+import { formatParagraph, formatTable } from '../../src/commands/answers/table.ts'
 import { formatCommandDocs, formatOverview } from '../../src/commands/command-list.ts'
 import { sourceAddress } from '../../src/commands/sources/own-addresses.ts'
-import { formatAnswer, formatTable, openTerminal } from '../../src/commands/terminal.ts'
+import { formatAnswer, openTerminal } from '../../src/commands/terminal.ts'
 import { directory, sluice } from './run-command.ts'
 
 const names = ['up', 'explain', 'plan', 'status', 'doctor', 'cleanup', 'completion']
@@ -31,7 +33,7 @@ describe('the command table', () => {
       [['explain', 'x/y', '--manifests', '/nowhere'], '/nowhere is not a directory'],
       [['explain', '10.0.0.1:80', '--from', 'mars', '--manifests', directory()], '"mars" is not an address'],
       [['explain', '10.0.0.1:99999', '--manifests', directory()], 'a port is a number from 1 to 65535'],
-      [['explain', 'a/b/c', '--manifests', directory()], 'is neither ADDRESS:PORT[/tcp|udp|sctp] nor NAMESPACE/NAME'],
+      [['explain', 'a/b/c', '--manifests', directory()], 'is none of ADDRESS:PORT, :NODEPORT'],
       [['up', '--mode', 'userspace', '--port', '70000'], '--port: given "70000", allowed: a number from 0 to 65535'],
       [['up', '--mode', 'userspace', '--address', 'here'], '--address: given "here", allowed: an IP address'],
       [['up', '--mode', 'userspace', '--node-address', '1.2.3'], '--node-address: given "1.2.3"'],
@@ -56,6 +58,17 @@ describe('the command table', () => {
 
   it('has no status for an unknown command', async () => {
     expect((await sluice('dance')).status).toBeUndefined()
+    expect((await sluice('help', 'dance')).status).toBeUndefined()
+  })
+
+  it('prints the help of a command after help, and the overview without a name', async () => {
+    expect((await sluice('help', 'explain')).stdout).toBe((await sluice('explain', '--help')).stdout)
+    expect((await sluice('help')).stdout).toBe(formatOverview())
+  })
+
+  it('equals docs/json.md and its schema', async () => {
+    await expect(formatSchemaDocs()).toMatchFileSnapshot('../../docs/json.md')
+    await expect(formatSchema()).toMatchFileSnapshot('../../docs/schema/sluice-v1.schema.json')
   })
 })
 
@@ -106,14 +119,48 @@ describe('tables', () => {
           ['long cell', red],
           ['x', 'y'],
         ],
-        { paint: (_, text) => text },
+        { paint: (_, text) => text, columns: 80 },
       ),
-    ).toBe(`A           B\nlong cell   ${red}\nx           y\n`)
-    expect(formatTable(['A'], [], { paint })).toBe('')
+    ).toBe(`A          B\nlong cell  ${red}\nx          y\n`)
+    expect(formatTable(['A'], [], { paint, columns: 80 })).toBe('')
   })
 
   it('are YAML that YAML 1.1 parsers understand too', () => {
-    expect(formatAnswer({ snat: 'no', hash: '0000001e5' }, 'yaml', () => '')).toBe('snat: "no"\nhash: "0000001e5"\n')
+    expect(formatAnswer({ kind: 'Test', word: 'no', hash: '0000001e5' }, 'yaml', () => '')).toBe(
+      'apiVersion: sluice/v1\nkind: Test\nword: "no"\nhash: "0000001e5"\n',
+    )
+  })
+
+  it('wrap the last column in a narrow terminal, and are stacked where even that does not fit', () => {
+    const plain = { paint: (_: string, text: string) => text }
+    const rows = [['shop/web', 'IPv4', 'address not available: 10.0.0.1:80/tcp is held by service shop/other']]
+    const heads = ['SERVICE', 'FAMILY', 'STATE']
+    const wrapped = formatTable(heads, rows, { ...plain, columns: 50 })
+    expect(wrapped.split('\n')[0]).toBe('SERVICE   FAMILY  STATE')
+    expect(wrapped.split('\n').every((line) => line.length <= 50)).toBe(true)
+    expect(wrapped.replaceAll(/\s+/g, ' ')).toContain('address not available: 10.0.0.1:80/tcp is held by service')
+    const stacked = formatTable(heads, rows, { ...plain, columns: 30 })
+    expect(stacked.split('\n').slice(0, 2)).toEqual(['shop/web', '    family  IPv4'])
+    expect(stacked.split('\n').every((line) => line.length <= 30)).toBe(true)
+    const wide = { ...plain, columns: Number.POSITIVE_INFINITY }
+    expect(formatTable(heads, rows, wide).trimEnd().split('\n')).toHaveLength(2)
+  })
+
+  it('keep the colour of a cell on each of its lines', () => {
+    const red = `\x1b[31m${'very long words '.repeat(5).trim()}\x1b[0m`
+    const terminal = { paint: (_: string, text: string) => text, columns: 40 }
+    const lines = formatTable(['A', 'B'], [['x', red]], terminal)
+      .trimEnd()
+      .split('\n')
+      .slice(1)
+    expect(lines.length).toBeGreaterThan(1)
+    for (const line of lines)
+      expect([
+        line.includes('\x1b[31mvery') || line.includes('\x1b[31mlong') || line.includes('\x1b[31mwords'),
+        line.endsWith('\x1b[0m'),
+      ]).toEqual([true, true])
+    const mark = '\x1b[31m!\x1b[0m word'
+    expect(formatParagraph(`${mark} ${'word '.repeat(20)}`, terminal).startsWith(mark)).toBe(true)
   })
 
   it('have no colours with NO_COLOR', () => {

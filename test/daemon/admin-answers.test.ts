@@ -15,8 +15,9 @@ import { makeSettings } from '../../src/daemon/backend-settings.ts'
 import type { ManifestProblems } from '../../src/daemon/manifest-problems.ts'
 import { Engine } from '../../src/engine/engine.ts'
 import { SyncJournal } from '../../src/engine/journal.ts'
-import { type AdminEvent, listenAdmin } from '../../src/http/admin.ts'
+import type { AdminEvent } from '../../src/http/admin.ts'
 import { AdminClient, findSocket, socketPath } from '../../src/http/admin-client.ts'
+import { listenAdmin } from '../../src/http/admin-listener.ts'
 import { decodeEndpointSlice } from '../../src/kube/reflect/decode-endpoint-slice.ts'
 import { decodeService } from '../../src/kube/reflect/decode-service.ts'
 import { silentLogger } from '../../src/lib/log.ts'
@@ -102,6 +103,7 @@ async function running(manifests?: ManifestProblems) {
     nodeAddresses: () => ['192.168.5.1'],
     manifests,
     readObject: async () => ({ unknown: 'there is no API server in this test' }),
+    selectServices: async () => [],
     log: silentLogger,
   })
   const socket = await listenAdmin(path, answers, silentLogger)
@@ -179,8 +181,8 @@ describe('the admin socket', () => {
     kernel.set('frontend tcp 30080', { id: 'frontend tcp 30080', kind: 'frontend', digest: 'something else' })
     const [bad] = await client.services('', true)
     expect(bad?.wrong).toEqual([
-      'frontend 10.96.0.50 tcp 80: is not in the kernel',
-      'frontend tcp 30080: has other content in the kernel',
+      'element service-ips { 10.96.0.50 . tcp . 80 } is not in the kernel',
+      'element service-nodeports { tcp . 30080 } has other content in the kernel',
     ])
     expect((await client.services('', false))[0]?.inKernel).toBeUndefined()
     expect(await client.services('no/such', true)).toEqual([])
@@ -212,12 +214,12 @@ describe('the admin socket', () => {
     const { client, kernel } = await running()
     kernel.delete('cluster-ips 10.96.0.50')
     const [answer] = await client.explain({ target: '10.96.0.50:80', from: '10.1.0.77' })
-    expect(answer).toMatchObject({ verdict: 'forward', packet: { origin: 'pod' }, snat: 'no' })
-    expect(Object.fromEntries(answer!.entries.map(({ id, kernel: at }) => [id, at]))).toMatchObject({
-      'cluster-ips 10.96.0.50': 'missing',
-      'frontend 10.96.0.50 tcp 80': 'present',
+    expect(answer).toMatchObject({ verdict: 'forward', packet: { origin: 'pod' }, snat: false, hairpin: false })
+    expect(Object.fromEntries(answer!.entries.map(({ name, kernel: at }) => [name, at]))).toMatchObject({
+      'element cluster-ips { 10.96.0.50 }': 'missing',
+      'element service-ips { 10.96.0.50 . tcp . 80 }': 'present',
     })
-    await expect(client.explain({ target: 'nonsense!', from: '' })).rejects.toThrow('is neither')
+    await expect(client.explain({ target: 'nonsense!', from: '' })).rejects.toThrow('is none of')
   })
 
   it('reports conflicts in the state and in explanations', async () => {

@@ -72,10 +72,10 @@ export async function explainScenario(
 }
 
 /** Converts an answer to the form that scenario files use for expectations. */
-export function asExpectation({ verdict, endpoints, snat }: Explanation): Expectation {
+export function asExpectation({ verdict, endpoints, snat, hairpin }: Explanation): Expectation {
   if (verdict !== 'forward') return { outcome: verdict, snat: undefined }
   const outcome = endpoints.filter(({ probability }) => probability > 0).map(({ address }) => address)
-  return { outcome, snat: snat === 'hairpin' ? 'hairpin' : snat === 'yes' }
+  return { outcome, snat: hairpin ? 'hairpin' : snat === true }
 }
 
 const decoded = <R>(objects: Iterable<Manifest>, kind: string, decode: (json: unknown) => { record: R | undefined }) =>

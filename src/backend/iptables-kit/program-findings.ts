@@ -1,14 +1,21 @@
 // What the doctor reports about the iptables programs, and about a firewall that drops forwarded packets.
 
-import { type Finding, ok } from '../finding.ts'
+import { describeError } from '../../lib/errors.ts'
+import { couldNotLook, type Finding, ok } from '../finding.ts'
 import { listPrograms } from './flavour.ts'
+import type { ProgramSet } from './programs.ts'
 import { readSavedTable } from './saved-table.ts'
 
 /** Lists the installed flavours; `missing` completes the finding if there is none. */
 export async function findIptablesPrograms(
   missing: Pick<Finding, 'level' | 'meaning' | 'todo'>,
 ): Promise<readonly Finding[]> {
-  const flavours = await listPrograms().catch(() => [])
+  let flavours: readonly ProgramSet[]
+  try {
+    flavours = await listPrograms()
+  } catch (error) {
+    return [couldNotLook('iptables', describeError(error))]
+  }
   if (flavours.length === 0) return [{ about: 'iptables', found: 'not installed', ...missing }]
   return flavours.map(({ flavour, version }) => ok(`iptables (${flavour})`, version.join('.')))
 }
@@ -21,11 +28,11 @@ export const findNeededPrograms = (mode: string): Promise<readonly Finding[]> =>
     todo: 'Install iptables, or use mode nftables.',
   })
 
-/** Reports each flavour in which the chain FORWARD drops packets that no rule accepts. */
+/** Reports each flavour in which the chain FORWARD drops packets that no rule accepts. Throws if the rules cannot be read. */
 export async function findDroppingPolicies(): Promise<readonly Finding[]> {
   const found: Finding[] = []
-  for (const programs of await listPrograms().catch(() => [])) {
-    const filter = await readSavedTable(programs, 4, 'filter').catch(() => '')
+  for (const programs of await listPrograms()) {
+    const filter = await readSavedTable(programs, 4, 'filter')
     if (/^:FORWARD (\w+)/m.exec(filter)?.[1] !== 'DROP') continue
     found.push({
       level: 'warning',

@@ -1,10 +1,13 @@
 // The iptables data plane as the engine sees it: kube-proxy's own rules, chain for chain.
 
+import { silentLogger } from '../../lib/log.ts'
 import { ensureSysctl } from '../../sys/sysctl.ts'
 import type { Backend, Settings } from '../backend.ts'
 import { findPrograms, findUsableFamilies } from '../iptables-kit/flavour.ts'
 import type { ProgramSet } from '../iptables-kit/programs.ts'
+import { RuleCheck } from '../iptables-kit/rule-check.ts'
 import { base, servesLocalhost } from './base.ts'
+import { checkPart } from './check.ts'
 import { type IptablesEntry, splitEntry } from './entries.ts'
 import { plan } from './plan.ts'
 import { IptablesTarget } from './target.ts'
@@ -21,12 +24,20 @@ export function iptables(settings: IptablesSettings): Backend<IptablesEntry> {
     async prepare(node, log) {
       if (!servesLocalhost(node, localhostNodePorts)) return
       if (ensureSysctl('net/ipv4/conf/all/route_localnet', 1)) {
-        log.info('Set route_localnet for node ports on 127.0.0.1; --iptables-localhost-nodeports=false avoids it')
+        log.info('Set route_localnet for node ports on 127.0.0.1; iptables.localhostNodePorts: false avoids it')
       }
     },
     base: (node) => base(node, localhostNodePorts),
     plan: (port, node) => plan(port, node, { localhost: servesLocalhost(node, localhostNodePorts) }),
     parts: splitEntry,
+    async openCheck(node, signal) {
+      found ??= findPrograms(silentLogger)
+      const rules = await RuleCheck.read(await found, node.family, signal)
+      return {
+        presence: (part) => checkPart(rules, part),
+        adaptCommand: (command) => rules.adaptCommand(command),
+      }
+    },
     async open(context) {
       found ??= findPrograms(context.log)
       const programs = await found

@@ -4,6 +4,7 @@ import type { ProxyMode } from '../proxy-mode.ts'
 import { iptables } from './backend.ts'
 import { iptablesBehaviour } from './traits/behaviour.ts'
 import { iptablesDoctor } from './traits/doctor.ts'
+import { iptablesExplain } from './traits/explain.ts'
 import { iptablesLeftovers } from './traits/leftovers.ts'
 import { iptablesMetrics } from './traits/metrics.ts'
 
@@ -11,13 +12,7 @@ export const iptablesMode: ProxyMode = {
   name: 'iptables',
   makeBackend: iptables,
   behaviour: ({ localhostNodePorts }) => iptablesBehaviour(localhostNodePorts),
-  explain: {
-    usesWeights: false,
-    remarks: [],
-    // Rules carry no mark by which they could be recognised; chains have names.
-    isVisible: (kind) => kind === 'chain',
-    listCommand: 'iptables-save -t nat',
-  },
+  explain: iptablesExplain,
   metrics: iptablesMetrics,
   doctor: iptablesDoctor,
   leftovers: iptablesLeftovers,

@@ -4,6 +4,7 @@ import type { ProxyMode } from '../proxy-mode.ts'
 import { ipvs } from './backend.ts'
 import { ipvsBehaviour } from './traits/behaviour.ts'
 import { ipvsDoctor } from './traits/doctor.ts'
+import { ipvsExplain } from './traits/explain.ts'
 import { ipvsLeftovers } from './traits/leftovers.ts'
 import { ipvsMetrics } from './traits/metrics.ts'
 
@@ -11,14 +12,7 @@ export const ipvsMode: ProxyMode = {
   name: 'ipvs',
   makeBackend: ipvs,
   behaviour: () => ipvsBehaviour,
-  explain: {
-    usesWeights: true,
-    remarks: ['IPVS chooses by its scheduler; the shares are averages over many connections.'],
-    isVisible: () => true,
-    // The kernel does not say which virtual servers are for node ports.
-    observedId: (id) => id.replace(/^node-port /, 'server '),
-    listCommand: 'cat /proc/net/ip_vs',
-  },
+  explain: ipvsExplain,
   metrics: ipvsMetrics,
   doctor: ipvsDoctor,
   leftovers: ipvsLeftovers,

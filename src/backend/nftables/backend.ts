@@ -2,8 +2,9 @@
 
 import { type Family, familyName } from '../../lib/ip.ts'
 import { Nftables } from '../../sys/netlink/nft/nftables.ts'
-import type { Backend } from '../backend.ts'
+import type { Backend, OpenContext } from '../backend.ts'
 import { base } from './base.ts'
+import { checkNftables } from './check.ts'
 import type { NftEntry } from './entries.ts'
 import { findFeatures, restrictFeatures } from './features.ts'
 import { plan, planLazily } from './plan.ts'
@@ -26,14 +27,17 @@ export const nftables = (): Backend<NftEntry> => ({
   base,
   plan,
   planLazily,
-  async open(context) {
-    const nft = new Nftables({ clock: context.clock })
-    const features = restrictFeatures(await findFeatures(nft, context.family))
-    const names = Object.entries(features).map(([name, has]) => `${name}=${has ? 'yes' : 'no'}`)
-    context.log.info('Features of nftables in this kernel', {
-      family: familyName(context.family),
-      found: names.join(' '),
-    })
-    return new NftTarget(context, nft, features)
-  },
+  open,
+  openCheck: (node, signal) => checkNftables(open, node, signal),
 })
+
+async function open(context: OpenContext): Promise<NftTarget> {
+  const nft = new Nftables({ clock: context.clock })
+  const features = restrictFeatures(await findFeatures(nft, context.family))
+  const names = Object.entries(features).map(([name, has]) => `${name}=${has ? 'yes' : 'no'}`)
+  context.log.info('Features of nftables in this kernel', {
+    family: familyName(context.family),
+    found: names.join(' '),
+  })
+  return new NftTarget(context, nft, features)
+}

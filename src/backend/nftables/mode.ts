@@ -4,6 +4,7 @@ import type { ProxyMode } from '../proxy-mode.ts'
 import { nftables } from './backend.ts'
 import { nftablesBehaviour } from './traits/behaviour.ts'
 import { nftablesDoctor } from './traits/doctor.ts'
+import { nftablesExplain } from './traits/explain.ts'
 import { nftablesLeftovers } from './traits/leftovers.ts'
 import { nftablesMetrics } from './traits/metrics.ts'
 
@@ -11,13 +12,7 @@ export const nftablesMode: ProxyMode = {
   name: 'nftables',
   makeBackend: nftables,
   behaviour: () => nftablesBehaviour,
-  explain: {
-    usesWeights: false,
-    remarks: [],
-    // Listeners are sockets of the proxy itself.
-    isVisible: (kind) => kind !== 'listener',
-    listCommand: 'nft list table ip kube-proxy',
-  },
+  explain: nftablesExplain,
   metrics: nftablesMetrics,
   doctor: nftablesDoctor,
   leftovers: nftablesLeftovers,

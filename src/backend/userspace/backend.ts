@@ -2,10 +2,13 @@
 
 import { ProxyError } from '../../lib/errors.ts'
 import { type Family, isLoopback } from '../../lib/ip.ts'
+import { silentLogger } from '../../lib/log.ts'
 import type { Backend, Settings } from '../backend.ts'
 import { findPrograms, findUsableFamilies } from '../iptables-kit/flavour.ts'
 import type { ProgramSet } from '../iptables-kit/programs.ts'
+import { RuleCheck } from '../iptables-kit/rule-check.ts'
 import { base } from './base.ts'
+import { makeCheck } from './check.ts'
 import type { UserspaceEntry } from './entries.ts'
 import { FdBudget, raiseOpenFileLimit } from './fd-budget.ts'
 import { plan } from './plan.ts'
@@ -40,6 +43,12 @@ export function userspace(settings: Pick<Settings, 'syncPeriodMs' | 'userspace'>
       const target = new UserspaceTarget({ context, programs, budget, settings })
       targets.set(context.family, target)
       return target
+    },
+    async openCheck(node, signal) {
+      programsFound ??= findPrograms(silentLogger)
+      const rules = await RuleCheck.read(await programsFound, node.family, signal)
+      const target = targets.get(node.family)
+      return target === undefined ? { presence: () => 'missing' } : makeCheck(rules, target.openListeners)
     },
     answers: (family, id, ip, port) => targets.get(family)?.answers(id, ip, port) === true,
   }

@@ -6,6 +6,7 @@ import { firstFreePort, userspaceUnprivileged } from './direct/unprivileged.ts'
 import { userspaceOnWindows } from './direct/windows.ts'
 import { userspaceBehaviour } from './traits/behaviour.ts'
 import { userspaceDoctor } from './traits/doctor.ts'
+import { userspaceExplain } from './traits/explain.ts'
 import { userspaceLeftovers } from './traits/leftovers.ts'
 import { userspaceMetrics } from './traits/metrics.ts'
 
@@ -14,13 +15,7 @@ export const userspaceMode: ProxyMode = {
   makeBackend: process.platform === 'win32' ? userspaceOnWindows : userspace,
   unprivileged: { makeBackend: userspaceUnprivileged, describe: describeUnprivileged },
   behaviour: () => userspaceBehaviour,
-  explain: {
-    usesWeights: false,
-    remarks: [],
-    // Another process cannot see which relays the sockets of the proxy have.
-    isVisible: () => false,
-    listCommand: 'iptables-save -t nat',
-  },
+  explain: userspaceExplain,
   metrics: userspaceMetrics,
   doctor: userspaceDoctor,
   leftovers: userspaceLeftovers,

@@ -100,6 +100,10 @@ export function hookArguments({ match, comment, to }: PortalHook): readonly stri
   return [...match.split(' ').filter((word) => word !== ''), '-m', 'comment', '--comment', comment, '-j', to]
 }
 
+/** The hook as iptables-save prints it. */
+export const formatHook = ({ from, match, comment, to }: PortalHook): string =>
+  `-A ${from} ${match}-m comment --comment "${comment}" -j ${to}`
+
 /** The line for iptables-restore. */
 export const hookLine = ({ at, from, match, comment, to }: PortalHook): string =>
   `${at === 'first' ? '-I' : '-A'} ${from} ${match}-m comment --comment "${comment}" -j ${to}`

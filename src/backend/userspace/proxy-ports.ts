@@ -35,7 +35,10 @@ export async function openAnyPort<T extends PortHolder>(
       if (!isPortInUse(error)) throw error
     }
   }
-  throw new ProxyError('no-proxy-port', `all ${count} ports of --proxy-port-range ${first}-${last} are in use`)
+  throw new ProxyError(
+    'no-proxy-port',
+    `all ${count} ports of portRange (--proxy-port-range) ${first}-${last} are in use`,
+  )
 }
 
 const maxTries = 16

@@ -70,11 +70,15 @@ export function composeRefusal(texts: Iterable<string>, layout: ListenerLayout):
 
 const declaration = (chain: string): string => `:${chain} - [0:0]`
 
-const tableOf = (line: string): PortalTable =>
+/** The table of a rule in one of our chains. */
+export const tableOf = (line: string): PortalTable =>
   ownChains.filter.some((chain) => line.startsWith(`-A ${chain} `)) ? 'filter' : 'nat'
 
 /** Replaces `<id>` at the end of a line by the jump to that listener. Undefined if the listener is not open. */
-function resolveListener(line: string, { findOpened, host }: ListenerLayout): string | undefined {
+export function resolveListener(
+  line: string,
+  { findOpened, host }: Pick<ListenerLayout, 'findOpened' | 'host'>,
+): string | undefined {
   const start = line.lastIndexOf('<')
   if (start < 0) return line
   const listener = findOpened(line.slice(start + 1, -1))

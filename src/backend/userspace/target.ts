@@ -5,6 +5,7 @@ import { sleep } from '../../lib/time.ts'
 import type { Applied, Changes, Held, OpenContext, RefusedEntry, Settings, Target, Wanted } from '../backend.ts'
 import type { ProgramSet } from '../iptables-kit/programs.ts'
 import type { DescriptorBudget } from '../relay/relay.ts'
+import type { OpenListeners } from './check.ts'
 import { listenerId, type PortalRulesEntry, type RelayListenerEntry, reaches, type UserspaceEntry } from './entries.ts'
 import { anyAddress, chooseListenAddress } from './listen-address.ts'
 import { PortalRules } from './portal-rules.ts'
@@ -35,6 +36,8 @@ export class UserspaceTarget implements Target<UserspaceEntry> {
   readonly #listeners: RelayListeners
   /** Rules, or the ports that they redirect to, changed since the last successful write. */
   #isDue = true
+  /** The address of the listeners at the last write. */
+  #host: string | undefined
 
   constructor({ context, programs, budget, settings }: UserspaceTargetOptions) {
     const { log, clock } = context
@@ -53,6 +56,7 @@ export class UserspaceTarget implements Target<UserspaceEntry> {
 
   async apply(changes: Changes<UserspaceEntry>, signal: AbortSignal, wanted: Wanted<UserspaceEntry>): Promise<Applied> {
     if (this.#rules.isInherited) await this.#rules.refuseAll(listRules(wanted), this.#layout(wanted), signal)
+    this.#host = this.#chooseHost(wanted)
     const opened = this.#listeners.openedCount
     const refused = [...(await this.#open(changes, wanted))]
     // A change of endpoints changes a listener and no rule.
@@ -64,6 +68,13 @@ export class UserspaceTarget implements Target<UserspaceEntry> {
     }
     await this.#listeners.close(changes.drop.filter(({ kind }) => kind === 'listener').map(({ id }) => id))
     return { refused, figures: this.#listeners.figures() }
+  }
+
+  /** For a check of the kernel. */
+  get openListeners(): OpenListeners {
+    const address = this.#host ?? anyAddress(this.#context.family)
+    const findOpened = (id: string) => this.#listeners.findOpened(id)
+    return { findOpened, host: this.#host, address, held: this.#listeners.listHeld() }
   }
 
   /** Whether a listener of the service port has this address and port. */

@@ -1,10 +1,10 @@
 // Checks that the API server can be reached, that it grants the permissions of the proxy, and that its clock agrees with this machine's.
 
 import { type Finding, ok } from '../../backend/finding.ts'
+import { listObjects } from '../../kube/api-objects.ts'
 import type { Client } from '../../kube/client.ts'
 import { describeError, ProxyError } from '../../lib/errors.ts'
 import type { Flags } from '../command.ts'
-import { listObjects } from '../sources/from-api.ts'
 import { connectApi } from '../sources/source.ts'
 import { formatAge } from '../terminal.ts'
 

@@ -1,13 +1,17 @@
 // `sluice doctor`: checks this machine, other proxies and firewalls, the running proxy and the API server, and says what to do.
 
+import { readlinkSync } from 'node:fs'
 import type { Mode } from '../../backend/backend.ts'
-import type { Finding, Level } from '../../backend/finding.ts'
-import { findLeftovers } from '../../backend/leftovers.ts'
+import { couldNotLook, type Finding, type Level, ok } from '../../backend/finding.ts'
 import { defaultMode, findMode, modes } from '../../backend/modes.ts'
+import { describeError } from '../../lib/errors.ts'
 import { count } from '../../lib/plural.ts'
+import { enterNamespaceOf } from '../../sys/netns.ts'
+import { enterPrefix } from '../answers/proxy-namespace.ts'
+import { formatParagraph, formatTable } from '../answers/table.ts'
 import { type Command, type Flags, type Invocation, noArguments, outputFlag } from '../command.ts'
 import { configFrom, modeFlag, sourceFlags } from '../sources/source.ts'
-import { type Colour, formatAnswer, formatTable, type Terminal } from '../terminal.ts'
+import { type Colour, formatAnswer, type Terminal } from '../terminal.ts'
 import { examineApiServer } from './api-server.ts'
 import { examineFirewalls } from './firewalls.ts'
 import { checkClock, examineMachine } from './machine.ts'
@@ -50,34 +54,73 @@ async function run(invocation: Invocation): Promise<number> {
   if (flags.has('migrate-to')) return reportMigration(invocation)
   const proxy = await examineProxy(flags.get('socket') ?? '')
   const mode = findMode(modeOf(flags, proxy.mode))
+  // Asked first: the API server is to be reached from here, all else concerns the network of the proxy.
+  const apiServer = await examineApiServer(flags)
+  // Before the namespace is entered, which makes it ours.
+  const prefix = enterPrefix(proxy.pid)
   const findings = [
-    ...(await examineMachine(mode)),
-    ...examineOtherProxies(mode.name, await findLeftovers().catch(() => [])),
+    ...enterNetwork(proxy.pid),
+    ...(await examineMachine(mode, { pid: proxy.pid, prefix })),
+    ...(await examineOtherProxies(mode.name, proxy.pid)),
     ...(await examineFirewalls()),
     checkClock(),
     ...proxy.findings,
-    ...(await examineApiServer(flags)),
+    ...apiServer,
   ]
-  terminal.write(formatAnswer(findings, flags.get('output') ?? 'table', () => describe(findings, terminal)))
+  const answer = { kind: 'Diagnosis', findings }
+  terminal.write(formatAnswer(answer, flags.get('output') ?? 'table', () => describe(findings, terminal)))
   return findings.some(({ level }) => level === 'problem') ? 3 : 0
+}
+
+/** A proxy may have a network namespace of its own, as in the demo: its rules, settings and sockets are there. */
+function enterNetwork(pid: number): readonly Finding[] {
+  const about = 'network namespace'
+  const own = linkOf('/proc/thread-self/ns/net')
+  const there = pid === 0 ? own : linkOf(`/proc/${pid}/ns/net`)
+  if (there === own) return []
+  try {
+    enterNamespaceOf(pid)
+    return [ok(about, `that of the proxy, pid ${pid}`)]
+  } catch (error) {
+    return [couldNotLook(about, `the proxy, pid ${pid}, may be in another one: ${describeError(error)}`)]
+  }
+}
+
+function linkOf(path: string): string {
+  try {
+    return readlinkSync(path)
+  } catch {
+    return ''
+  }
 }
 
 function modeOf(flags: Flags, running: Mode | undefined): Mode {
   return flags.has('mode') || flags.has('config') ? configFrom(flags).mode : (running ?? defaultMode)
 }
 
-const colours: Readonly<Record<Level, Colour>> = { ok: 'green', note: 'cyan', warning: 'yellow', problem: 'red' }
+const colours: Readonly<Record<Level, Colour>> = {
+  ok: 'green',
+  unknown: 'yellow',
+  note: 'cyan',
+  warning: 'yellow',
+  problem: 'red',
+}
 
 function describe(findings: readonly Finding[], terminal: Terminal): string {
   const paintLevel = (level: Level) => terminal.paint(colours[level], level)
   const rows = findings.map(({ level, about, found }) => [paintLevel(level), about, found])
   const details = findings
     .filter(({ level }) => level !== 'ok')
-    .map(
-      ({ level, about, found, meaning, todo }) =>
-        `${paintLevel(level)} ${terminal.paint('bold', about)}: ${found}\n  ${meaning}\n  -> ${todo}\n`,
+    .map(({ level, about, found, meaning, todo }) =>
+      [
+        formatParagraph(`${paintLevel(level)} ${terminal.paint('bold', about)}: ${found}`, terminal, '  '),
+        formatParagraph(`  ${meaning}`, terminal, '  '),
+        formatParagraph(`  -> ${todo}`, terminal, '     '),
+      ].join(''),
     )
   const total = (level: Level) => findings.filter((finding) => finding.level === level).length
   const totals = (['problem', 'warning', 'note'] as const).map((level) => count(total(level), level))
-  return [formatTable(['', 'ABOUT', 'FOUND'], rows, terminal), ...details, `${totals.join(', ')}.\n`].join('\n')
+  const unknown = total('unknown') === 0 ? '' : `, ${total('unknown')} could not be checked`
+  const summary = `${totals.join(', ')}${unknown}.\n`
+  return [formatTable(['', 'ABOUT', 'FOUND'], rows, terminal), ...details, summary].join('\n')
 }

@@ -1,10 +1,21 @@
 // Finds firewalls of other programs that may drop packets to services.
 
-import { type Finding, ok } from '../../backend/finding.ts'
+import { couldNotLook, type Finding, ok } from '../../backend/finding.ts'
 import { findDroppingPolicies } from '../../backend/iptables-kit/program-findings.ts'
+import { describeError } from '../../lib/errors.ts'
 import { runProgram } from '../../sys/process/exec.ts'
+import { hasNetAdmin } from './machine.ts'
 
 export async function examineFirewalls(): Promise<readonly Finding[]> {
+  if (!hasNetAdmin()) return [couldNotLook('firewalls', 'that needs CAP_NET_ADMIN')]
+  try {
+    return await listFirewalls()
+  } catch (error) {
+    return [couldNotLook('firewalls', describeError(error))]
+  }
+}
+
+async function listFirewalls(): Promise<readonly Finding[]> {
   const tables = (await findForeignTables()).map(
     (table): Finding => ({
       level: 'note',
@@ -25,7 +36,7 @@ async function findForeignTables(): Promise<readonly string[]> {
     const tables = [...stdout.matchAll(/^table (\S+) (\S+)/gm)].map(([, family, name]) => `${family} ${name}`)
     return tables.filter((table) => !/^(ip|ip6|arp|bridge) (filter|nat|mangle|raw|security|kube-proxy)$/.test(table))
   } catch {
-    // Without the program nft, or without root, other tables cannot be listed.
+    // Without the program nft, tables of others cannot be listed.
     return []
   }
 }

@@ -1,7 +1,7 @@
 // Checks what a proxy needs from this machine: kernel, privileges, programs, sysctls, limits and clock.
 
 import { release } from 'node:os'
-import { type Finding, ok } from '../../backend/finding.ts'
+import { couldNotLook, type Finding, ok } from '../../backend/finding.ts'
 import { modes } from '../../backend/modes.ts'
 import type { ProxyMode } from '../../backend/proxy-mode.ts'
 import { makeSettings } from '../../daemon/backend-settings.ts'
@@ -13,16 +13,26 @@ import { readSysctl } from '../../sys/sysctl.ts'
 import { configFrom } from '../sources/source.ts'
 import { readTextOrEmpty } from '../text-file.ts'
 
-export async function examineMachine(mode: ProxyMode): Promise<readonly Finding[]> {
+interface ExaminedPlace {
+  /** The process id of the running proxy; 0 if there is none. */
+  readonly pid: number
+  /** What to put before a command so that it runs in the network namespace of the proxy. */
+  readonly prefix: string
+}
+
+export async function examineMachine(
+  mode: ProxyMode,
+  { pid, prefix }: ExaminedPlace = { pid: 0, prefix: '' },
+): Promise<readonly Finding[]> {
   return [
     checkKernel(),
     checkPrivileges(mode),
     await checkMode(mode),
     ...(await mode.doctor.findings()),
     ...(await Promise.all(optionalPrograms.map(checkProgram))),
-    ...sysctls.flatMap((sysctl) => checkSysctl(sysctl) ?? []),
+    ...sysctls.flatMap((sysctl) => checkSysctl(sysctl, prefix) ?? []),
     checkConntrack(),
-    checkOpenFiles(),
+    checkOpenFiles(pid),
     listModules(),
   ]
 }
@@ -43,30 +53,36 @@ function checkKernel(): Finding {
     about,
     found: release(),
     meaning: `${needs.join(', ')}; these modes work: ${names.join(', ')}.`,
-    todo: `Update the kernel, or use --proxy-mode ${names.join(' or ')}.`,
+    todo: `Update the kernel, or use mode ${names.join(' or ')} (mode in the file of --config, else --proxy-mode).`,
   }
 }
 
 /** The bit of CAP_NET_ADMIN in the capability sets of /proc/PID/status. */
 const netAdminBit = 12n
 
+/** Without it, rules can be neither written nor read. */
+export function hasNetAdmin(): boolean {
+  const effective = /^CapEff:\s*([0-9a-f]+)/m.exec(readTextOrEmpty('/proc/self/status'))?.[1] ?? '0'
+  return ((BigInt(`0x${effective}`) >> netAdminBit) & 1n) === 1n
+}
+
 function checkPrivileges(mode: ProxyMode): Finding {
   const about = 'privileges'
-  const effective = /^CapEff:\s*([0-9a-f]+)/m.exec(readTextOrEmpty('/proc/self/status'))?.[1] ?? '0'
-  const hasNetAdmin = ((BigInt(`0x${effective}`) >> netAdminBit) & 1n) === 1n
-  if (hasNetAdmin) return ok(about, process.getuid?.() === 0 ? 'root' : 'CAP_NET_ADMIN')
+  if (hasNetAdmin()) return ok(about, process.getuid?.() === 0 ? 'root' : 'CAP_NET_ADMIN')
   return {
     level: mode.doctor.needsNetAdmin ? 'problem' : 'note',
     about,
     found: 'no CAP_NET_ADMIN',
-    meaning: 'Rules can be neither written nor read; the following findings are incomplete.',
+    meaning:
+      'Rules can be neither written nor read: a proxy does not work like this, and parts of this report are unknown.',
     todo: 'Run with sudo, or give the container the NET_ADMIN capability (or privileged: true).',
   }
 }
 
 /** Asks the mode itself whether it works here. */
-async function checkMode({ name, makeBackend }: ProxyMode): Promise<Finding> {
+async function checkMode({ name, makeBackend, doctor }: ProxyMode): Promise<Finding> {
   const about = `mode ${name}`
+  if (!hasNetAdmin() && doctor.needsNetAdmin) return couldNotLook(about, 'that needs CAP_NET_ADMIN')
   try {
     const families = await makeBackend(makeSettings(configFrom(new Map([['mode', name]])))).families()
     return ok(about, `works, ${families.map(familyName).join(' and ')}`)
@@ -130,13 +146,14 @@ const sysctls: readonly ExpectedSysctl[] = [
 ]
 
 /** Returns undefined if the sysctl does not exist here: there is no IPv6, or the bridge module is not loaded. */
-function checkSysctl({ name, expected, level, meaning }: ExpectedSysctl): Finding | undefined {
+function checkSysctl({ name, expected, level, meaning }: ExpectedSysctl, prefix: string): Finding | undefined {
   const value = readSysctl(name)
   if (value === undefined || (name.includes('ipv6') && !ipv6Available())) return undefined
   const dotted = name.replaceAll('/', '.')
   const about = `sysctl ${dotted}`
   if (value === expected) return ok(about, value)
-  return { level, about, found: value, meaning, todo: `sysctl -w ${dotted}=${expected}, and keep it in /etc/sysctl.d.` }
+  const command = `${prefix}sysctl -w ${dotted}=${expected}`
+  return { level, about, found: value, meaning, todo: `${command}, and keep it in /etc/sysctl.d.` }
 }
 
 function checkConntrack(): Finding {
@@ -158,13 +175,15 @@ function checkConntrack(): Finding {
     about,
     found: `${tracked} of ${limit} connections`,
     meaning: 'When the table is full, the kernel drops new connections at random.',
-    todo: 'Raise --conntrack-max-per-core, or shorten the timeouts of idle connections.',
+    todo: 'Raise conntrack.maxPerCore in the file of --config (without one: --conntrack-max-per-core), or shorten the timeouts of idle connections.',
   }
 }
 
-function checkOpenFiles(): Finding {
+/** The limit of the running proxy counts, else that of this command. */
+function checkOpenFiles(pid: number): Finding {
   const about = 'open files'
-  const limit = /^Max open files\s+(\d+)/m.exec(readTextOrEmpty('/proc/self/limits'))?.[1] ?? ''
+  const limits = readTextOrEmpty(`/proc/${pid}/limits`) || readTextOrEmpty('/proc/self/limits')
+  const limit = /^Max open files\s+(\d+)/m.exec(limits)?.[1] ?? ''
   if (Number(limit) >= 4096 || limit === '') return ok(about, limit || 'unlimited')
   const relaying = modes.filter(({ doctor }) => doctor.filesPerConnection > 0).map(({ name }) => name)
   return {

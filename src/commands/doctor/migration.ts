@@ -13,10 +13,11 @@ import type { ModeBehaviour } from '../../model/mode-behaviour.ts'
 import { expandNodePortAddresses, nodePortAddresses } from '../../model/node.ts'
 import { type Outcome, type Packet, trace } from '../../model/trace.ts'
 import type { NodeView, ServicePort } from '../../model/types.ts'
+import { formatParagraph, formatTable } from '../answers/table.ts'
 import type { Flags, Invocation } from '../command.ts'
 import { readFromRules } from '../sources/from-rules.ts'
 import { configFrom, limitsFrom, readInputs } from '../sources/source.ts'
-import { formatAnswer, formatTable, type Terminal } from '../terminal.ts'
+import { formatAnswer, type Terminal } from '../terminal.ts'
 import { makeProbes } from './migration-probes.ts'
 
 /** A packet that the two modes treat differently. */
@@ -39,7 +40,7 @@ export async function reportMigration({ flags, terminal }: Invocation): Promise<
   const from = findMode(await findPresentMode(flags, to.name))
   const inputs = await readServices(flags, from.name)
   const differences = await compareModes(inputs, { from, to }, flags)
-  const answer = { from: from.name, to: to.name, differences }
+  const answer = { kind: 'Migration', from: from.name, to: to.name, differences }
   const describeAnswer = () => describe({ from, to }, differences, terminal)
   terminal.write(formatAnswer(answer, flags.get('output') ?? 'table', describeAnswer))
   return 0
@@ -143,11 +144,16 @@ function withoutDuplicates(differences: readonly ServiceDifference[]): readonly 
 function describe({ from, to }: Migration, differences: readonly ServiceDifference[], terminal: Terminal): string {
   const rows = differences.map(({ service, packet, now, later }) => [service, packet, now, later])
   const ports = new Set(differences.map(({ service }) => service).filter((name) => name !== '*'))
-  const reasons = [...new Set(differences.map(({ why }) => why))].map((why) => `  - ${why}\n`)
+  const reasons = [...new Set(differences.map(({ why }) => why))].map((why) =>
+    formatParagraph(`  - ${why}`, terminal, '    '),
+  )
   return [
-    `From ${from.name} to ${to.name}: ${count(ports.size, 'service port')} will behave differently for some packets; established connections continue.\n`,
+    formatParagraph(
+      `From ${from.name} to ${to.name}: ${count(ports.size, 'service port')} will behave differently for some packets; established connections continue.`,
+      terminal,
+    ),
     formatTable(['SERVICE', 'PACKET', `NOW (${from.name})`, `LATER (${to.name})`], rows, terminal),
     `Why:\n${reasons.join('')}`,
-    `${to.doctor.migration.entering?.advice ?? ''}\n`,
+    formatParagraph(to.doctor.migration.entering?.advice ?? '', terminal),
   ].join('\n')
 }

@@ -2,23 +2,47 @@
 
 import { readdirSync, readlinkSync } from 'node:fs'
 import type { Mode } from '../../backend/backend.ts'
-import { type Finding, ok } from '../../backend/finding.ts'
+import { couldNotLook, type Finding, ok } from '../../backend/finding.ts'
+import { findLeftovers } from '../../backend/leftovers.ts'
 import type { Leftover } from '../../backend/proxy-mode.ts'
+import { describeError } from '../../lib/errors.ts'
 import { readTextOrEmpty } from '../text-file.ts'
+import { hasNetAdmin } from './machine.ts'
 
 interface ProxyProcess {
   readonly pid: number
   readonly name: 'kube-proxy' | 'sluice'
+  /** Undefined if we may not know. */
+  readonly isHere: boolean | undefined
 }
 
-export function examineOtherProxies(mode: Mode, leftovers: readonly Leftover[]): readonly Finding[] {
-  const running = findProxyProcesses()
-  return [checkProcesses(running), checkLeftovers(mode, leftovers, running.length > 0)]
+/** Looks at the network namespace of this thread. `answering` is the pid of the proxy that has answered; 0 if none has. */
+export async function examineOtherProxies(mode: Mode, answering: number): Promise<readonly Finding[]> {
+  const others = findProxyProcesses().filter(({ pid }) => pid !== answering)
+  const own: ProxyProcess = { pid: answering, name: 'sluice', isHere: true }
+  const running = answering === 0 ? others : [own, ...others]
+  return [checkProcesses(running), await examineLeftovers(mode, running.length > 0)]
+}
+
+async function examineLeftovers(mode: Mode, isProxyRunning: boolean): Promise<Finding> {
+  const about = 'rules of proxies'
+  if (!hasNetAdmin()) return couldNotLook(about, 'that needs CAP_NET_ADMIN')
+  try {
+    return checkLeftovers(mode, await findLeftovers(), isProxyRunning)
+  } catch (error) {
+    return couldNotLook(about, describeError(error))
+  }
 }
 
 function checkProcesses(running: readonly ProxyProcess[]): Finding {
   const about = 'proxies'
-  if (running.length < 2) return ok(about, running[0]?.name ?? 'none runs')
+  const hidden = running.filter(({ isHere }) => isHere === undefined)
+  if (hidden.length > 0) {
+    const list = hidden.map(({ pid, name }) => `${name} (pid ${pid})`).join(', ')
+    return couldNotLook(about, `not permitted to see whether ${list} serves this network`)
+  }
+  if (running.length < 2)
+    return ok(about, running[0] === undefined ? 'none runs' : `${running[0].name} (pid ${running[0].pid})`)
   return {
     level: 'problem',
     about,
@@ -54,15 +78,18 @@ function findProxyProcesses(): readonly ProxyProcess[] {
 function proxyProcess(pid: number): ProxyProcess | undefined {
   const words = readTextOrEmpty(`/proc/${pid}/cmdline`).split('\0')
   const program = words.find((word) => /(^|\/)(kube-proxy|sluice)$/.test(word))
-  if (program === undefined || !isInThisNetwork(pid)) return undefined
-  if (program.endsWith('kube-proxy')) return { pid, name: 'kube-proxy' }
-  return words.includes('proxy') || words.includes('up') ? { pid, name: 'sluice' } : undefined
+  if (program === undefined) return undefined
+  const isHere = isInThisNetwork(pid)
+  if (isHere === false) return undefined
+  if (program.endsWith('kube-proxy')) return { pid, name: 'kube-proxy', isHere }
+  return words.includes('proxy') || words.includes('up') ? { pid, name: 'sluice', isHere } : undefined
 }
 
-function isInThisNetwork(pid: number): boolean {
+function isInThisNetwork(pid: number): boolean | undefined {
   try {
-    return readlinkSync(`/proc/${pid}/ns/net`) === readlinkSync('/proc/self/ns/net')
-  } catch {
-    return false
+    // The namespace of the thread: the command may have entered that of the proxy.
+    return readlinkSync(`/proc/${pid}/ns/net`) === readlinkSync('/proc/thread-self/ns/net')
+  } catch (error) {
+    return (error as NodeJS.ErrnoException).code === 'EACCES' ? undefined : false
   }
 }

@@ -12,6 +12,8 @@ import { formatAge } from '../terminal.ts'
 interface ExaminedProxy {
   /** Undefined if no proxy answers. */
   readonly mode: Mode | undefined
+  /** 0 if no proxy answers. */
+  readonly pid: number
   readonly findings: readonly Finding[]
 }
 
@@ -19,10 +21,10 @@ export async function examineProxy(socket: string): Promise<ExaminedProxy> {
   try {
     const path = await findSocket(socket, process.env)
     const summary = await new AdminClient(path).summary()
-    return { mode: summary.mode, findings: checks.flatMap((check) => check(summary) ?? []) }
+    return { mode: summary.mode, pid: summary.pid, findings: checks.flatMap((check) => check(summary) ?? []) }
   } catch (error) {
     if (!(error instanceof ProxyError)) throw error
-    return { mode: undefined, findings: [noAnswer(error, socket)] }
+    return { mode: undefined, pid: 0, findings: [noAnswer(error, socket)] }
   }
 }
 

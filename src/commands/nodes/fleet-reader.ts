@@ -1,9 +1,9 @@
 // Reads what the API server knows about the proxies of all nodes: Nodes, the pods of proxies, and the Leases in which Sluice reports.
 
 import { type NodeReport, parseNodeReport, reportAnnotation } from '../../inspect/node-report.ts'
+import { type ApiRequester, listObjects } from '../../kube/api-objects.ts'
 import { asObject, readString } from '../../kube/reflect/fields.ts'
 import { describeError, ProxyError } from '../../lib/errors.ts'
-import { type ApiRequester, listObjects } from '../sources/from-api.ts'
 import { listProxyPods, type ProxyPod } from '../sources/node-proxy.ts'
 
 export interface FleetNode {

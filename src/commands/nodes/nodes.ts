@@ -2,10 +2,11 @@
 
 import { familyName } from '../../lib/ip.ts'
 import { count } from '../../lib/plural.ts'
+import { formatParagraph, formatTable } from '../answers/table.ts'
 import { type Command, type Invocation, noArguments, outputFlag } from '../command.ts'
 import { contextFlag, findKubeconfig, namespaceOfProxies, proxyNamespaceFlag } from '../sources/node-proxy.ts'
 import { connectApi } from '../sources/source.ts'
-import { formatAge, formatAnswer, formatTable, type Terminal } from '../terminal.ts'
+import { formatAge, formatAnswer, type Terminal } from '../terminal.ts'
 import { type FleetAnswer, hasDifferences, judgeFleet, type NamedDifference, type NodeAnswer } from './fleet-answer.ts'
 import { listServiceNames, readFleet } from './fleet-reader.ts'
 
@@ -123,5 +124,5 @@ function describeDetails({ nodes, remarks }: FleetAnswer, terminal: Terminal): s
     ]),
     ...remarks,
   ]
-  return lines.map((line) => `${terminal.paint('red', '!')} ${line}\n`).join('')
+  return lines.map((line) => formatParagraph(`${terminal.paint('red', '!')} ${line}`, terminal, '  ')).join('')
 }

@@ -12,7 +12,7 @@ import { type Command, noArguments } from '../command.ts'
 import { ownProgram } from '../own-program.ts'
 
 export interface TrialVerdict {
-  readonly verdict: 'accepted' | 'refused' | 'not asked'
+  readonly verdict: 'accepted' | 'refused' | 'unasked'
   /** Why the kernel was not asked. */
   readonly why: string
   readonly refusals: readonly string[]
@@ -22,7 +22,7 @@ export interface Trial extends Inputs {
   readonly after: Objects
 }
 
-export const notAsked = (why: string): TrialVerdict => ({ verdict: 'not asked', why, refusals: [] })
+export const notAsked = (why: string): TrialVerdict => ({ verdict: 'unasked', why, refusals: [] })
 
 export async function tryInKernel(trial: Trial): Promise<TrialVerdict> {
   const { trialObstacle } = findMode(trial.identity.mode)

@@ -1,9 +1,10 @@
 // `sluice plan`: shows what a change would do to the data plane, entry by entry, and whether the kernel would accept it. Changes nothing.
 
-import type { Held, Mode } from '../../backend/backend.ts'
+import type { Mode } from '../../backend/backend.ts'
 import { defaultMode, findMode } from '../../backend/modes.ts'
 import type { Inputs } from '../../http/admin.ts'
 import { DryRun, type RecordedChanges } from '../../inspect/dry-run.ts'
+import { describePart } from '../../inspect/part-descriptions.ts'
 import { ProxyError } from '../../lib/errors.ts'
 import { type Family, familyName } from '../../lib/ip.ts'
 import { count } from '../../lib/plural.ts'
@@ -58,8 +59,12 @@ interface EntryChange {
   readonly family: Family
   /** '' for an entry that no service owns. */
   readonly service: string
-  readonly id: string
+  readonly kind: string
+  /** As the program names it that lists the entry: `chain service-ABC`. */
+  readonly name: string
+  /** The content now; '' for an entry that is put. */
   readonly before: string
+  /** The content after the change; '' for an entry that is dropped. */
   readonly after: string
 }
 
@@ -80,7 +85,9 @@ async function run({ flags, terminal }: Invocation): Promise<number> {
   const planned = await makePlan(present, change)
   const kernel = flags.has('no-check') ? notAsked('--no-check') : await tryInKernel({ ...present, after: change.after })
   const plan = { ...planned, kernel }
-  terminal.write(formatAnswer(plan, flags.get('output') ?? 'table', () => describe(plan, terminal)))
+  terminal.write(
+    formatAnswer({ kind: 'Plan', ...plan }, flags.get('output') ?? 'table', () => describe(plan, terminal)),
+  )
   if (kernel.verdict === 'refused') {
     throw new ProxyError('refused', `the kernel refuses this: ${kernel.refusals.join('; ')}`)
   }
@@ -112,7 +119,7 @@ async function makePlan(inputs: Inputs, { after, remarks }: PlannedChange): Prom
   const backend = findMode(mode).makeBackend(inputs.settings)
   const dryRun = await DryRun.open({ backend, views: inputs.views, limits: inputs.limits, splitsEntries: true })
   try {
-    const before = (await dryRun.replaceObjects(inputs)).flatMap((one) => ownedEntries(dryRun, one))
+    const before = (await dryRun.replaceObjects(inputs)).flatMap((one) => ownedEntries({ dryRun, mode }, one))
     const present = new Map(before.map((entry) => [`${entry.family} ${entry.id}`, entry]))
     const recorded = await dryRun.replaceObjects(after)
     const refusals = recorded.flatMap(({ report }) =>
@@ -120,8 +127,10 @@ async function makePlan(inputs: Inputs, { after, remarks }: PlannedChange): Prom
     )
     const changes = recorded.flatMap((one) =>
       [
-        ...ownedEntries(dryRun, one).map((entry) => putChange(entry, present.get(`${entry.family} ${entry.id}`))),
-        ...one.changes.drop.map(({ id }) => dropChange(one.family, id, present.get(`${one.family} ${id}`))),
+        ...ownedEntries({ dryRun, mode }, one).map((entry) =>
+          putChange(entry, present.get(`${entry.family} ${entry.id}`)),
+        ),
+        ...one.changes.drop.flatMap(({ id }) => dropChange(present.get(`${one.family} ${id}`)) ?? []),
       ].sort(byService),
     )
     return { node, mode, changes, remarks: [...remarks, ...refusals] }
@@ -130,32 +139,41 @@ async function makePlan(inputs: Inputs, { after, remarks }: PlannedChange): Prom
   }
 }
 
-interface OwnedEntry extends Pick<Held, 'id' | 'digest'> {
+interface OwnedEntry {
+  readonly id: string
+  readonly kind: string
   readonly family: Family
   readonly service: string
+  readonly name: string
+  readonly content: string
 }
 
 /** Returns the entries that the sync put, with the service that owns each. */
-const ownedEntries = (dryRun: DryRun, { family, changes }: RecordedChanges): readonly OwnedEntry[] =>
-  changes.put.map(({ id, digest }) => ({ id, digest, family, service: dryRun.ownerOf(family, id) }))
+const ownedEntries = (
+  { dryRun, mode }: { readonly dryRun: DryRun; readonly mode: Mode },
+  { family, changes }: RecordedChanges,
+): readonly OwnedEntry[] =>
+  changes.put.map((entry) => {
+    const { name, content } = describePart(findMode(mode), entry, family)
+    return { id: entry.id, kind: entry.kind, family, service: dryRun.ownerOf(family, entry.id), name, content }
+  })
 
-const putChange = ({ family, service, id, digest }: OwnedEntry, before: OwnedEntry | undefined): EntryChange => ({
+const putChange = (entry: OwnedEntry, before: OwnedEntry | undefined): EntryChange => ({
   action: before === undefined ? 'put' : 'change',
-  family,
-  service,
-  id,
-  before: before?.digest ?? '',
-  after: digest,
+  family: entry.family,
+  service: entry.service,
+  kind: entry.kind,
+  name: entry.name,
+  before: before?.content ?? '',
+  after: entry.content,
 })
 
-const dropChange = (family: Family, id: string, before: OwnedEntry | undefined): EntryChange => ({
-  action: 'drop',
-  family,
-  service: before?.service ?? '',
-  id,
-  before: before?.digest ?? '',
-  after: '',
-})
+/** What is dropped was put before, since the plan starts with nothing. */
+function dropChange(before: OwnedEntry | undefined): EntryChange | undefined {
+  if (before === undefined) return undefined
+  const { family, service, kind, name, content } = before
+  return { action: 'drop', family, service, kind, name, before: content, after: '' }
+}
 
 function byService(a: EntryChange, b: EntryChange): number {
   if (a.service === b.service) return 0
@@ -169,7 +187,7 @@ function describe(plan: Plan, terminal: Terminal): string {
   for (const change of plan.changes) {
     if (change.service !== service) lines.push(terminal.paint('bold', change.service || 'base entries'))
     service = change.service
-    const name = isDualStack ? `${change.id} (${familyName(change.family)})` : change.id
+    const name = isDualStack ? `${change.name} (${familyName(change.family)})` : change.name
     lines.push(...describeChange(change, name, terminal))
   }
   const total = (action: EntryChange['action']) => plan.changes.filter((change) => change.action === action).length
@@ -200,6 +218,6 @@ function describeContent(digest: string): string {
 
 function describeVerdict({ verdict, why, refusals }: TrialVerdict): string {
   if (verdict === 'accepted') return 'The kernel accepts this (tried in a temporary network namespace).'
-  if (verdict === 'not asked') return `The kernel was not asked: ${why}.`
+  if (verdict === 'unasked') return `The kernel was not asked: ${why}.`
   return `The kernel refuses ${count(refusals.length, 'object')}.`
 }

@@ -6,9 +6,8 @@ import { sluiceVersion } from '../../config/sluice-version.ts'
 import { makeSettings } from '../../daemon/backend-settings.ts'
 import { makeNodeFacts } from '../../daemon/node-facts.ts'
 import type { Inputs } from '../../http/admin.ts'
-import type { Client } from '../../kube/client.ts'
-import { PageReader } from '../../kube/reflect/page-reader.ts'
-import type { ListPage } from '../../kube/reflect/watch-messages.ts'
+import { type ApiRequester, listObjects } from '../../kube/api-objects.ts'
+import { asObject } from '../../kube/reflect/fields.ts'
 import {
   describeOwnNode,
   endpointSlices,
@@ -18,44 +17,26 @@ import {
 } from '../../kube/reflect/watched-resources.ts'
 import { ProxyError } from '../../lib/errors.ts'
 import { canonicalIp, familyOf, parseCidr } from '../../lib/ip.ts'
-import { silentLogger } from '../../lib/log.ts'
 import { makeNodeView } from '../../model/node.ts'
 import { apiServerEndpoints } from '../../model/reserved-addresses.ts'
 import type { NodeRecord, NodeView } from '../../model/types.ts'
 import { listAddresses } from '../../sys/netlink/interface-addresses.ts'
-
-/** The part of an API client that the commands use. */
-export type ApiRequester = Pick<Client, 'request'>
-
-/** Lists the objects of a collection. */
-export async function listObjects(
-  api: ApiRequester,
-  path: string,
-  query: Readonly<Record<string, string | undefined>>,
-): Promise<readonly unknown[]> {
-  const reader = new PageReader({ client: api, resource: path, kind: path, log: silentLogger })
-  const signal = AbortSignal.timeout(60_000)
-  const objects: unknown[] = []
-  let page: ListPage | undefined
-  do {
-    page = await reader.read(query, page?.next, signal)
-    for (const item of page.items) objects.push(item)
-  } while (page.next !== undefined)
-  return objects
-}
 
 export interface NodeQuery {
   readonly name: string
   readonly config: Config
   /** The record to use if the API has no Node of this name. */
   readonly fallback?: NodeRecord | undefined
+  /** The objects may be without any Node: then every name is accepted. */
+  readonly nodesOptional?: boolean
 }
 
 export async function readFromApi(
   api: ApiRequester,
-  { name, config, fallback }: NodeQuery,
+  { name, config, fallback, nodesOptional = false }: NodeQuery,
 ): Promise<Omit<Inputs, 'limits'>> {
   const [node = fallback] = await listRecords(api, describeOwnNode(name))
+  if (node === undefined) await refuseUnknownNode(api, name, nodesOptional)
   const nodeAddresses = await nodeAddressesOf(name, node)
   const cidrs = (await listRecords(api, serviceCidrs).catch(noneIfNotFound)).flatMap((record) => record.cidrs)
   const slices = await listRecords(api, endpointSlices)
@@ -79,6 +60,19 @@ export async function readFromApi(
     services: allServices,
     slices,
   }
+}
+
+/** Throws a ProxyError that lists the nodes: an answer for a node that does not exist would be wrong. */
+async function refuseUnknownNode(api: ApiRequester, name: string, nodesOptional: boolean): Promise<void> {
+  const nodes = (await listObjects(api, '/api/v1/nodes', {})).flatMap((node) => {
+    const { name: one } = asObject(asObject(node)?.metadata) ?? {}
+    return typeof one === 'string' ? [one] : []
+  })
+  if (nodes.length === 0 && nodesOptional) return
+  const shown = nodes.sort().slice(0, 20).join(', ')
+  const more = nodes.length > 20 ? `, and ${nodes.length - 20} more` : ''
+  const known = nodes.length === 0 ? 'there is none' : `there is ${shown}${more}`
+  throw new ProxyError('question', `there is no node ${name}: choose one with --node (${known})`)
 }
 
 /** API servers before 1.33, and the small one of `sluice up`, have no ServiceCIDRs. */

@@ -6,12 +6,12 @@ import { homedir } from 'node:os'
 import { delimiter, join } from 'node:path'
 import type { Duplex } from 'node:stream'
 import { AdminClient } from '../../http/admin-client.ts'
+import { type ApiRequester, listObjects } from '../../kube/api-objects.ts'
 import type { Client } from '../../kube/client.ts'
 import { asObject, type JsonObject, readString } from '../../kube/reflect/fields.ts'
 import { openExecStream } from '../../kube/streams/exec-stream.ts'
 import { describeError, ProxyError } from '../../lib/errors.ts'
 import type { Flag, Flags } from '../command.ts'
-import { type ApiRequester, listObjects } from './from-api.ts'
 
 export const contextFlag: Flag = {
   name: 'context',

@@ -9,6 +9,7 @@ import type { Inputs } from '../../http/admin.ts'
 import { AdminClient, findSocket, socketPath } from '../../http/admin-client.ts'
 import { DryRun } from '../../inspect/dry-run.ts'
 import type { ExplainContext } from '../../inspect/explanation.ts'
+import type { ApiRequester } from '../../kube/api-objects.ts'
 import { Client, defaultUserAgent } from '../../kube/client.ts'
 import { loadConnection } from '../../kube/kubeconfig.ts'
 import { ProxyError } from '../../lib/errors.ts'
@@ -17,7 +18,8 @@ import { systemClock } from '../../lib/time.ts'
 import type { ServiceLimits } from '../../model/limits.ts'
 import type { NodeRecord } from '../../model/types.ts'
 import type { Flag, Flags } from '../command.ts'
-import { type ApiRequester, isThisHost, readFromApi } from './from-api.ts'
+import { readClusterConfig } from './cluster-config.ts'
+import { isThisHost, readFromApi } from './from-api.ts'
 import { withManifests } from './manifest-server.ts'
 import { connectNodeProxy, contextFlag, findKubeconfig, namespaceOfProxies, proxyNamespaceFlag } from './node-proxy.ts'
 import { ownAddresses } from './own-addresses.ts'
@@ -113,7 +115,9 @@ async function askAs(client: AdminClient, node: string): Promise<AdminClient> {
 
 /** Returns a client of the running proxy, or undefined if the flags name another source. */
 export async function connectProxy(flags: Flags): Promise<AdminClient | undefined> {
-  if (['kubeconfig', 'context', 'manifests', 'simulate'].some((name) => flags.has(name))) return undefined
+  if (flags.has('manifests') || flags.has('simulate')) return undefined
+  // With a socket as well the proxy answers, and the API server only tells which address a pod has.
+  if (!flags.has('socket') && (flags.has('kubeconfig') || flags.has('context'))) return undefined
   const client = new AdminClient(await findSocket(flags.get('socket') ?? '', process.env))
   const node = flags.get('node')?.trim().toLowerCase()
   return node === undefined ? client : askAs(client, node)
@@ -163,11 +167,30 @@ export async function readAroundChange(
 }
 
 async function readNodeInputs(flags: Flags, api: ApiRequester): Promise<Inputs> {
-  const config = configFrom(flags)
+  const { config, podsUnknown } = await findConfig(flags, api)
   const name = (flags.get('node') ?? (config.hostnameOverride || hostname())).trim().toLowerCase()
   // Manifests rarely contain Nodes: this machine is then the node that `sluice up` would register.
-  const fallback = flags.has('manifests') && isThisHost(name) ? await describeThisNode(name) : undefined
-  return { ...(await readFromApi(api, { name, config, fallback })), limits: limitsFrom(process.env) }
+  const isLocal = flags.has('manifests')
+  const fallback = isLocal && isThisHost(name) ? await describeThisNode(name) : undefined
+  const query = { name, config, fallback, nodesOptional: isLocal }
+  return { ...(await readFromApi(api, query)), limits: limitsFrom(process.env), podsUnknown }
+}
+
+interface FoundConfig {
+  readonly config: Config
+  /** Nothing says how the proxy detects its pods: the configuration is only a guess. */
+  readonly podsUnknown: boolean
+}
+
+/** The flags go first, then what the cluster says about its proxies, then the defaults. */
+async function findConfig(flags: Flags, api: ApiRequester): Promise<FoundConfig> {
+  const given = configFrom(flags)
+  if (flags.has('config') || flags.has('cluster-cidr')) return { config: given, podsUnknown: false }
+  const found = flags.has('manifests') ? undefined : await readClusterConfig(api, namespaceOfProxies(flags))
+  if (found === undefined) return { config: given, podsUnknown: true }
+  // The override of a ConfigMap would be one for every node.
+  const config = { ...found, hostnameOverride: '' }
+  return { config: flags.has('mode') ? { ...config, mode: given.mode } : config, podsUnknown: false }
 }
 
 async function describeThisNode(name: string): Promise<NodeRecord> {
@@ -203,6 +226,7 @@ export async function planInputs({
   limits,
   views,
   nodeAddresses,
+  podsUnknown = false,
   ...objects
 }: Inputs): Promise<PlannedInputs> {
   const mode = findMode(identity.mode)
@@ -210,5 +234,5 @@ export async function planInputs({
   const dryRun = await DryRun.open({ backend, views, limits })
   await dryRun.replaceObjects(objects)
   const behaviour = mode.behaviour(settings)
-  return { dryRun, context: { desired: dryRun, backend, mode, behaviour, views, nodeAddresses } }
+  return { dryRun, context: { desired: dryRun, backend, mode, behaviour, views, nodeAddresses, podsUnknown } }
 }

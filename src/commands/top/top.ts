@@ -5,6 +5,7 @@ import { ProxyError } from '../../lib/errors.ts'
 import { formatTime } from '../../lib/time.ts'
 import { type Command, type Invocation, noArguments } from '../command.ts'
 import { proxyFlags, reachProxy } from '../sources/source.ts'
+import { answerVersion } from '../terminal.ts'
 import { watchProxy } from './live-view.ts'
 import { NoteCapture } from './note-capture.ts'
 
@@ -52,4 +53,4 @@ async function run({ flags, terminal }: Invocation): Promise<number> {
 }
 
 const formatJson = (event: AdminEvent, at: number): string =>
-  `${JSON.stringify({ apiVersion: 'sluice/v1', kind: 'ProxyEvent', time: formatTime(at), event })}\n`
+  `${JSON.stringify({ apiVersion: answerVersion, kind: 'ProxyEvent', time: formatTime(at), event })}\n`

@@ -9,7 +9,7 @@ import { directory, sluice } from '../run-command.ts'
 async function findings(...argv: string[]): Promise<{ status: number | undefined; list: readonly Finding[] }> {
   const { status, stdout, stderr } = await sluice('doctor', '-o', 'json', ...argv)
   expect(stderr).toBe('')
-  return { status, list: JSON.parse(stdout) as Finding[] }
+  return { status, list: (JSON.parse(stdout) as { findings: Finding[] }).findings }
 }
 
 async function apiServer() {

@@ -7,7 +7,8 @@ import { parseAllDocuments } from 'yaml'
 import { type ApiServer, startApiServer } from '../../../src/apiserver/start.ts'
 import { readFromApi } from '../../../src/commands/sources/from-api.ts'
 import { configFrom } from '../../../src/commands/sources/source.ts'
-import { type AdminAnswers, listenAdmin } from '../../../src/http/admin.ts'
+import type { AdminAnswers } from '../../../src/http/admin.ts'
+import { listenAdmin } from '../../../src/http/admin-listener.ts'
 import { readObject } from '../../../src/kube/api-objects.ts'
 import { silentLogger } from '../../../src/lib/log.ts'
 import { directory, type Ran, sluice } from '../run-command.ts'
@@ -26,6 +27,7 @@ export interface PlanSources {
 export async function startSources(): Promise<PlanSources> {
   const server = await startApiServer({ log: silentLogger, serviceCidrs: ['10.96.0.0/16'] })
   onTestFinished(() => server.close())
+  await server.client.request({ method: 'POST', path: '/api/v1/nodes', body: { metadata: { name: 'a' } } })
   const folder = directory()
   const kubeconfig = join(folder, 'kubeconfig')
   writeFileSync(kubeconfig, server.kubeconfig())

@@ -35,20 +35,24 @@ describe('plan', () => {
   it('exits with 2 and shows the entries that change, are put and are dropped', async () => {
     const moved = await plan(service(30081))
     expect(moved.status).toBe(2)
-    expect(moved.stdout).toContain('+ frontend tcp 30081: masquerade 10.1.0.11:8080,10.1.1.12:8080')
-    expect(moved.stdout).toContain('- frontend tcp 30080: masquerade 10.1.0.11:8080,10.1.1.12:8080')
+    expect(moved.stdout).toContain(
+      '+ element service-nodeports { tcp . 30081 }: goto np-masquerade-2: 10.1.0.11:8080, 10.1.1.12:8080',
+    )
+    expect(moved.stdout).toContain(
+      '- element service-nodeports { tcp . 30080 }: goto np-masquerade-2: 10.1.0.11:8080, 10.1.1.12:8080',
+    )
     expect(moved.stdout).toContain('1 to put, 0 to change, 1 to drop')
     const scaled = await plan(slice(['10.1.0.77']))
-    expect(scaled.stdout).toContain('~ frontend 10.96.0.50 tcp 80')
-    expect(scaled.stdout).toContain('+ hairpin-connections 10.1.0.77 10.1.0.77 tcp 8080')
+    expect(scaled.stdout).toContain('~ element service-ips { 10.96.0.50 . tcp . 80 }')
+    expect(scaled.stdout).toContain('+ element hairpin-connections { 10.1.0.77 . 10.1.0.77 . tcp . 8080 }')
   })
 
   it('shows what deleting removes', async () => {
     const { status, stdout } = await plan(service(30080), '--delete', '-o', 'yaml')
     expect(status).toBe(2)
-    const { changes } = parse(stdout) as { changes: { action: string; service: string; id: string }[] }
+    const { changes } = parse(stdout) as { changes: { action: string; service: string; name: string }[] }
     expect(changes.every(({ action, service: whose }) => action === 'drop' && whose === 'shop/web')).toBe(true)
-    expect(changes.map(({ id }) => id)).toContain('cluster-ips 10.96.0.50')
+    expect(changes.map(({ name }) => name)).toContain('element cluster-ips { 10.96.0.50 }')
   })
 
   it('uses placeholders for addresses that the server would allocate, and says so', async () => {
@@ -81,8 +85,10 @@ describe('plan', () => {
       `apiVersion: v1\nkind: Service\nmetadata: {name: new}\nspec: {${spec}, ports: [{port: 80}]}\n`
     const added = async (spec: string) => {
       const { stdout } = await plan(fresh(spec), '--mode', 'nftables', '-o', 'json')
-      const { changes } = JSON.parse(stdout) as { changes: { id: string }[] }
-      return changes.flatMap(({ id }) => (id.startsWith('cluster-ips') ? [id.includes('::') ? 6 : 4] : []))
+      const { changes } = JSON.parse(stdout) as { changes: { name: string }[] }
+      return changes.flatMap(({ name }) =>
+        name.startsWith('element cluster-ips') ? [name.includes('::') ? 6 : 4] : [],
+      )
     }
     expect(await added('ipFamilies: [IPv6]')).toEqual([6])
     expect(await added('ipFamilyPolicy: RequireDualStack')).toEqual([4, 6])
@@ -99,7 +105,7 @@ describe('plan', () => {
     ].join('---\n')
     const { status, stdout } = await plan(pods, '--mode', 'nftables')
     expect(status).toBe(2)
-    expect(stdout).toContain('+ frontend 10.96.0.77 tcp 80: plain 10.1.0.99:80')
+    expect(stdout).toContain('+ element service-ips { 10.96.0.77 . tcp . 80 }: goto lb-1: 10.1.0.99:80')
     expect(stdout).toMatch(/! \S+change\.yaml:2: ConfigMap default\/c is ignored/)
     expect(stdout).not.toContain('is a placeholder')
     const gone = await plan(
@@ -108,7 +114,7 @@ describe('plan', () => {
       'nftables',
       '--delete',
     )
-    expect(gone).toMatchObject({ status: 2, stdout: expect.stringMatching(/~ frontend/) })
+    expect(gone).toMatchObject({ status: 2, stdout: expect.stringMatching(/~ element service-ips/) })
     expect(
       await plan('apiVersion: v1\nkind: Service\nmetadata: {name: x}\nspec: {ports: [{port: 0}]}\n'),
     ).toMatchObject({
@@ -141,7 +147,7 @@ describe('plan', () => {
     const flags = ['--manifests', path, '--node', 'a', '--no-check']
     const { status, stdout } = await sluice('plan', '-f', folder, '-f', more, ...flags)
     expect(status).toBe(2)
-    expect(stdout).toContain('tcp 30081')
+    expect(stdout).toContain('tcp . 30081')
     expect(stdout).toContain('10.1.0.77')
     expect(stdout).toMatch(/kustomization\.yaml:2: Kustomization is ignored: render it first/)
     const twice = await sluice('plan', '-f', folder, '-f', `${folder}/list.yaml`, ...flags)

@@ -239,6 +239,6 @@ function classifyRefusal(what: number, errno: number): RefusalKind {
 
 function missingSchedulerError(entry: ServerEntry | undefined, cause: ProxyError): ProxyError {
   const name = entry?.server.scheduler ?? ''
-  const words = `this kernel has no IPVS scheduler "${name}" (module ip_vs_${name}); choose another with the annotation sluice/scheduler or --ipvs-scheduler`
+  const words = `this kernel has no IPVS scheduler "${name}" (module ip_vs_${name}); choose another with the annotation sluice/scheduler, with ipvs.scheduler in the file of --config, or with --ipvs-scheduler`
   return new ProxyError('ipvs-scheduler', words, { cause, fields: { scheduler: name } })
 }

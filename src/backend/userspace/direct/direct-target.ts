@@ -2,7 +2,16 @@
 
 import { ProxyError } from '../../../lib/errors.ts'
 import { hostPort } from '../../../lib/ip.ts'
-import type { Applied, Changes, Held, OpenContext, RefusedEntry, Target } from '../../backend.ts'
+import {
+  type Applied,
+  type Changes,
+  compareDigests,
+  type Held,
+  type KernelCheck,
+  type OpenContext,
+  type RefusedEntry,
+  type Target,
+} from '../../backend.ts'
 import { Balancer } from '../../relay/balancer.ts'
 import type { DescriptorBudget, Relay, RelayOptions, ShedReason } from '../../relay/relay.ts'
 import { relayTcp } from '../../relay/tcp.ts'
@@ -166,4 +175,10 @@ export class DirectTarget implements Target<DirectEntry> {
       ...Object.fromEntries(shed),
     }
   }
+}
+
+/** The sockets that the target of the running proxy has open. No other process can change them. */
+export async function checkSockets(target: DirectTarget | undefined): Promise<KernelCheck> {
+  const byId = new Map((await target?.observe())?.map((held) => [held.id, held]))
+  return { presence: (part) => compareDigests(part, byId.get(part.id)) }
 }

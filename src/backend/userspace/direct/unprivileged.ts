@@ -8,7 +8,7 @@ import { readSysctl } from '../../../sys/sysctl.ts'
 import type { Backend, Settings } from '../../backend.ts'
 import { FdBudget } from '../fd-budget.ts'
 import { type DirectEntry, type DirectPlacement, planDirect } from './direct-plan.ts'
-import { DirectTarget } from './direct-target.ts'
+import { checkSockets, DirectTarget } from './direct-target.ts'
 
 /** Added to the number of a port that only root may bind. */
 const portOffset = 10_000
@@ -32,6 +32,7 @@ export function userspaceUnprivileged(settings: Pick<Settings, 'userspace'>): Ba
   const budget = new FdBudget()
   const { udpTimeoutMs: udpIdleMs } = settings.userspace
   const place = placeOnLoopback(firstFreePort())
+  let target: DirectTarget | undefined
   return {
     name: 'userspace',
     periodic: true,
@@ -44,6 +45,10 @@ export function userspaceUnprivileged(settings: Pick<Settings, 'userspace'>): Ba
       const { host, ports } = place(frontend, 4) ?? { host: '', ports: [] }
       return ports[0] === undefined ? '' : hostPort(host, ports[0])
     },
-    open: async (context) => new DirectTarget({ context, udpIdleMs, budget }),
+    async open(context) {
+      target = new DirectTarget({ context, udpIdleMs, budget })
+      return target
+    },
+    openCheck: () => checkSockets(target),
   }
 }

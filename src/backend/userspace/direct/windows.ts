@@ -9,7 +9,7 @@ import { type Output, type RunOptions, runProgram } from '../../../sys/process/e
 import type { Backend, Settings } from '../../backend.ts'
 import { FdBudget } from '../fd-budget.ts'
 import { type DirectEntry, placeOnServiceAddress, planDirect } from './direct-plan.ts'
-import { type AddressHolder, DirectTarget } from './direct-target.ts'
+import { type AddressHolder, checkSockets, DirectTarget } from './direct-target.ts'
 
 /** The environment variable that names the interface which gets the service addresses. */
 const interfaceVariable = 'INTERFACE_TO_ADD_SERVICE_IP'
@@ -30,6 +30,7 @@ export function userspaceOnWindows(
 ): Backend<DirectEntry> {
   const budget = new FdBudget()
   const name = windows.environment[interfaceVariable] ?? defaultInterface
+  const targets = new Map<Family, DirectTarget>()
   return {
     name: 'userspace',
     periodic: true,
@@ -48,8 +49,11 @@ export function userspaceOnWindows(
     async open(context) {
       const { clock, log } = context
       const addresses = new NetshAddresses({ name, windows, clock, log })
-      return new DirectTarget({ context, udpIdleMs: settings.userspace.udpTimeoutMs, budget, addresses })
+      const target = new DirectTarget({ context, udpIdleMs: settings.userspace.udpTimeoutMs, budget, addresses })
+      targets.set(context.family, target)
+      return target
     },
+    openCheck: ({ family }) => checkSockets(targets.get(family)),
   }
 }
 

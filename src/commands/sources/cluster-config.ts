@@ -1,0 +1,37 @@
+// Finds the configuration of a cluster's proxies in the ConfigMap that kubeadm or our chart has written.
+
+import type { Config } from '../../config/configuration.ts'
+import { resolveOptions } from '../../config/flags/options.ts'
+import type { ApiRequester } from '../../kube/api-objects.ts'
+import { asObject } from '../../kube/reflect/fields.ts'
+import { ProxyError } from '../../lib/errors.ts'
+
+/** Our own comes first: a cluster that has changed over may still have kube-proxy's. */
+const names = ['sluice', 'kube-proxy']
+
+/** Returns undefined if there is none, if it may not be read, or if this version does not understand it. */
+export async function readClusterConfig(api: ApiRequester, namespace: string): Promise<Config | undefined> {
+  for (const name of names) {
+    const path = `/api/v1/namespaces/${encodeURIComponent(namespace)}/configmaps/${name}`
+    const { json } = await api.request({ path, signal: AbortSignal.timeout(10_000) }).catch(noneIfRefused)
+    const documents = Object.values(asObject(asObject(json)?.data) ?? {})
+    const text = documents.find((one) => typeof one === 'string' && one.includes('kind: KubeProxyConfiguration'))
+    const config = typeof text === 'string' ? parseConfig(text) : undefined
+    if (config !== undefined) return config
+  }
+  return undefined
+}
+
+function noneIfRefused(error: unknown): { readonly json: unknown } {
+  if (error instanceof ProxyError) return { json: undefined }
+  throw error
+}
+
+function parseConfig(text: string): Config | undefined {
+  try {
+    return resolveOptions(['--config=ConfigMap'], () => text).config
+  } catch (error) {
+    if (error instanceof ProxyError) return undefined
+    throw error
+  }
+}
