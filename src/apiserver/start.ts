@@ -32,6 +32,8 @@ export interface ApiServerOptions {
   readonly address?: string
   /** 0: any free port. */
   readonly port?: number
+  /** Where pods reach the server, if not at the address and port on which it listens: the endpoint of the service `kubernetes`. */
+  readonly advertised?: { readonly address: string; readonly port: number }
   /** undefined: the state ends with the process. */
   readonly stateDir?: string
   /** A write-ahead log smaller than this is not replaced by a snapshot. */
@@ -102,7 +104,8 @@ async function open(options: ApiServerOptions, closers: Closers): Promise<ApiSer
   const listener = await listenApi({ router, address, port, keyPair, isAuthorized, maxConnections, log })
   closers.push(() => listener.close())
   port = listener.port
-  closers.push(keepKubernetesService({ registry, clock, cidr: cidrs[0] ?? '', address, port }))
+  const advertised = options.advertised ?? { address, port }
+  closers.push(keepKubernetesService({ registry, clock, cidr: cidrs[0] ?? '', ...advertised }))
   await registry.settled()
   const manifests = await openManifests(options, { writer, registry, log, clock }, closers)
   const url = urlOf(credentials === undefined ? 'http' : 'https', address, port)
@@ -188,7 +191,9 @@ function chooseCredentials(options: ApiServerOptions, address: string, now: numb
   if (tls === false) return undefined
   if (tls !== 'generate') return { keyPair: tls, token: token ?? createToken() }
   const own = isUnspecified(address) ? [] : [address]
-  const names = [...new Set(['localhost', '127.0.0.1', '::1', ...own, ...(options.names ?? [])])]
+  const { advertised, names: given = [] } = options
+  const more = advertised === undefined ? given : [advertised.address, ...given]
+  const names = [...new Set(['localhost', '127.0.0.1', '::1', ...own, ...more])]
   if (stateDir === undefined) return { keyPair: createSelfSigned(names, now), token: token ?? createToken() }
   const stored = loadCredentials(join(stateDir, 'credentials'), names, now)
   return { ...stored, token: token ?? stored.token }

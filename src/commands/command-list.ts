@@ -107,7 +107,7 @@ export async function runCommand(
     }
     return await command.run({ flags, args, terminal })
   } catch (error) {
-    if (!(error instanceof ProxyError)) throw error
+    if (!(error instanceof ProxyError) && !isSystemError(error)) throw error
     terminal.note(`sluice ${name}: ${describeError(error)}\n`)
     return 1
   }
@@ -120,3 +120,6 @@ function printHelp(name: string | undefined, terminal: Terminal): number | undef
   terminal.write(command === undefined ? formatOverview() : formatHelp(command))
   return 0
 }
+
+/** True for a failed system call, as of a file that may not be written: its message says all, and a stack would add nothing. */
+const isSystemError = (error: unknown): boolean => error instanceof Error && 'syscall' in error && 'code' in error

@@ -41,6 +41,14 @@ describe('the command table', () => {
       [['up', '--mode', 'userspace', '--cluster-cidr', '10.0.0.0'], '--cluster-cidr: given "10.0.0.0"'],
       [['up', '--mode', 'userspace', '--manifests', '/nowhere'], '--manifests: given "/nowhere", allowed: a directory'],
       [['up', '--mode', 'userspace', '--node', 'a b'], '--node: given "a b"'],
+      [
+        ['up', '--mode', 'userspace', '--service-node-port-range', '80'],
+        '--service-node-port-range: given "80", must be',
+      ],
+      [
+        ['up', '--mode', 'userspace', '--state', '/dev/null/x', '--node-address', '10.0.0.1'],
+        'cannot create /dev/null/x',
+      ],
     ] as const
     for (const [argv, what] of wrong) {
       const { status, stdout, stderr } = await sluice(...argv)

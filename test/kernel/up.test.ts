@@ -1,48 +1,14 @@
 // Runs `sluice up` as a process: the demo from start to end, what the next run removes after a kill, and a load balancer for one machine.
 
-import { type ChildProcess, execFileSync, spawn, spawnSync } from 'node:child_process'
+import { execFileSync, spawnSync } from 'node:child_process'
 import { chmodSync, cpSync, existsSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { afterEach, describe, expect, it } from 'vitest'
-import { publishProgram } from '../support/publish-program.ts'
-
-const root = join(import.meta.dirname, '../..')
-const worker = join(root, 'test/commands/sluice.worker.ts')
-const examples = join(root, 'examples/standalone')
-const program: readonly string[] = [process.execPath, '--import', 'tsx', worker]
-
-const undo: (() => void)[] = []
-afterEach(() => {
-  for (const step of undo.splice(0).reverse()) step()
-})
+import { describe, expect, it } from 'vitest'
+import { answers, examples, machine, program, publish, start, undo } from './up-process.ts'
 
 const demos = () =>
   readdirSync('/run/netns').filter((name) => /^sluice\d*-(client|node1|node2|shell|hello|saythx)/.test(name))
-
-function start(argv: readonly string[], wrapper: readonly string[] = [], env: NodeJS.ProcessEnv = {}, ours = program) {
-  const [command, ...args] = [...wrapper, ...ours, ...argv] as [string, ...string[]]
-  const child: ChildProcess = spawn(command, args, {
-    stdio: ['ignore', 'pipe', 'pipe'],
-    env: { ...process.env, ...env },
-  })
-  undo.push(() => child.kill('SIGKILL'))
-  let text = ''
-  for (const stream of [child.stdout, child.stderr]) stream?.on('data', (chunk) => (text += chunk))
-  const ended = new Promise<number | null>((resolve) => child.on('close', (code) => resolve(code)))
-  return {
-    child,
-    text: () => text,
-    ended,
-    async until(what: string) {
-      const end = Date.now() + 60_000
-      while (!text.includes(what)) {
-        if (Date.now() > end || child.exitCode !== null) throw new Error(`no "${what}" in:\n${text}`)
-        await new Promise((resolve) => setTimeout(resolve, 50))
-      }
-    },
-  }
-}
 
 describe('sluice up --demo', () => {
   it.each(['nftables', 'iptables', 'userspace'])(
@@ -80,54 +46,12 @@ describe('sluice up --demo', () => {
   })
 })
 
-/** Makes a network namespace with the two servers of the examples; each answers HTTP with its address. */
-async function machine(): Promise<string> {
-  const name = `sluice-up-${process.pid}-${undo.length}`
-  execFileSync('ip', ['netns', 'add', name])
-  undo.push(() => execFileSync('ip', ['netns', 'del', name]))
-  const commands = [
-    'link set lo up',
-    'link add eth0 type veth peer name eth1',
-    'link set eth1 up',
-    'link set eth0 up',
-    'addr add 192.168.44.5/24 dev eth0',
-    'addr add 10.9.0.11/32 dev lo',
-    'addr add 10.9.0.12/32 dev lo',
-    'route add default dev eth0',
-  ]
-  execFileSync('ip', ['-n', name, '-batch', '-'], { input: commands.join('\n') })
-  const script = `for (const ip of ['10.9.0.11', '10.9.0.12']) require('http').createServer((q, r) => r.end(ip)).listen(8080, ip)`
-  const server = spawn('ip', ['netns', 'exec', name, process.execPath, '-e', script], { stdio: 'ignore' })
-  undo.push(() => server.kill('SIGKILL'))
-  return name
-}
-
-/** Returns the different answers of 30 connections; `curl STATUS` for a connection that failed. */
-async function answers(space: string, url: string): Promise<readonly string[]> {
-  const seen = new Set<string>()
-  for (let i = 0; i < 30; i++) {
-    const { status, stdout } = spawnSync('ip', ['netns', 'exec', space, 'curl', '-s', '--max-time', '3', url], {
-      encoding: 'utf8',
-    })
-    seen.add(status === 0 ? stdout : `curl ${status}`)
-  }
-  return [...seen].sort()
-}
-
-/** Copies the program and the examples to where every user may read them. */
-async function publish(): Promise<{ program: readonly string[]; examples: string }> {
-  const { folder, command, remove } = await publishProgram(worker)
-  undo.push(remove)
-  cpSync(examples, join(folder, 'examples'), { recursive: true })
-  return { program: command, examples: join(folder, 'examples') }
-}
-
 describe('sluice up, for one machine', () => {
   it('balances from a directory of YAML, follows changes of the files, and removes its rules at the end', async () => {
     const space = await machine()
     const folder = mkdtempSync(join(tmpdir(), 'sluice-up-'))
     undo.push(() => rmSync(folder, { recursive: true, force: true }))
-    cpSync(examples, folder, { recursive: true })
+    cpSync(join(examples, 'standalone'), folder, { recursive: true })
     const run = start(['up', '--manifests', folder, '--node', 'alone'], ['ip', 'netns', 'exec', space])
     await run.until('Ctrl-C stops')
     expect(await answers(space, 'http://10.96.0.80/')).toEqual(['10.9.0.11', '10.9.0.12'])
@@ -188,7 +112,7 @@ describe('sluice up, for one machine', () => {
     const refused = start(['up', '--demo'], nobody, env, open.program)
     expect(await refused.ended).toBe(1)
     expect(refused.text()).toMatch(/^sluice up: this makes network namespaces, which needs root: .*--mode userspace/)
-    const argv = ['up', '--mode', 'userspace', '--manifests', open.examples, '--node', 'alone']
+    const argv = ['up', '--mode', 'userspace', '--manifests', join(open.examples, 'standalone'), '--node', 'alone']
     const run = start(argv, nobody, env, open.program)
     await run.until('Ctrl-C stops')
     expect(run.text()).toContain('cluster IP 10.a.b.c on 127.a.b.c')

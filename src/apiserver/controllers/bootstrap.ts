@@ -36,7 +36,7 @@ export interface KubernetesServiceOptions {
   readonly clock: Clock
   /** The first range of cluster IPs; the service has its first address. */
   readonly cidr: string
-  /** The address and port on which the API server listens. */
+  /** The address and port at which pods reach the API server. */
   readonly address: string
   readonly port: number
 }

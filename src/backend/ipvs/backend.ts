@@ -9,7 +9,7 @@ import { PortTotals } from './counters.ts'
 import type { IpvsEntry } from './entries.ts'
 import { IpvsNetlink, missingIpvsError } from './kernel/ipvs-netlink.ts'
 import { plan } from './plan.ts'
-import { prepare } from './prepare.ts'
+import { prepare, requireIpvs } from './prepare.ts'
 import { IpvsTarget } from './target.ts'
 
 export type IpvsSettings = Pick<Settings, 'syncPeriodMs' | 'ipvs'>
@@ -25,8 +25,11 @@ export function ipvs(settings: IpvsSettings): Backend<IpvsEntry> {
   return {
     name: 'ipvs',
     periodic: true,
-    // The mode needs iptables rules, which masquerade and filter what IPVS balances.
-    families: () => findUsableFamilies('ipvs'),
+    async families() {
+      await requireIpvs()
+      // The mode needs iptables rules, which masquerade and filter what IPVS balances.
+      return findUsableFamilies('ipvs')
+    },
     prepare: (_node, log) => prepare(settings.ipvs, scheduler, log),
     base,
     plan: (port, node) => plan(port, node, { scheduler }),

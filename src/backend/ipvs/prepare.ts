@@ -30,6 +30,16 @@ export async function prepare(options: Settings['ipvs'], scheduler: string, log:
   }
 }
 
+/** Throws a ProxyError 'ipvs-missing' if the kernel has neither loaded the module nor can load it. Changes nothing. */
+export async function requireIpvs(): Promise<void> {
+  const loaded = await IpvsNetlink.open()
+  loaded?.close()
+  if (loaded !== undefined) return
+  await runProgram('modprobe', ['--dry-run', 'ip_vs']).catch(() => {
+    throw missingIpvsError()
+  })
+}
+
 /** The kernel loads the module itself when a process asks for its netlink family; where that is not allowed, modprobe may be. */
 async function loadModule(log: Logger): Promise<void> {
   const loaded = await IpvsNetlink.open()

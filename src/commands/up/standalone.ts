@@ -1,11 +1,10 @@
 // Runs `sluice up` without --demo: the API server and the proxy in this process, for the machine it runs on.
 
-import { existsSync, readdirSync, readFileSync, rmSync } from 'node:fs'
-import { homedir, hostname } from 'node:os'
+import { readFileSync, rmSync } from 'node:fs'
+import { hostname } from 'node:os'
 import { join } from 'node:path'
 import { type ApiServer, startApiServer } from '../../apiserver/start.ts'
 import type { Mode } from '../../backend/backend.ts'
-import { findLeftovers } from '../../backend/leftovers.ts'
 import { findMode } from '../../backend/modes.ts'
 import type { UnprivilegedTraits } from '../../backend/proxy-mode.ts'
 import { resolveOptions } from '../../config/flags/options.ts'
@@ -13,23 +12,29 @@ import { makeSettings } from '../../daemon/backend-settings.ts'
 import { runDaemon } from '../../daemon/daemon.ts'
 import { AdminClient } from '../../http/admin-client.ts'
 import { describeError, ProxyError } from '../../lib/errors.ts'
-import { canonicalIp } from '../../lib/ip.ts'
 import { createLogger, type RootLogger } from '../../lib/log.ts'
+import { sleep, systemClock } from '../../lib/time.ts'
 import { ipv6Available } from '../../sys/kernel-facts.ts'
-import { ensurePrivateDirectory, writePrivateFile } from '../../sys/private-files.ts'
+import { writePrivateFile } from '../../sys/private-files.ts'
 import type { Flags } from '../command.ts'
-import { reportStep } from '../progress.ts'
-import { ownAddresses } from '../sources/own-addresses.ts'
-import type { Terminal } from '../terminal.ts'
-import { splitList, validateFlags } from './up-flags.ts'
+import { parseNodePortRange } from '../node-port-range.ts'
+import type { Progress } from '../progress.ts'
+import { nodeStatus } from './node-status.ts'
+import { claimRunDirectory, runDirectory } from './run-directory.ts'
+import { checkMode, chooseNodeAddresses, findMissingRoute, refuseOtherRules } from './start-checks.ts'
+import { findToolCommands } from './tool-commands.ts'
+import { nodePortAddresses, splitList, validateFlags } from './up-flags.ts'
 
 export interface StandaloneOptions {
   readonly mode: Mode
   readonly flags: Flags
-  readonly terminal: Terminal
+  readonly progress: Progress
+  /** Ends the start when it aborts. */
+  readonly signal: AbortSignal
 }
 
 const readyMs = 60_000
+const pollMs = 50
 
 export class Standalone {
   readonly #options: StandaloneOptions
@@ -39,6 +44,7 @@ export class Standalone {
   readonly #log: RootLogger
   /** Set if this process may not program the kernel and the mode can serve without it. */
   readonly #unprivileged: UnprivilegedTraits | undefined
+  #addresses: readonly string[] = []
   #api: ApiServer | undefined
   #running: Promise<ProxyError | undefined> | undefined
   #closed: Promise<void> | undefined
@@ -48,21 +54,27 @@ export class Standalone {
     this.#options = options
     this.#unprivileged = process.getuid?.() === 0 ? undefined : findMode(mode).unprivileged
     this.#node = (flags.get('node') ?? hostname()).toLowerCase()
-    this.#directory = flags.get('state') ?? claimRunDirectory()
-    const { terminal } = options
-    this.#log = createLogger({ format: 'text', verbosity: 0, write: (line) => showProblem(line, terminal) })
+    this.#directory = flags.get('state') ?? runDirectory()
+    const { progress } = options
+    this.#log = createLogger({ format: 'text', verbosity: 0, write: (line) => showProblem(line, progress) })
   }
 
-  static async start(options: StandaloneOptions): Promise<Standalone> {
-    validateFlags(options.flags)
+  /** Resolves undefined if the signal aborts the start; everything is removed then. */
+  static async start(options: StandaloneOptions): Promise<Standalone | undefined> {
+    const { flags, mode, progress, signal } = options
+    validateFlags(flags)
     const one = new Standalone(options)
-    await one.#refuseOtherRules()
+    claimRunDirectory(one.#directory)
     try {
-      await reportStep(options.terminal, 'Starting the API server', () => one.#startApi())
-      await reportStep(options.terminal, `Starting the proxy, mode ${options.mode}`, () => one.#startProxy())
+      await one.#check()
+      signal.throwIfAborted()
+      await progress.report('Starting the API server', () => one.#startApi())
+      signal.throwIfAborted()
+      await progress.report(`Starting the proxy, mode ${mode}`, () => one.#startProxy(), signal)
       return one
     } catch (error) {
       await one.close()
+      if (signal.aborted) return undefined
       throw error
     }
   }
@@ -76,7 +88,8 @@ export class Standalone {
     return this.#running as Promise<ProxyError | undefined>
   }
 
-  introduce(): string {
+  async introduce(): Promise<string> {
+    const { sluice, kubectl } = await findToolCommands(this.#socket, this.#kubeconfig)
     const { mode, flags } = this.#options
     const manifests = flags.get('manifests')
     const where = this.#unprivileged === undefined ? '' : `  ${this.#unprivileged.describe()}\n`
@@ -84,8 +97,8 @@ export class Standalone {
       `Serving ${this.#node}, mode ${mode}. The API server is at ${this.#api?.url}\n`,
       where,
       manifests === undefined ? '' : `  Manifests: ${manifests} (changes are applied as they are saved)\n`,
-      `  kubectl --kubeconfig ${this.#kubeconfig} get services\n`,
-      `  sluice status --socket ${this.#socket}\n`,
+      `  ${kubectl} get services\n`,
+      `  ${sluice('status')}\n`,
       'Ctrl-C stops it.\n',
     ].join('')
   }
@@ -103,30 +116,32 @@ export class Standalone {
     return join(process.getuid?.() === 0 ? '/run/sluice' : this.#directory, `${this.#node}.sock`)
   }
 
-  /** Throws a ProxyError 'taken' if another proxy has rules here, unless a flag allows to replace them. */
-  async #refuseOtherRules(): Promise<void> {
-    const { flags } = this.#options
-    if (this.#unprivileged !== undefined || flags.has('take-over') || flags.has('keep-rules')) return
-    const found = await findLeftovers()
-    if (found.length === 0) return
-    const rules = found.map(({ what, where }) => `${what} in ${where}`).join('; ')
-    throw new ProxyError(
-      'taken',
-      `a proxy has rules on this machine (${rules}): stop it and run sluice cleanup, or add --take-over`,
-    )
+  /** Throws a ProxyError if the proxy cannot work here. Nothing has been started yet. */
+  async #check(): Promise<void> {
+    const { flags, mode, progress } = this.#options
+    const onLoopback = this.#unprivileged !== undefined
+    if (!onLoopback) await checkMode(mode)
+    this.#addresses = await chooseNodeAddresses({ given: flags.get('node-address'), onLoopback })
+    if (onLoopback) return
+    if (!flags.has('take-over') && !flags.has('keep-rules')) await refuseOtherRules()
+    const advice = await findMissingRoute(this.#serviceCidrs()[0] as string, this.#addresses)
+    if (advice !== undefined) progress.note(`${advice}\n`)
   }
 
   async #startApi(): Promise<void> {
     const { flags } = this.#options
-    ensurePrivateDirectory(this.#directory)
     const manifests = flags.get('manifests')
+    const nodePorts = flags.get('service-node-port-range')
     this.#api = await startApiServer({
       address: flags.get('address') ?? '127.0.0.1',
       port: Number(flags.get('port') ?? '6443'),
+      ...(nodePorts === undefined ? {} : { nodePortRange: parseNodePortRange(nodePorts) }),
       serviceCidrs: this.#serviceCidrs(),
       ...(flags.has('state') ? { stateDir: flags.get('state') as string } : {}),
       ...(manifests === undefined ? {} : { manifests }),
       log: this.#log.named('apiserver'),
+    }).catch((error: unknown) => {
+      throw adviseOtherPort(error)
     })
     writePrivateFile(this.#kubeconfig, this.#api.kubeconfig())
     await this.#registerNode()
@@ -140,16 +155,12 @@ export class Standalone {
   }
 
   async #registerNode(): Promise<void> {
-    const addresses = await this.#addresses()
     const api = (this.#api as ApiServer).client
     const body = {
       apiVersion: 'v1',
       kind: 'Node',
       metadata: { name: this.#node, labels: { 'kubernetes.io/hostname': this.#node } },
-      status: {
-        addresses: addresses.map((address) => ({ type: 'InternalIP', address })),
-        conditions: [{ type: 'Ready', status: 'True' }],
-      },
+      status: nodeStatus(this.#addresses),
     }
     try {
       await api.request({ method: 'POST', path: '/api/v1/nodes', body })
@@ -165,17 +176,12 @@ export class Standalone {
     }
   }
 
-  async #addresses(): Promise<readonly string[]> {
-    const given = this.#options.flags.get('node-address')
-    if (given !== undefined) return [canonicalIp(given) as string]
-    return ownAddresses()
-  }
-
   async #startProxy(): Promise<void> {
     const config = join(this.#directory, 'proxy.yaml')
-    writePrivateFile(config, JSON.stringify(this.#proxyConfig(), undefined, 2))
+    const text = JSON.stringify(this.#proxyConfig(), undefined, 2)
+    writePrivateFile(config, text)
     const argv = [`--config=${config}`, `--hostname-override=${this.#node}`]
-    const options = resolveOptions(argv, (path) => readFileSync(path, 'utf8'), process.env)
+    const options = resolveOptions(argv, (path) => (path === config ? text : readFileSync(path, 'utf8')), process.env)
     const settings = makeSettings(options.config)
     const backend = (this.#unprivileged ?? findMode(this.#options.mode)).makeBackend(settings)
     process.env.SLUICE_ADMIN_SOCKET = this.#socket
@@ -194,6 +200,7 @@ export class Standalone {
     void running.then((error) => {
       ended = error
     })
+    const { signal } = this.#options
     const end = performance.now() + readyMs
     while (performance.now() < end) {
       if (ended !== undefined) throw ended
@@ -203,7 +210,7 @@ export class Standalone {
       } catch (error) {
         if (!(error instanceof ProxyError)) throw error
       }
-      await new Promise((resolve) => setTimeout(resolve, 50))
+      await sleep(systemClock, pollMs, signal)
     }
     throw new ProxyError('proxy', `the proxy has not synced in ${readyMs / 1000} s`)
   }
@@ -216,7 +223,9 @@ export class Standalone {
       mode,
       clusterCIDR: flags.get('cluster-cidr') ?? '',
       nodePortAddresses:
-        this.#unprivileged === undefined ? splitList(flags.get('nodeport-addresses')) : ['127.0.0.0/8'],
+        this.#unprivileged === undefined
+          ? splitList(flags.get('nodeport-addresses') ?? nodePortAddresses)
+          : ['127.0.0.0/8'],
       clientConnection: { kubeconfig: this.#kubeconfig },
       healthzBindAddress: '127.0.0.1:10256',
       metricsBindAddress: '127.0.0.1:10249',
@@ -238,18 +247,14 @@ export class Standalone {
 }
 
 /** Shows warnings and errors of the log; routine messages are left out. */
-function showProblem(line: string, terminal: Terminal): void {
-  if (/^[WE]/.test(line)) terminal.note(line)
+function showProblem(line: string, progress: Progress): void {
+  if (/^[WE]/.test(line)) progress.note(line)
 }
 
-/** Returns a directory for this process, which removes it at the end. Removes the directories of processes that were killed. */
-function claimRunDirectory(): string {
-  const isRoot = process.getuid?.() === 0
-  const parent = isRoot ? '/run/sluice' : (process.env.XDG_RUNTIME_DIR ?? join(homedir(), '.cache'))
-  const prefix = isRoot ? 'up-' : 'sluice-up-'
-  for (const name of existsSync(parent) ? readdirSync(parent) : []) {
-    const pid = name.startsWith(prefix) ? name.slice(prefix.length) : ''
-    if (/^\d+$/.test(pid) && !existsSync(`/proc/${pid}`)) rmSync(join(parent, name), { recursive: true, force: true })
-  }
-  return join(parent, `${prefix}${process.pid}`)
+/** Names the flag that helps if another program has the port. */
+function adviseOtherPort(error: unknown): unknown {
+  const { code } = ((error as Error).cause ?? {}) as NodeJS.ErrnoException
+  if (!(error instanceof ProxyError) || code !== 'EADDRINUSE') return error
+  const advice = 'another program has this port: give --port PORT (0: any free port)'
+  return new ProxyError('listen', `${error.message}: ${advice}`)
 }

@@ -4,6 +4,7 @@ import { statSync } from 'node:fs'
 import { ProxyError } from '../../lib/errors.ts'
 import { canonicalIp, parseCidr } from '../../lib/ip.ts'
 import type { Flags } from '../command.ts'
+import { parseNodePortRange } from '../node-port-range.ts'
 
 interface FlagRule {
   readonly name: string
@@ -44,7 +45,12 @@ export function validateFlags(flags: Flags): void {
       throw new ProxyError('usage', `--${name}: given "${value}", allowed: ${allowed}`)
     }
   }
+  const range = flags.get('service-node-port-range')
+  if (range !== undefined) parseNodePortRange(range)
 }
+
+/** Where node ports answer unless a flag says otherwise: a stand-alone load balancer is wanted on every address, localhost included. */
+export const nodePortAddresses = 'all,localhost'
 
 /** Splits a value at its commas. */
 export const splitList = (text: string | undefined): readonly string[] =>

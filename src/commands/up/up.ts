@@ -4,7 +4,8 @@ import type { Mode } from '../../backend/backend.ts'
 import { defaultMode, findMode, modes } from '../../backend/modes.ts'
 import { ProxyError } from '../../lib/errors.ts'
 import { type Command, type Invocation, noArguments } from '../command.ts'
-import { reportStep } from '../progress.ts'
+import { nodePortRangeFlag } from '../node-port-range.ts'
+import { Progress } from '../progress.ts'
 import { modeFlag } from '../sources/source.ts'
 import { stripColours, type Terminal } from '../terminal.ts'
 import { type LiveViewOptions, type ViewKey, watchProxy } from '../top/live-view.ts'
@@ -13,6 +14,8 @@ import { Demo } from './demo/demo.ts'
 import { runChecks } from './demo/demo-checks.ts'
 import { introduceDemo } from './demo/demo-introduction.ts'
 import { Standalone } from './standalone.ts'
+import { checkMode } from './start-checks.ts'
+import { nodePortAddresses } from './up-flags.ts'
 
 /** The modes that can serve without root. */
 const rootless = modes.flatMap(({ name, unprivileged }) => (unprivileged === undefined ? [] : [name])).join(' or ')
@@ -62,8 +65,9 @@ pods and a client outside, and do not touch the network of this machine. Ctrl-C 
     {
       name: 'nodeport-addresses',
       value: 'CIDR[,CIDR]',
-      help: `where node ports answer: CIDRs, localhost, all (default: in ${defaultMode} mode the node address, else all)`,
+      help: `where node ports answer: CIDRs, localhost, all (default ${nodePortAddresses})`,
     },
+    nodePortRangeFlag,
     {
       name: 'keep-rules',
       help: 'leave the rules in place at the end, and take over the rules of the last run at the start',
@@ -98,25 +102,30 @@ function requireRoot(mode: Mode, demo: boolean): void {
 }
 
 async function runDemo({ terminal, flags }: Invocation, mode: Mode): Promise<number> {
-  const interrupted = waitForInterrupt()
-  const demo = await Demo.start({ mode, terminal })
+  const signal = interruptSignal()
+  const progress = new Progress(terminal)
+  await checkMode(mode)
+  const demo = await Demo.start({ mode, progress, signal })
+  if (demo === undefined) return 0
   let passed = true
   try {
     if (flags.get('scale') === '2') {
       await demo.scale(2)
       await demo.waitForEndpoints('work/saythx-redis', 2)
     }
-    if (flags.has('once')) passed = await Promise.race([runChecks(demo, terminal), interrupted.then(() => false)])
-    else await showDemo(demo, terminal, interrupted)
+    if (flags.has('once')) passed = await Promise.race([runChecks(demo, terminal), aborted(signal).then(() => false)])
+    else await showDemo(demo, terminal, aborted(signal))
+  } catch (error) {
+    if (!signal.aborted) throw error
   } finally {
-    await reportStep(terminal, 'Removing everything', () => demo.close())
+    await progress.report('Removing everything', () => demo.close())
   }
   return passed ? 0 : 1
 }
 
 /** Shows the live view until the user stops the demo. Throws a ProxyError 'demo' if the proxy ends by itself. */
 async function showDemo(demo: Demo, terminal: Terminal, interrupted: Promise<undefined>): Promise<void> {
-  const introduction = introduceDemo(demo, terminal)
+  const introduction = await introduceDemo(demo, terminal)
   const scale = (replicas: 1 | 2, hint: string): ViewKey => ({
     hint,
     // A failure needs no message: the live view shows the number of pods.
@@ -153,29 +162,37 @@ async function showUntil<T>(view: ShownView, ends: readonly Promise<T | undefine
 }
 
 async function runStandalone({ terminal: given, flags }: Invocation, mode: Mode): Promise<number> {
-  const interrupted = waitForInterrupt()
+  const signal = interruptSignal()
   const notes = new NoteCapture(given)
   const { terminal } = notes
-  const standalone = await Standalone.start({ mode, flags, terminal })
+  const progress = new Progress(terminal)
+  const standalone = await Standalone.start({ mode, flags, progress, signal })
+  if (standalone === undefined) return 0
   try {
     const { proxy } = standalone
-    const view = { proxy, terminal, notes, introduction: standalone.introduce() }
-    const failure = await showUntil<ProxyError>(view, [interrupted, standalone.ended])
+    const view = { proxy, terminal, notes, introduction: await standalone.introduce() }
+    const failure = await showUntil<ProxyError>(view, [aborted(signal), standalone.ended])
     if (failure !== undefined) throw failure
   } finally {
-    await reportStep(terminal, flags.has('keep-rules') ? 'Stopping' : 'Removing everything', () => standalone.close())
+    await progress.report(flags.has('keep-rules') ? 'Stopping' : 'Removing everything', () => standalone.close())
   }
   return 0
 }
 
-/** Resolves at the first Ctrl-C, SIGTERM or hangup of the terminal; a second one ends the process without cleanup. */
-function waitForInterrupt(): Promise<undefined> {
+/** Aborts at the first Ctrl-C, SIGTERM or hangup of the terminal; a second one ends the process without cleanup. */
+function interruptSignal(): AbortSignal {
+  const interrupt = new AbortController()
+  const onSignal = () => {
+    if (interrupt.signal.aborted) process.exit(1)
+    interrupt.abort()
+  }
+  for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(signal, onSignal)
+  return interrupt.signal
+}
+
+function aborted(signal: AbortSignal): Promise<undefined> {
   return new Promise((resolve) => {
-    let signals = 0
-    const onSignal = () => {
-      if (++signals > 1) process.exit(1)
-      resolve(undefined)
-    }
-    for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(signal, onSignal)
+    if (signal.aborted) resolve(undefined)
+    else signal.addEventListener('abort', () => resolve(undefined), { once: true })
   })
 }

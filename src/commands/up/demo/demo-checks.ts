@@ -2,6 +2,7 @@
 
 import { findMode } from '../../../backend/modes.ts'
 import type { Terminal } from '../../terminal.ts'
+import type { ToolCommands } from '../tool-commands.ts'
 import type { Demo } from './demo.ts'
 import { clientIp, nodes, shellIp } from './demo-network.ts'
 import { empty, hello, redis } from './demo-objects.ts'
@@ -20,6 +21,7 @@ interface Address {
 /** The demo as a check sees it: requests from inside it, and the output. */
 interface CheckContext {
   readonly demo: Demo
+  readonly tools: ToolCommands
   print(text: string): void
   /** Resolves with the body of the answer, or why there is none. */
   request(from: Requester, to: Address): Promise<string>
@@ -47,6 +49,7 @@ const checks: readonly Check[] = [
 export async function runChecks(demo: Demo, terminal: Terminal): Promise<boolean> {
   const context: CheckContext = {
     demo,
+    tools: await demo.toolCommands(),
     print: (text) => terminal.write(`${text}\n`),
     request: (from, to) => demo.network.request(from, from === 'shell' ? shellIp : clientIp, to),
   }
@@ -81,11 +84,12 @@ async function checkNodePort(context: CheckContext): Promise<CheckResult> {
 }
 
 async function checkTwoPods(context: CheckContext): Promise<CheckResult> {
-  context.print(`$ kubectl apply -f ${context.demo.scaleFile}      # from 1 pod to 2`)
+  context.print(`$ ${context.tools.kubectl} apply -f ${context.demo.scaleFile}   # from 1 pod to 2`)
   await scaleTo(context.demo, 2)
   const answers = await countAnswers(() => context.request('shell', clusterIp), 40)
-  context.print(`$ for i in $(seq 40); do curl http://${redis.clusterIp}:${redis.port}/; done | count`)
-  for (const [name, count] of [...answers].sort()) context.print(`${String(count).padStart(3)} ${name}`)
+  const command = curlCommand(context.demo, 'shell', clusterIp)
+  context.print(`$ for i in $(seq 40); do ${command}; done | cut -d' ' -f1 | sort | uniq -c`)
+  for (const [name, count] of [...answers].sort()) context.print(`${String(count).padStart(7)} ${name}`)
   return {
     passed: answers.size === 2 && [...answers.keys()].every((name) => name.startsWith('saythx-redis-')),
     expectation: 'both pods, one on each node, answer',
@@ -104,7 +108,7 @@ async function checkServiceWithoutPods(context: CheckContext): Promise<CheckResu
 }
 
 async function checkOnePodAgain(context: CheckContext): Promise<CheckResult> {
-  context.print(`$ kubectl delete -f ${context.demo.scaleFile}     # back to 1`)
+  context.print(`$ ${context.tools.kubectl} delete -f ${context.demo.scaleFile}  # back to 1`)
   await scaleTo(context.demo, 1)
   const answers = await countAnswers(() => context.request('shell', clusterIp), 10)
   return {
@@ -113,9 +117,9 @@ async function checkOnePodAgain(context: CheckContext): Promise<CheckResult> {
   }
 }
 
-async function checkExplanation({ demo, print }: CheckContext): Promise<CheckResult> {
+async function checkExplanation({ demo, tools, print }: CheckContext): Promise<CheckResult> {
   const [answer] = await demo.proxy.explain({ target: service, from: shellIp })
-  print(`$ sluice explain ${service} --from ${shellIp}`)
+  print(`$ ${tools.sluice('explain', service, '--from', shellIp)}`)
   for (const step of answer?.steps ?? []) print(`- ${step}`)
   const used = answer?.endpoints.filter(({ probability }) => probability > 0).map(({ address }) => address)
   const isInKernel = answer?.entries.every(({ kernel }) => kernel !== 'missing' && kernel !== 'differs')
@@ -128,9 +132,12 @@ async function checkExplanation({ demo, print }: CheckContext): Promise<CheckRes
 /** Prints the curl command and its answer. */
 async function curl({ demo, request, print }: CheckContext, from: Requester, to: Address): Promise<string> {
   const answer = await request(from, to)
-  print(`$ ip netns exec ${demo.network.namespace(from)} curl http://${to.host}:${to.port}/\n${answer}`)
+  print(`$ ${curlCommand(demo, from, to)}\n${answer}`)
   return answer
 }
+
+const curlCommand = (demo: Demo, from: Requester, { host, port }: Address): string =>
+  `ip netns exec ${demo.network.namespace(from)} curl -s http://${host}:${port}/`
 
 async function scaleTo(demo: Demo, replicas: 1 | 2): Promise<void> {
   await demo.scale(replicas)

@@ -2,11 +2,13 @@
 
 import { findMode } from '../../../backend/modes.ts'
 import type { Terminal } from '../../terminal.ts'
+import type { ToolCommands } from '../tool-commands.ts'
 import type { Demo } from './demo.ts'
 import { clientIp, nodes, pods, shellIp } from './demo-network.ts'
 import { empty, hello, redis } from './demo-objects.ts'
 
-export function introduceDemo(demo: Demo, terminal: Terminal): string {
+export async function introduceDemo(demo: Demo, terminal: Terminal): Promise<string> {
+  const commands = commandsToTry(demo, await demo.toolCommands())
   const bold = (text: string) => terminal.paint('bold', text)
   const keys = 'Keys here: 2 scales work/saythx-redis to two pods, 1 scales it back to one pod. '
   return [
@@ -21,30 +23,26 @@ export function introduceDemo(demo: Demo, terminal: Terminal): string {
     `  default/nobody      ${empty.clusterIp}:${empty.port}, no pods`,
     '',
     bold('Try, in another terminal:'),
-    ...commandsToTry(demo).flatMap(([command, meaning]) => [
-      `  ${terminal.paint('dim', `# ${meaning}`)}`,
-      `  ${command}`,
-    ]),
+    ...commands.flatMap(([command, meaning]) => [`  ${terminal.paint('dim', `# ${meaning}`)}`, `  ${command}`]),
     '',
     `${terminal.interactive ? keys : ''}Ctrl-C stops the demo and removes everything.`,
     '',
   ].join('\n')
 }
 
-function commandsToTry(demo: Demo): readonly (readonly [command: string, meaning: string])[] {
+function commandsToTry(
+  demo: Demo,
+  { sluice, kubectl, noKubectl }: ToolCommands,
+): readonly (readonly [command: string, meaning: string])[] {
   const { listCommand } = findMode(demo.mode).explain
   const inNamespace = (name: string) => `ip netns exec ${demo.network.namespace(name)}`
-  const kubectl = `kubectl --kubeconfig ${demo.kubeconfig}`
   return [
     [`${inNamespace('shell')} curl -s http://${redis.clusterIp}:${redis.port}/`, 'a pod connects to the cluster IP'],
     [`${inNamespace('client')} curl -s http://${nodes.node1.ip}:${redis.nodePort}/`, 'the client uses the node port'],
-    [`${kubectl} apply -f ${demo.scaleFile}`, 'scale from 1 pod to 2 (delete -f scales back)'],
-    [`${kubectl} -n work get services,pods,endpointslices -o wide`, 'list the objects'],
-    [
-      `sluice explain work/saythx-redis --from ${shellIp} --socket ${demo.proxy.path}`,
-      'why a packet goes where it goes',
-    ],
-    [`sluice status --socket ${demo.proxy.path}`, 'compare what is wanted, programmed and in the kernel'],
+    [`${kubectl} apply -f ${demo.scaleFile}`, `scale from 1 pod to 2 (delete -f scales back)${noKubectl}`],
+    [`${kubectl} -n work get services,pods,endpointslices -o wide`, `list the objects${noKubectl}`],
+    [sluice('explain', 'work/saythx-redis', '--from', shellIp), 'why a packet goes where it goes'],
+    [sluice('status'), 'compare what is wanted, programmed and in the kernel'],
     [`${inNamespace('node1')} ${listCommand}`, 'the rules themselves'],
   ]
 }

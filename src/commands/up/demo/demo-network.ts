@@ -84,9 +84,9 @@ export class DemoNetwork {
     }
   }
 
-  /** Forwards connections to a loopback port inside a namespace to a loopback port of this process's own namespace. */
-  async tunnel(name: string, port: number, target: number): Promise<void> {
-    await this.#listen(openTcp(this.namespace(name), '127.0.0.1', port), (socket) => {
+  /** Forwards connections to an address inside a namespace to a loopback port of this process's own namespace. */
+  async tunnel(name: string, at: { address: string; port: number }, target: number): Promise<void> {
+    await this.#listen(openTcp(this.namespace(name), at.address, at.port), (socket) => {
       const forward = new Socket()
       forward.on('error', () => socket.destroy())
       socket.on('error', () => forward.destroy())

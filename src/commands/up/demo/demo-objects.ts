@@ -1,6 +1,7 @@
 // The objects of the demo's API server: nodes, pods, services, and the second pod that scaling adds.
 
 import { stringify } from 'yaml'
+import { nodeStatus } from '../node-status.ts'
 import { nodes, type Pod, pods } from './demo-network.ts'
 
 export const redis = { clusterIp: '10.103.193.175', port: 6379, nodePort: 31_269 } as const
@@ -8,6 +9,8 @@ export const hello = { clusterIp: '10.96.0.80', port: 80 } as const
 /** A service without pods. */
 export const empty = { clusterIp: '10.96.0.99', port: 80 } as const
 export const serviceCidr = '10.96.0.0/12'
+/** The cluster IP of default/kubernetes: the first of the range. */
+export const kubernetesIp = '10.96.0.1'
 export const clusterCidr = '10.32.0.0/16'
 
 interface Creation {
@@ -25,7 +28,7 @@ export function creations(): readonly Creation[] {
         kind: 'Node',
         metadata: { name, labels: { 'kubernetes.io/hostname': name } },
         spec: { podCIDR: podCidr, podCIDRs: [podCidr] },
-        status: { addresses: [{ type: 'InternalIP', address: ip }], conditions: [{ type: 'Ready', status: 'True' }] },
+        status: nodeStatus([ip]),
       },
     })),
     ...pods.filter(({ name }) => name !== 'saythx-redis-2').map(podCreation),

@@ -9,15 +9,17 @@ import { AdminClient } from '../../../http/admin-client.ts'
 import { describeError, ProxyError } from '../../../lib/errors.ts'
 import { createLogger } from '../../../lib/log.ts'
 import { count } from '../../../lib/plural.ts'
+import { sleep, systemClock } from '../../../lib/time.ts'
 import { writePrivateFile } from '../../../sys/private-files.ts'
 import { ownProgram } from '../../own-program.ts'
-import { reportStep } from '../../progress.ts'
-import type { Terminal } from '../../terminal.ts'
+import type { Progress } from '../../progress.ts'
+import { findToolCommands, type ToolCommands } from '../tool-commands.ts'
 import { claimDirectory, type DemoDirectory, readLastLines } from './demo-directory.ts'
-import { DemoNetwork } from './demo-network.ts'
+import { DemoNetwork, nodes } from './demo-network.ts'
 import {
   clusterCidr,
   creations,
+  kubernetesIp,
   podCreation,
   podPath,
   scaleManifest,
@@ -27,10 +29,13 @@ import {
 
 const apiPort = 6443
 const readyMs = 60_000
+const pollMs = 50
 
 export interface DemoOptions {
   readonly mode: Mode
-  readonly terminal: Terminal
+  readonly progress: Progress
+  /** Ends every wait when it aborts. */
+  readonly signal: AbortSignal
   /** The folder that has one directory per demo. */
   readonly folder?: string
 }
@@ -40,27 +45,33 @@ export class Demo {
   readonly directory: string
   readonly mode: Mode
   readonly proxy: AdminClient
-  readonly #terminal: Terminal
+  readonly #progress: Progress
+  readonly #signal: AbortSignal
   #api: ApiServer | undefined
   #child: ChildProcess | undefined
   #closed: Promise<void> | undefined
 
-  private constructor({ prefix, path }: DemoDirectory, { mode, terminal }: DemoOptions) {
+  private constructor({ prefix, path }: DemoDirectory, { mode, progress, signal }: DemoOptions) {
     this.network = new DemoNetwork(prefix)
     this.directory = path
     this.mode = mode
     this.proxy = new AdminClient(`/run/sluice/${prefix}node1.sock`)
-    this.#terminal = terminal
+    this.#progress = progress
+    this.#signal = signal
   }
 
-  /** Resolves when the proxy has programmed the objects of the API server. Removes everything again if that fails. */
-  static async start(options: DemoOptions): Promise<Demo> {
+  /**
+   * Resolves when the proxy has programmed the objects of the API server. Removes everything again if that fails, and resolves undefined
+   * if the signal aborts first.
+   */
+  static async start(options: DemoOptions): Promise<Demo | undefined> {
     const demo = new Demo(await claimDirectory(options.folder ?? '/run/sluice'), options)
     try {
       await demo.#start()
       return demo
     } catch (error) {
       await demo.close()
+      if (options.signal.aborted) return undefined
       throw error
     }
   }
@@ -71,6 +82,11 @@ export class Demo {
 
   get scaleFile(): string {
     return join(this.directory, 'scale-to-2.yaml')
+  }
+
+  /** How commands of a person reach this demo. */
+  toolCommands(): Promise<ToolCommands> {
+    return findToolCommands(this.proxy.path, this.kubeconfig)
   }
 
   /** Resolves with the reason if the proxy ends by itself. */
@@ -114,12 +130,16 @@ export class Demo {
   }
 
   async #start(): Promise<void> {
-    await reportStep(this.#terminal, 'Making a client, two nodes and five pods, each a network namespace', async () => {
+    const step = async (title: string, work: () => Promise<void>) => {
+      this.#signal.throwIfAborted()
+      await this.#progress.report(title, work, this.#signal)
+    }
+    await step('Making a client, two nodes and five pods, each a network namespace', async () => {
       await this.network.build()
       await this.network.startServers()
     })
-    await reportStep(this.#terminal, 'Starting the API server', () => this.#startApi())
-    await reportStep(this.#terminal, `Starting the proxy in node1, mode ${this.mode}`, () => this.#startProxy())
+    await step('Starting the API server', () => this.#startApi())
+    await step(`Starting the proxy in node1, mode ${this.mode}`, () => this.#startProxy())
   }
 
   async #startApi(): Promise<void> {
@@ -128,11 +148,14 @@ export class Demo {
       verbosity: 0,
       write: (line) => appendFileSync(join(this.directory, 'apiserver.log'), line),
     })
-    this.#api = await startApiServer({ serviceCidrs: [serviceCidr], log })
+    const advertised = { address: nodes.node1.ip, port: apiPort }
+    this.#api = await startApiServer({ serviceCidrs: [serviceCidr], advertised, names: [kubernetesIp], log })
     writePrivateFile(this.kubeconfig, this.#api.kubeconfig())
     writeFileSync(this.scaleFile, scaleManifest())
     for (const { path, body } of creations()) await this.#api.client.request({ method: 'POST', path, body })
-    await this.network.tunnel('node1', apiPort, this.#api.port)
+    for (const address of ['127.0.0.1', advertised.address]) {
+      await this.network.tunnel('node1', { address, port: apiPort }, this.#api.port)
+    }
   }
 
   async #startProxy(): Promise<void> {
@@ -188,7 +211,7 @@ export class Demo {
           `waited ${readyMs / 1000} s for ${event}${last === '' ? '' : `: ${last}`}; log: ${this.#log}`,
         )
       }
-      await new Promise((resolve) => setTimeout(resolve, 50))
+      await sleep(systemClock, pollMs, this.#signal)
     }
   }
 
