@@ -13,9 +13,9 @@ export const examples = join(root, 'examples')
 export const program: readonly string[] = [process.execPath, '--import', 'tsx', worker]
 
 /** Steps that undo what a test did, in the order in which it was done. */
-export const undo: (() => void)[] = []
-afterEach(() => {
-  for (const step of undo.splice(0).reverse()) step()
+export const undo: (() => void | Promise<void>)[] = []
+afterEach(async () => {
+  for (const step of undo.splice(0).reverse()) await step()
 })
 
 export function start(
@@ -29,10 +29,10 @@ export function start(
     stdio: ['ignore', 'pipe', 'pipe'],
     env: { ...process.env, ...env },
   })
-  undo.push(() => child.kill('SIGKILL'))
   let text = ''
   for (const stream of [child.stdout, child.stderr]) stream?.on('data', (chunk) => (text += chunk))
   const ended = new Promise<number | null>((resolve) => child.on('close', (code) => resolve(code)))
+  undo.push(() => stop(child, ended))
   return {
     child,
     text: () => text,
@@ -45,6 +45,15 @@ export function start(
       }
     },
   }
+}
+
+/** Lets the process remove what it made. */
+async function stop(child: ChildProcess, ended: Promise<unknown>): Promise<void> {
+  if (child.exitCode !== null || child.signalCode !== null) return
+  child.kill('SIGTERM')
+  const timer = setTimeout(() => child.kill('SIGKILL'), 20_000)
+  await ended
+  clearTimeout(timer)
 }
 
 /** Makes a network namespace with an interface that is up, and loopback. */

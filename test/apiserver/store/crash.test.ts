@@ -80,7 +80,8 @@ describe('a server that is killed', () => {
       expect(server.registry.head).toBeGreaterThanOrEqual(run.last)
       await server.close()
     }
-    expect(writes).toBeGreaterThan(200)
+    // Enough to have been killed amid writes; how many there are depends on the machine.
+    expect(writes).toBeGreaterThan(20)
   }, 180_000)
 
   it('drops a torn last line and nothing else, wherever it was cut', async () => {
