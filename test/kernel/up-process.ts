@@ -13,7 +13,7 @@ export const examples = join(root, 'examples')
 export const program: readonly string[] = [process.execPath, '--import', 'tsx', worker]
 
 /** Steps that undo what a test did, in the order in which it was done. */
-export const undo: (() => void | Promise<void>)[] = []
+export const undo: (() => unknown)[] = []
 afterEach(async () => {
   for (const step of undo.splice(0).reverse()) await step()
 })
