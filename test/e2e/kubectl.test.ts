@@ -6,6 +6,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
 import { type ApiServer, startApiServer } from '../../src/apiserver/start.ts'
+import { nodeStatus } from '../../src/commands/up/node-status.ts'
 import { silentLogger } from '../../src/lib/log.ts'
 import { until } from '../support/until.ts'
 import { findBinaries } from './binaries.ts'
@@ -84,11 +85,51 @@ describe.each(kubectls)('kubectl ($name)', ({ path, missing }) => {
     // biome-ignore lint/suspicious/noExplicitAny: objects are picked apart by the tests that know them
     const json = async (...args: string[]): Promise<any> => JSON.parse(await kubectl(['get', ...args, '-o', 'json']))
 
-    it('reports that a kind is not served', async () => {
+    it('reads why something is not served, and what to do instead', async () => {
+      await kubectl(
+        ['apply', '-f', '-'],
+        web.replaceAll('spec: {nodeName', 'spec: {containers: [{name: c, image: x}], nodeName'),
+      )
       const deployment = 'apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\n'
-      const { code, stderr } = await run(['apply', '-f', '-'], deployment)
-      expect(code).toBe(1)
-      expect(stderr).toContain('no matches for kind "Deployment" in version "apps/v1"')
+      const noDeployments = 'deployments.apps are not served by this API server: apply pods or manifests'
+      const noContainers = 'is not served by this API server: pods are records here, and no container runs'
+      const refused = [
+        [['apply', '-f', '-'], noDeployments],
+        [['create', 'deployment', 'web', '--image=x'], noDeployments],
+        [['get', 'deployments'], noDeployments],
+        [['scale', 'deployment/web', '--replicas=2'], noDeployments],
+        [['rollout', 'status', 'deployment/web'], noDeployments],
+        [['expose', 'deployment', 'web', '--port=80'], noDeployments],
+        [['get', 'configmaps'], 'configmaps are not served by this API server'],
+        [['logs', 'web-1'], `pods/log ${noContainers}`],
+        [['exec', 'web-1', '--', 'ls'], `pods/exec ${noContainers}`],
+        [['attach', 'web-1'], `pods/attach ${noContainers}`],
+        [['port-forward', 'pod/web-1', '18080:80'], `pods/portforward ${noContainers}`],
+        [['top', 'nodes'], 'Metrics API not available'],
+      ] as const
+      for (const [args, why] of refused) {
+        const { code, stderr } = await run(args, deployment)
+        expect(code, args.join(' ')).toBe(1)
+        expect(stderr, args.join(' ')).toContain(why)
+      }
+    })
+
+    it('asks who it is and what it may do', async () => {
+      expect(await kubectl(['auth', 'whoami'])).toMatch(/Username +sluice-admin/)
+      expect(await kubectl(['auth', 'can-i', 'list', 'services'])).toBe('yes\n')
+      expect(await kubectl(['auth', 'can-i', '*', '*'])).toBe('yes\n')
+      const no = await run(['auth', 'can-i', 'create', 'deployments'])
+      expect(no).toMatchObject({ code: 1, stdout: expect.stringMatching(/^no - deployments\.apps are not served/) })
+      expect(await kubectl(['auth', 'can-i', '--list'])).toMatch(/^services +\[\] +\[\] +\[create .*watch\]$/m)
+    })
+
+    it('describes a node without absurd figures', async () => {
+      const node = { metadata: { name: 'node-9' }, status: nodeStatus(['10.0.0.9']) }
+      await server.client.request({ method: 'POST', path: '/api/v1/nodes', body: node })
+      await kubectl(['apply', '-f', '-'], web.replaceAll('node-1', 'node-9'))
+      const text = await kubectl(['describe', 'node', 'node-9'])
+      expect(text).toMatch(/web-1 +0 \(0%\)/)
+      expect(text).not.toContain('-9223372036854775808')
     })
 
     it('lists the kinds that are served', async () => {
@@ -105,10 +146,14 @@ describe.each(kubectls)('kubectl ($name)', ({ path, missing }) => {
         'namespaces',
         'nodes',
         'pods',
+        'selfsubjectaccessreviews',
+        'selfsubjectreviews',
+        'selfsubjectrulesreviews',
         'servicecidrs',
         'services',
       ])
-      expect(await kubectl(['explain', 'service.spec.ports'])).toMatch(/targetPort/)
+      expect(await kubectl(['explain', 'service.spec.ports'])).toMatch(/targetPort\s+<string>\n +Port of the pods/)
+      expect(await kubectl(['explain', 'endpointslice'])).toMatch(/DESCRIPTION:\n +Some of the endpoints of a service/)
     })
 
     it('creates, applies without change, changes, diffs and deletes', async () => {

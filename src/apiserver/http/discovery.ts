@@ -1,8 +1,11 @@
 // The documents that list what is served: API groups, resources, version.
 
 import type { Json } from '../schema/json.ts'
-import { apiVersionOf, resources, type ServedResource } from '../schema/served-resources.ts'
+import { resources } from '../schema/served-resources.ts'
+import { reviews } from './access-reviews.ts'
 import { jsonType } from './rest-messages.ts'
+import { unservedResources } from './unserved-resources.ts'
+import { verbsOf } from './verbs.ts'
 
 /** The Kubernetes release whose behaviour this server follows. */
 const release = { major: '1', minor: '36', gitVersion: 'v1.36.4+sluice' }
@@ -17,31 +20,47 @@ export const versionDocument: Json = {
   platform: `${process.platform}/${process.arch === 'x64' ? 'amd64' : process.arch}`,
 }
 
-const groupVersions = [...new Set(resources.map(apiVersionOf))]
-const groups = [...new Set(resources.map(({ group }) => group))].filter((group) => group !== '')
-
-const verbsOf = ({ readOnly, plural }: ServedResource): readonly string[] => {
-  if (readOnly) return ['get', 'list', 'watch']
-  const all = ['create', 'delete', 'deletecollection', 'get', 'list', 'patch', 'update', 'watch']
-  return plural === 'namespaces' ? all.filter((verb) => verb !== 'deletecollection') : all
+/** A row of a discovery document. */
+interface ListedResource {
+  readonly group: string
+  readonly version: string
+  readonly plural: string
+  readonly singular: string
+  readonly kind: string
+  readonly shortNames: readonly string[]
+  readonly categories: readonly string[]
+  readonly namespaced: boolean
+  /** Empty for a resource that is listed only so that the server can say why it is not served. */
+  readonly verbs: readonly string[]
+  readonly hasStatus: boolean
 }
 
+const bare = { shortNames: [], categories: [], hasStatus: false }
+
+const listed: readonly ListedResource[] = [
+  ...resources.map((one) => ({ ...one, verbs: verbsOf(one), hasStatus: one.status !== 'none' })),
+  ...reviews.map((one) => ({ ...bare, ...one, verbs: ['create'] })),
+  ...unservedResources.map((one) => ({ ...bare, ...one, verbs: [] })),
+]
+const versionOf = ({ group, version }: ListedResource): string => (group === '' ? version : `${group}/${version}`)
+const groupVersions = [...new Set(listed.map(versionOf))]
+const groups = [...new Set(listed.map(({ group }) => group))].filter((group) => group !== '')
+
+const namesOf = ({ shortNames, categories }: ListedResource): Json => ({
+  ...(shortNames.length > 0 ? { shortNames } : {}),
+  ...(categories.length > 0 ? { categories } : {}),
+})
+
+const statusVerbs = ['get', 'patch', 'update']
+
 function resourceList(groupVersion: string): Json {
-  const entries = resources
-    .filter((each) => apiVersionOf(each) === groupVersion)
+  const entries = listed
+    .filter((each) => versionOf(each) === groupVersion)
     .flatMap((each) => {
-      const { plural, singular, namespaced, kind, shortNames, categories } = each
-      const main = {
-        name: plural,
-        singularName: singular,
-        namespaced,
-        kind,
-        verbs: verbsOf(each),
-        ...(shortNames.length > 0 ? { shortNames } : {}),
-        ...(categories.length > 0 ? { categories } : {}),
-      }
-      if (each.status === 'none') return [main]
-      return [main, { name: `${plural}/status`, singularName: '', namespaced, kind, verbs: ['get', 'patch', 'update'] }]
+      const { plural, singular, namespaced, kind, verbs, hasStatus } = each
+      const main = { name: plural, singularName: singular, namespaced, kind, verbs, ...namesOf(each) }
+      if (!hasStatus) return [main]
+      return [main, { name: `${plural}/status`, singularName: '', namespaced, kind, verbs: statusVerbs }]
     })
   return { kind: 'APIResourceList', apiVersion: 'v1', groupVersion, resources: entries }
 }
@@ -65,27 +84,24 @@ function aggregatedDiscovery(names: readonly string[]): Json {
         {
           version: 'v1',
           freshness: 'Current',
-          resources: resources.filter(({ group }) => group === name).map(aggregatedResource),
+          resources: listed.filter(({ group }) => group === name).map(aggregatedResource),
         },
       ],
     })),
   }
 }
 
-function aggregatedResource(resource: ServedResource): Json {
-  const { plural, singular, namespaced, kind, shortNames, categories, group, version, status } = resource
+function aggregatedResource(resource: ListedResource): Json {
+  const { plural, singular, namespaced, kind, group, version, verbs, hasStatus } = resource
   const responseKind = { group, version, kind }
   return {
     resource: plural,
     responseKind,
     scope: namespaced ? 'Namespaced' : 'Cluster',
     singularResource: singular,
-    verbs: verbsOf(resource),
-    ...(shortNames.length > 0 ? { shortNames } : {}),
-    ...(categories.length > 0 ? { categories } : {}),
-    ...(status === 'none'
-      ? {}
-      : { subresources: [{ subresource: 'status', responseKind, verbs: ['get', 'patch', 'update'] }] }),
+    verbs,
+    ...namesOf(resource),
+    ...(hasStatus ? { subresources: [{ subresource: 'status', responseKind, verbs: statusVerbs }] } : {}),
   }
 }
 

@@ -3,9 +3,32 @@
 import { createHash } from 'node:crypto'
 import { getObject, type Json, type MutableJson } from '../schema/json.ts'
 import type { ListSchema, ObjectSchema, Schema } from '../schema/schema.ts'
-import { apiVersionOf, resources, type ServedResource } from '../schema/served-resources.ts'
+import { resources, type ServedResource } from '../schema/served-resources.ts'
+import { reviews } from './access-reviews.ts'
+import { commonDescriptions, objectDescriptions } from './object-descriptions.ts'
+import { recordDescriptions } from './record-descriptions.ts'
 
 const info = { title: 'Sluice', version: 'v1.36.4' }
+
+interface DocumentedResource
+  extends Pick<
+    ServedResource,
+    'group' | 'version' | 'plural' | 'kind' | 'namespaced' | 'schema' | 'readOnly' | 'status'
+  > {
+  /** True if objects can only be created: the answer to a creation is all there is of them. */
+  readonly isReview: boolean
+}
+
+const documented: readonly DocumentedResource[] = [
+  ...resources.map((one) => ({ ...one, isReview: false })),
+  ...reviews.map((one) => ({ ...one, isReview: true, readOnly: false, status: 'none' as const })),
+]
+
+const descriptions = { ...objectDescriptions, ...recordDescriptions }
+
+/** What `kubectl explain` says about a field, or about the object itself if the field is ''. */
+const describe = (schemaName: string, field: string): string | undefined =>
+  descriptions[schemaName]?.[field] ?? (field === '' ? undefined : commonDescriptions[field])
 
 /** What differs between the versions of OpenAPI. */
 interface OpenApiVersion {
@@ -22,16 +45,16 @@ const v3: OpenApiVersion = {
   describeParameter: (name, type) => ({ name, in: 'query', schema: { type, uniqueItems: true } }),
 }
 
-const groupVersionKind = ({ group, version, kind }: ServedResource): Json => ({ group, kind, version })
+const groupVersionKind = ({ group, version, kind }: DocumentedResource): Json => ({ group, kind, version })
 
-function schemasOf(served: readonly ServedResource[], version: OpenApiVersion): Json {
+function schemasOf(served: readonly DocumentedResource[], version: OpenApiVersion): Json {
   const definitions: MutableJson = {}
   for (const resource of served) {
     const { name } = resource.schema
     addDefinition(resource.schema, version, definitions)
     const kinds = [groupVersionKind(resource)]
     definitions[name] = { ...getObject(definitions, name), 'x-kubernetes-group-version-kind': kinds }
-    definitions[`${name}List`] = listDefinition(resource, version)
+    if (!resource.isReview) definitions[`${name}List`] = listDefinition(resource, version)
   }
   return definitions
 }
@@ -42,15 +65,17 @@ function addDefinition(schema: ObjectSchema, version: OpenApiVersion, definition
   const properties: MutableJson = {}
   definitions[schema.name] = {
     type: 'object',
+    description: describe(schema.name, ''),
     properties,
     ...(schema.open === true ? { 'x-kubernetes-preserve-unknown-fields': true } : {}),
   }
   for (const [name, field] of Object.entries(schema.fields)) {
-    properties[name] = describeSchema(field, version, (inner) => addDefinition(inner, version, definitions))
+    const type = describeSchema(field, version, (inner) => addDefinition(inner, version, definitions))
+    properties[name] = { ...type, description: describe(schema.name, name) }
   }
 }
 
-const listDefinition = (resource: ServedResource, version: OpenApiVersion): Json => ({
+const listDefinition = (resource: DocumentedResource, version: OpenApiVersion): Json => ({
   type: 'object',
   required: ['items'],
   properties: {
@@ -111,37 +136,41 @@ const parameterTypes: ReadonlyMap<string, string> = new Map([
   ['gracePeriodSeconds', 'integer'],
 ])
 
-function pathsOf(served: readonly ServedResource[], version: OpenApiVersion): Json {
+function pathsOf(served: readonly DocumentedResource[], version: OpenApiVersion): Json {
   const paths: MutableJson = {}
   for (const resource of served) {
-    const { namespaced, plural, readOnly, status } = resource
-    const root = resource.group === '' ? '/api/v1' : `/apis/${apiVersionOf(resource)}`
+    const { namespaced, plural, readOnly, status, isReview } = resource
+    const root = `/${groupPath(resource)}`
     const collection = `${root}${namespaced ? '/namespaces/{namespace}' : ''}/${plural}`
-    const describe = (methods: readonly Method[], scope: 'object' | 'collection') =>
+    const list = (methods: readonly Method[], scope: 'object' | 'collection') =>
       operations(resource, methods, scope, version)
-    if (namespaced) paths[`${root}/${plural}`] = describe(['get'], 'collection')
-    paths[collection] = describe(readOnly ? ['get'] : ['get', 'post'], 'collection')
-    paths[`${collection}/{name}`] = describe(readOnly ? ['get'] : ['get', 'put', 'patch', 'delete'], 'object')
-    if (status !== 'none') paths[`${collection}/{name}/status`] = describe(['get', 'put', 'patch'], 'object')
+    if (isReview) {
+      paths[collection] = list(['post'], 'object')
+      continue
+    }
+    if (namespaced) paths[`${root}/${plural}`] = list(['get'], 'collection')
+    paths[collection] = list(readOnly ? ['get'] : ['get', 'post'], 'collection')
+    paths[`${collection}/{name}`] = list(readOnly ? ['get'] : ['get', 'put', 'patch', 'delete'], 'object')
+    if (status !== 'none') paths[`${collection}/{name}/status`] = list(['get', 'put', 'patch'], 'object')
   }
   return paths
 }
 
 function operations(
-  resource: ServedResource,
+  resource: DocumentedResource,
   methods: readonly Method[],
   scope: 'object' | 'collection',
   version: OpenApiVersion,
 ): Json {
   const isCollection = scope === 'collection'
-  const describe = (method: Method): Json => ({
+  const operation = (method: Method): Json => ({
     operationId: `${method}${resource.group}${resource.kind}${isCollection ? 'List' : ''}`,
     parameters: parameters[method].map((name) => version.describeParameter(name, parameterTypes.get(name) ?? 'string')),
     responses: { '200': { description: 'OK' } },
     'x-kubernetes-action': isCollection && method === 'get' ? 'list' : method,
     'x-kubernetes-group-version-kind': groupVersionKind(resource),
   })
-  return Object.fromEntries(methods.map((method) => [method, describe(method)]))
+  return Object.fromEntries(methods.map((method) => [method, operation(method)]))
 }
 
 /** Documents that were built already, by path; they never change. */
@@ -160,8 +189,8 @@ export const openApiV2 = (): string =>
   buildOnce('v2', () => ({
     swagger: '2.0',
     info,
-    paths: pathsOf(resources, v2),
-    definitions: schemasOf(resources, v2),
+    paths: pathsOf(documented, v2),
+    definitions: schemasOf(documented, v2),
   }))
 
 export const openApiBinaryType = 'application/com.github.proto-openapi.spec.v2.v1.0+protobuf'
@@ -175,12 +204,12 @@ export function openApiV2Binary(): string {
   return field(1, '2.0') + field(2, field(1, info.title) + field(2, info.version)) + field(8, '') + field(9, '')
 }
 
-const groupPath = (resource: ServedResource): string =>
-  resource.group === '' ? 'api/v1' : `apis/${apiVersionOf(resource)}`
+const groupPath = ({ group, version }: DocumentedResource): string =>
+  group === '' ? `api/${version}` : `apis/${group}/${version}`
 
 /** The document of a group by its path, `api/v1`; undefined if the group is not served. */
 export function openApiV3(path: string): string | undefined {
-  const served = resources.filter((resource) => groupPath(resource) === path)
+  const served = documented.filter((resource) => groupPath(resource) === path)
   if (served.length === 0) return undefined
   return buildOnce(path, () => ({
     openapi: '3.0.0',
@@ -193,7 +222,7 @@ export function openApiV3(path: string): string | undefined {
 export function openApiIndex(): string {
   return buildOnce('v3', () => {
     const paths: MutableJson = {}
-    for (const path of new Set(resources.map(groupPath))) {
+    for (const path of new Set(documented.map(groupPath))) {
       const hash = createHash('sha256')
         .update(openApiV3(path) ?? '')
         .digest('hex')

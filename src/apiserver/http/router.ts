@@ -10,6 +10,7 @@ import { runWatch } from '../requests/watch.ts'
 import { WatchBudget } from '../requests/watch-budget.ts'
 import type { ObjectPath, ObjectWriteOptions, ObjectWriter, WriteOutcome } from '../requests/writes.ts'
 import {
+  badRequest,
   internal,
   methodNotAllowed,
   notFound,
@@ -18,14 +19,17 @@ import {
   unknownResource,
   versionTooLarge,
 } from '../schema/api-status.ts'
-import type { Json } from '../schema/json.ts'
+import { isObject, type Json } from '../schema/json.ts'
 import { nameOf, namespaceOf, uidOf } from '../schema/object-metadata.ts'
+import { decodeObject } from '../schema/schema.ts'
 import type { Registry } from '../store/registry.ts'
+import { findReview, type ReviewResource } from './access-reviews.ts'
 import { parseDeleteOptions, parseDryRun, parseFieldValidation, readBody, readPatch } from './bodies.ts'
 import { findDocument } from './documents.ts'
 import { chooseRenderer, type Renderer } from './render.ts'
 import { parseResourcePath, type ResourcePath, splitPath } from './request-path.ts'
 import { failureResponse, jsonResponse, pageNotFound, type RestRequest, type RestResponse } from './rest-messages.ts'
+import { findUnserved } from './unserved-resources.ts'
 
 export interface ApiOptions {
   readonly registry: Registry
@@ -77,6 +81,10 @@ export class ApiRouter {
       if (request.method !== 'GET' && request.method !== 'HEAD') throw methodNotAllowed()
       return document
     }
+    const review = findReview(parts)
+    if (review !== undefined) return answerReview(review, request)
+    const unserved = findUnserved(parts)
+    if (unserved !== undefined) throw unserved
     const path = parseResourcePath(parts)
     if (path === 'not-served') return pageNotFound()
     if (path === 'unknown-resource') throw unknownResource()
@@ -212,6 +220,18 @@ export class ApiRouter {
       throw internal(describeError(error))
     }
   }
+}
+
+/** The answer is the question with a status, as after a creation. */
+function answerReview(review: ReviewResource, request: RestRequest): RestResponse {
+  if (request.method !== 'POST') throw methodNotAllowed()
+  const { kind, group, version, schema } = review
+  const body = readBody(request, review)
+  if (!isObject(body)) throw badRequest(`the object provided is unrecognized (must be of type ${kind})`)
+  const { object, mismatch } = decodeObject(schema, body)
+  if (mismatch !== undefined) throw badRequest(`${kind} in version "${version}" cannot be handled: ${mismatch.message}`)
+  const status = review.answer(object, (path) => findDocument(path, '', '') !== undefined)
+  return jsonResponse(201, JSON.stringify({ ...object, kind, apiVersion: `${group}/${version}`, metadata: {}, status }))
 }
 
 const toObjectPath = ({ namespace = '', ...path }: ResourcePath): ObjectPath => ({ ...path, namespace })
