@@ -60,6 +60,8 @@ export interface Cluster {
    * Secret and delete the Secret: the API server may still accept it for 10 s from its cache.
    */
   mintToken(namespace: string, serviceAccount: string, boundSecret?: string): Promise<string>
+  /** Returns a token that is bound to a pod, as the kubelet mounts it: the API server knows the pod's node from it. */
+  mintPodToken(namespace: string, serviceAccount: string, pod: string): Promise<string>
   /** Compacts all history before now, as the API server does every five minutes. Returns the revision. */
   compact(): Promise<number>
   /** Kills the API server with SIGKILL, so that watches do not end gracefully. */
@@ -149,6 +151,10 @@ export async function startCluster(options: ClusterOptions): Promise<Cluster> {
       const args = ['create', 'token', serviceAccount, '--namespace', namespace, '--duration', '600s']
       if (boundSecret !== undefined) args.push('--bound-object-kind', 'Secret', '--bound-object-name', boundSecret)
       return (await kubectl(args)).trim()
+    },
+    async mintPodToken(namespace, serviceAccount, pod) {
+      const args = ['create', 'token', serviceAccount, '--namespace', namespace, '--duration', '3600s']
+      return (await kubectl([...args, '--bound-object-kind', 'Pod', '--bound-object-name', pod])).trim()
     },
     async compact() {
       const found = await etcdCall(etcdUrl, 'range', { key: 'AA==' })

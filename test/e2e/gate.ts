@@ -10,12 +10,15 @@ export interface Gate {
   /** Cuts every connection at once and closes each new one. */
   shut(): void
   open(): void
+  /** Lets nothing of the server through on the connections that are open now: they stay open and go silent. New connections work. */
+  freeze(): void
   stop(): Promise<void>
 }
 
 /** Listens on loopback, or on a socket file, which processes in other network namespaces can reach too. */
 export async function startGate(targetPort: number, path?: string): Promise<Gate> {
   const sockets = new Set<Socket>()
+  const upstreams = new Map<Socket, Socket>()
   let passing = true
   let accepted = 0
   const keep = (socket: Socket) => {
@@ -35,6 +38,8 @@ export async function startGate(targetPort: number, path?: string): Promise<Gate
     accepted++
     const upstream = connect(targetPort, '127.0.0.1')
     keep(upstream)
+    upstreams.set(upstream, client)
+    upstream.on('close', () => upstreams.delete(upstream))
     client.pipe(upstream).pipe(client)
     client.on('close', () => upstream.destroy())
     upstream.on('close', () => client.destroy())
@@ -56,6 +61,12 @@ export async function startGate(targetPort: number, path?: string): Promise<Gate
     },
     open() {
       passing = true
+    },
+    freeze() {
+      for (const [upstream, client] of upstreams) {
+        upstream.unpipe(client)
+        upstream.pause()
+      }
     },
     stop() {
       cut()

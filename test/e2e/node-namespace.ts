@@ -25,6 +25,8 @@ export interface NodeNamespace {
 }
 
 export interface NodeNamespaceOptions {
+  /** Distinguishes several nodes of one test process; '' for a single one. */
+  readonly suffix?: string
   /** Directory of the socket files and the log. */
   readonly directory: string
   /** Socket file of the gate in front of the API server. */
@@ -35,7 +37,7 @@ export interface NodeNamespaceOptions {
 }
 
 export async function startNodeNamespace(options: NodeNamespaceOptions): Promise<NodeNamespace> {
-  const name = `sluice-e2e-${process.pid}`
+  const name = `sluice-e2e-${process.pid}${options.suffix ?? ''}`
   const remove = () => run('ip', ['netns', 'delete', name])
   await run('ip', ['netns', 'add', name])
   try {

@@ -14,9 +14,14 @@ export interface ApiRequest {
   readonly token: string
   /** Port of a gate; default: the API server itself. */
   readonly port?: number
+  /** A merge patch to send instead of a GET. */
+  readonly patch?: object
 }
 
-export function requestApi(cluster: Cluster, { path, token, port = cluster.port }: ApiRequest): Promise<ApiAnswer> {
+export function requestApi(
+  cluster: Cluster,
+  { path, token, patch, port = cluster.port }: ApiRequest,
+): Promise<ApiAnswer> {
   return new Promise((resolve, reject) => {
     const options = {
       host: '127.0.0.1',
@@ -24,7 +29,8 @@ export function requestApi(cluster: Cluster, { path, token, port = cluster.port 
       path,
       agent: false,
       ca: readFileSync(cluster.authority.certificate),
-      headers: { authorization: `Bearer ${token}` },
+      method: patch === undefined ? 'GET' : 'PATCH',
+      headers: { authorization: `Bearer ${token}`, 'content-type': 'application/merge-patch+json' },
       signal: AbortSignal.timeout(20_000),
     }
     const outgoing = request(options, (incoming) => {
@@ -37,6 +43,6 @@ export function requestApi(cluster: Cluster, { path, token, port = cluster.port 
       incoming.on('end', () => resolve({ status: incoming.statusCode ?? 0, body }))
     })
     outgoing.on('error', reject)
-    outgoing.end()
+    outgoing.end(patch === undefined ? undefined : JSON.stringify(patch))
   })
 }

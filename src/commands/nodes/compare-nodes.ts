@@ -27,6 +27,8 @@ export interface NodeComparison {
 interface Candidate {
   readonly node: string
   readonly isSilent: boolean
+  /** Unix ms of the last sync. */
+  readonly syncedAt: number
   readonly snapshot: ObjectsSnapshot
   readonly isOtherTime: boolean
 }
@@ -54,6 +56,7 @@ function compareGroup(
     return {
       node: report.node,
       isSilent: isSilent(report),
+      syncedAt: Math.max(0, ...report.families.map(({ lastSync }) => Date.parse(lastSync) || 0)),
       snapshot: common ?? (report.snapshots[0] as ObjectsSnapshot),
       isOtherTime: common === undefined,
     }
@@ -70,12 +73,12 @@ function findCommonTime(reports: readonly NodeReport[]): string {
   return best?.[0] ?? ''
 }
 
-/** The snapshot that most nodes have. Of several, the one with the most services, since a node that lags behind lacks some. */
+/** The snapshot that most nodes have. Of several, that of the node that synced last: a node that lags behind has not synced since. */
 function findMajority(candidates: readonly Candidate[]): ObjectsSnapshot {
   const voters = candidates.filter(({ isSilent, isOtherTime }) => !isSilent && !isOtherTime)
   const groups = groupBy(voters.length > 0 ? voters : candidates, ({ snapshot }) => snapshot.hash)
-  const hashOf = ([first]: readonly Candidate[]) => first?.snapshot.hash ?? ''
-  const [largest = []] = groups.sort((a, b) => b.length - a.length || (hashOf(a) < hashOf(b) ? 1 : -1))
+  const newest = (group: readonly Candidate[]) => Math.max(...group.map(({ syncedAt }) => syncedAt))
+  const [largest = []] = groups.sort((a, b) => b.length - a.length || newest(b) - newest(a))
   return (largest[0] as Candidate).snapshot
 }
 

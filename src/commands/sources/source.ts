@@ -96,9 +96,11 @@ export async function reachProxy(flags: Flags): Promise<AdminClient | undefined>
   if (node === undefined && flags.has('simulate')) throw new ProxyError('usage', '--simulate needs --node NAME')
   if (flags.has('manifests') || flags.has('simulate')) return undefined
   if (node === undefined) return connectProxy(flags)
-  const own = flags.get('socket') ?? socketPath(node, process.env)
+  const isApiNamed = flags.has('kubeconfig') || flags.has('context')
   // On the node itself the socket is enough.
-  if (!flags.has('kubeconfig') && !flags.has('context') && existsSync(own)) return askAs(new AdminClient(own), node)
+  if (flags.has('socket') || (!isApiNamed && existsSync(socketPath(node, process.env)))) {
+    return askAs(new AdminClient(flags.get('socket') ?? socketPath(node, process.env)), node)
+  }
   return connectNodeProxy(
     connectApi(findKubeconfig(flags, process.env), flags.get('context')),
     namespaceOfProxies(flags),

@@ -70,6 +70,15 @@ describe('the judgement about all nodes', () => {
     expect(answer.map(({ state }) => state)).toEqual(['ok', 'silent', 'silent'])
   })
 
+  it('takes, without a majority, the node that synced last for right', () => {
+    const synced = (lastSync: string) => ({ families: [{ family: 4 as const, stateHash: '', lastSync, error: '' }] })
+    const lagging = reports('a', { ...current, 'shop/web': 1 }, synced('2026-01-01T08:00:00Z'))
+    const answer = judge([lagging, reports('b', current, synced('2026-01-01T09:59:59Z'))])
+    expect(answer.map(({ state }) => state)).toEqual(['differs', 'ok'])
+    const turned = judge([{ ...lagging, name: 'a' }, reports('b', current, synced('2026-01-01T07:00:00Z'))])
+    expect(turned.map(({ state }) => state)).toEqual(['ok', 'differs'])
+  })
+
   it('compares only nodes of the same families', () => {
     const dual = nodeReport('b').families.flatMap((one) => [one, { ...one, family: 6 as const }])
     const answer = judge([reports('a', current), reports('b', { other: 1 }, { families: dual })])

@@ -68,7 +68,10 @@ let cluster: FakeCluster
 beforeEach(async () => {
   const folder = directory()
   const socket = join(folder, 'admin.sock')
-  const answers = { summary: () => summary, services: async () => services } as unknown as AdminAnswers
+  const answers = {
+    summary: () => summary,
+    comparison: async () => ({ base: [], services }),
+  } as unknown as AdminAnswers
   const admin = await listenAdmin(socket, answers, silentLogger)
   onTestFinished(() => admin.close())
   const pods = [
