@@ -15,7 +15,7 @@ import { holdings } from './ipvs-holdings.ts'
 export const nodeOptions = vmNodeArgs
 
 const clientIp = '203.0.113.2'
-const nodeIp = '192.168.0.2'
+export const nodeIp = '192.168.0.2'
 export const vip = '172.30.0.41'
 
 export const settings: NodeSettings = {

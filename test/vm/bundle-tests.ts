@@ -23,10 +23,11 @@ export async function bundleTests(sources: readonly string[]): Promise<Bundles> 
   mkdirSync(folder, { recursive: true })
   const remove = () => rmSync(folder, { recursive: true, force: true })
   process.once('exit', remove)
-  const programs = ['test/lab', 'test/commands', 'test/kernel', 'test/ipvs', 'test/vm'].flatMap((one) =>
-    readdirSync(join(root, one))
-      .filter((name) => name.endsWith('.worker.ts'))
-      .map((name) => `${one}/${name}`),
+  const programs = ['test/lab', 'test/commands', 'test/kernel', 'test/ipvs', 'test/privilege', 'test/vm'].flatMap(
+    (one) =>
+      readdirSync(join(root, one))
+        .filter((name) => name.endsWith('.worker.ts'))
+        .map((name) => `${one}/${name}`),
   )
   const input = Object.fromEntries(
     [...sources, ...programs].map((source) => [bundleName(join(root, source)), join(root, source)]),

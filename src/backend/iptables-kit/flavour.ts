@@ -1,6 +1,6 @@
 // Chooses between the nft and the legacy programs of iptables, and finds out which families work with them. programs.ts runs them.
 
-import { readFileSync } from 'node:fs'
+import { accessSync, constants, existsSync, readFileSync } from 'node:fs'
 import { describeError, ProxyError } from '../../lib/errors.ts'
 import type { Family } from '../../lib/ip.ts'
 import { type Logger, silentLogger } from '../../lib/log.ts'
@@ -26,6 +26,11 @@ export async function findPrograms(log: Logger): Promise<ProgramSet> {
     )
   }
   if (found.length === 1) return usual
+  if (!mayListLegacyTables()) {
+    log.warn('Cannot see whether legacy iptables holds rules: only root may read the names of its tables', {
+      file: legacyTablesFile(4),
+    })
+  }
   const ranks = await Promise.all(found.map(rankByChains))
   const best = Math.max(...ranks)
   const marked = best === 0 ? [] : found.filter((_, i) => ranks[i] === best)
@@ -69,14 +74,27 @@ export async function listPrograms(): Promise<readonly ProgramSet[]> {
   return plain === undefined ? [] : [plain]
 }
 
+const legacyTablesFile = (family: Family): string => `/proc/thread-self/net/${family === 4 ? 'ip' : 'ip6'}_tables_names`
+
 /** Tables of the legacy flavour that exist in this network namespace. */
 export function listLegacyTables(family: Family): readonly string[] {
   try {
-    return readFileSync(`/proc/thread-self/net/${family === 4 ? 'ip' : 'ip6'}_tables_names`, 'utf8')
+    return readFileSync(legacyTablesFile(family), 'utf8')
       .split('\n')
       .filter((table) => table !== '')
   } catch {
     return []
+  }
+}
+
+/** False if the file exists and this user may not read it: only root may. */
+function mayListLegacyTables(): boolean {
+  const path = legacyTablesFile(4)
+  try {
+    accessSync(path, constants.R_OK)
+    return true
+  } catch {
+    return !existsSync(path)
   }
 }
 

@@ -80,7 +80,7 @@ readinessProbe:
   value: {{ .Values.apiServer.port | quote }}
 {{- end }}
 
-{{- /* docs/security.md has the capabilities of each mode and the tests that prove them. */ -}}
+{{- /* docs/privileges.md has the privileges of each mode and the tests that prove them. */ -}}
 {{- define "sluice.securityContext" -}}
 privileged: false
 allowPrivilegeEscalation: false
@@ -89,4 +89,9 @@ runAsUser: 0
 capabilities:
   drop: [ALL]
   add: {{ ternary "[NET_ADMIN]" "[NET_ADMIN, NET_RAW]" (eq .Values.mode "nftables") }}
+{{- with .Values.seccompProfile }}
+seccompProfile:
+  type: Localhost
+  localhostProfile: {{ . }}
+{{- end }}
 {{- end }}
