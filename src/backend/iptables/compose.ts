@@ -87,7 +87,7 @@ function splitPort(port: PortEntry, some: ReadonlySet<string> | undefined, limit
 function composeChains(input: RestoreInput, staged: StagedWrite, parts: readonly PortPart[]): void {
   input.begin('nat')
   input.add(formatDeclaration('KUBE-MARK-MASQ'))
-  for (const { port, chains } of parts) addDeclaration(input, port, chains ?? staged.chains?.get(port.id))
+  for (const { port, chains } of parts) addDeclaration(input, port, chains ?? staged.chains?.get(port.id), staged)
   for (const line of adaptBase(staged, 'nat head').match(/^-A KUBE-MARK-MASQ .*\n/gm) ?? []) input.add(line)
   for (const { port, chains } of parts) {
     input.add(selectOwnRules(port, staged, chains ?? staged.chains?.get(port.id)))
@@ -108,13 +108,19 @@ function addFilterRules(input: RestoreInput, { ports }: StagedWrite): void {
   for (const { rules } of ports) if (rules.filterCount > 0) input.addCounted(rules.filter(), rules.filterCount)
 }
 
-function addDeclarations(input: RestoreInput, { chains }: StagedWrite, ports: readonly PortEntry[]): void {
-  for (const port of ports) addDeclaration(input, port, chains?.get(port.id))
+function addDeclarations(input: RestoreInput, staged: StagedWrite, ports: readonly PortEntry[]): void {
+  for (const port of ports) addDeclaration(input, port, staged.chains?.get(port.id), staged)
 }
 
-function addDeclaration(input: RestoreInput, { rules }: PortEntry, some: ReadonlySet<string> | undefined): void {
-  const text =
-    some === undefined ? rules.declarations() : formatDeclarations(rules.chains().filter((one) => some.has(one)))
+/** A chain that only gets more rules is not declared, which would empty it. */
+function addDeclaration(
+  input: RestoreInput,
+  { rules }: PortEntry,
+  some: ReadonlySet<string> | undefined,
+  { appended }: StagedWrite,
+): void {
+  const isWritten = (chain: string) => some?.has(chain) === true && !appended.has(chain)
+  const text = some === undefined ? rules.declarations() : formatDeclarations(rules.chains().filter(isWritten))
   input.addCounted(text, 0)
 }
 
@@ -156,9 +162,11 @@ function addSharedRules(input: RestoreInput, { ports, features }: StagedWrite, f
 function selectOwnRules(port: PortEntry, staged: StagedWrite, some: ReadonlySet<string> | undefined): string {
   const rules = isLarge(staged) ? port.rules.own() : port.rules.ownWithComments(portNameOf(port))
   if (some === undefined) return rules
-  return linesOf(rules)
-    .filter((line) => some.has(chainOfRule(line)))
-    .join('')
+  const { appended } = staged
+  const isWritten = (chain: string) => some.has(chain) && !appended.has(chain)
+  const whole = linesOf(rules).filter((line) => isWritten(chainOfRule(line)))
+  const more = appended.size === 0 ? [] : [...some].map((chain) => appended.get(chain) ?? '')
+  return [...whole, ...more].join('')
 }
 
 const isLarge = ({ endpoints }: StagedWrite): boolean => endpoints > largeEndpoints

@@ -18,6 +18,8 @@ export interface StagedWrite extends WrittenChange {
   readonly rewritten: readonly PortEntry[]
   /** The chains to write, per id of their port; undefined: all chains of all rewritten ports. */
   readonly chains: ReadonlyMap<string, ReadonlySet<string>> | undefined
+  /** Rules that follow those which a chain has already, per chain. These chains are not emptied. */
+  readonly appended: ReadonlyMap<string, string>
   readonly base: ReadonlyMap<string, BaseEntry>
   /** Endpoints of all ports after the write. */
   readonly endpoints: number
@@ -31,7 +33,8 @@ export function stage(written: WrittenRules, units: readonly Unit[], everything:
   const ports = mergePorts(written.ports(), put, drop)
   // A stray may have the name of a chain that is wanted by now.
   if (hasStrays) for (const { rules } of ports) for (const chain of rules.chains()) stale.delete(chain)
-  const chains = everything ? undefined : findChangedChains(written, put)
+  const appended = new Map<string, string>()
+  const chains = everything ? undefined : findChangedChains(written, put, appended)
   const rewritten = chains === undefined ? own : own.filter(({ id }) => chains.has(id))
   return {
     put,
@@ -41,6 +44,7 @@ export function stage(written: WrittenRules, units: readonly Unit[], everything:
     // Usually all ports are rewritten if everything is written.
     rewritten: rewritten.length === ports.length ? ports : rewritten.sort(compareIds),
     chains,
+    appended,
     base: mergeBase(written.base, put, drop),
     endpoints: countEndpoints(written, put, drop),
     features: written.features,
@@ -91,22 +95,33 @@ export function findLostChains(written: WrittenRules, entry: IptablesEntry): rea
 function findChangedChains(
   written: WrittenRules,
   put: readonly IptablesEntry[],
+  appended: Map<string, string>,
 ): ReadonlyMap<string, ReadonlySet<string>> {
   const changed = new Map<string, ReadonlySet<string>>()
   for (const entry of put.filter(isPort)) {
-    const chains = compareChains(written.port(entry.id), entry)
+    const chains = compareChains(written.port(entry.id), entry, appended)
     if (chains.size > 0) changed.set(entry.id, chains)
   }
   return changed
 }
 
-/** Chains of a port that are not as they were. */
-function compareChains(old: PortEntry | undefined, entry: PortEntry): ReadonlySet<string> {
+/** Chains of a port that are not as they were. If all old rules of a chain stay in front, the others go to `appended`. */
+function compareChains(
+  old: PortEntry | undefined,
+  entry: PortEntry,
+  appended: Map<string, string>,
+): ReadonlySet<string> {
   const chains = entry.rules.chains()
   if (old === undefined) return new Set(chains)
   const [before, after] = [groupByChain(old.rules.own()), groupByChain(entry.rules.own())]
   const known = new Set(old.rules.chains())
-  return new Set(chains.filter((chain) => !known.has(chain) || before.get(chain) !== after.get(chain)))
+  const changed = chains.filter((chain) => !known.has(chain) || before.get(chain) !== after.get(chain))
+  for (const chain of changed) {
+    const start = before.get(chain)
+    const text = after.get(chain)
+    if (start !== undefined && text?.startsWith(start)) appended.set(chain, text.slice(start.length))
+  }
+  return new Set(changed)
 }
 
 /** Chains of a dropped entry or stray. */

@@ -4,7 +4,7 @@ import { describeError, ProxyError } from '../../lib/errors.ts'
 import { PacketCounters } from '../../sys/netlink/nfacct.ts'
 import { MemoryFile } from '../../sys/process/memory-file.ts'
 import { tcpIsLiberal } from '../../sys/tuning.ts'
-import type { Applied, Changes, Held, OpenContext, Target } from '../backend.ts'
+import type { Applied, Changes, Held, OpenContext, RefusedEntry, Target, Wanted } from '../backend.ts'
 import { counters } from '../iptables-kit/chains.ts'
 import type { DriftWatch } from '../iptables-kit/drift-watch.ts'
 import { IptablesPrograms, isAtLeast, type ProgramSet } from '../iptables-kit/programs.ts'
@@ -13,6 +13,7 @@ import { largeEndpoints } from './compose.ts'
 import { createDriftWatch } from './drift.ts'
 import { createStray, type IptablesEntry } from './entries.ts'
 import { ensureJumps } from './jumps.ts'
+import { type Part, type PartLimits, splitChanges } from './parts.ts'
 import { RestoreWriter, type WriteResult } from './restore-writer.ts'
 import { stage } from './stage.ts'
 import { groupChanges } from './units.ts'
@@ -29,6 +30,9 @@ const hourMs = 3_600_000
 /** The time of iptables-nft-restore --noflush grows with the square of the number of chains (1.8.9). */
 const nftChainsPerRestore = 1500
 
+/** A part takes iptables-nft-restore some 40 ms, during which others wait. */
+const nftPartLimits: PartLimits = { chains: 500, rules: 1000 }
+
 export class IptablesTarget implements Target<IptablesEntry> {
   readonly #context: OpenContext
   readonly #programs: IptablesPrograms
@@ -40,11 +44,16 @@ export class IptablesTarget implements Target<IptablesEntry> {
   /** What `observe` found. If it is set, the next `apply` writes everything and makes sure of jumps and counters. */
   #observed: ChainSurvey | undefined
   #lastFullMs = 0
+  /** What one part of a large change may have; undefined if changes are never split. */
+  readonly #limits: PartLimits | undefined
+  /** Ports of which a part is written. */
+  readonly #incomplete = new Set<string>()
 
   constructor({ context, programs, syncPeriodMs }: IptablesTargetOptions) {
     const { family, log, clock } = context
     this.#context = context
     this.#programs = new IptablesPrograms({ set: programs, family, log, clock, lockTimeoutMs: syncPeriodMs })
+    this.#limits = programs.flavour === 'nft' ? nftPartLimits : undefined
     this.#reader = openTableReader(this.#programs, family)
     this.#watch = createDriftWatch(this.#written, this.#reader, context)
     this.#writer = new RestoreWriter({
@@ -71,7 +80,61 @@ export class IptablesTarget implements Target<IptablesEntry> {
       .map(createStray)
   }
 
-  async apply(changes: Changes<IptablesEntry>, signal: AbortSignal): Promise<Applied> {
+  async apply(changes: Changes<IptablesEntry>, signal: AbortSignal, wanted?: Wanted<IptablesEntry>): Promise<Applied> {
+    if (this.#observed !== undefined || this.#limits === undefined) return this.#write(changes, signal)
+    const writtenPort = (id: string) => this.#written.port(id)
+    const parts = splitChanges(this.#withAbandoned(changes, wanted), writtenPort, this.#limits)
+    const [only, ...others] = parts
+    return only !== undefined && others.length === 0
+      ? this.#write(only.changes(), signal)
+      : this.#writeParts(parts, signal)
+  }
+
+  /** Writes until everything is written or another change waits. */
+  async #writeParts(parts: readonly Part[], signal: AbortSignal): Promise<Applied> {
+    const written = { put: [] as IptablesEntry[], drop: [] as Held[] }
+    for (const [i, { id, changes, complete }] of parts.entries()) {
+      if (id !== '') this.#incomplete.add(id)
+      const { refused, figures = {} } = await this.#write(changes(), signal)
+      if (complete.put.length + complete.drop.length > 0 && refused.length === 0) this.#incomplete.delete(id)
+      written.put.push(...complete.put)
+      written.drop.push(...complete.drop)
+      const rest = parts.slice(i + 1)
+      // What is refused is not complete: the lane gets it as it knows it.
+      if (refused.length > 0) return this.#leaveOut(refused, rest, { written, figures })
+      if (rest.length === 0) return { refused, figures, written }
+      if (this.#context.shouldPause?.() === true) {
+        return { refused, figures, written, resume: (next) => this.#writeParts(rest, next) }
+      }
+    }
+    return { refused: [], written }
+  }
+
+  /** Reports a refused service, and goes on with the parts of the others in the next sync. */
+  #leaveOut(
+    refused: readonly RefusedEntry[],
+    parts: readonly Part[],
+    done: { readonly written: Changes<Held>; readonly figures: Readonly<Record<string, number>> },
+  ): Applied {
+    const ids = new Set(refused.map(({ id }) => id))
+    const left = parts.filter(({ id }) => ids.has(id)).map(({ complete }) => complete)
+    const put = [...done.written.put, ...left.flatMap((one) => one.put)]
+    const drop = [...done.written.drop, ...left.flatMap((one) => one.drop)]
+    const rest = parts.filter(({ id }) => !ids.has(id))
+    const applied = { refused, figures: done.figures, written: { put, drop } }
+    return rest.length === 0 ? applied : { ...applied, resume: (next) => this.#writeParts(rest, next) }
+  }
+
+  /** Adds the removal of ports that were written in part when they were no longer wanted: no other change names them. */
+  #withAbandoned(changes: Changes<IptablesEntry>, wanted?: Wanted<IptablesEntry>): Changes<IptablesEntry> {
+    if (this.#incomplete.size === 0 || wanted === undefined) return changes
+    const named = new Set([...changes.put, ...changes.drop].map(({ id }) => id))
+    const abandoned = [...this.#incomplete].filter((id) => wanted.entry(id) === undefined && !named.has(id))
+    const drop = abandoned.map((id) => this.#written.port(id)).filter((port) => port !== undefined)
+    return drop.length === 0 ? changes : { ...changes, drop: [...changes.drop, ...drop] }
+  }
+
+  async #write(changes: Changes<IptablesEntry>, signal: AbortSignal): Promise<Applied> {
     const observed = this.#observed
     const isFull = observed !== undefined
     if (!isFull && this.#changesNoRule(changes)) {
@@ -83,7 +146,10 @@ export class IptablesTarget implements Target<IptablesEntry> {
       await this.#watch.beginWrite()
       if (isFull) await this.#prepare(observed, signal)
       const result = await this.#writer.write(groupChanges(changes), { everything: isFull, signal })
-      if (isFull) this.#lastFullMs = this.#context.clock.monotonic()
+      if (isFull) {
+        this.#lastFullMs = this.#context.clock.monotonic()
+        this.#incomplete.clear()
+      }
       this.#observed = undefined
       const write = { commits: this.#programs.commits - commits, full: isFull, clean: result.failures === 0 }
       await this.#watch.endWrite(write, signal)
