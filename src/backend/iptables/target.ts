@@ -11,7 +11,7 @@ import { IptablesPrograms, isAtLeast, type ProgramSet } from '../iptables-kit/pr
 import { type ChainSurvey, type ChainUses, openTableReader, type TableReader } from '../iptables-kit/table-reader.ts'
 import { largeEndpoints } from './compose.ts'
 import { createDriftWatch } from './drift.ts'
-import { createStray, type IptablesEntry } from './entries.ts'
+import { createStray, type IptablesEntry, type PortEntry } from './entries.ts'
 import { ensureJumps } from './jumps.ts'
 import { type Part, type PartLimits, splitChanges } from './parts.ts'
 import { RestoreWriter, type WriteResult } from './restore-writer.ts'
@@ -82,8 +82,13 @@ export class IptablesTarget implements Target<IptablesEntry> {
 
   async apply(changes: Changes<IptablesEntry>, signal: AbortSignal, wanted?: Wanted<IptablesEntry>): Promise<Applied> {
     if (this.#observed !== undefined || this.#limits === undefined) return this.#write(changes, signal)
-    const writtenPort = (id: string) => this.#written.port(id)
-    const parts = splitChanges(this.#withAbandoned(changes, wanted), writtenPort, this.#limits)
+    const split = (some: Changes<IptablesEntry>) =>
+      splitChanges(some, (id) => this.#written.port(id), this.#limits as PartLimits)
+    const own = split(changes)
+    // Small changes do not wait for the removal of what is left of a large one.
+    const isLarge = own.length > 1 || changes.put.length + changes.drop.length === 0
+    const abandoned = isLarge && wanted !== undefined ? this.#findAbandoned(changes, wanted) : []
+    const parts = abandoned.length === 0 ? own : [...own, ...split({ put: [], drop: abandoned })]
     const [only, ...others] = parts
     return only !== undefined && others.length === 0
       ? this.#write(only.changes(), signal)
@@ -125,13 +130,12 @@ export class IptablesTarget implements Target<IptablesEntry> {
     return rest.length === 0 ? applied : { ...applied, resume: (next) => this.#writeParts(rest, next) }
   }
 
-  /** Adds the removal of ports that were written in part when they were no longer wanted: no other change names them. */
-  #withAbandoned(changes: Changes<IptablesEntry>, wanted?: Wanted<IptablesEntry>): Changes<IptablesEntry> {
-    if (this.#incomplete.size === 0 || wanted === undefined) return changes
-    const named = new Set([...changes.put, ...changes.drop].map(({ id }) => id))
-    const abandoned = [...this.#incomplete].filter((id) => wanted.entry(id) === undefined && !named.has(id))
-    const drop = abandoned.map((id) => this.#written.port(id)).filter((port) => port !== undefined)
-    return drop.length === 0 ? changes : { ...changes, drop: [...changes.drop, ...drop] }
+  /** Ports that are written in part and no longer wanted: no change names them. */
+  #findAbandoned({ put, drop }: Changes<IptablesEntry>, wanted: Wanted<IptablesEntry>): readonly PortEntry[] {
+    const named = new Set([...put, ...drop].map(({ id }) => id))
+    const ids = [...this.#incomplete].filter((id) => wanted.entry(id) === undefined && !named.has(id))
+    for (const id of ids) if (this.#written.port(id) === undefined) this.#incomplete.delete(id)
+    return ids.map((id) => this.#written.port(id)).filter((port) => port !== undefined)
   }
 
   async #write(changes: Changes<IptablesEntry>, signal: AbortSignal): Promise<Applied> {
