@@ -19,6 +19,8 @@ export interface Column {
   readonly nodes: number
   readonly minutes: number
   readonly specs: readonly SpecResult[]
+  /** Names of specs that failed, and that kube-proxy then passed in the same cluster. */
+  readonly worse: readonly string[]
 }
 
 const folder = join(cacheFolder, 'results')
@@ -43,7 +45,10 @@ export function saveColumn(column: Column): void {
   for (const spec of column.specs) if (spec.state !== 'skipped' || !known.has(spec.name)) known.set(spec.name, spec)
   mkdirSync(folder, { recursive: true })
   const specs = [...known.values()].sort((a, b) => (a.name < b.name ? -1 : 1))
-  writeFileSync(pathOf(column.proxy, column.mode), JSON.stringify({ ...column, specs }, undefined, 1))
+  const failed = new Set(specs.filter(({ state }) => state === 'failed').map(({ name }) => name))
+  const found = [...(readColumn(column.proxy, column.mode)?.worse ?? []), ...column.worse]
+  const worse = [...new Set(found)].filter((name) => failed.has(name))
+  writeFileSync(pathOf(column.proxy, column.mode), JSON.stringify({ ...column, specs, worse }, undefined, 1))
 }
 
 /** Specs that Sluice fails and kube-proxy does not. */
@@ -76,6 +81,12 @@ ${formatTable(
     ['date', ...found.map(({ date }) => date)],
     ['nodes', ...found.map(({ nodes }) => String(nodes))],
     ['passed', ...found.map((column) => String(count(column, 'passed')))],
+    [
+      'of these, [Conformance]',
+      ...found.map(({ specs }) =>
+        String(specs.filter(({ name, state }) => state === 'passed' && name.includes('[Conformance]')).length),
+      ),
+    ],
     [
       'of these, at the second try',
       ...found.map(({ specs }) => String(specs.filter(({ retried, state }) => retried && state === 'passed').length)),
@@ -115,7 +126,8 @@ function verdict(found: readonly Column[]): string {
     const same = theirs.find(({ mode }) => mode === ours.mode) ?? theirs[0]
     const ran = new Set(same?.specs.map(({ name }) => name))
     const compared = ours.specs.filter(({ name }) => ran.has(name))
-    return regressions(compared, same?.specs ?? []).map(({ name }) => `${ours.mode}: ${escapeCell(name)}`)
+    const names = [...ours.worse, ...regressions(compared, same?.specs ?? []).map(({ name }) => name)]
+    return [...new Set(names)].map((name) => `${ours.mode}: ${escapeCell(name)}`)
   })
   if (worse.length === 0) return '**No spec that kube-proxy passes fails with Sluice.**'
   return `**Sluice fails what kube-proxy passes:** ${worse.join('; ')}.`

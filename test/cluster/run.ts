@@ -11,7 +11,7 @@ import { type RealCluster, startRealCluster } from './real-cluster.ts'
 import { runSpecs, type Selection, type SpecResult } from './run-specs.ts'
 import { makeSluiceImages, type SluiceImages } from './sluice-image.ts'
 import { alone, escapeName, focus, shortList, skips } from './spec-lists.ts'
-import { playStory, stories, takeOver } from './stories.ts'
+import { listStories, playStory } from './stories.ts'
 import { isWorse, saveStory } from './story-results.ts'
 
 const { values } = parseArgs({
@@ -45,7 +45,8 @@ interface Run {
 
 async function main(): Promise<void> {
   say(`making the images, and starting a cluster of ${values.nodes} nodes`)
-  const making = makeSluiceImages(imagesOf(modes))
+  // Stories change the mode.
+  const making = makeSluiceImages(imagesOf(values.stories ? ['nftables', 'iptables'] : modes))
   making.catch(() => {}) // the error is thrown where it is awaited
   const cluster = await startRealCluster(Number(values.nodes))
   try {
@@ -87,7 +88,8 @@ async function runAllSpecs(run: Run, proxy: ProxyName, mode: Mode): Promise<void
   if (values.short) return
   const version = proxy === 'sluice' ? sourcesCommit : kubernetesVersion
   const date = new Date().toISOString().slice(0, 10)
-  saveColumn({ proxy, mode, version, date, nodes: cluster.nodes.length, minutes, specs })
+  const worse = bad.map(({ name }) => name)
+  saveColumn({ proxy, mode, version, date, nodes: cluster.nodes.length, minutes, specs, worse })
   writePage()
 }
 
@@ -121,12 +123,9 @@ async function compare(
 /** `--focus` chooses stories, too. */
 async function runStories(cluster: RealCluster, proxy: ProxyName, mode: Mode): Promise<void> {
   const chosen = new RegExp(values.focus ?? '')
-  for (const story of [...stories, ...(proxy === 'kube-proxy' ? [takeOver] : [])].filter(({ name }) =>
-    chosen.test(name),
-  )) {
+  for (const [story, about] of listStories(proxy, mode).filter(([{ name }]) => chosen.test(name))) {
     const result = await playStory(story, { cluster, proxy, mode })
-    // The take-over begins and ends with kube-proxy, but it is about Sluice.
-    const counted = story === takeOver ? { ...result, proxy: 'sluice' as const } : result
+    const counted = { ...result, proxy: about }
     saveStory(counted)
     const worse = isWorse(counted)
     say(

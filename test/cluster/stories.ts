@@ -4,7 +4,7 @@ import { setTimeout as delay } from 'node:timers/promises'
 import { until } from '../support/until.ts'
 import { program } from './cache.ts'
 import { type Client, type ProbeResult, startLoad } from './probes.ts'
-import { installChart, installProxy, type Mode, type ProxyName, waitForProxy } from './proxies.ts'
+import { applyKubeProxy, installChart, installProxy, type Mode, type ProxyName, waitForProxy } from './proxies.ts'
 import type { RealCluster } from './real-cluster.ts'
 import { createWorkload, namespace, type Workload } from './workload.ts'
 
@@ -23,6 +23,8 @@ export interface Story {
   /** The clients, if they are not those of the workload. */
   clients?(context: StoryContext): readonly Client[]
   run(context: StoryContext): Promise<void>
+  /** Called when no connections are counted any more. */
+  restore?(context: StoryContext): Promise<void>
 }
 
 export interface StoryResult {
@@ -41,7 +43,7 @@ const settle = () => delay(5_000)
 const kubeSystem = (cluster: RealCluster, ...args: string[]) =>
   cluster.kubectl(['-n', 'kube-system', ...args], { limitMs: 320_000 })
 
-export const stories: readonly Story[] = [
+const stories: readonly Story[] = [
   {
     name: 'the API server is killed and comes back after 10 s',
     async run({ cluster }) {
@@ -138,18 +140,6 @@ export const stories: readonly Story[] = [
     },
   },
   {
-    name: 'the mode changes, and changes back',
-    async run({ cluster, proxy, mode }) {
-      const others: readonly Mode[] = proxy === 'sluice' ? ['iptables', 'userspace'] : ['iptables']
-      for (const other of others) {
-        await installProxy(cluster, proxy, other)
-        await settle()
-        await installProxy(cluster, proxy, mode)
-        await settle()
-      }
-    },
-  },
-  {
     name: 'all rules of a node are flushed',
     async run({ cluster, mode }) {
       const script =
@@ -160,18 +150,55 @@ export const stories: readonly Story[] = [
   },
 ]
 
+/** A change from the mode of the setting to another one, and back. */
+const changeMode = (other: Mode): Story => ({
+  name: `the mode changes to ${other}, and back`,
+  async run({ cluster, proxy, mode }) {
+    for (const next of [other, mode]) {
+      await installProxy(cluster, proxy, next)
+      await settle()
+    }
+  },
+})
+
+/** Begins and ends with kube-proxy; what is counted is the change from its mode to another one of Sluice. */
+const takeOverInMode = (other: Mode): Story => ({
+  name: `kube-proxy is replaced by Sluice in ${other} mode`,
+  async run({ cluster }) {
+    await applyKubeProxy(cluster, other, sluiceImage(other))
+    await waitForProxy(cluster, 'kube-proxy')
+    await settle()
+  },
+  async restore({ cluster, mode }) {
+    await installProxy(cluster, 'kube-proxy', mode)
+  },
+})
+
 /** Replaces kube-proxy as on kubeadm, by its image alone, and puts it back. It begins and ends with kube-proxy. */
-export const takeOver: Story = {
+const takeOver: Story = {
   name: 'kube-proxy is replaced by Sluice and put back (kubectl set image, rollout undo)',
   async run({ cluster, mode }) {
-    const image = mode === 'nftables' ? sluiceImage(mode) : sluiceImage('iptables')
-    await kubeSystem(cluster, 'set', 'image', 'daemonset/kube-proxy', `kube-proxy=${image}`)
+    await kubeSystem(cluster, 'set', 'image', 'daemonset/kube-proxy', `kube-proxy=${sluiceImage(mode)}`)
     await waitForProxy(cluster, 'kube-proxy')
     await settle()
     await kubeSystem(cluster, 'rollout', 'undo', 'daemonset/kube-proxy')
     await waitForProxy(cluster, 'kube-proxy')
     await settle()
   },
+}
+
+const modesOf: Readonly<Record<ProxyName, readonly Mode[]>> = {
+  sluice: ['nftables', 'iptables', 'userspace'],
+  'kube-proxy': ['nftables', 'iptables'],
+}
+
+/** The stories of a proxy in a mode. Those that replace kube-proxy begin with it, but they are about Sluice. */
+export function listStories(proxy: ProxyName, mode: Mode): readonly (readonly [Story, ProxyName])[] {
+  const others = (name: ProxyName) => modesOf[name].filter((other) => other !== mode)
+  const own = [...stories, ...others(proxy).map(changeMode)].map((story) => [story, proxy] as const)
+  if (proxy === 'sluice') return own
+  const replacing = [takeOver, ...others('sluice').map(takeOverInMode)]
+  return [...own, ...replacing.map((story) => [story, 'sluice'] as const)]
 }
 
 const sluiceImage = (mode: Mode): string => `docker.io/library/sluice:${mode === 'nftables' ? 'nftables-' : ''}0.1.0`
@@ -187,6 +214,7 @@ export async function playStory(story: Story, setting: Omit<StoryContext, 'workl
   } finally {
     results = await load.end()
   }
+  await story.restore?.(context)
   return summarise(story.name, setting, results)
 }
 
