@@ -127,6 +127,7 @@ async function runStories(cluster: RealCluster, proxy: ProxyName, mode: Mode): P
     const result = await playStory(story, { cluster, proxy, mode })
     const counted = { ...result, proxy: about }
     saveStory(counted)
+    writePage()
     const worse = isWorse(counted)
     say(
       `${worse ? 'FAILED ' : ''}${proxy} ${mode}: ${story.name}: ${result.failed} of ${result.made} connections failed within ${result.span} s`,
@@ -134,7 +135,6 @@ async function runStories(cluster: RealCluster, proxy: ProxyName, mode: Mode): P
     for (const [why, count] of Object.entries(result.reasons)) console.log(`  ${count} × ${why}`)
     total[worse ? 'failed' : 'passed']++
   }
-  writePage()
 }
 
 function report(specs: readonly SpecResult[], bad: readonly SpecResult[], label: string): void {

@@ -13,7 +13,7 @@ export interface SluiceImages {
 /** `names` as in packaging/image.ts: `sluice`, `sluice:nftables`. */
 export async function makeSluiceImages(names: readonly string[]): Promise<SluiceImages> {
   const printed = await runCommand([process.execPath, '--import', 'tsx', import.meta.filename, ...names], {
-    limitMs: 600_000,
+    limitMs: 1_200_000, // a minute, but ten on a machine that does much else
   })
   return JSON.parse(printed.trim().split('\n').at(-1) as string) as SluiceImages
 }
