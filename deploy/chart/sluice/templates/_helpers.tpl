@@ -33,9 +33,20 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- toYaml (mergeOverwrite $config .Values.config) -}}
 {{- end }}
 
+{{- /* The settings that kube-proxy does not have; nothing if they have their defaults. */ -}}
+{{- define "sluice.sluiceConfig" -}}
+{{- if .Values.fleet.enabled -}}
+apiVersion: sluice/v1alpha1
+kind: SluiceConfiguration
+fleet:
+  namespace: sluice-nodes
+  interval: {{ .Values.fleet.interval }}
+{{- end -}}
+{{- end }}
+
 {{- /* The name changes with the configuration: during a rolling update, an old pod that restarts reads the configuration of its own mode. */ -}}
 {{- define "sluice.configMapName" -}}
-{{ .Release.Name }}-{{ include "sluice.config" . | sha256sum | trunc 10 }}
+{{ .Release.Name }}-{{ printf "%s%s" (include "sluice.config" .) (include "sluice.sluiceConfig" .) | sha256sum | trunc 10 }}
 {{- end }}
 
 {{- /* The health server answers where the configuration says. Without a health server there are no probes. */ -}}
