@@ -58,7 +58,7 @@ async function main(): Promise<void> {
       for (const proxy of values.proxies.split(',') as ProxyName[]) {
         if (proxy === 'kube-proxy' && mode === 'userspace') continue // it has no such mode
         await startProxy(cluster, proxy, mode)
-        if (values.stories) await runStories(cluster, proxy, mode)
+        if (values.stories) await runStories({ cluster, sluice }, proxy, mode)
         else await runAllSpecs({ cluster, sluice }, proxy, mode)
         await removeProxy(cluster, proxy, sluice.executable)
       }
@@ -121,10 +121,10 @@ async function compare(
 }
 
 /** `--focus` chooses stories, too. */
-async function runStories(cluster: RealCluster, proxy: ProxyName, mode: Mode): Promise<void> {
+async function runStories({ cluster, sluice }: Run, proxy: ProxyName, mode: Mode): Promise<void> {
   const chosen = new RegExp(values.focus ?? '')
   for (const [story, about] of listStories(proxy, mode).filter(([{ name }]) => chosen.test(name))) {
-    const result = await playStory(story, { cluster, proxy, mode })
+    const result = await playStory(story, { cluster, proxy, mode, executable: sluice.executable })
     const counted = { ...result, proxy: about }
     saveStory(counted)
     writePage()

@@ -3,6 +3,7 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import { until } from '../support/until.ts'
 import { program } from './cache.ts'
+import { fleetStory } from './fleet-story.ts'
 import { type Client, type ProbeResult, startLoad } from './probes.ts'
 import { applyKubeProxy, installChart, installProxy, type Mode, type ProxyName, waitForProxy } from './proxies.ts'
 import type { RealCluster } from './real-cluster.ts'
@@ -14,6 +15,8 @@ export interface StoryContext {
   /** The proxy that runs, and its mode. */
   readonly proxy: ProxyName
   readonly mode: Mode
+  /** Path of Sluice's own executable. */
+  readonly executable: string
 }
 
 export interface Story {
@@ -196,7 +199,7 @@ const modesOf: Readonly<Record<ProxyName, readonly Mode[]>> = {
 export function listStories(proxy: ProxyName, mode: Mode): readonly (readonly [Story, ProxyName])[] {
   const others = (name: ProxyName) => modesOf[name].filter((other) => other !== mode)
   const own = [...stories, ...others(proxy).map(changeMode)].map((story) => [story, proxy] as const)
-  if (proxy === 'sluice') return own
+  if (proxy === 'sluice') return [...own, [fleetStory, proxy]]
   const replacing = [takeOver, ...others('sluice').map(takeOverInMode)]
   return [...own, ...replacing.map((story) => [story, 'sluice'] as const)]
 }
@@ -220,7 +223,7 @@ export async function playStory(story: Story, setting: Omit<StoryContext, 'workl
 
 function summarise(
   name: string,
-  { proxy, mode }: Omit<StoryContext, 'workload'>,
+  { proxy, mode }: Pick<StoryContext, 'proxy' | 'mode'>,
   results: readonly ProbeResult[],
 ): StoryResult {
   const failures = results.flatMap((result) =>
