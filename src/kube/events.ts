@@ -125,7 +125,8 @@ export class EventRecorder {
       note: clip(note),
       regarding: { ...regarding, namespace: regarding.namespace === '' ? undefined : regarding.namespace },
     }
-    const path = `/apis/events.k8s.io/v1/namespaces/${encodeURIComponent(namespace)}/events`
+    // A name from JSON may have half a surrogate pair, for which encodeURIComponent throws.
+    const path = `/apis/events.k8s.io/v1/namespaces/${encodeURIComponent(Buffer.from(namespace).toString())}/events`
     return { path, event, count: 1, observedAt: now, sentCount: 0, sentAt: now, isCreated: false }
   }
 

@@ -48,6 +48,14 @@ async function setUp(answer: Answer | readonly Answer[], factor = 1000) {
 }
 
 describe('events', () => {
+  it('are recorded about an object whose namespace has half a surrogate pair', async () => {
+    const { server, recorder } = await setUp(json({}, 201))
+    const { regarding } = bindFailure('web')
+    recorder.record({ ...bindFailure('web'), regarding: { ...regarding, namespace: 'a\ud800' } })
+    await until('the request', () => server.seen.length === 1)
+    expect(server.seen[0]?.path).toBe('/apis/events.k8s.io/v1/namespaces/a%EF%BF%BD/events')
+  })
+
   it('writes the start-up event as kube-proxy does', async () => {
     const { server, recorder, bodies } = await setUp(json({}, 201))
     recorder.record(starting)
