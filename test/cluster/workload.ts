@@ -31,7 +31,8 @@ const deployment = (image: string, replicas: number) => ({
           {
             name: 'web',
             image,
-            args: ['netexec', '--http-port=8080', '--udp-port=-1', '--delay-shutdown=15'],
+            // It reports that it is ready only when its UDP server runs.
+            args: ['netexec', '--http-port=8080', '--udp-port=8081', '--delay-shutdown=15'],
             readinessProbe: { httpGet: { path: '/readyz', port: 8080 }, periodSeconds: 2 },
           },
         ],
