@@ -23,12 +23,21 @@ export async function summariseServices(
   service: string,
   asksKernel: boolean,
 ): Promise<readonly ServiceSummary[]> {
-  return summariseWith(context, service, asksKernel ? await readStates(context) : undefined)
+  return (await compareAll(context, service, asksKernel)).services
 }
 
 /** As `summariseServices`, with what the node needs whatever services there are. The kernel is read once for both. */
 export async function compareAll(context: SummaryContext, service: string, asksKernel: boolean): Promise<Comparison> {
-  const states = asksKernel ? await readStates(context) : undefined
+  if (!asksKernel) return compareWith(context, service, undefined)
+  const first = await compareWith(context, service, await readStates(context))
+  // A sync may have written between the two reads: only what is wrong twice is wrong.
+  return isAllRight(first) ? first : compareWith(context, service, await readStates(context))
+}
+
+const isAllRight = ({ base, services }: Comparison): boolean =>
+  [...base, ...services].every(({ wrong }) => wrong.length === 0)
+
+async function compareWith(context: SummaryContext, service: string, states: KernelStates): Promise<Comparison> {
   const base = context.views.map((view) => {
     const parts = context.backend.base(view).flatMap((entry) => context.backend.parts?.(entry) ?? [entry])
     return { family: view.family, ...compareParts(context, view.family, parts, states) }
@@ -73,11 +82,14 @@ function summarise(
   { family, pending, lost, quarantine, entries }: FamilyStatus,
   states: KernelStates,
 ): Omit<ServiceSummary, 'ports'> {
+  const compared = compareParts(context, family, entries, states)
   return {
     service,
     family,
     pending,
-    ...compareParts(context, family, entries, states),
+    ...compared,
+    // A change that waits for its sync is not yet in the kernel.
+    wrong: pending ? [] : compared.wrong,
     lost: lost.map((conflict) => `${conflict.frontend} ${describeHolder(conflict)}`),
     quarantine: quarantine?.error.message ?? '',
   }

@@ -112,7 +112,7 @@ describe('proxy ports', () => {
 
   it('run out with a message that says so', async () => {
     const none = openAnyPort(fake([3000, 3001]), [3000, 3001], { random: () => 0, avoid: () => false })
-    await expect(none).rejects.toThrow('all 2 ports of --proxy-port-range 3000-3001 are in use')
+    await expect(none).rejects.toThrow('all 2 ports of portRange (--proxy-port-range) 3000-3001 are in use')
   })
 
   it('are refused for a single service; the others are served', async () => {
