@@ -8,7 +8,7 @@ import type { Conflict, Counters, SyncCause } from '../engine/journal.ts'
 import { describeError, ProxyError } from '../lib/errors.ts'
 import type { Family } from '../lib/ip.ts'
 import type { ServiceLimits } from '../model/limits.ts'
-import type { Reason } from '../model/trace.ts'
+import type { Reason } from '../model/packet.ts'
 import type { Disposition, Frontend, NodeView, Protocol, ServiceRecord, SliceRecord } from '../model/types.ts'
 import { type Exchange, reply, replyText } from './routing.ts'
 

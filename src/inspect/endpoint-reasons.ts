@@ -4,7 +4,7 @@ import type { ProxyMode } from '../backend/proxy-mode.ts'
 import type { EndpointCandidate } from '../http/admin.ts'
 import { hostPort } from '../lib/ip.ts'
 import { type Candidate, candidatesOf, slicesOf, type Topology, topologyOf } from '../model/endpoints.ts'
-import type { Outcome } from '../model/trace.ts'
+import type { Outcome } from '../model/packet.ts'
 import type { NodeView, ServicePort } from '../model/types.ts'
 import type { Desired } from './dry-run.ts'
 

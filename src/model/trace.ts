@@ -1,74 +1,21 @@
 // Predicts what happens to the first packet of a connection, from the model alone, for tests and for `explain`. Pure.
 
-import { contains, familyOf, hostPort, isLoopback, parseCidr } from '../lib/ip.ts'
+import { familyOf, hostPort, isLoopback } from '../lib/ip.ts'
 import type { ModeBehaviour } from './mode-behaviour.ts'
-import type { Disposition, Endpoint, Frontend, LocalDetector, NodeView, Protocol, ServicePort } from './types.ts'
-
-export interface TraceContext {
-  /** All service ports of the family of `node`. */
-  readonly ports: readonly ServicePort[]
-  readonly node: NodeView
-  /** Every address of the node's interfaces; all of loopback belongs to the node without being listed. */
-  readonly nodeAddresses: readonly string[]
-}
-
-/** The first packet of a connection as it was sent. Addresses are canonical. */
-export interface Packet {
-  readonly from: string
-  readonly to: string
-  readonly port: number
-  readonly protocol: Protocol
-  /** Where the packet comes from: a pod of this node, the node itself, or elsewhere. */
-  readonly origin: 'pod' | 'node' | 'outside'
-  /** Absent for packets of the node itself. A pod's packet without one counts as entering where the local detector looks. */
-  readonly inInterface?: string
-}
-
-export interface ChosenEndpoint {
-  /** `ip:port`. */
-  readonly address: string
-  /** True if the endpoint sees this node as the source. */
-  readonly snat: boolean
-}
-
-export interface Forwarded {
-  readonly verdict: 'forward'
-  /** The endpoints that the packet may go to, sorted bytewise by address; never empty. */
-  readonly endpoints: readonly ChosenEndpoint[]
-  /** True if the source is rewritten for every endpoint; otherwise only for a pod that reaches itself (hairpin). */
-  readonly masquerade: boolean
-  /** Seconds for which a client keeps its endpoint; 0 if there is no affinity. */
-  readonly affinity: number
-  readonly port: ServicePort
-  readonly frontend: Frontend
-  /** One sentence per decision, in order. */
-  readonly steps: readonly string[]
-}
-
-export type Reason =
-  | 'no-endpoints'
-  | 'no-local-endpoints'
-  | 'not-relayed'
-  | 'source-range'
-  | 'unused-port'
-  | 'unallocated'
-  | 'node-port-elsewhere'
-  | 'health-check'
-  | 'api-server'
-  | 'no-service'
-  | 'other-family'
-
-export interface NotForwarded {
-  /** `reject`: refused with an ICMP error; `drop`: silently discarded; `pass`: left to ordinary routing. */
-  readonly verdict: 'reject' | 'drop' | 'pass'
-  readonly reason: Reason
-  /** The service port that the packet matched, if any. */
-  readonly port: ServicePort | undefined
-  readonly frontend: Frontend | undefined
-  readonly steps: readonly string[]
-}
-
-export type Outcome = Forwarded | NotForwarded
+import {
+  describeTarget,
+  type Forwarded,
+  isInside,
+  isNodeAddress,
+  type NotForwarded,
+  type Outcome,
+  type Packet,
+  type Reason,
+  type TraceContext,
+  type TracedPacket,
+} from './packet.ts'
+import { traceUnmatched } from './trace-unmatched.ts'
+import type { Disposition, Endpoint, Frontend, LocalDetector, ServicePort } from './types.ts'
 
 export function trace(context: TraceContext, packet: Packet, behaviour: ModeBehaviour): Outcome {
   const steps: string[] = []
@@ -77,7 +24,7 @@ export function trace(context: TraceContext, packet: Packet, behaviour: ModeBeha
     return { verdict: 'pass', reason: 'other-family', port: undefined, frontend: undefined, steps }
   }
   const match = findByAddress(context, packet) ?? findByNodePort(context, packet)
-  if (match === undefined) return traceUnmatched(context, packet, behaviour, steps)
+  if (match === undefined) return traceUnmatched({ context, packet, behaviour, steps })
   const { port, frontend } = match
   steps.push(`${describePacket(packet)} is for ${describeFrontend(frontend)} of ${port.name}.`)
   const matched: MatchedPacket = { context, packet, behaviour, port, frontend, steps }
@@ -88,13 +35,9 @@ export function trace(context: TraceContext, packet: Packet, behaviour: ModeBeha
 }
 
 /** A packet after its frontend was found. */
-interface MatchedPacket {
-  readonly context: TraceContext
-  readonly packet: Packet
-  readonly behaviour: ModeBehaviour
+interface MatchedPacket extends TracedPacket {
   readonly port: ServicePort
   readonly frontend: Frontend
-  readonly steps: string[]
 }
 
 interface Match {
@@ -231,61 +174,6 @@ function forwardToLocal(matched: MatchedPacket): Forwarded {
   return forward(matched, port.local, own)
 }
 
-/** Decides for a packet that no frontend matches by address and port; the address alone may belong to a service. */
-function traceUnmatched(
-  context: TraceContext,
-  packet: Packet,
-  behaviour: ModeBehaviour,
-  steps: string[],
-): NotForwarded {
-  const answer = (verdict: NotForwarded['verdict'], reason: Reason, port?: ServicePort): NotForwarded => {
-    return { verdict, reason, port, frontend: undefined, steps }
-  }
-  if (packet.protocol === 'tcp' && isApiServer(context, packet.to, packet.port)) {
-    steps.push(`${hostPort(packet.to, packet.port)} is the API server: no rule refuses or drops this traffic.`)
-    return answer('pass', 'api-server')
-  }
-  const owner = context.ports.find((port) => hasClusterIp(port, packet.to))
-  if (owner !== undefined) {
-    steps.push(
-      `${packet.to} is the cluster IP of ${owner.service}, which has no port ${packet.port}/${packet.protocol}.`,
-    )
-    if (behaviour.rejectsUnusedPorts) {
-      steps.push('Ports of cluster IPs that no service uses are refused.')
-      return answer('reject', 'unused-port', owner)
-    }
-    steps.push(`${behaviour.name} does not refuse unused ports: routing decides.`)
-    return answer('pass', 'unused-port', owner)
-  }
-  const isOwned = behaviour.ownsAddresses && !isNodeAddress(context, packet.to) && !isApiServer(context, packet.to)
-  const holder = isOwned ? findHolder(context, packet.to) : undefined
-  if (holder !== undefined) {
-    steps.push(`${packet.to} is an address of ${holder.service}, which has no port ${packet.port}/${packet.protocol}.`)
-    steps.push(`In mode ${behaviour.name} the node answers for it, and refuses ports that no service uses.`)
-    return answer('reject', 'unused-port', holder)
-  }
-  const isOwn = isNodeAddress(context, packet.to)
-  const cidr = isOwn ? undefined : context.node.serviceCidrs.find((range) => isInside(range, packet.to))
-  if (cidr !== undefined) {
-    steps.push(`${packet.to} is in the service CIDR ${cidr}, but no service has it as its cluster IP.`)
-    if (behaviour.dropsUnallocated) {
-      steps.push('Traffic to unallocated cluster IPs is dropped, so that it does not loop through the network.')
-      return answer('drop', 'unallocated')
-    }
-    steps.push(`${behaviour.name} does not drop traffic to such addresses: routing decides.`)
-    return answer('pass', 'unallocated')
-  }
-  if (packet.protocol === 'tcp' && isOwn) {
-    const checked = context.ports.find((port) => port.health?.port === packet.port)
-    if (checked !== undefined) {
-      steps.push(`${packet.port} is the health check node port of ${checked.service}: the proxy itself answers.`)
-      return answer('pass', 'health-check', checked)
-    }
-  }
-  steps.push(`No service has ${describeTarget(packet)}: routing decides.`)
-  return answer('pass', 'no-service')
-}
-
 function rejectWithoutEndpoints(matched: MatchedPacket): NotForwarded {
   matched.steps.push(`${matched.port.name} has no usable endpoints anywhere: refused.`)
   return endTrace(matched, 'reject', 'no-endpoints')
@@ -339,24 +227,6 @@ function forward(matched: MatchedPacket, endpoints: readonly Endpoint[], rewritt
   }
 }
 
-const isNodeAddress = (context: TraceContext, ip: string): boolean =>
-  isLoopback(ip) || context.nodeAddresses.includes(ip)
-
-/** With any port if none is given. */
-const isApiServer = ({ node }: TraceContext, ip: string, port?: number): boolean =>
-  node.apiServers.some((server) => server.ip === ip && (port === undefined || server.port === port))
-
-const hasClusterIp = (port: ServicePort, ip: string): boolean =>
-  port.frontends.some((frontend) => frontend.kind === 'cluster-ip' && frontend.ip === ip)
-
-const findHolder = (context: TraceContext, ip: string): ServicePort | undefined =>
-  context.ports.find((port) => port.frontends.some((frontend) => frontend.ip === ip))
-
-function isInside(cidr: string, ip: string): boolean {
-  const parsed = parseCidr(cidr)
-  return parsed !== undefined && contains(parsed, ip)
-}
-
 function isFromLocalPod(packet: Packet, detector: LocalDetector): boolean {
   if (detector.kind === 'cidr') return isInside(detector.cidr, packet.from)
   if (packet.inInterface === undefined) return packet.origin === 'pod'
@@ -373,8 +243,6 @@ const kinds: Readonly<Record<Frontend['kind'], string>> = {
   'load-balancer': 'load balancer IP',
   'node-port': 'node port',
 }
-
-const describeTarget = (packet: Packet): string => `${hostPort(packet.to, packet.port)}/${packet.protocol}`
 
 const describePacket = (packet: Packet): string => `A packet from ${packet.from} to ${describeTarget(packet)}`
 

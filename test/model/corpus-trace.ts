@@ -8,8 +8,9 @@ import { decodeService } from '../../src/kube/reflect/decode-service.ts'
 import { contains, type Family, familyOf, parseCidr } from '../../src/lib/ip.ts'
 import { type Claimant, compareClaimants, frontendKey, rankOf, withoutFrontends } from '../../src/model/conflicts.ts'
 import type { ModeBehaviour } from '../../src/model/mode-behaviour.ts'
+import type { Outcome, Packet } from '../../src/model/packet.ts'
 import { reservedHolder } from '../../src/model/reserved-addresses.ts'
-import { type Outcome, type Packet, trace } from '../../src/model/trace.ts'
+import { trace } from '../../src/model/trace.ts'
 import type { NodeView, ServicePort, ServiceRecord, SliceRecord } from '../../src/model/types.ts'
 import {
   type Expectation,

@@ -2,7 +2,7 @@
 
 import type { Inputs } from '../../http/admin.ts'
 import { familyOf, hostPort, isLoopback } from '../../lib/ip.ts'
-import type { Packet } from '../../model/trace.ts'
+import type { Packet } from '../../model/packet.ts'
 import type { Frontend, NodeView, ServicePort } from '../../model/types.ts'
 
 export interface MigrationProbe {
