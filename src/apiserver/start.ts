@@ -164,7 +164,7 @@ async function openRegistry(options: ApiServerOptions, clock: Clock): Promise<Re
 
 function openControllers(registry: Registry, options: ApiServerOptions, closers: Closers): ObjectWriter {
   const { clock = systemClock } = options
-  const allocations = new Allocations(options.nodePortRange ?? defaultNodePorts, options.random)
+  const allocations = new Allocations(options.nodePortRange ?? defaultNodePorts, options.random ?? Math.random)
   registry.index((change) => allocations.observe(change))
   const writer = new ObjectWriter(registry, allocations, clock)
   const endpoints = new EndpointController(registry, clock)

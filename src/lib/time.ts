@@ -117,3 +117,11 @@ export const zeroTime = '0001-01-01T00:00:00Z'
 export function formatTime(unixMs: number): string {
   return new Date(unixMs).toISOString().replace(/\.?0*Z$/, 'Z')
 }
+
+/** Formats a duration: `4s`, `3m`, `2h`, `5d`. */
+export function formatAge(ms: number): string {
+  const seconds = Math.max(0, Math.floor(ms / 1000))
+  if (seconds < 120) return `${seconds}s`
+  if (seconds < 7200) return `${Math.floor(seconds / 60)}m`
+  return seconds < 172_800 ? `${Math.floor(seconds / 3600)}h` : `${Math.floor(seconds / 86_400)}d`
+}

@@ -1,4 +1,4 @@
-// Requests and responses of the API, independent of the transport (rest-server.ts for sockets, in-process-client.ts for this process).
+// Requests and responses of the API, independent of the transport (rest-server.ts for sockets, in-process-client.ts for this process). Pure.
 
 import type { WatchSink } from '../requests/watch-queue.ts'
 import { type StatusRefusal, statusObject } from '../schema/api-status.ts'

@@ -2,7 +2,8 @@
 
 import { describeError } from '../../lib/errors.ts'
 import type { Logger } from '../../lib/log.ts'
-import { applyPatchType, type ObjectPath, type ObjectWriteOptions, type ObjectWriter } from '../requests/writes.ts'
+import { applyPatchType } from '../requests/patch-types.ts'
+import type { ObjectPath, ObjectWriteOptions, ObjectWriter } from '../requests/writes.ts'
 import { StatusError } from '../schema/api-status.ts'
 import { getObject, type Json } from '../schema/json.ts'
 import { annotationsOf, metadataOf, nameOf, namespaceOf } from '../schema/object-metadata.ts'

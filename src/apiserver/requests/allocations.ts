@@ -1,4 +1,4 @@
-// An index of the cluster IPs and node ports that services hold. It is built from the services, so a restart cannot leak any.
+// An index of the cluster IPs and node ports that services hold. It is built from the services, so a restart cannot leak any. Pure.
 
 import { type Cidr, canonicalIp, type Family, formatIp, parseCidr, parseIp } from '../../lib/ip.ts'
 import { getNumber, getObject, getObjects, getString, getStrings, type Json } from '../schema/json.ts'
@@ -30,7 +30,7 @@ export class Allocations {
   /** The ranges of each ServiceCIDR that is not being deleted, by its name. */
   readonly #cidrs = new Map<string, readonly Cidr[]>()
 
-  constructor(range: NodePortRange, random: () => number = Math.random) {
+  constructor(range: NodePortRange, random: () => number) {
     this.#range = range
     this.#random = random
   }

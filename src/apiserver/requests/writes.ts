@@ -30,6 +30,7 @@ import {
 import type { Allocations } from './allocations.ts'
 import { createIdentity, formatNow, generateName } from './generate-name.ts'
 import { jsonPatch, mergePatch } from './json-patch.ts'
+import { applyPatchType, patchTypes } from './patch-types.ts'
 import { applyConfiguration } from './server-side-apply.ts'
 import { strategicPatch } from './strategic.ts'
 
@@ -76,13 +77,6 @@ export interface DeleteOutcome {
 }
 
 const protectedNamespaces = new Set(['default', 'kube-system', 'kube-public'])
-export const applyPatchType = 'application/apply-patch+yaml'
-export const patchTypes = [
-  'application/json-patch+json',
-  'application/merge-patch+json',
-  'application/strategic-merge-patch+json',
-  applyPatchType,
-]
 
 export class ObjectWriter {
   readonly #registry: Registry

@@ -1,4 +1,4 @@
-// The failures that the API answers with: Status objects with the codes, reasons, messages and causes of the real kube-apiserver.
+// The failures that the API answers with: Status objects with the codes, reasons, messages and causes of the real kube-apiserver. Pure.
 
 import type { Json } from './json.ts'
 

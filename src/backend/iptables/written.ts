@@ -1,4 +1,4 @@
-// The entries that we wrote and that the kernel holds unless another program changed them, with counts of rules and chains. No I/O.
+// The entries that we wrote and that the kernel holds unless another program changed them, with counts of rules and chains. Pure.
 
 import { SetHash } from '../../lib/set-hash.ts'
 import type { IptablesTableName } from '../iptables-kit/chains.ts'

@@ -4,9 +4,9 @@ import { type Finding, ok } from '../../backend/finding.ts'
 import { listObjects } from '../../kube/api-objects.ts'
 import type { Client } from '../../kube/client.ts'
 import { describeError, ProxyError } from '../../lib/errors.ts'
+import { formatAge } from '../../lib/time.ts'
 import type { Flags } from '../command.ts'
 import { connectApi } from '../sources/source.ts'
-import { formatAge } from '../terminal.ts'
 
 const deadlineMs = 10_000
 

@@ -6,8 +6,8 @@ import type { Summary } from '../../http/admin.ts'
 import { AdminClient, findSocket } from '../../http/admin-client.ts'
 import { describeError, ProxyError } from '../../lib/errors.ts'
 import { count } from '../../lib/plural.ts'
+import { formatAge } from '../../lib/time.ts'
 import { describeHolder } from '../../model/conflicts.ts'
-import { formatAge } from '../terminal.ts'
 
 interface ExaminedProxy {
   /** Undefined if no proxy answers. */

@@ -2,12 +2,8 @@
 // that are held in memory. Nothing is sent to the cluster, and no controller runs.
 
 import { Allocations, type NodePortRange } from '../../apiserver/requests/allocations.ts'
-import {
-  applyPatchType,
-  type ObjectPath,
-  type ObjectWriteOptions,
-  ObjectWriter,
-} from '../../apiserver/requests/writes.ts'
+import { applyPatchType } from '../../apiserver/requests/patch-types.ts'
+import { type ObjectPath, type ObjectWriteOptions, ObjectWriter } from '../../apiserver/requests/writes.ts'
 import { StatusError } from '../../apiserver/schema/api-status.ts'
 import type { Json } from '../../apiserver/schema/json.ts'
 import { metadataOf } from '../../apiserver/schema/object-metadata.ts'

@@ -1,7 +1,8 @@
 // Computes the inputs before and after a change of manifests: the in-memory API server that holds them applies or deletes the objects.
 
 import { manifestManager } from '../../apiserver/manifests/applier.ts'
-import { applyPatchType, type ObjectPath } from '../../apiserver/requests/writes.ts'
+import { applyPatchType } from '../../apiserver/requests/patch-types.ts'
+import type { ObjectPath } from '../../apiserver/requests/writes.ts'
 import { apiVersionOf } from '../../apiserver/schema/served-resources.ts'
 import type { Inputs } from '../../http/admin.ts'
 import type { ApiRequester } from '../../kube/api-objects.ts'

@@ -1,6 +1,7 @@
 // Asks a real API server what would become of an object, by a request with dryRun=All: the server checks and completes, and stores nothing.
 
-import { applyPatchType, type ObjectPath } from '../../apiserver/requests/writes.ts'
+import { applyPatchType } from '../../apiserver/requests/patch-types.ts'
+import type { ObjectPath } from '../../apiserver/requests/writes.ts'
 import type { StatusCause } from '../../apiserver/schema/api-status.ts'
 import { isObject, type Json } from '../../apiserver/schema/json.ts'
 import { apiVersionOf } from '../../apiserver/schema/served-resources.ts'

@@ -2,7 +2,7 @@
 
 import { familyName } from '../../lib/ip.ts'
 import { count } from '../../lib/plural.ts'
-import { formatAge } from '../terminal.ts'
+import { formatAge } from '../../lib/time.ts'
 import { describeReport } from './event-lines.ts'
 import { type FlowCounts, flowKey, type LiveDocument, type LiveRow, type LiveTable } from './live-document.ts'
 import { clean, cut, fill, fitItems, plain, type ScreenLine } from './screen-text.ts'

@@ -3,8 +3,8 @@
 import { describeInvalidManifest } from '../../daemon/manifest-problems.ts'
 import { familyName } from '../../lib/ip.ts'
 import { count } from '../../lib/plural.ts'
+import { formatAge } from '../../lib/time.ts'
 import { describeHolder } from '../../model/conflicts.ts'
-import { formatAge } from '../terminal.ts'
 import type { LiveDocument } from './live-document.ts'
 import type { ScreenLine } from './screen-text.ts'
 

@@ -3,7 +3,7 @@
 import type { FrontendSummary, PortSummary, ServiceSummary } from '../../http/admin.ts'
 import { familyName, hostPort } from '../../lib/ip.ts'
 import { count } from '../../lib/plural.ts'
-import { formatAge } from '../terminal.ts'
+import { formatAge } from '../../lib/time.ts'
 import { describeReport } from './event-lines.ts'
 import { type FlowCounts, flowKey, type LiveTable, type ServiceHistory } from './live-document.ts'
 import { plain, type ScreenLine } from './screen-text.ts'

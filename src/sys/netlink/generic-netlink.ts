@@ -1,7 +1,7 @@
 // Generic netlink: a family has a name, and a number that the kernel assigns when it loads the family's module.
 
 import { AttributeReader } from './message.ts'
-import type { MessageWriter } from './message-writer.ts'
+import { genericHeader, type MessageWriter, writeGenericHeader } from './message-writer.ts'
 import { errnoOf } from './netlink-errors.ts'
 import type { NetlinkSocket, Wait } from './socket.ts'
 
@@ -9,19 +9,6 @@ const GENL_ID_CTRL = 0x10
 const CTRL_CMD_GETFAMILY = 3
 /** CTRL_ATTR_*. */
 const CTRL_ATTR = { FAMILY_ID: 1, FAMILY_NAME: 2 } as const
-/** The length of the header. */
-export const genericHeader = 4
-
-/** Writes the header that follows that of netlink. */
-export function writeGeneric(writer: MessageWriter, command: number, version: number): void {
-  writer.reserve(genericHeader)
-  const { bytes, length: at } = writer
-  bytes[at] = command
-  bytes[at + 1] = version
-  bytes[at + 2] = 0
-  bytes[at + 3] = 0
-  writer.length = at + genericHeader
-}
 
 /** Finds the message type of a family; undefined if this kernel has no such family. The request loads its module where that is allowed. */
 export async function findFamily(socket: NetlinkSocket, name: string, wait: Wait = {}): Promise<number | undefined> {
@@ -45,6 +32,6 @@ export async function findFamily(socket: NetlinkSocket, name: string, wait: Wait
 }
 
 export function writeFamilyRequest(writer: MessageWriter, name: string): void {
-  writeGeneric(writer, CTRL_CMD_GETFAMILY, 1)
+  writeGenericHeader(writer, CTRL_CMD_GETFAMILY, 1)
   writer.text(CTRL_ATTR.FAMILY_NAME, name)
 }

@@ -5,9 +5,8 @@
 import type { Family } from '../../lib/ip.ts'
 import { AF_INET6, familyNumber, type IpProtocol, protocolNumbers, protocolOfNumber } from '../ip-numbers.ts'
 import { type AddressCache, addressBytes } from './address-codec.ts'
-import { genericHeader, writeGeneric } from './generic-netlink.ts'
 import { type AttributeReader, littleEndian, type MessageReader } from './message.ts'
-import type { MessageWriter } from './message-writer.ts'
+import { genericHeader, type MessageWriter, writeGenericHeader } from './message-writer.ts'
 
 export const ipvsFamilyName = 'IPVS'
 const version = 1
@@ -113,7 +112,7 @@ export interface ListedDestination extends Destination {
 // ---- Requests. ----
 
 export function writeServer(writer: MessageWriter, command: number, server: VirtualServer): void {
-  writeGeneric(writer, command, version)
+  writeGenericHeader(writer, command, version)
   const at = writer.open(IPVS_CMD_ATTR.SERVICE)
   writeKey(writer, server)
   writer.text(IPVS_SVC_ATTR.SCHED_NAME, server.scheduler)
@@ -125,7 +124,7 @@ export function writeServer(writer: MessageWriter, command: number, server: Virt
 
 /** Writes the body of requests about one server as a whole: delete, get, list its destinations. */
 export function writeServerKey(writer: MessageWriter, command: number, key: VirtualServerKey): void {
-  writeGeneric(writer, command, version)
+  writeGenericHeader(writer, command, version)
   const at = writer.open(IPVS_CMD_ATTR.SERVICE)
   writeKey(writer, key)
   writer.close(at)
@@ -133,7 +132,7 @@ export function writeServerKey(writer: MessageWriter, command: number, key: Virt
 
 /** Writes the body of requests about all servers. */
 export function writeAllServers(writer: MessageWriter, command: number): void {
-  writeGeneric(writer, command, version)
+  writeGenericHeader(writer, command, version)
 }
 
 export function writeDestination(
@@ -162,7 +161,7 @@ export interface IpvsTimeouts {
 }
 
 export function writeTimeouts(writer: MessageWriter, { tcp, tcpFin, udp }: IpvsTimeouts): void {
-  writeGeneric(writer, ipvsCommand.setConfig, version)
+  writeGenericHeader(writer, ipvsCommand.setConfig, version)
   writer.hostU32(IPVS_CMD_ATTR.TIMEOUT_TCP, tcp)
   writer.hostU32(IPVS_CMD_ATTR.TIMEOUT_TCP_FIN, tcpFin)
   writer.hostU32(IPVS_CMD_ATTR.TIMEOUT_UDP, udp)

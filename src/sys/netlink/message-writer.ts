@@ -198,3 +198,16 @@ export class MessageWriter {
     bytes[at + 3] = littleEndian ? value >>> 24 : value
   }
 }
+
+/** The length in bytes of the header that follows the netlink header in generic netlink. */
+export const genericHeader = 4
+
+export function writeGenericHeader(writer: MessageWriter, command: number, version: number): void {
+  writer.reserve(genericHeader)
+  const { bytes, length: at } = writer
+  bytes[at] = command
+  bytes[at + 1] = version
+  bytes[at + 2] = 0
+  bytes[at + 3] = 0
+  writer.length = at + genericHeader
+}

@@ -218,7 +218,7 @@ describe('allocations', () => {
     await fc.assert(
       fc.asyncProperty(fc.array(step, { minLength: 1, maxLength: 12 }), async (steps) => {
         for (const each of steps) await takeStep(each)
-        const before = new Allocations(range)
+        const before = new Allocations(range, Math.random)
         server.registry.index((each) => before.observe(each))
         const held = [...server.registry.list('services')].map(({ object }) => object.spec as Body)
         const ips = held.flatMap((spec) => (spec.clusterIPs ?? []) as string[])
@@ -226,7 +226,7 @@ describe('allocations', () => {
         expect(new Set(ips).size).toBe(ips.length)
         await server.close()
         server = await start({ stateDir: state.path, nodePortRange: range })
-        const after = new Allocations(range)
+        const after = new Allocations(range, Math.random)
         server.registry.index((each) => after.observe(each))
         expect(after.counts()).toEqual(before.counts())
       }),
@@ -235,7 +235,7 @@ describe('allocations', () => {
   }, 60_000)
 
   it('find every free address of a small range, and no other', () => {
-    const allocations = new Allocations(range)
+    const allocations = new Allocations(range, Math.random)
     const registry = new Registry({ writeAheadLog: createMemoryLog() })
     registry.index((each) => allocations.observe(each))
     registry.put('servicecidrs', { metadata: { name: 'kubernetes' }, spec: { cidrs: ['10.0.0.0/28', 'fd00::/124'] } })

@@ -1,4 +1,4 @@
-// Writes and reads set elements. Most of what is ever sent are elements, so each is written with one length computation and byte stores.
+// Writes and reads set elements. Most of what is ever sent are elements, so each is written with one length computation and byte stores. Pure.
 //
 // An attribute holds at most 64 KiB, so a long list becomes several messages.
 

@@ -1,4 +1,4 @@
-// The expressions of nf_tables' virtual machine that a service proxy needs, and how they are written.
+// The expressions of nf_tables' virtual machine that a service proxy needs, and how they are written. Pure.
 //
 // Register 0 is the verdict. Registers 1 to 4 have 16 bytes each. Registers 8 to 23 have 4 bytes each and share their memory with 1 to 4:
 // register 1 is 8 to 11. Contents are raw: packet fields are in network order; marks, states and numbers made by the kernel are in host

@@ -1,4 +1,4 @@
-// Writes tables, chains, rules and sets into a transaction, with the same bytes that nft sends. Elements are in elements.ts.
+// Writes tables, chains, rules and sets into a transaction, with the same bytes that nft sends. Elements are in elements.ts. Pure.
 
 import type { Family } from '../../../lib/ip.ts'
 import { familyNumber } from '../../ip-numbers.ts'
