@@ -1,5 +1,5 @@
 // Checks the structure of src: which folder may import which, which files are pure, that names are unique, and that files, folders and
-// nesting stay small. The rules for prose are in style.test.ts.
+// functions stay small. The rules for prose are in style.test.ts.
 
 import { readdirSync, readFileSync } from 'node:fs'
 import { basename, dirname, join, normalize } from 'node:path'
@@ -131,11 +131,21 @@ describe('pure files', () => {
     )
   })
 
+  it('import values only from pure files', () => {
+    const paths = new Set(pure.map(({ path }) => path))
+    const wrong = pure.flatMap((source) =>
+      valueImports(source)
+        .filter((target) => !paths.has(target))
+        .map((target) => `${source.path} imports ${target}`),
+    )
+    expect(wrong).toEqual([])
+  })
+
   it.each(pure.map((source) => [source.path, source] as const))('%s keeps no module-level state', (_, source) => {
     // The queue of turns of the event loop is one per process by nature.
     if (source.path === 'lib/time.ts') return
     const mutable =
-      /^(?:export )?(?:let .*|const \w+(?:: (?!Readonly|readonly)[^=]*)? = (?:new (?:Map|Set|WeakMap)(?:<[^=]*>)?\(\)|new \w*Array\(\d.*|Buffer\.alloc.*|\[\]))$/gm
+      /^(?:export )?(?:let .*|const \w+(?:: (?!Readonly|readonly)[^=]*)? = (?:new (?:Map|Set|WeakMap)(?:<[^=]*>)?\(\)|new \w*Array\([1-9].*|Buffer\.alloc.*|\[\]))$/gm
     expect(source.text.match(mutable) ?? []).toEqual([])
   })
 })
@@ -178,10 +188,42 @@ describe('sizes', () => {
     expect([...counts].filter(([, count]) => count > 18)).toEqual([])
   })
 
-  it.each(sources.map((source) => [source.path, source] as const))('%s nests at most 3 deep', (_, source) => {
-    const { program } = parseSync(source.path, source.text)
-    const deep = deepNesting(program as unknown as SyntaxNode, 3)
-    expect(deep.map(({ start }) => `line ${source.text.slice(0, start).split('\n').length}`)).toEqual([])
+  it.each(sources.map((source) => [source.path, source] as const))('%s has short and flat functions', (_, source) => {
+    const program = parseSync(source.path, source.text).program as unknown as SyntaxNode
+    const lineAt = (offset: number) => source.text.slice(0, offset).split('\n').length
+    const deep = findDeepNesting(program, 3).map(({ start }) => `line ${lineAt(start)} is nested more than 3 deep`)
+    const long = findFunctions(program)
+      .filter(({ start, end }) => lineAt(end) - lineAt(start) >= 50)
+      .map(({ start }) => `the function in line ${lineAt(start)} has more than 50 lines`)
+    expect([...deep, ...long]).toEqual([])
+  })
+})
+
+describe('README.md', () => {
+  const listed = new Map(
+    readdirSync(root, { recursive: true, encoding: 'utf8' })
+      .filter((path) => basename(path) === 'README.md')
+      .map((path) => [dirname(path), readFileSync(join(root, path), 'utf8')]),
+  )
+  const nearest = (folder: string): string | undefined => {
+    if (folder === '.' || listed.has(folder)) return listed.get(folder)
+    return nearest(dirname(folder))
+  }
+
+  it.each(sources.filter(({ path }) => path.includes('/')).map(({ path }) => path))('lists %s', (path) => {
+    // A list may name files without their ending: "`traits/`: behaviour, doctor, leftovers, metrics".
+    expect(nearest(dirname(path)) ?? '').toMatch(new RegExp(`(?<![\\w-])${basename(path, '.ts')}(?![\\w-])`))
+  })
+
+  it('names only files that exist', () => {
+    const paths = sources.map(({ path }) => `/src/${path}`)
+    const missing = [...listed].flatMap(([folder, text]) =>
+      [...text.matchAll(/`((?:[a-z-]+\/)*[a-z-]+\.ts)`/g)]
+        .map((match) => match[1] as string)
+        .filter((name) => !/^(?:test|bench)\//.test(name) && !paths.some((path) => path.endsWith(`/${name}`)))
+        .map((name) => `${folder}/README.md names ${name}`),
+    )
+    expect(missing).toEqual([])
   })
 })
 
@@ -202,6 +244,7 @@ describe('ARCHITECTURE.md', () => {
 interface SyntaxNode {
   readonly type: string
   readonly start: number
+  readonly end: number
 }
 
 const controlFlow = new Set([
@@ -216,23 +259,33 @@ const controlFlow = new Set([
 ])
 
 /** The control statements that lie deeper than `limit` within their function. `else if` continues a level; a function starts at 0. */
-function deepNesting(program: SyntaxNode, limit: number): readonly SyntaxNode[] {
+function findDeepNesting(program: SyntaxNode, limit: number): readonly SyntaxNode[] {
   const found: SyntaxNode[] = []
   const visit = (node: SyntaxNode, depth: number, elseIf: boolean): void => {
     const starts = /Function/.test(node.type)
     const nests = controlFlow.has(node.type) && !elseIf
     const here = starts ? 0 : depth + (nests ? 1 : 0)
     if (nests && here > limit) found.push(node)
-    for (const [name, value] of Object.entries(node)) {
-      const children = (Array.isArray(value) ? value : [value]) as unknown[]
-      for (const child of children.filter(isNode)) {
-        visit(child, here, name === 'alternate' && child.type === 'IfStatement')
-      }
+    for (const [name, child] of childrenOf(node)) {
+      visit(child, here, name === 'alternate' && child.type === 'IfStatement')
     }
   }
   visit(program, 0, false)
   return found
 }
+
+/** All functions and methods, including those inside others. */
+function findFunctions(node: SyntaxNode): readonly SyntaxNode[] {
+  const inside = childrenOf(node).flatMap(([, child]) => findFunctions(child))
+  return /^(?:FunctionDeclaration|FunctionExpression|ArrowFunctionExpression)$/.test(node.type)
+    ? [node, ...inside]
+    : inside
+}
+
+const childrenOf = (node: SyntaxNode): readonly (readonly [name: string, child: SyntaxNode])[] =>
+  Object.entries(node).flatMap(([name, value]) =>
+    (Array.isArray(value) ? value : [value]).filter(isNode).map((child) => [name, child] as const),
+  )
 
 const isNode = (value: unknown): value is SyntaxNode => typeof value === 'object' && value !== null && 'type' in value
 
@@ -247,6 +300,16 @@ const localImports = (source: Source): readonly string[] =>
   source.imports
     .filter((specifier) => specifier.startsWith('.') && specifier.endsWith('.ts'))
     .map((specifier) => normalize(join(dirname(source.path), specifier)))
+
+/** The local files of which something is imported or exported that exists at run time, not only types. */
+function valueImports(source: Source): readonly string[] {
+  const statements = source.text.matchAll(
+    /^(?:import|export) (?!type )([^';]*?)\bfrom '(\.[^']+)'|^import '(\.[^']+)'/gm,
+  )
+  return [...statements]
+    .filter(([, names = '']) => names.replaceAll(/\btype \w+/g, '').match(/\w/) !== null || names === '')
+    .map(([, , from, alone]) => normalize(join(dirname(source.path), (from ?? alone) as string)))
+}
 
 /** `nftables` of `backend/nftables/plan.ts`; undefined outside the folders below backend. */
 function backendFolder(path: string): string | undefined {
