@@ -1,7 +1,7 @@
 // Counts the results of all steps that scripts/test ran, prints every failure again, and closes with one line that machines can read.
 //
 // usage: tsx scripts/count.ts DIRECTORY, which holds for each step:
-//   NAME.status       its exit status
+//   NAME.status       its exit status (NAME-list.status if the test files of a tier could not be listed)
 //   NAME.files.json   if it is a tier of vitest: the test files that vitest found
 //   NAME.json         if it is a tier of vitest: the report
 //   NAME.txt          if it is a tier without a report: what it printed
