@@ -1,4 +1,5 @@
-// Checks that test/README.md lists every environment variable that tests, benches and scripts read, no others, and no missing file.
+// Checks that test/README.md lists every environment variable that tests, benches, scripts and packaging read, no others, and no missing
+// file, and that the documents for users name every variable of Sluice that the program reads.
 
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -6,7 +7,7 @@ import { expect, it } from 'vitest'
 
 const root = join(import.meta.dirname, '..')
 
-const sources = ['test', 'bench', 'scripts'].flatMap((folder) =>
+const sources = ['test', 'bench', 'scripts', 'packaging'].flatMap((folder) =>
   readdirSync(join(root, folder), { recursive: true, encoding: 'utf8' })
     .filter((name) => /\.(?:ts|mjs)$/.test(name))
     .map((name) => join(folder, name))
@@ -44,4 +45,16 @@ it('test/README.md names only files that exist', () => {
   const readme = readFileSync(join(root, 'test/README.md'), 'utf8')
   const files = [...readme.matchAll(/`([\w./-]+\.(?:ts|mjs|md))`/g)].map((match) => match[1] as string)
   expect(files.filter((file) => !existsSync(join(root, 'test', file)) && !existsSync(join(root, file)))).toEqual([])
+})
+
+it('the documents name every variable of Sluice that the program reads', () => {
+  const readAll = (folder: string, ending: string) =>
+    readdirSync(join(root, folder), { recursive: true, encoding: 'utf8' })
+      .filter((name) => name.endsWith(ending))
+      .map((name) => readFileSync(join(root, folder, name), 'utf8'))
+      .join('\n')
+  const documents = [readAll('docs', '.md'), readAll('src', '.md'), section].join('\n')
+  const names = new Set(readAll('src', '.ts').match(/\bSLUICE_[A-Z_]+\b/g))
+  expect(names.size).toBeGreaterThan(3)
+  expect([...names].filter((name) => !documents.includes(name))).toEqual([])
 })
