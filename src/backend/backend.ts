@@ -1,4 +1,4 @@
-// The contract between the engine and a data plane. A backend never decides policy. What else differs between modes is in proxy-mode.ts.
+// The contract between the engine and a data plane. A backend never decides policy. What else differs between modes is in proxy-mode.ts. Pure.
 
 import type { ProxyError } from '../lib/errors.ts'
 import type { Family } from '../lib/ip.ts'
@@ -22,6 +22,9 @@ export interface Changes<E extends Held> {
   /** Entries that the data plane holds and that are no longer wanted. */
   readonly drop: readonly Held[]
 }
+
+/** Makes empty lists of changes that the caller fills. */
+export const beginChanges = <E extends Held>(): { readonly put: E[]; readonly drop: Held[] } => ({ put: [], drop: [] })
 
 /** A live view of all wanted entries. */
 export interface Wanted<E extends Held> {

@@ -1,7 +1,7 @@
 // Reads a text file that may be missing or unreadable, as files below /proc often are, and says why a file cannot be read.
 
 import { readFileSync } from 'node:fs'
-import { describeError } from '../lib/errors.ts'
+import { describeError, readSystemCode } from '../lib/errors.ts'
 
 /** Returns '' if the file cannot be read. */
 export function readTextOrEmpty(path: string): string {
@@ -20,5 +20,4 @@ const fileProblems: Readonly<Record<string, string>> = {
 }
 
 /** Says why a file cannot be read, without the names of system calls. */
-export const describeFileError = (error: unknown): string =>
-  fileProblems[(error as NodeJS.ErrnoException).code ?? ''] ?? describeError(error)
+export const describeFileError = (error: unknown): string => fileProblems[readSystemCode(error)] ?? describeError(error)

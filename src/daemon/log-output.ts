@@ -1,5 +1,7 @@
 // Writes log lines to a stream, and goes on when the lines get lost: the reader has gone, the disk is full, or the reader does not read.
 
+import { readSystemCode } from '../lib/errors.ts'
+
 /** The part of stderr that is used here. */
 export interface LogStream {
   readonly writableLength: number
@@ -58,4 +60,4 @@ export class LogOutput {
 }
 
 const describeCode = (error: unknown): string =>
-  error instanceof Error ? ((error as NodeJS.ErrnoException).code ?? error.message) : String(error)
+  readSystemCode(error) || (error instanceof Error ? error.message : String(error))

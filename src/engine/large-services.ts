@@ -1,7 +1,7 @@
 // Large services are planned and written after all others, in parts if other services wait: which of them wait to be planned, and which of
 // their entries are not written yet. No I/O.
 
-import type { Changes, Held } from '../backend/backend.ts'
+import { beginChanges, type Changes, type Held } from '../backend/backend.ts'
 import { runUntilPaused, type Steps, stride, type TimeSlice } from '../lib/yielding.ts'
 import { WorkList } from './work-list.ts'
 
@@ -106,8 +106,8 @@ export class DeferredEntries {
   }
 
   *split({ put, drop }: Changes<Held>): Steps<SplitChanges> {
-    const first = { put: [] as Held[], drop: [] as Held[] }
-    const deferred = { put: [] as Held[], drop: [] as Held[] }
+    const first = beginChanges<Held>()
+    const deferred = beginChanges<Held>()
     let seen = 0
     for (const entry of put) {
       if (++seen % stride === 0) yield

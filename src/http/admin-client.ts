@@ -4,7 +4,7 @@ import { readdirSync } from 'node:fs'
 import { type Agent, type RequestOptions, request } from 'node:http'
 import { connect } from 'node:net'
 import { join } from 'node:path'
-import { type ErrorCode, ProxyError } from '../lib/errors.ts'
+import { type ErrorCode, ProxyError, readSystemCode } from '../lib/errors.ts'
 import type {
   AdminEvent,
   ChangeCount,
@@ -201,6 +201,6 @@ const connectProblems: Readonly<Record<string, string>> = {
 
 function unreachable(path: string, cause: Error): ProxyError {
   if (cause instanceof ProxyError) return new ProxyError(cause.code, `cannot ask ${path}: ${cause.message}`, { cause })
-  const problem = connectProblems[(cause as NodeJS.ErrnoException).code ?? ''] ?? cause.message
+  const problem = connectProblems[readSystemCode(cause)] ?? cause.message
   return new ProxyError('admin', `cannot ask the proxy at ${path}: ${problem}`, { cause })
 }

@@ -3,7 +3,7 @@
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { ConnectionLimit } from '../lib/connection-limit.ts'
-import { describeError, ProxyError } from '../lib/errors.ts'
+import { describeError, ProxyError, readSystemCode } from '../lib/errors.ts'
 import { hostPort, isUnspecified, splitHostPort } from '../lib/ip.ts'
 import type { Logger } from '../lib/log.ts'
 import { type Clock, systemClock, type Timer } from '../lib/time.ts'
@@ -141,7 +141,7 @@ function bindHosts(host: string, network: 'tcp' | 'tcp4' | 'tcp6'): readonly Bin
 
 /** True if this machine has no IPv6 or has it switched off. */
 function isFamilyMissing(error: unknown): boolean {
-  const code = (error as NodeJS.ErrnoException).code
+  const code = readSystemCode(error)
   return code === 'EAFNOSUPPORT' || code === 'EADDRNOTAVAIL'
 }
 

@@ -1,7 +1,7 @@
 // Turns refusals of the API server and failures of the network into errors with stable codes. Pure.
 
 import { cutText, excerptJson } from '../lib/bounded-json.ts'
-import { ApiError, type ErrorCode, ProxyError } from '../lib/errors.ts'
+import { ApiError, type ErrorCode, ProxyError, readSystemCode } from '../lib/errors.ts'
 import { asObject, type JsonObject, readString } from './reflect/fields.ts'
 
 const codes: Readonly<Record<number, ErrorCode>> = {
@@ -86,7 +86,3 @@ export function makeNetworkError(what: string, error: unknown): ProxyError {
     fields: { errno: code },
   })
 }
-
-/** Returns the code of a Node error, such as ENOENT or ECONNRESET, or ''. */
-export const readSystemCode = (error: unknown): string =>
-  error instanceof Error && 'code' in error ? String(error.code ?? '') : ''

@@ -1,9 +1,8 @@
 // Runs the exec credential plugin that a kubeconfig names, and reads the credential that it prints.
 
 import { parseBounded } from '../lib/bounded-json.ts'
-import { ProxyError } from '../lib/errors.ts'
+import { ProxyError, readSystemCode } from '../lib/errors.ts'
 import type { Clock } from '../lib/time.ts'
-import { readSystemCode } from './api-errors.ts'
 import type { ExecPlugin } from './connection.ts'
 import { runInGroup } from './process-group.ts'
 import { asObject, formatValue, readString } from './reflect/fields.ts'

@@ -3,8 +3,7 @@
 import { readFileSync } from 'node:fs'
 import { dirname, isAbsolute, resolve } from 'node:path'
 import { parseDocument } from 'yaml'
-import { ProxyError } from '../lib/errors.ts'
-import { readSystemCode } from './api-errors.ts'
+import { ProxyError, readSystemCode } from '../lib/errors.ts'
 import type { PemSource } from './connection.ts'
 import { asObject, type JsonObject, joinPath } from './reflect/fields.ts'
 

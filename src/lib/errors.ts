@@ -139,3 +139,7 @@ export function describeError(error: unknown): string {
   }
   return parts.join(': ')
 }
+
+/** Returns the code of a Node error, such as ENOENT or ECONNRESET, or ''. */
+export const readSystemCode = (error: unknown): string =>
+  error instanceof Error && 'code' in error ? String(error.code ?? '') : ''

@@ -2,7 +2,7 @@
 
 import { open, readFile, rm } from 'node:fs/promises'
 import { join } from 'node:path'
-import { ProxyError } from '../../lib/errors.ts'
+import { ProxyError, readSystemCode } from '../../lib/errors.ts'
 
 export interface DirectoryLock {
   release(): Promise<void>
@@ -34,7 +34,7 @@ async function createFile(path: string, content: string): Promise<boolean> {
     await file.close()
     return true
   } catch (error) {
-    if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error
+    if (readSystemCode(error) !== 'EEXIST') throw error
     return false
   }
 }

@@ -7,7 +7,7 @@
 //    deleted after that element.
 
 import { type Steps, stride } from '../../../lib/yielding.ts'
-import type { Changes, Held } from '../../backend.ts'
+import { beginChanges, type Changes, type Held } from '../../backend.ts'
 import type { NftEntry } from '../entries.ts'
 import type { Transaction } from './transaction.ts'
 
@@ -123,7 +123,7 @@ function* makeSecondSteps(puts: SortedPuts, drops: SortedDrops): Generator<Step>
 
 /** Selects the loopback listeners, which are sockets and not parts of the table. */
 export function* selectListeners({ put, drop }: Changes<NftEntry>): Steps<Changes<NftEntry>> {
-  const selected = { put: [] as NftEntry[], drop: [] as Held[] }
+  const selected = beginChanges<NftEntry>()
   let seen = 0
   for (const entry of put) {
     if (++seen % stride === 0) yield
@@ -176,7 +176,7 @@ function pairRanges(put: readonly NftEntry[], drop: readonly Held[]): PairedRang
   if (put.length === 0 || drop.length === 0) return { replacements: [], put, drop }
   const replacements = new Map<string, { step: 'replace'; drop: Held[]; put: NftEntry[] }>()
   const destinations = new Set(put.map(destinationOf))
-  const rest = { put: [] as NftEntry[], drop: [] as Held[] }
+  const rest = beginChanges<NftEntry>()
   for (const held of drop) {
     const destination = destinationOf(held)
     const replacement = replacements.get(destination)
