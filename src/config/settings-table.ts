@@ -6,7 +6,7 @@
 // The kind of a row names its codec in codecs.ts; a value of a new kind needs a codec there. The parser, the defaults, the file format,
 // usage texts and docs/flags.md follow from the row, and so do the types: `Config` in configuration.ts has the field at the row's path, and
 // `values` of parseFlags has the flag. A value that can be wrong although its codec accepts it needs a check in validate.ts.
-// `npx vitest run test/config -u` writes docs/flags.md.
+// `npm run docs` writes docs/flags.md.
 
 import { loggingSettings } from './logging-table.ts'
 import { declareField, type FieldSetting } from './setting.ts'

@@ -4,7 +4,6 @@
 import { hostname } from 'node:os'
 import type { Backend, Held } from '../backend/backend.ts'
 import { findMode } from '../backend/modes.ts'
-import type { Config } from '../config/configuration.ts'
 import type { Options } from '../config/flags/options.ts'
 import { sluiceVersion } from '../config/sluice-version.ts'
 import { Engine } from '../engine/engine.ts'
@@ -40,7 +39,7 @@ import { CidrOverlaps } from './cidr-overlaps.ts'
 import { publishReports } from './fleet/publish-reports.ts'
 import { HttpServers } from './http-servers.ts'
 import type { ManifestProblems } from './manifest-problems.ts'
-import { makeNodeFacts } from './node-facts.ts'
+import { chooseNodeName, makeNodeFacts } from './node-facts.ts'
 import { findUsableFamilies, protectFromOom, tuneConnectionTracking } from './node-setup.ts'
 import { NodeViews, ServiceCidrs } from './node-views.ts'
 import { NodeWatch } from './node-watch.ts'
@@ -103,7 +102,7 @@ const clock = systemClock
 async function openConnections(context: DaemonContext): Promise<OpenedDaemon> {
   const { options, log, signal, closers } = context
   const { mode, clientConnection } = options.config
-  const name = readNodeName(options.config)
+  const name = chooseNodeName(options.config, hostname())
   const journal = new SyncJournal({ log })
   const packetCounters = await findMode(mode).metrics.openPacketCounters?.()
   const servers = new HttpServers({ ...context, packetCounters, journal, clock, node: name })
@@ -132,13 +131,6 @@ async function openConnections(context: DaemonContext): Promise<OpenedDaemon> {
       reflectors.push(new Reflector({ client, clock, log, ...resource, sink }).run(signal))
     },
   }
-}
-
-/** The name that EndpointSlices use for this node. If it differs from the Node's name, no endpoint is local. */
-function readNodeName(config: Config): string {
-  const name = (config.hostnameOverride || hostname()).trim().toLowerCase()
-  if (name === '') throw new ProxyError('config', 'the host name is empty: give --hostname-override')
-  return name
 }
 
 async function awaitOwnNode({ options, name, journal, log, signal, reflect, onFatal }: OpenedDaemon) {

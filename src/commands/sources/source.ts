@@ -5,6 +5,7 @@ import { hostname } from 'node:os'
 import { defaultMode, findMode, modes } from '../../backend/modes.ts'
 import type { Config } from '../../config/configuration.ts'
 import { resolveOptions } from '../../config/flags/options.ts'
+import { chooseNodeName } from '../../daemon/node-facts.ts'
 import type { Inputs } from '../../http/admin.ts'
 import { AdminClient, findSocket, socketPath } from '../../http/admin-client.ts'
 import { DryRun } from '../../inspect/dry-run.ts'
@@ -170,7 +171,7 @@ export async function readAroundChange(
 
 async function readNodeInputs(flags: Flags, api: ApiRequester): Promise<Inputs> {
   const { config, podsUnknown } = await findConfig(flags, api)
-  const name = (flags.get('node') ?? (config.hostnameOverride || hostname())).trim().toLowerCase()
+  const name = flags.get('node')?.trim().toLowerCase() ?? chooseNodeName(config, hostname())
   // Manifests rarely contain Nodes: this machine is then the node that `sluice up` would register.
   const isLocal = flags.has('manifests')
   const fallback = isLocal && isThisHost(name) ? await describeThisNode(name) : undefined

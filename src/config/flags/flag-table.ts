@@ -1,4 +1,5 @@
-// The flags that have no field in the configuration file: commands, the place of the file, and flags of old releases. Pure.
+// The table of all flags: those with a field are rows of settings-table.ts; those without a field are here: commands, the place of the
+// configuration file, and flags of old releases. Pure.
 
 import { healthzPort, metricsPort } from '../load.ts'
 import { declareFlag, type FlagSetting } from '../setting.ts'
