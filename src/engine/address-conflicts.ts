@@ -69,7 +69,7 @@ export class AddressConflicts {
     this.#precedence = precedence
   }
 
-  /** Replaces the claims of a service by what these ports need. Returns the other services that thereby won or lost an address. */
+  /** Replaces the claims of a service by what these ports need. Returns the other services that won or lost an address because of it. */
   *claim(
     record: ServiceRecord,
     ports: readonly ServicePort[],
@@ -97,7 +97,7 @@ export class AddressConflicts {
     return [...affected]
   }
 
-  /** Removes all claims of a service. Returns the other services that thereby won an address. */
+  /** Removes all claims of a service. Returns the other services that won an address because of it. */
   *release(service: string): Steps<readonly string[]> {
     const before = this.#claims.get(service)
     if (before === undefined) return []
@@ -236,7 +236,7 @@ export class AddressConflicts {
   }
 }
 
-/** The keys of so many frontends take no noticeable time. */
+/** Making the keys of up to this many frontends takes no noticeable time. */
 const fewFrontends = 10
 
 const claimantsOf = (record: ServiceRecord): readonly Claimant[] =>

@@ -3,7 +3,7 @@
 // Only addresses of the pod network count, if the configuration names it. Elsewhere an endpoint proves nothing: people write the address of
 // a load balancer into a slice, and a user who may write slices could take the address from its service that way.
 //
-// A cluster has many endpoints and hardly any such address, so this indexes only endpoints at claimed addresses. It costs one look-up per
+// A cluster has many endpoints and hardly any such address, so only endpoints at claimed addresses are indexed. It costs one look-up per
 // endpoint of a service that is planned, and one pass over all slices in a sync that brings new addresses.
 
 import { contains, parseCidr } from '../lib/ip.ts'
@@ -53,7 +53,7 @@ export class EndpointAddresses {
     else this.#claims.set(service, after)
   }
 
-  /** Replaces the endpoints of a service. Returns the keys that it thereby gained or lost. */
+  /** Replaces the endpoints of a service. Returns the keys that it gained or lost. */
   replace(service: string, slices: readonly SliceRecord[]): readonly string[] {
     const before = this.#keys.get(service) ?? none
     const after = this.#claimed.size === 0 ? none : keysAt(slices, this.#claimed)

@@ -23,7 +23,7 @@ export interface Health {
 export interface Plan {
   /** Undefined if the service keeps what it has. */
   readonly entries: readonly Held[] | undefined
-  /** Other services that thereby won or lost an address. */
+  /** Other services that won or lost an address because of this plan. */
   readonly affected: readonly string[]
   /** Why there are no new entries: the service exceeds a limit, or triggers a bug. */
   readonly error?: ProxyError
@@ -41,7 +41,7 @@ export interface PlannerOptions {
   readonly limits?: ServiceLimits | undefined
 }
 
-/** A service of this many entries or endpoints takes some milliseconds to plan and to write. */
+/** A service with this many entries or endpoints takes some milliseconds to plan and to write. */
 const largeSize = 2_000
 
 interface NoLocal {
@@ -219,7 +219,7 @@ export class Planner {
     return holder === undefined ? undefined : { holder, reason: 'endpoint' }
   };
 
-  /** Claims the addresses of a service. Returns the other services that thereby won or lost one. */
+  /** Claims the addresses of a service. Returns the other services that won or lost one because of it. */
   *#claim(
     record: ServiceRecord,
     ports: readonly ServicePort[],

@@ -66,12 +66,12 @@ async function removeDeadSocket(path: string): Promise<void> {
   if (stats === undefined) return
   if (!stats.isSocket())
     throw new ProxyError('admin', `${path} exists and is not a socket: remove it, or choose another path`)
-  if (await isListening(path)) throw new ProxyError('admin', `another proxy listens on ${path}`)
+  if (await mayBeInUse(path)) throw new ProxyError('admin', `another proxy listens on ${path}`)
   unlinkSync(path)
 }
 
 /** Only a refused connection proves that the process behind a socket is gone. */
-function isListening(path: string): Promise<boolean> {
+function mayBeInUse(path: string): Promise<boolean> {
   return new Promise((resolve) => {
     const socket = connect(path)
     const done = (yes: boolean) => {

@@ -2,7 +2,7 @@
 
 /** The API server's own decoder allows as many levels. */
 const maxDepth = 10_000
-/** A shorter text cannot hold enough levels to cost memory that matters, so that it is not searched for them. */
+/** A shorter text cannot hold enough levels to cost memory that matters, so it is not searched for them. */
 const searchedLength = 512 << 10
 /** Levels that an excerpt shows. `JSON.stringify` calls itself for each level, and overflows the stack at some thousand. */
 const shownDepth = 20

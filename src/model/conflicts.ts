@@ -1,7 +1,7 @@
 // Rules for services that claim one address: what is contested, which service has the better right, and what the other keeps. Pure.
 //
 // A cluster IP belongs to its service: the API server allocates it. A load-balancer IP comes next: a controller writes it. An external IP
-// comes last: any user can write it. Age decides only within a kind, so nobody takes an address by having listed it earlier.
+// comes last: any user can write it. Age decides only within a kind, so no service takes an address by having listed it earlier.
 
 import { hostPort } from '../lib/ip.ts'
 import type { Frontend, Protocol, ServicePort, ServiceRecord } from './types.ts'

@@ -72,7 +72,7 @@ function mergeCandidates(found: Candidate[]): readonly Candidate[] {
   return withoutDuplicates(found)
 }
 
-/** Up to so many ports it is cheaper to search all ports of the slices than to make an index of them. */
+/** Up to this many ports, searching all ports of the slices is cheaper than making an index of them. */
 const fewPorts = 8
 
 /** Returns `candidatesOf` for the ports of one service. With many ports, all ports of the slices are read once and not once per port. */
@@ -123,8 +123,8 @@ function withoutDuplicates(sorted: Candidate[]): readonly Candidate[] {
 
 /**
  * Compares as the strings `ip:port` and `[ip6]:port` compare bytewise, without making the strings (100,000 endpoints need two million
- * comparisons). If one address is a prefix of the other, `:` or `]` follows the shorter one: of all characters that may follow in the
- * longer one, only the digits a to f sort behind these.
+ * comparisons). If one address is a prefix of the other, `:` or `]` follows the shorter one: among the characters that may follow in
+ * the longer one, only the digits a to f sort behind these.
  */
 export function compareEndpoints(a: Endpoint, b: Endpoint): number {
   if (a.ip === b.ip) return comparePorts(a.port, b.port)

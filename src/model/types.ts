@@ -124,7 +124,7 @@ export interface NodeView {
   readonly serviceCidrs: readonly string[]
   /** Feature gate AllowServiceExternalIPs. */
   readonly externalIps: boolean
-  /** Where this proxy and others reach the API server, in this family, sorted. No rule may keep this node from it. */
+  /** The addresses at which this proxy and others reach the API server, in this family, sorted. No rule may keep this node from them. */
   readonly apiServers: readonly SocketAddress[]
   /** Addresses that no service may take: words for the holder, by `frontendKey`. */
   readonly reserved: Readonly<Record<string, string>>

@@ -35,7 +35,7 @@ const garbage = [
   `{"type":"MODIFIED","object":${'['.repeat(3000)}`,
 ]
 
-/** Nobody reads the notifications of so many addresses while the process is stopped, and its buffers are small: the kernel reports ENOBUFS. */
+/** The stopped process does not read the notifications of these addresses, and its buffers are small: the kernel reports ENOBUFS. */
 async function floodListeners({ network, proxy }: ChaosWorld): Promise<void> {
   await proxy.order({ do: 'shrink buffers' })
   const addresses = Array.from({ length: 400 }, (_, i) => `192.0.2.${i & 127}/32 dev flood`)

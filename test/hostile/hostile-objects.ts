@@ -221,7 +221,7 @@ function mutateAt(value: Json, { path, change }: Mutation, depth: number): Json 
   const children = typeof value === 'object' && value !== null ? Object.keys(value) : []
   if (depth === path.length || children.length === 0) return changed(value, change)
   const chosen = children[(path[depth] as number) % children.length] as string
-  // Who a service belongs to is not up to the one who writes it: without this, a mutant would be the protected service itself.
+  // A hostile object must not name the protected service: otherwise a mutant would be that service itself.
   if (depth === 0 && (chosen === 'kind' || chosen === 'apiVersion')) return value
   const below = (value as Record<string, Json>)[chosen] as Json
   const next =

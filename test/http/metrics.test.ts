@@ -299,7 +299,7 @@ describe('sources of metrics', () => {
     journal.drift({ family: 6, culprit: 'firewalld (pid 8)', reason: 'changed', at })
     journal.problem({ kind: 'EndpointSlice', object: 'a/b', uid: '', field: 'x', message: 'y' })
     leave()
-    journal.drift({ family: 6, culprit: 'somebody', reason: 'reports-lost', at })
+    journal.drift({ family: 6, culprit: 'another program', reason: 'reports-lost', at })
     const families = await read(metrics)
     expect(find(families, 'sluice_ledger_put_total', IPv4)).toBe(1)
     expect(find(families, 'sluice_drift_repairs_total', { ip_family: 'IPv6' })).toBe(2)

@@ -103,7 +103,7 @@ describe.skipIf(reason !== '')(`take-over from kube-proxy 1.36.4${reason}`, () =
   }
 })
 
-/** Lists the tracked connections until so many match: a list may lack one that changes meanwhile. */
+/** Lists the tracked connections until the expected number matches: a list may lack one that changes meanwhile. */
 async function waitForFlows(own: IpvsNetwork, pattern: RegExp, count: number): Promise<void> {
   let tracked = ''
   const listed = async () => {

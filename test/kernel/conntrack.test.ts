@@ -237,7 +237,7 @@ it('lists one protocol, regardless of whether the kernel filters', async () => {
 })
 
 describe('many flows with the same addresses', () => {
-  /** Adds so many flows that one message deletes them all, and two that differ from them in one field each. */
+  /** Adds enough flows for one message to delete them all, and two that differ from them in one field each. */
   function fill(family: Family): void {
     const host = (a: number, b: number) =>
       family === 4 ? `10.${a}.${b >> 8}.${b & 255}` : `fd00:${a}::${b.toString(16)}`

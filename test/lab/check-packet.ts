@@ -63,7 +63,7 @@ function verdictOf(reply: Reply): string {
   return reply.kind === 'rejected' && reply.code === 'ECONNREFUSED' ? 'reject' : reply.kind
 }
 
-/** Every expected endpoint must be reached, and no other. There are so many attempts that chance fails about once in 10^9. */
+/** Every expected endpoint must be reached, and no other. The number of attempts is chosen so that chance fails about once in 10^9. */
 async function checkSpread(check: Check, endpoints: readonly string[]): Promise<string | undefined> {
   const seen = new Set<string>()
   const fixed = check.probe.sourcePort !== 0

@@ -54,7 +54,7 @@ export interface ServedResource {
   readonly fields: Readonly<Record<string, (object: Json) => string>>
   readonly setDefaults: (object: MutableJson) => void
   readonly validate: (object: Json, old: Json | undefined, errors: FieldErrors) => void
-  /** What the server tells a client about fields that it accepts and that do not do what one might think. */
+  /** Warnings about fields that the server accepts and that do not do what one might think. */
   readonly warnings: (object: Json) => readonly string[]
   /** Conversions between the served and the stored form, where these differ. */
   readonly toStored?: (object: Json) => MutableJson

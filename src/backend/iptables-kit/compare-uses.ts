@@ -6,7 +6,7 @@ import { isUsedAsWanted, watchedTables } from './saved-uses.ts'
 
 type Uses = ReadonlyMap<string, number>
 
-/** A message names at most so many differences. */
+/** A message names at most this many differences. */
 const maxNamed = 3
 
 /** Describes how `uses` differs from `expected` plus `tolerated`; '' if it does not. */
@@ -25,12 +25,12 @@ export function describeDifference(uses: Uses, expected: Uses, tolerated: Uses):
   return found.length > maxNamed ? `${found.slice(0, maxNamed).join(', ')} and more` : found.join(', ')
 }
 
-/** By how much chains are used more often than expected. */
+/** Returns the number of unexpected uses of each chain. */
 export function findExtraUses(uses: Uses, expected: Uses): Uses {
   return new Map([...findDifferences(uses, expected)].filter(([, more]) => more > 0))
 }
 
-/** By how much the use of each expected chain differs; 0 for a chain that does not exist. */
+/** Returns the difference in uses of each expected chain; 0 for a chain that does not exist. */
 export function findDifferences(uses: Uses, expected: Uses): Uses {
   const differences = new Map<string, number>()
   for (const [chain, wanted] of expected) differences.set(chain, (uses.get(chain) ?? wanted) - wanted)

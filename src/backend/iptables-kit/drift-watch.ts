@@ -94,8 +94,8 @@ const checkMs = 500
 const postponedMs = 30_000
 
 /**
- * Other programs may write all the time, or a kernel may count in an unexpected way: after so many full writes in a row that repair
- * nothing the tables are accepted as they are.
+ * Other programs may write all the time, or a kernel may count in an unexpected way: after this many full writes in a row that
+ * repair nothing, the tables are accepted as they are.
  */
 const maxFailedRepairs = 3
 

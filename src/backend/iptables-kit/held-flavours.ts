@@ -1,4 +1,4 @@
-// Tells which flavours of iptables may hold chains of a proxy, by asking the kernel: most nodes hold none, so no program needs to start.
+// Finds the flavours of iptables that may hold chains of a proxy, by asking the kernel: most nodes hold none, so no program needs to start.
 
 import type { Family } from '../../lib/ip.ts'
 import { readTableSize } from '../../sys/legacy-table-size.ts'

@@ -1,6 +1,6 @@
 // Writes what the programs accept and finds out what they refuse: by the line that they complain about, else by halves. No I/O of its own.
 //
-// 1. All items are written at once. Only if that fails they are divided.
+// 1. All items are written at once. They are divided only if that fails.
 // 2. If the error names a line, all items but those that the line may belong to are written at once, then the suspects one by one. A
 //    line makes an item a suspect only: it is refused if it fails alone.
 // 3. If no line is named (the legacy flavour fails at COMMIT), each half is tried. Every success is final, so this ends.

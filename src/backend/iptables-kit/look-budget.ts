@@ -3,7 +3,7 @@
 /** Share of the time that looks may take in the long run. */
 const share = 0.05
 /**
- * So many looks may follow each other at once. The look that finds a drift must not wait because there was another look just before it,
+ * This many looks may follow each other without a pause. The look that finds a drift must not wait because there was another look just before it,
  * as there is after a write.
  */
 const looksInRow = 3

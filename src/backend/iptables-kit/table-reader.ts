@@ -32,7 +32,7 @@ export interface ChainSurvey extends ChainUses {
 export interface OwnChange {
   /** Tables of the restores that succeeded. */
   readonly commits: number
-  /** By how much the number of entries of each legacy table grew; undefined if it was unknown before the write. */
+  /** The growth of each legacy table in entries; undefined if it was unknown before the write. */
   readonly entries: Readonly<Record<IptablesTableName, number>> | undefined
 }
 

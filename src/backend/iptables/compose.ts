@@ -17,7 +17,7 @@ import { type BasePart, type PortEntry, portNameOf } from './entries.ts'
 import { adapt } from './features.ts'
 import { findPlace, type StagedWrite } from './stage.ts'
 
-/** In a cluster with more endpoints their rules have no comments, which are half of the text. */
+/** A cluster with more endpoints has no comments in their rules: comments are half of the text. */
 export const largeEndpoints = 1000
 
 /** A port with the chains of it that one restore writes; undefined: all that are written at all. */
@@ -28,8 +28,8 @@ interface PortPart {
 
 /**
  * One function per restore, to be run in order. Where there are too many chains for one restore, chains are written before anything jumps
- * to them, all chains of a port at once; and chains are deleted after nothing jumps to them. Of a port with too many chains, the chains of
- * endpoints come first, in several restores: nothing jumps to new ones, and the others jump to them.
+ * to them, all chains of a port at once; and chains are deleted after nothing jumps to them. If a port has too many chains, the chains of
+ * its endpoints come first, in several restores: nothing jumps to new ones, and the others jump to them.
  */
 export function planRestores(
   staged: StagedWrite,

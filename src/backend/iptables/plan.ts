@@ -163,7 +163,7 @@ function refuseExternal({ port, isUsable }: PortContext, where: string): readonl
 
 // ---- Own chains. ----
 
-/** In the chain that cluster IP traffic goes to: traffic that does not come from a local pod is masqueraded. */
+/** The chain that cluster IP traffic goes to masquerades traffic that does not come from a local pod. */
 function planInternalRule({ port, node, clusterIp, match, svc, svl }: PortContext): string | undefined {
   const { internal } = port
   if (clusterIp === undefined || (internal !== 'cluster' && internal !== 'local') || port[internal].length === 0)

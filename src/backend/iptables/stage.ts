@@ -135,7 +135,7 @@ const compareDeletions = (a: string, b: string): number => Number(isEndpointChai
 
 const isPort = (entry: IptablesEntry): entry is PortEntry => entry.kind === 'port'
 
-/** So many changes are made one by one in a copy of the list, without a loop over all ports that V8 would have to compile. */
+/** Up to this many changes are made one by one in a copy of the list, without a loop over all ports that V8 would have to compile. */
 const fewChanges = 100
 
 /** The ports after a change, in order. */

@@ -7,7 +7,7 @@ import type { WrittenRules } from './written.ts'
 export interface Unit {
   /** What it changes. `strays` are chains of unknown origin, `forgotten` are chains of ports that we wrote and that are not wanted. */
   readonly kind: 'base' | 'service' | 'strays' | 'forgotten'
-  /** '' unless a service's. */
+  /** The service of the unit; '' if it has none. */
   readonly service: string
   readonly put: readonly IptablesEntry[]
   /** Entries, or strays for the kinds `strays` and `forgotten`. */

@@ -67,7 +67,7 @@ export function describeSetDrift(expected: ReadonlyMap<string, number>, seen: re
 
 // ---- Rules. ----
 
-/** A program that never prints as many rules as it got must not make us write for ever: after so many mismatches in a row its output counts. */
+/** A program that never prints as many rules as it got must not make us write for ever: after this many mismatches in a row its output counts. */
 const maxMismatches = 5
 
 /**
@@ -153,7 +153,7 @@ export interface DriftChecksOptions {
   readonly checkMs: number
   /** Run before the checks: removes drained destinations. */
   readonly sweep: (wait: CheckWait, isOver: () => boolean) => Promise<unknown>
-  /** In this order; the first one that finds a change ends the round. */
+  /** The checks in their order; the first one that finds a change ends the round. */
   readonly checks: readonly DriftCheck[]
 }
 

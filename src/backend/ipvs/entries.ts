@@ -36,7 +36,7 @@ export interface MemberEntry extends Held {
 export interface ServerEntry extends Held {
   readonly kind: 'server'
   readonly server: VirtualServer
-  /** In the order of the service port. */
+  /** The destinations in the order of the service port. */
   readonly destinations: readonly Destination[]
   /** `ns/name:port`, for statistics. */
   readonly port: string

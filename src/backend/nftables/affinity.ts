@@ -76,7 +76,7 @@ const partChainName = (port: ServicePort, kind: 'cluster' | 'local', prefix: str
 
 /** Groups endpoints by the first characters of their hashes, so that an endpoint stays in its group when others come and go. */
 function groupByHash(bases: readonly string[]): ReadonlyMap<string, readonly string[]> {
-  // A character has 32 values, so that the groups hold some 3 to 100 endpoints, and with two characters at least as many.
+  // A character has 32 values, so a group holds some 3 to 100 endpoints; with two characters it holds at least as many.
   const length = bases.length <= maxRulesOfChain * 32 ? 1 : 2
   const groups = new Map<string, string[]>()
   for (const base of [...bases].sort()) {

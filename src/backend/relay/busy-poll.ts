@@ -29,7 +29,7 @@ export class BusyPoll {
     this.#options = options
   }
 
-  /** Called when so many bytes went to one side: polls for the answer of the other side for a moment from now. */
+  /** Called when `bytes` went to one side: polls for the answer of the other side for a moment from now. */
   noteRelayed(bytes: number): void {
     if (bytes > maxMessageBytes) return
     if (this.#skips > 0) {

@@ -8,7 +8,7 @@ export type ShedReason = 'files' | 'dial' | 'ports' | 'flows'
 
 /** The descriptors that all relays of the process share, so that some are left for everything else. */
 export interface DescriptorBudget {
-  /** Returns false if there are not so many left. */
+  /** Returns false if fewer are left. */
   acquire(descriptors: number): boolean
   release(descriptors: number): void
 }

@@ -36,7 +36,7 @@ export function joinSockets(client: Socket, endpoint: Socket): void {
 
 const smallBufferBytes = 2 * 1024
 const largeBufferBytes = 128 * 1024
-/** After so many reads in a row that would have fitted into a small buffer, the buffer becomes small again. */
+/** After this many reads in a row that would have fitted into a small buffer, the buffer becomes small again. */
 const smallReadsToShrink = 32
 
 /**

@@ -30,7 +30,7 @@ export async function relayUdp(options: UdpRelayOptions): Promise<Relay> {
 class UdpRelay implements Relay {
   readonly #options: UdpRelayOptions
   readonly #socket: Socket
-  /** By the client's `ip:port`. */
+  /** The key is the client's `ip:port`. */
   readonly #flows = new Map<string, UdpFlow>()
   #port = 0
   #isClosed = false

@@ -17,7 +17,7 @@ export function chooseListenAddress({ family, bindAddress, nodeIp }: ListenAddre
   return own.includes(nodeIp) ? nodeIp : own[0]
 }
 
-/** In the order of the interfaces. */
+/** The addresses are in the order of the interfaces. */
 export function listOwnAddresses(): readonly string[] {
   const addresses = Object.values(networkInterfaces()).flatMap((list) => list ?? [])
   return addresses.flatMap(({ address }) => canonicalIp(address) ?? [])

@@ -31,7 +31,7 @@ export interface PortalHook {
   readonly to: string
   /** Exact addresses come before node ports, and our rules before those of other programs. */
   readonly at: 'first' | 'last'
-  /** In the form of iptables-save, so that it can be found there. */
+  /** The match in the form of iptables-save, so that it can be found there. */
   readonly match: string
   readonly comment: string
 }

@@ -20,7 +20,7 @@ export interface LocatedManifest {
 }
 
 export interface ChangedObjects {
-  /** In the order in which they are applied. */
+  /** The objects in the order in which they are applied. */
   readonly objects: readonly LocatedManifest[]
   /** One sentence about each object that was ignored. */
   readonly remarks: readonly string[]

@@ -15,7 +15,7 @@ import type { PlannedChange } from './from-cluster.ts'
 import { placeholderRemarks } from './placeholders.ts'
 import { objectPath, readRefusal } from './server-dry-run.ts'
 
-/** In the order in which objects are applied; deleting goes the other way. */
+/** The kinds in the order in which objects are applied; deleting goes the other way. */
 export const manifestKinds = ['Namespace', 'Service', 'EndpointSlice', 'Pod']
 
 /** Throws a ProxyError 'manifests' with one line for each field that the API server refuses. */

@@ -189,7 +189,7 @@ function describeEndpoints({ port, problem }: LiveRow, flows: FlowCounts): reado
   return port.endpoints.map(({ address }) => `${short(address)} (${flows.get(flowKey(port.name, address)) ?? 0})`)
 }
 
-/** Leaves the port of endpoints out if all have the same: it makes room for one endpoint more. */
+/** Leaves out the port of the endpoints if all have the same: this makes room for one more endpoint. */
 function shareOnePort(endpoints: readonly string[]): (endpoint: string) => string {
   const portOf = (endpoint: string) => endpoint.slice(endpoint.lastIndexOf(':'))
   const first = portOf(endpoints[0] ?? '')

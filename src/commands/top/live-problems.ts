@@ -1,4 +1,4 @@
-// Lists what is wrong with a proxy, for the live view and for the header of it: failed syncs, drift, conflicts, quarantine, manifests. Pure.
+// Lists what is wrong with a proxy, for the live view and its header: failed syncs, drift, conflicts, quarantine, manifests. Pure.
 
 import { describeInvalidManifest } from '../../daemon/manifest-problems.ts'
 import { familyName } from '../../lib/ip.ts'
@@ -8,7 +8,7 @@ import { describeHolder } from '../../model/conflicts.ts'
 import type { LiveDocument } from './live-document.ts'
 import type { ScreenLine } from './screen-text.ts'
 
-/** For how long a repaired change of our rules is shown. */
+/** How long a repaired change of our rules is shown. */
 const driftShownMs = 600_000
 
 /** The worst first. */

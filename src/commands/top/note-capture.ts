@@ -5,7 +5,7 @@ import type { Terminal } from '../terminal.ts'
 const maxNotes = 50
 
 export class NoteCapture {
-  /** As the given terminal, but its notes can be captured. */
+  /** A terminal like the given one, whose notes can be captured. */
   readonly terminal: Terminal
   readonly #given: Terminal
   #notes: string[] | undefined

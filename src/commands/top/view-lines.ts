@@ -7,7 +7,7 @@ import { clean, cut, plain, type ScreenLine, wrap } from './screen-text.ts'
 import { formatService } from './service-page.ts'
 import type { Extent, ViewState } from './view-state.ts'
 
-/** Everything that the view shows, but the size of the screen. */
+/** Everything that the view shows except the size of the screen. */
 export interface ViewContent {
   readonly table: LiveTable
   readonly history: ServiceHistory | undefined

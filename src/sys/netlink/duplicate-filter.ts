@@ -1,4 +1,4 @@
-// Tells which of very many short byte strings come a second time. It keeps 64 bits of each string and makes no text. Pure.
+// Finds which of very many short byte strings occur twice. It keeps 64 bits of each string and makes no text. Pure.
 
 import { mix32 } from '../../lib/set-hash.ts'
 

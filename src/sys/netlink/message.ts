@@ -16,7 +16,7 @@ export const NLM_F_DUMP = 0x300
 export const NLM_F_EXCL = 0x200
 export const NLM_F_CREATE = 0x400
 export const NLM_F_APPEND = 0x800
-/** In an error: of the message at fault only the header is quoted. */
+/** In an error: only the header of the message at fault is quoted. */
 const NLM_F_CAPPED = 0x100
 /** In an error or at the end of a dump: attributes follow. */
 const NLM_F_ACK_TLVS = 0x200

@@ -1,4 +1,4 @@
-// Receives netlink's multicast notifications: what changed in the kernel and who changed it. Reports also when notifications were lost,
+// Receives netlink's multicast notifications: what changed in the kernel and who changed it. Also reports when notifications were lost,
 // and opens a socket that is lost again.
 
 import { type Clock, systemClock, type Timer } from '../../lib/time.ts'

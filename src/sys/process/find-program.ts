@@ -34,7 +34,7 @@ const isSafeProgram = (path: string): boolean => {
   return stats?.isFile() === true && isOurs(stats) && (stats.mode & 0o022) === 0
 }
 
-/** A group may write: Debian lets the group "staff" write to /usr/local. What that group puts there has another owner, and is not run. */
+/** A group may write to the folder: on Debian the group "staff" may write to /usr/local. A file that it puts there has another owner, and is not run. */
 const isSafeFolder = (path: string): boolean => {
   const stats = readStats(path)
   return stats?.isDirectory() === true && isOurs(stats) && (stats.mode & 0o002) === 0

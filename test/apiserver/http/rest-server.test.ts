@@ -96,7 +96,7 @@ describe('a state directory', () => {
   })
   afterEach(() => state.remove())
 
-  const planted = 'a-token-that-somebody-else-has-planted-here'
+  const planted = 'a-token-that-another-user-has-planted-here'
 
   function plantToken(): void {
     mkdirSync(join(state.path, 'credentials'))

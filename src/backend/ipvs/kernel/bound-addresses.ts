@@ -21,7 +21,7 @@ export class BoundAddresses {
     this.#set = setName('KUBE-IPVS-IPS', family)
   }
 
-  /** Replaces the members of KUBE-IPVS-IPS by entries of addresses, which say also whether the address is on the device. */
+  /** Replaces the members of KUBE-IPVS-IPS by entries of addresses, which also say whether the address is on the device. */
   replaceMembers(held: readonly Held[]): readonly Held[] {
     const { bound, elsewhere } = this.#device
     this.#listed.clear()

@@ -1,6 +1,6 @@
 // Drains destinations: an endpoint that is removed keeps its connections, gets no new ones, and is deleted when the last one has ended.
 //
-// A draining destination has weight 0. After a restart, destinations of weight 0 are taken for draining ones. UDP has no connections to
+// A draining destination has weight 0. After a restart, destinations of weight 0 count as draining. UDP has no connections to
 // wait for, so its destinations never get here.
 
 import type { Clock } from '../../../lib/time.ts'
@@ -11,7 +11,7 @@ import type { IpvsNetlink } from './ipvs-netlink.ts'
 
 interface DrainingServer {
   readonly server: VirtualServerKey
-  /** By destination key: the monotonic time at which the drain began. */
+  /** The monotonic time at which the drain began, by destination key. */
   readonly since: Map<string, { readonly destination: Destination; readonly ms: number }>
 }
 
@@ -24,7 +24,7 @@ export interface DrainOptions {
 
 export class DrainingDestinations {
   readonly #options: DrainOptions
-  /** By server key, in the order in which `sweep` visits them. */
+  /** Servers by key, in the order in which `sweep` visits them. */
   readonly #servers = new Map<string, DrainingServer>()
 
   constructor(options: DrainOptions) {
@@ -68,7 +68,7 @@ export class DrainingDestinations {
     let deleted = 0
     for (const [key, draining] of [...this.#servers]) {
       deleted += await this.#sweepServer(draining, wait)
-      // To the end of the queue.
+      // The server goes to the end of the queue.
       this.#servers.delete(key)
       if (draining.since.size > 0) this.#servers.set(key, draining)
       if (isOver()) break

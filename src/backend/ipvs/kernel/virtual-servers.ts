@@ -23,7 +23,7 @@ const ESRCH = 3
 /** A server as the kernel holds it. */
 export interface KnownServer {
   readonly server: VirtualServer
-  /** By destination key, without those that drain. */
+  /** Destinations by key, without those that drain. */
   readonly destinations: Map<string, Destination>
 }
 

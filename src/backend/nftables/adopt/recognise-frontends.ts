@@ -49,7 +49,7 @@ export class FrontendRecogniser {
     return true
   }
 
-  /** Called when the members of all sets are read: only then the slots of a frontend are known. */
+  /** Called when the members of all sets are read: the slots of a frontend are known only then. */
   async finish(): Promise<void> {
     const balances = new Map<string, Balance>()
     for (const { key, digest } of this.#verdicts) {

@@ -88,7 +88,7 @@ export class CommittedState {
     this.#retiredChains.set(name, this.#age)
   }
 
-  /** Allows that everything retired until now is swept. */
+  /** Allows everything retired until now to be swept. */
   advanceAge(): void {
     this.#age++
   }

@@ -66,7 +66,7 @@ export class Transaction {
   readonly #balanceChains: BalanceChains
   readonly #structure: Operation[] = []
   readonly #rules: Operation[] = []
-  /** By set, so that many elements fit into one message. Deletions precede additions, because a key may be in both. */
+  /** Elements by set, so that many fit into one message. Deletions precede additions, because a key may be in both. */
   readonly #deletions = new Map<string, Operation[]>()
   readonly #additions = new Map<string, Operation[]>()
   #elementCount = 0
@@ -338,7 +338,7 @@ const finalDrop = {
   tag: { digest: 'retired', index: 0, count: 1 },
 } as const
 
-/** There is an affinity set for each endpoint, so that their names may be many. */
+/** Every endpoint has an affinity set, so there may be many names. */
 const isSlow = (statement: Statement): boolean =>
   (statement.kind === 'in-set' || statement.kind === 'remember') && statement.set.startsWith('affinity-')
 

@@ -34,7 +34,7 @@ const service = 'work/saythx-redis'
 const clusterIp: Address = { host: redis.clusterIp, port: redis.port }
 const nodePort: Address = { host: nodes.node1.ip, port: redis.nodePort }
 
-/** In the order in which they run: some change the number of pods for those after them. */
+/** The checks in the order in which they run: some change the number of pods for those after them. */
 const checks: readonly Check[] = [
   checkClusterIp,
   checkNodePort,

@@ -87,7 +87,7 @@ export class Nftables {
   }
 
   /**
-   * Lists all elements of a set, each converted at once: of a hundred thousand elements nothing else is kept.
+   * Lists all elements of a set, each converted at once, so that only the results of a hundred thousand elements are kept.
    *
    * The kernel's dump counts positions. While the hash table is resized, some time after many elements came or went, elements change
    * places: the dump then contains some of them twice and as many not at all, and the kernel does not say so (seen on 6.18). Therefore
