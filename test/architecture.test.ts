@@ -215,6 +215,14 @@ describe('README.md', () => {
     expect(nearest(dirname(path)) ?? '').toMatch(new RegExp(`(?<![\\w-])${basename(path, '.ts')}(?![\\w-])`))
   })
 
+  it.each(['packaging', 'test/cluster', 'test/vm'])('of %s lists its files', (folder) => {
+    const text = readFileSync(join(root, '..', folder, 'README.md'), 'utf8')
+    const files = readdirSync(join(root, '..', folder)).filter((name) => name.endsWith('.ts') && !/\.test\./.test(name))
+    expect(files.filter((name) => !text.includes(`\`${name}\``))).toEqual([])
+    const named = [...text.matchAll(/`([a-z-]+(?:\.worker)?\.ts)`/g)].map((match) => match[1] as string)
+    expect(named.filter((name) => !files.includes(name))).toEqual([])
+  })
+
   it('names only files that exist', () => {
     const paths = sources.map(({ path }) => `/src/${path}`)
     const missing = [...listed].flatMap(([folder, text]) =>
