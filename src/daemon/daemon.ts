@@ -183,21 +183,8 @@ async function startEngine(daemon: OpenedDaemon, node: NodeWatch, views: NodeVie
   closers.push(() => afterSync.close())
   // The engine stops first: its last sync may still report.
   closers.push(() => engine.stop())
-  node.subscribe((record) => {
-    health.setNode(record)
-    views.update({ zone: record.zone })
-  })
   if (daemon.onServing !== undefined) runAfterFirstSyncs(journal, families, daemon.onServing, log)
-  const overlaps = new CidrOverlaps({ recorder, node: name, log })
-  views.watch((family, view) => {
-    engine.setView(family, view)
-    overlaps.check(view, views.addresses)
-  })
-  daemon.apiServers.watch((apiServers) => views.update({ apiServers }))
-  views.update({ apiServers: daemon.apiServers.list() })
-  const onLost = (reason: string) => log.warn('Interface addresses are listed again', { reason })
-  const addresses = watchAddresses(() => void refreshAddresses(views, log), { onLost })
-  closers.push(() => addresses.close())
+  followNode(daemon, node, views, { engine, health })
   const identity = {
     node: name,
     mode: config.mode,
@@ -210,6 +197,29 @@ async function startEngine(daemon: OpenedDaemon, node: NodeWatch, views: NodeVie
   await nextTurn()
   await engine.start()
   return engine
+}
+
+/** Passes changes of the node, of its interface addresses and of the API server's addresses on to the engine and to health. */
+function followNode(
+  { apiServers, closers, recorder, name, log }: OpenedDaemon,
+  node: NodeWatch,
+  views: NodeViews,
+  { engine, health }: { readonly engine: Engine; readonly health: ReturnType<HttpServers['start']> },
+): void {
+  node.subscribe((record) => {
+    health.setNode(record)
+    views.update({ zone: record.zone })
+  })
+  const overlaps = new CidrOverlaps({ recorder, node: name, log })
+  views.watch((family, view) => {
+    engine.setView(family, view)
+    overlaps.check(view, views.addresses)
+  })
+  apiServers.watch((addresses) => views.update({ apiServers: addresses }))
+  views.update({ apiServers: apiServers.list() })
+  const onLost = (reason: string) => log.warn('Interface addresses are listed again', { reason })
+  const addresses = watchAddresses(() => void refreshAddresses(views, log), { onLost })
+  closers.push(() => addresses.close())
 }
 
 /** Starts to send Events. They are sent until the rest has stopped, since the last one may say why the daemon ends. */

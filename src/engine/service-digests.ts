@@ -1,5 +1,5 @@
 // Digests of what each service has in the API: its Service and its EndpointSlices as records. They do not depend on the node or the mode,
-// so that proxies can be compared whatever their policies make of the objects.
+// so that proxies can be compared whatever their policies make of the objects. Pure.
 
 import type { Family } from '../lib/ip.ts'
 import { hashText, type SketchElement } from '../lib/set-sketch.ts'

@@ -3,7 +3,7 @@
 // The packet is traced once for each answer that the node could give. What differs between the answers is unknown.
 
 import { familyOf } from '../lib/ip.ts'
-import type { Outcome, Packet } from '../model/trace.ts'
+import type { Outcome, Packet } from '../model/packet.ts'
 import type { NodeView } from '../model/types.ts'
 
 export interface PodDoubt {

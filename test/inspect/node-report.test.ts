@@ -8,7 +8,7 @@ describe('the report of a node', () => {
     expect(parseNodeReport(JSON.stringify(report))).toEqual(report)
   })
 
-  it('loses what could harm whoever reads it', () => {
+  it('loses what could harm its reader', () => {
     const report = nodeReport('a')
     const hostile = {
       ...report,

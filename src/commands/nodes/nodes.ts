@@ -2,11 +2,12 @@
 
 import { familyName } from '../../lib/ip.ts'
 import { count } from '../../lib/plural.ts'
+import { formatAge } from '../../lib/time.ts'
 import { formatParagraph, formatTable } from '../answers/table.ts'
 import { type Command, type Invocation, noArguments, outputFlag } from '../command.ts'
 import { contextFlag, findKubeconfig, namespaceOfProxies, proxyNamespaceFlag } from '../sources/node-proxy.ts'
 import { connectApi } from '../sources/source.ts'
-import { formatAge, formatAnswer, type Terminal } from '../terminal.ts'
+import { formatAnswer, type Terminal } from '../terminal.ts'
 import { type FleetAnswer, hasDifferences, judgeFleet, type NamedDifference, type NodeAnswer } from './fleet-answer.ts'
 import { listServiceNames, readFleet } from './fleet-reader.ts'
 
