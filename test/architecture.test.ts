@@ -205,24 +205,6 @@ describe('README.md', () => {
       .filter((path) => basename(path) === 'README.md')
       .map((path) => [dirname(path), readFileSync(join(root, path), 'utf8')]),
   )
-  const nearest = (folder: string): string | undefined => {
-    if (folder === '.' || listed.has(folder)) return listed.get(folder)
-    return nearest(dirname(folder))
-  }
-
-  it.each(sources.filter(({ path }) => path.includes('/')).map(({ path }) => path))('lists %s', (path) => {
-    // A list may name files without their ending: "`traits/`: behaviour, doctor, leftovers, metrics".
-    expect(nearest(dirname(path)) ?? '').toMatch(new RegExp(`(?<![\\w-])${basename(path, '.ts')}(?![\\w-])`))
-  })
-
-  it.each(['packaging', 'test/cluster', 'test/vm'])('of %s lists its files', (folder) => {
-    const text = readFileSync(join(root, '..', folder, 'README.md'), 'utf8')
-    const files = readdirSync(join(root, '..', folder)).filter((name) => name.endsWith('.ts') && !/\.test\./.test(name))
-    expect(files.filter((name) => !text.includes(`\`${name}\``))).toEqual([])
-    const named = [...text.matchAll(/`([a-z-]+(?:\.worker)?\.ts)`/g)].map((match) => match[1] as string)
-    expect(named.filter((name) => !files.includes(name))).toEqual([])
-  })
-
   it('names only files that exist', () => {
     const paths = sources.map(({ path }) => `/src/${path}`)
     const missing = [...listed].flatMap(([folder, text]) =>

@@ -121,7 +121,7 @@ export class Ledger<E extends Held> {
     return this.#lastDiff.changes
   }
 
-  /** Leaves the slots of these ids out of the next diffs: somebody is writing them. */
+  /** Leaves the slots of these ids out of the next diffs: they are being written. */
   *postpone(isPostponed: (id: string) => boolean): Steps<void> {
     yield* this.#unlistSettled(isPostponed)
   }

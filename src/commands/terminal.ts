@@ -1,4 +1,4 @@
-// Formats and prints what commands say: tables and colours for people, JSON and YAML for programs.
+// What a command prints to, and formats for people and programs: colours, JSON and YAML. open-terminal.ts opens the real terminal. Pure.
 
 import { stringify } from 'yaml'
 
@@ -16,21 +16,6 @@ export interface Terminal {
   readonly interactive: boolean
   /** Infinity if the output goes to a file or to another program: then nothing is wrapped. */
   readonly columns: number
-}
-
-const codes: Readonly<Record<Colour, number>> = { red: 31, green: 32, yellow: 33, cyan: 36, bold: 1, dim: 2 }
-
-/** Uses colours only on a terminal, and never with NO_COLOR (no-color.org). */
-export function openTerminal(env: NodeJS.ProcessEnv = process.env): Terminal {
-  const interactive = process.stdout.isTTY === true && env.TERM !== 'dumb'
-  const coloured = interactive && (env.NO_COLOR ?? '') === ''
-  return {
-    write: (text) => void process.stdout.write(text),
-    note: (text) => void process.stderr.write(text),
-    paint: (colour, text) => (coloured && text !== '' ? `\x1b[${codes[colour]}m${text}\x1b[0m` : text),
-    interactive,
-    columns: process.stdout.columns || Number.POSITIVE_INFINITY,
-  }
 }
 
 // biome-ignore lint/suspicious/noControlCharactersInRegex: colours are control characters.

@@ -1,7 +1,7 @@
 // Keeps the slices of each service of one family, sorted by key. No decisions.
 //
 // A service may have thousands of slices, which arrive one by one. Sorting each of them into a list takes time in proportion to the list, so
-// changes are collected, and merged when somebody reads the list.
+// changes are collected, and merged when the list is read.
 
 import type { SliceRecord } from '../model/types.ts'
 

@@ -3,8 +3,9 @@ import { describe, expect, it } from 'vitest'
 import { formatSchema, formatSchemaDocs } from '../../src/commands/answers/answer-schema.ts'
 import { formatParagraph, formatTable } from '../../src/commands/answers/table.ts'
 import { formatCommandDocs, formatOverview } from '../../src/commands/command-list.ts'
+import { openTerminal } from '../../src/commands/open-terminal.ts'
 import { sourceAddress } from '../../src/commands/sources/own-addresses.ts'
-import { formatAnswer, openTerminal } from '../../src/commands/terminal.ts'
+import { formatAnswer } from '../../src/commands/terminal.ts'
 import { directory, sluice } from './run-command.ts'
 
 const names = ['up', 'explain', 'plan', 'status', 'doctor', 'cleanup', 'completion']

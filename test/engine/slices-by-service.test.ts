@@ -11,7 +11,7 @@ const keys = (slices: SlicesByService) => slices.of('ns/web').map(({ key }) => N
 const udp = [{ name: 'dns', protocol: 'udp' as const, port: 53 }]
 
 describe('SlicesByService', () => {
-  it('sorts what comes, is replaced and goes, whenever somebody reads', () => {
+  it('sorts what comes, is replaced and goes, whenever it is read', () => {
     const slices = new SlicesByService()
     for (const n of [5, 1, 3]) slices.replace(undefined, numbered(n))
     const before = slices.of('ns/web')

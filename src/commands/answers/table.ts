@@ -1,4 +1,4 @@
-// Lays out tables and paragraphs for the width of the terminal: a table that is too wide wraps its last column, or is stacked.
+// Lays out tables and paragraphs for the width of the terminal: a table that is too wide wraps its last column, or is stacked. Pure.
 
 import { stripColours, type Terminal } from '../terminal.ts'
 import { wrap } from '../top/screen-text.ts'
