@@ -25,13 +25,15 @@ export async function runInGroup(command: string, args: readonly string[], optio
   const { env, clock, signal } = options
   signal.throwIfAborted()
   const child = spawn(command, [...args], { env, detached: true, stdio: ['ignore', 'pipe', 'pipe'] })
+  // Without free descriptors a child has no streams, and reports an error that must not end this process.
+  child.on('error', () => {})
   const kill = () => signalGroup(child, 'SIGKILL')
   process.once('exit', kill)
   signal.addEventListener('abort', kill, { once: true })
   const finish = () => {
     kill()
-    child.stdout.destroy()
-    child.stderr.destroy()
+    child.stdout?.destroy()
+    child.stderr?.destroy()
     process.removeListener('exit', kill)
     signal.removeEventListener('abort', kill)
   }

@@ -40,7 +40,9 @@ export function runProgram(program: string, args: readonly string[], options: Ru
       argv0: program,
       stdio: ['pipe', options.stdout ?? 'pipe', 'pipe'],
       env: options.env ?? programEnvironment(),
-    }) as ChildProcessByStdio<Writable, Readable | null, Readable>
+    }) as Omit<ChildProcessByStdio<Writable, Readable | null, Readable>, 'stdin'> & {
+      readonly stdin: Writable | undefined
+    }
     const stdout: Buffer[] = []
     const stderr: Buffer[] = []
     let isLate = false
@@ -54,15 +56,17 @@ export function runProgram(program: string, args: readonly string[], options: Ru
       timer.cancel()
       signal?.removeEventListener('abort', kill)
     }
+    child.on('error', (cause) => {
+      stopWaiting()
+      reject(new ExecError({ program, args, what: describeStartFailure(cause), stderr: '', cause }))
+    })
+    // Without free descriptors a child has no streams, and reports the error a moment later.
+    if (child.stdin === undefined) return
     child.stdout?.on('data', (chunk: Buffer) => stdout.push(chunk))
     child.stderr.on('data', (chunk: Buffer) => stderr.push(chunk))
     // A program that ends without reading its input breaks the pipe. Its exit code says more than that.
     child.stdin.on('error', () => {})
     writeInput(child.stdin, options.stdin)
-    child.on('error', (cause) => {
-      stopWaiting()
-      reject(new ExecError({ program, args, what: describeStartFailure(cause), stderr: '', cause }))
-    })
     child.on('close', (code, killer) => {
       stopWaiting()
       if (signal?.aborted) return reject(signal.reason)
