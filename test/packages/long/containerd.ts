@@ -48,10 +48,10 @@ export class Containerd {
     return execFileSync(program('ctr'), ['-a', address, ...args], { encoding: 'utf8', timeout: 120_000 })
   }
 
-  /** Runs the entry point of an image with arguments on a read-only root, with CAP_NET_ADMIN alone, and returns what it prints. */
+  /** Runs the entry point of an image with arguments on a read-only root, and returns what it prints. */
   run(image: string, ...args: readonly string[]): string {
     const name = `sluice-${++this.#containers}`
-    const options = ['--rm', '--read-only', '--cap-drop', 'ALL', '--cap-add', 'CAP_NET_ADMIN']
+    const options = ['--rm', '--read-only']
     return this.ctr('run', ...options, image, name, '/usr/local/bin/kube-proxy', ...args)
   }
 
