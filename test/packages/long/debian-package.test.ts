@@ -47,7 +47,7 @@ describe('the Debian package', () => {
   it('is the same in two builds, as the executable is', async () => {
     const first = [sha256(executable), sha256(deb)]
     expect([sha256(await makeExecutable('amd64')), sha256(makeDeb('amd64', executable))]).toEqual(first)
-  })
+  }, 1_800_000)
 
   let before: readonly string[] = []
   it('installs the program, its units, man pages, completion and configuration', () => {
