@@ -8,7 +8,7 @@ import { RuleSetHash } from '../iptables-kit/rule-hash.ts'
 import type { TableReader } from '../iptables-kit/table-reader.ts'
 import type { IptablesEntry } from './entries.ts'
 import { adapt, adaptShared } from './features.ts'
-import type { WrittenRules } from './written.ts'
+import type { WrittenRules } from './write/written.ts'
 
 export function createDriftWatch(written: WrittenRules, reader: TableReader, context: OpenContext): DriftWatch {
   const expected = new ExpectedUses(written)

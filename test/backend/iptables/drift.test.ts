@@ -3,7 +3,7 @@
 import { describe, expect, it } from 'vitest'
 import { ExpectedUses } from '../../../src/backend/iptables/drift.ts'
 import { createPortEntry } from '../../../src/backend/iptables/entries.ts'
-import { WrittenRules } from '../../../src/backend/iptables/written.ts'
+import { WrittenRules } from '../../../src/backend/iptables/write/written.ts'
 import { formatJump, jumps } from '../../../src/backend/iptables-kit/chains.ts'
 import type { IptablesPrograms } from '../../../src/backend/iptables-kit/programs.ts'
 import { openTableReader } from '../../../src/backend/iptables-kit/table-reader.ts'

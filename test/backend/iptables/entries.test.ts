@@ -2,7 +2,7 @@
 
 import { expect, it } from 'vitest'
 import { type PortEntry, splitEntry } from '../../../src/backend/iptables/entries.ts'
-import { WrittenRules } from '../../../src/backend/iptables/written.ts'
+import { WrittenRules } from '../../../src/backend/iptables/write/written.ts'
 import { countUses, SavedServiceChains } from '../../../src/backend/iptables-kit/saved-uses.ts'
 import { endpoint, service, slice, tcp } from '../../support/builders.ts'
 import { WriterHarness } from './writer-harness.ts'

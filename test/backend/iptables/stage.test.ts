@@ -9,9 +9,9 @@ import {
   type IptablesEntry,
   type PortEntry,
 } from '../../../src/backend/iptables/entries.ts'
-import { stage } from '../../../src/backend/iptables/stage.ts'
-import { addForgotten, groupChanges } from '../../../src/backend/iptables/units.ts'
-import { WrittenRules } from '../../../src/backend/iptables/written.ts'
+import { stage } from '../../../src/backend/iptables/write/stage.ts'
+import { addForgotten, groupChanges } from '../../../src/backend/iptables/write/units.ts'
+import { WrittenRules } from '../../../src/backend/iptables/write/written.ts'
 
 /** A port with one chain of its own and some endpoints. */
 function port(name: string, ...endpoints: number[]): PortEntry {

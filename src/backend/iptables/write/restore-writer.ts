@@ -6,14 +6,14 @@
 // 2. A service that fails alone is tried once more without deleting chains, which fails while others use them.
 // 3. A refused service keeps its old rules, its old chains, and the chains that those jump to, until everything is written again.
 
-import { ProxyError } from '../../lib/errors.ts'
-import { ExecError } from '../../sys/process/exec.ts'
-import type { RefusedEntry } from '../backend.ts'
-import { type IsolationFailure, isolate } from '../iptables-kit/isolate.ts'
-import { type ByteSink, createRestoreBuffer, RestoreInput } from '../iptables-kit/restore-input.ts'
-import { suspectLines } from '../iptables-kit/restore-text.ts'
+import { ProxyError } from '../../../lib/errors.ts'
+import { ExecError } from '../../../sys/process/exec.ts'
+import type { RefusedEntry } from '../../backend.ts'
+import { type IsolationFailure, isolate } from '../../iptables-kit/isolate.ts'
+import { type ByteSink, createRestoreBuffer, RestoreInput } from '../../iptables-kit/restore-input.ts'
+import { suspectLines } from '../../iptables-kit/restore-text.ts'
+import { isIptablesEntry, strayChainOf } from '../entries.ts'
 import { planRestores } from './compose.ts'
-import { isIptablesEntry, strayChainOf } from './entries.ts'
 import { findLostChains, stage } from './stage.ts'
 import { addForgotten, type GroupedChanges, type Unit } from './units.ts'
 import type { WrittenRules } from './written.ts'

@@ -1,11 +1,11 @@
 // The entries that we wrote and that the kernel holds unless another program changed them, with counts of rules and chains. Pure.
 
-import { SetHash } from '../../lib/set-hash.ts'
-import type { IptablesTableName } from '../iptables-kit/chains.ts'
-import type { LegacyEntries } from '../iptables-kit/drift-watch.ts'
-import { countRules } from '../iptables-kit/restore-text.ts'
-import type { BaseEntry, IptablesEntry, PortEntry } from './entries.ts'
-import { adapt, countLeftOut, haveSameFeatures, type IptablesFeatures } from './features.ts'
+import { SetHash } from '../../../lib/set-hash.ts'
+import type { IptablesTableName } from '../../iptables-kit/chains.ts'
+import type { LegacyEntries } from '../../iptables-kit/drift-watch.ts'
+import { countRules } from '../../iptables-kit/restore-text.ts'
+import type { BaseEntry, IptablesEntry, PortEntry } from '../entries.ts'
+import { adapt, countLeftOut, haveSameFeatures, type IptablesFeatures } from '../features.ts'
 
 /** Called with sign 1 for each entry that comes and -1 for each that goes; a changed entry goes and comes. */
 export type WrittenListener = (entry: IptablesEntry, sign: 1 | -1) => void

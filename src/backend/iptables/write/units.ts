@@ -1,7 +1,7 @@
 // Groups changes into units that are written or refused as a whole: one per service. Pure.
 
-import type { Changes, Held } from '../backend.ts'
-import { createStray, type IptablesEntry, isIptablesEntry } from './entries.ts'
+import type { Changes, Held } from '../../backend.ts'
+import { createStray, type IptablesEntry, isIptablesEntry } from '../entries.ts'
 import type { WrittenRules } from './written.ts'
 
 export interface Unit {

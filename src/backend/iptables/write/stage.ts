@@ -3,11 +3,11 @@
 // If a service port changed, only its chains that differ from the written ones are written, and chains that it no longer has are
 // deleted. The result is applied to `WrittenRules` after the kernel has accepted it, so there is nothing to undo if it does not.
 
-import type { Held } from '../backend.ts'
-import { isEndpointChain } from '../iptables-kit/chains.ts'
-import { type BaseEntry, type IptablesEntry, isIptablesEntry, type PortEntry, strayChainOf } from './entries.ts'
-import type { IptablesFeatures } from './features.ts'
-import { groupByChain } from './port-text.ts'
+import type { Held } from '../../backend.ts'
+import { isEndpointChain } from '../../iptables-kit/chains.ts'
+import { type BaseEntry, type IptablesEntry, isIptablesEntry, type PortEntry, strayChainOf } from '../entries.ts'
+import type { IptablesFeatures } from '../features.ts'
+import { groupByChain } from '../port-text.ts'
 import type { Unit } from './units.ts'
 import { compareIds, type WrittenChange, type WrittenRules } from './written.ts'
 

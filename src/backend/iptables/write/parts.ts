@@ -7,11 +7,11 @@
 // iptables-nft-restore 1.8.9 takes 7 ms for 100 chains, 40 ms for 1,000 rules that jump and 2.3 s for 10,000 of them: its time grows with
 // the square of what one restore has. So rules are appended where possible (stage.ts).
 
-import type { Changes, Held } from '../backend.ts'
-import { isEndpointChain } from '../iptables-kit/chains.ts'
-import { linesOf } from '../iptables-kit/restore-text.ts'
-import { createPortEntry, type IptablesEntry, isIptablesEntry, type PortEntry } from './entries.ts'
-import { groupByChain } from './port-text.ts'
+import type { Changes, Held } from '../../backend.ts'
+import { isEndpointChain } from '../../iptables-kit/chains.ts'
+import { linesOf } from '../../iptables-kit/restore-text.ts'
+import { createPortEntry, type IptablesEntry, isIptablesEntry, type PortEntry } from '../entries.ts'
+import { groupByChain } from '../port-text.ts'
 
 /** What one part may have. */
 export interface PartLimits {

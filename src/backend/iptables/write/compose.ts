@@ -4,17 +4,17 @@
 // and each table changes as a whole at its COMMIT. The shared chains are always written whole: there is no other way to keep the order of
 // their rules. Service chains are written only where they changed.
 
-import { counters, isEndpointChain, kubeletFirewall, sharedChains } from '../iptables-kit/chains.ts'
-import type { RestoreInput } from '../iptables-kit/restore-input.ts'
+import { counters, isEndpointChain, kubeletFirewall, sharedChains } from '../../iptables-kit/chains.ts'
+import type { RestoreInput } from '../../iptables-kit/restore-input.ts'
 import {
   chainOfRule,
   formatDeclaration,
   formatDeclarations,
   formatDeletion,
   linesOf,
-} from '../iptables-kit/restore-text.ts'
-import { type BasePart, type PortEntry, portNameOf } from './entries.ts'
-import { adapt } from './features.ts'
+} from '../../iptables-kit/restore-text.ts'
+import { type BasePart, type PortEntry, portNameOf } from '../entries.ts'
+import { adapt } from '../features.ts'
 import { findPlace, type StagedWrite } from './stage.ts'
 
 /** A cluster with more endpoints has no comments in their rules: comments are half of the text. */
