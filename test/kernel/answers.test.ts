@@ -9,7 +9,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import type { Finding } from '../../src/backend/finding.ts'
 import type { KeptObject } from '../../src/backend/proxy-mode.ts'
 import type { StatusAnswer } from '../../src/commands/answers/status-answer.ts'
-import type { Explanation } from '../../src/http/admin.ts'
+import type { EntrySummary, Explanation } from '../../src/http/admin.ts'
 import { findViolations } from '../support/json-schema.ts'
 import { type PublishedProgram, publishProgram } from '../support/publish-program.ts'
 import { until } from '../support/until.ts'
@@ -149,9 +149,11 @@ class Machine {
   }
 }
 
-/** The words of a name that the output of its command must contain. */
-const namedIn = (name: string): readonly string[] =>
-  name.match(/KUBE-\w+-\w+|(service|endpoint|external|affinity)-[\w./-]+|\d+\.\d+\.\d+\.\d+|shop\/\w+/g) ?? []
+/** What the output of the command must contain: the words of the name, or the address of a socket. */
+const wordsShownBy = ({ name, command }: EntrySummary): readonly string[] =>
+  command.startsWith('ss ')
+    ? command.split(' ').slice(-1)
+    : (name.match(/KUBE-\w+-\w+|(service|endpoint|external|affinity)-[\w./-]+|\d+\.\d+\.\d+\.\d+|shop\/\w+/g) ?? [])
 
 describe.each(['nftables', 'iptables', 'userspace'])('the commands, asking a proxy in mode %s', (mode) => {
   const machine = new Machine()
@@ -181,11 +183,12 @@ describe.each(['nftables', 'iptables', 'userspace'])('the commands, asking a pro
       expect(items.length).toBeGreaterThan(0)
       const entries = items.flatMap((item) => item.entries)
       expect(entries.length).toBeGreaterThan(0)
-      for (const { command, name: entry, kernel } of entries) {
-        expect([entry, kernel]).toEqual([entry, expect.stringMatching(/^(present|byName)$/)])
+      for (const entry of entries) {
+        const { command, name: entryName, kernel } = entry
+        expect([entryName, kernel]).toEqual([entryName, expect.stringMatching(/^(present|byName)$/)])
         const shown = machine.shell(command)
         expect(shown, command).not.toBe('')
-        for (const word of namedIn(entry)) expect(shown, command).toContain(word)
+        for (const word of wordsShownBy(entry)) expect(shown, command).toContain(word)
       }
       expect(new Set(items.map(({ packet }) => packet.from))).toEqual(new Set(['10.9.0.77']))
       // For people, the command also enters the namespace of the proxy: it works as printed.
