@@ -79,8 +79,8 @@ export function formatPrivilegeDocs(): string {
   return [
     '# Privileges',
     '',
-    'What the proxy needs in each mode, after `--init-only` has run once with full privileges. The kernel tier, and for ipvs the ipvs tier, run',
-    'every mode with exactly this: the user, no new privileges, these capabilities and no others, all mounts read-only but these paths,',
+    'What the proxy needs in each mode, after `--init-only` has run once with full privileges. The kernel tier runs the modes nftables, iptables and',
+    'userspace with exactly this: the user, no new privileges, these capabilities and no others, all mounts read-only but these paths,',
     'and a seccomp filter that kills the process at any other system call. Then the proxy does everything that it does on a node. `npm run docs`',
     'writes this document from [deploy/privileges.json](../deploy/privileges.json) and [deploy/seccomp](../deploy/seccomp); a test compares them.',
     '',
@@ -101,6 +101,8 @@ export function formatPrivilegeDocs(): string {
 }
 
 const notes = [
+  '* **ipvs mode** was not run with these privileges yet: its row and its profile are those of iptables mode, whose programs it runs. The test is',
+  '  `test/ipvs/privilege.test.ts`; it needs a machine whose kernel has IPVS. Use the default profile of the runtime until it has passed on yours.',
   '* **User.** Kubernetes gives capabilities only to root (it sets no ambient ones), so the manifests use uid 0 with all other capabilities dropped.',
   '  Where the service manager can do better, uid 65534 is enough. The legacy flavour needs root: the kernel names its tables in a file',
   '  (`/proc/net/ip_tables_names`) that only root may read. As another user the proxy warns, and takes these tables for empty.',
