@@ -27,7 +27,7 @@ const commands: readonly Command[] = [
   nodesCommand,
   doctorCommand,
   cleanupCommand,
-  completionCommand(() => commands),
+  completionCommand,
   trialCommand,
   connectCommand,
   completeCommand(() => commands),

@@ -41,14 +41,21 @@ export interface Command {
   readonly about: string
   readonly flags: readonly Flag[]
   readonly examples: readonly (readonly [line: string, meaning: string])[]
-  readonly arguments: { readonly least: number; readonly most: number }
+  readonly arguments: ArgumentRule
   /** The help and completion leave this command out. */
   readonly hidden?: boolean
   /** Resolves with the exit status. */
   readonly run: (invocation: Invocation) => Promise<number>
 }
 
-export const noArguments: Command['arguments'] = { least: 0, most: 0 }
+export interface ArgumentRule {
+  readonly least: number
+  readonly most: number
+  /** What completion offers: these words, or the services of the running proxy. */
+  readonly offered?: readonly string[] | 'services'
+}
+
+export const noArguments: ArgumentRule = { least: 0, most: 0 }
 
 export const outputFlag: Flag = {
   name: 'output',

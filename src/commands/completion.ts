@@ -1,98 +1,94 @@
-// `sluice completion`: generates completion scripts for three shells from the command table, so that they offer what the help lists.
+// `sluice completion`: prints completion scripts for three shells. The scripts ask `sluice __complete` for the candidates, which knows
+// the command table and asks the running proxy for its services, so that they never lag behind the help.
 
 import { ProxyError } from '../lib/errors.ts'
-import { allFlags, type Command, type Flag } from './command.ts'
+import type { Command } from './command.ts'
 
 const shells = ['bash', 'zsh', 'fish'] as const
 
-export const completionCommand = (commands: () => readonly Command[]): Command => ({
+export const completionCommand: Command = {
   name: 'completion',
   summary: 'print a completion script for bash, zsh or fish',
   usage: shells.join('|'),
-  about: 'Prints a script that completes the commands and flags of sluice.',
+  about: `Prints a script that completes the commands and flags of sluice and kube-proxy, and the names of services, for which it asks the
+proxy that runs here.`,
   flags: [],
   examples: [
-    ['source <(sluice completion bash)', 'for this shell'],
-    ['sluice completion fish > ~/.config/fish/completions/sluice.fish', 'for every new shell'],
+    ['source <(sluice completion bash)', 'for this shell; in ~/.bashrc or ~/.zshrc for every new one'],
+    ['sluice completion bash > ~/.local/share/bash-completion/completions/sluice', 'for every new bash'],
+    ['sluice completion fish > ~/.config/fish/completions/sluice.fish', 'for every new fish'],
   ],
-  arguments: { least: 1, most: 1 },
+  arguments: { least: 1, most: 1, offered: shells },
   async run({ args, terminal }) {
     const shell = args[0] ?? ''
-    const write = { bash: bashScript, zsh: zshScript, fish: fishScript }[shell]
-    if (write === undefined) {
+    const script = { bash: bashScript, zsh: zshScript, fish: fishScript }[shell]
+    if (script === undefined) {
       throw new ProxyError('usage', `no completion for "${shell}"; there is ${shells.join(', ')}`)
     }
-    terminal.write(write(commands().filter(({ hidden }) => hidden !== true)))
+    terminal.write(script)
     return 0
   },
-})
+}
 
-function bashScript(commands: readonly Command[]): string {
-  const cases = commands.map((command) => {
-    const flags = allFlags(command)
-    const offered = command.name === 'completion' ? shells.join(' ') : flags.map(({ name }) => `--${name}`).join(' ')
-    return [
-      `    ${command.name})`,
-      '      case "$before" in',
-      ...flags.filter(({ value }) => value !== undefined).map(bashValueCase),
-      '      esac',
-      `      COMPREPLY=($(compgen -W '${offered}' -- "$word")) ;;`,
-    ].join('\n')
-  })
-  return `# bash completion of sluice
+/** bash cuts words at = and :, so the words are read from the line, and what bash has cut off is removed from the candidates. */
+const bashScript = `# bash completion of sluice and kube-proxy
 _sluice() {
-  local word="\${COMP_WORDS[COMP_CWORD]}" before="\${COMP_WORDS[COMP_CWORD-1]}"
+  local program=sluice line="\${COMP_LINE:0:COMP_POINT}" cur="\${COMP_WORDS[COMP_CWORD]}" words lines last before
+  [ "\${COMP_WORDS[0]##*/}" = sluice ] && program="\${COMP_WORDS[0]}"
+  read -ra words <<< "$line"
+  case "$line" in *[[:space:]]) words+=('') ;; esac
+  last="\${words[\${#words[@]}-1]}"
+  words=("\${words[@]:1}")
+  [ "\${COMP_WORDS[0]##*/}" = kube-proxy ] && words=(proxy "\${words[@]}")
+  case "$cur" in = | :) cur= ;; esac
+  before="\${last%"$cur"}"
+  mapfile -t lines < <("$program" __complete -- "\${words[@]}" 2>/dev/null)
   COMPREPLY=()
-  if [ "$COMP_CWORD" -eq 1 ]; then
-    COMPREPLY=($(compgen -W '${commands.map(({ name }) => name).join(' ')} help version' -- "$word"))
-    return
+  [ \${#lines[@]} -eq 0 ] && return
+  if [ "\${lines[\${#lines[@]}-1]}" = :0 ]; then
+    compopt -o filenames 2>/dev/null
+    mapfile -t COMPREPLY < <(compgen -f -- "$cur")
   fi
-  case "\${COMP_WORDS[1]}" in
-${cases.join('\n')}
-  esac
+  unset "lines[\${#lines[@]}-1]"
+  COMPREPLY+=("\${lines[@]#"$before"}")
 }
-complete -o default -F _sluice sluice
+complete -F _sluice sluice kube-proxy
 `
-}
 
-/** Completes the value of one flag. */
-function bashValueCase({ name, short, choices, file }: Flag): string {
-  const names = short === undefined ? `--${name}` : `--${name}|-${short}`
-  if (choices !== undefined) {
-    return `        ${names}) COMPREPLY=($(compgen -W '${choices.join(' ')}' -- "$word")); return ;;`
-  }
-  return file ? `        ${names}) COMPREPLY=($(compgen -f -- "$word")); return ;;` : `        ${names}) return ;;`
+/** It works as a file in a folder of the fpath, and when it is read by `source`. */
+const zshScript = `#compdef sluice kube-proxy
+_sluice() {
+  local program=sluice directive line
+  local -a given lines values shown
+  [[ \${words[1]:t} == sluice ]] && program=\${words[1]}
+  given=("\${(@)words[2,CURRENT]}")
+  [[ \${words[1]:t} == kube-proxy ]] && given=(proxy "\${(@)given}")
+  lines=("\${(@f)$("$program" __complete --describe -- "\${(@)given}" 2>/dev/null)}")
+  directive=\${lines[-1]}
+  for line in "\${(@)lines[1,-2]}"; do
+    values+=("\${line%%$'\\t'*}")
+    shown+=("\${line/$'\\t'/  -- }")
+  done
+  [[ $directive == :0 ]] && _files
+  (( $#values )) && compadd -l -d shown -a values
 }
+if [[ \${funcstack[1]} == _sluice ]]; then
+  _sluice "$@"
+else
+  (( $+functions[compdef] )) || { autoload -Uz compinit && compinit }
+  compdef _sluice sluice kube-proxy
+fi
+`
 
-/** zsh runs the bash script after bashcompinit. */
-function zshScript(commands: readonly Command[]): string {
-  return `#compdef sluice
-autoload -U +X bashcompinit && bashcompinit
-${bashScript(commands)}`
-}
-
-function fishScript(commands: readonly Command[]): string {
-  const lines = commands.flatMap((command) => [
-    `complete -c sluice -n __fish_use_subcommand -f -a ${command.name} -d ${fishQuote(command.summary)}`,
-    ...allFlags(command).map((flag) =>
-      [
-        `complete -c sluice -n '__fish_seen_subcommand_from ${command.name}' -l ${flag.name}`,
-        flag.short === undefined ? '' : `-s ${flag.short}`,
-        fishValue(flag),
-        `-d ${fishQuote(flag.help)}`,
-      ]
-        .filter((part) => part !== '')
-        .join(' '),
-    ),
-  ])
-  return `# fish completion of sluice\n${lines.join('\n')}\ncomplete -c sluice -n '__fish_seen_subcommand_from completion' -f -a '${shells.join(' ')}'\n`
-}
-
-/** -f: no value; -r: a file name; -x: a value that is not a file name. */
-function fishValue({ value, file, choices }: Flag): string {
-  if (value === undefined) return '-f'
-  if (file) return '-r'
-  return choices === undefined ? '-x' : `-x -a ${fishQuote(choices.join(' '))}`
-}
-
-const fishQuote = (text: string): string => `'${text.replaceAll('\\', '\\\\').replaceAll("'", "\\'")}'`
+const fishScript = `# fish completion of sluice and kube-proxy
+function __sluice_complete
+    set -l words (commandline -opc)
+    set -l program sluice
+    string match -qr '(^|/)sluice$' -- $words[1]; and set program $words[1]
+    set -l lines ($program __complete --describe -- $argv $words[2..-1] (commandline -ct) 2>/dev/null)
+    test (count $lines) -gt 1; and string join \\n -- $lines[1..-2]
+    test "$lines[-1]" = :0; and __fish_complete_path (commandline -ct)
+end
+complete -c sluice -f -a '(__sluice_complete)'
+complete -c kube-proxy -f -a '(__sluice_complete proxy)'
+`

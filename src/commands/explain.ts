@@ -37,7 +37,7 @@ names are understood. What cannot be known from the source of the answer is call
     ['sluice explain shop/web --node worker-3 --simulate', 'compute the answer for another node, without its proxy'],
     ['sluice explain shop/web --manifests ./deploy -o json', 'before anything runs'],
   ],
-  arguments: { least: 1, most: 1 },
+  arguments: { least: 1, most: 1, offered: 'services' },
   run,
 }
 

@@ -51,7 +51,7 @@ the same for every service. Exits with 3 if anything is wrong.`,
     ['sluice status --node worker-3', 'the proxy of another node, through the API server'],
     ['sluice status --node worker-3 --simulate', 'what a node should have, without asking that node'],
   ],
-  arguments: { least: 0, most: 1 },
+  arguments: { least: 0, most: 1, offered: 'services' },
   run,
 }
 

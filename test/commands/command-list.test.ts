@@ -1,4 +1,3 @@
-import { spawnSync } from 'node:child_process'
 import { describe, expect, it } from 'vitest'
 import { formatSchema, formatSchemaDocs } from '../../src/commands/answers/answer-schema.ts'
 import { formatParagraph, formatTable } from '../../src/commands/answers/table.ts'
@@ -86,34 +85,6 @@ describe('the address of this machine', () => {
     expect(await sourceAddress(4, '127.0.0.1')).toBe('127.0.0.1')
     // The kernel refuses broadcast without SO_BROADCAST, as it refuses an address without a route.
     expect(await sourceAddress(4, '255.255.255.255')).toBeUndefined()
-  })
-})
-
-describe('completion', () => {
-  it.each(['bash', 'zsh', 'fish'])('offers every command and its flags in %s', async (shell) => {
-    const { stdout } = await sluice('completion', shell)
-    for (const name of names) expect(stdout).toContain(name)
-    expect(stdout).toContain(shell === 'fish' ? '-l dry-run' : '--dry-run')
-    expect(stdout).not.toContain('__trial')
-  })
-
-  it('completes in a real bash', async () => {
-    const { stdout } = await sluice('completion', 'bash')
-    const ask = (words: string) =>
-      spawnSync(
-        'bash',
-        [
-          '-c',
-          `${stdout}\nCOMP_WORDS=(${words}); COMP_CWORD=$((\${#COMP_WORDS[@]}-1)); _sluice; echo "\${COMPREPLY[@]}"`,
-        ],
-        {
-          encoding: 'utf8',
-        },
-      ).stdout.trim()
-    expect(ask('sluice ex')).toBe('explain')
-    expect(ask('sluice explain --fr')).toBe('--from')
-    expect(ask('sluice status -o js')).toBe('json')
-    expect(ask('sluice up --mode ipv')).toBe('ipvs')
   })
 })
 
