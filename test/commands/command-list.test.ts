@@ -1,4 +1,6 @@
+import { readFileSync } from 'node:fs'
 import { describe, expect, it } from 'vitest'
+import { manPages } from '../../packaging/man-pages.ts'
 import { formatSchema, formatSchemaDocs } from '../../src/commands/answers/answer-schema.ts'
 import { formatParagraph, formatTable } from '../../src/commands/answers/table.ts'
 import { formatCommandDocs, formatOverview } from '../../src/commands/command-list.ts'
@@ -62,6 +64,11 @@ describe('the command table', () => {
 
   it('equals docs/commands.md', async () => {
     await expect(formatCommandDocs()).toMatchFileSnapshot('../../docs/commands.md')
+  })
+
+  it('has a man page per command in the npm package', () => {
+    const { man } = JSON.parse(readFileSync('package.json', 'utf8')) as { man: readonly string[] }
+    expect(man).toEqual([...manPages().keys()].sort().map((name) => `dist/man/${name}`))
   })
 
   it('has no status for an unknown command', async () => {
