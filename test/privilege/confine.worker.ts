@@ -9,7 +9,7 @@ export interface Confinement {
   readonly binds?: Readonly<Record<string, string>>
   /** The only paths that stay writable, folders with a slash at their end; undefined leaves all mounts as they are. */
   readonly writable?: readonly string[]
-  /** Who owns what is writable. */
+  /** The owner of the writable paths. */
   readonly owner?: number
   /** Options of setpriv; undefined skips it. */
   readonly setpriv?: readonly string[]
