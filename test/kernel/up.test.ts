@@ -33,7 +33,7 @@ describe('sluice up --demo', () => {
       [...program.slice(1), 'status', '--socket', '/run/sluice/sluice-node1.sock'],
       { encoding: 'utf8' },
     )
-    expect(stdout).toMatch(/work\/saythx-redis +IPv4 +1 +1 +4 +4\/4 +ok/)
+    expect(stdout).toMatch(/work\/saythx-redis +IPv4 +1 +1 +4\/4 +ok/)
     killed.child.kill('SIGKILL')
     await killed.ended
     // The next demo removes what the killed one left.
