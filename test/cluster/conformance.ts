@@ -21,6 +21,8 @@ export interface Column {
   readonly specs: readonly SpecResult[]
   /** Names of specs that failed, and that kube-proxy then passed in the same cluster. */
   readonly worse: readonly string[]
+  /** Names of specs that failed, and that kube-proxy then failed, too. */
+  readonly compared?: readonly string[]
 }
 
 const folder = join(cacheFolder, 'results')
@@ -48,7 +50,10 @@ export function saveColumn(column: Column): void {
   const failed = new Set(specs.filter(({ state }) => state === 'failed').map(({ name }) => name))
   const found = [...(readColumn(column.proxy, column.mode)?.worse ?? []), ...column.worse]
   const worse = [...new Set(found)].filter((name) => failed.has(name))
-  writeFileSync(pathOf(column.proxy, column.mode), JSON.stringify({ ...column, specs, worse }, undefined, 1))
+  const compared = [
+    ...new Set([...(readColumn(column.proxy, column.mode)?.compared ?? []), ...(column.compared ?? [])]),
+  ]
+  writeFileSync(pathOf(column.proxy, column.mode), JSON.stringify({ ...column, specs, worse, compared }, undefined, 1))
 }
 
 /** Specs that Sluice fails and kube-proxy does not. */
@@ -96,7 +101,7 @@ ${formatTable(
   ],
 )}
 
-${verdict(found)} The ipvs mode was not run here: the kernel of the machine has no IPVS. Its own tests run in a VM (\`npm run test:ipvs\`).
+${verdict(found)} A mode without a column has not been run yet. The ipvs mode was not run here: the kernel of the machine has no IPVS. Its own tests run in a VM (\`npm run test:ipvs\`).
 
 ## Our own stories
 
@@ -129,8 +134,17 @@ function verdict(found: readonly Column[]): string {
     const names = [...ours.worse, ...regressions(compared, same?.specs ?? []).map(({ name }) => name)]
     return [...new Set(names)].map((name) => `${ours.mode}: ${escapeCell(name)}`)
   })
-  if (worse.length === 0) return '**No spec that kube-proxy passes fails with Sluice.**'
-  return `**Sluice fails what kube-proxy passes:** ${worse.join('; ')}.`
+  if (worse.length > 0) return `**Sluice fails what kube-proxy passes:** ${worse.join('; ')}.`
+  const open = of('sluice').flatMap((ours) => listUncompared(ours, theirs))
+  if (open.length === 0) return '**No spec that kube-proxy passes fails with Sluice.**'
+  return `Failed with Sluice, and not compared with kube-proxy: ${open.join('; ')}.`
+}
+
+/** Failures of specs that kube-proxy has not run. */
+function listUncompared({ mode, specs, compared }: Column, theirs: readonly Column[]): readonly string[] {
+  const ran = new Set([...theirs.flatMap((column) => column.specs.map(({ name }) => name)), ...(compared ?? [])])
+  const failed = specs.filter(({ name, state }) => state === 'failed' && !ran.has(name))
+  return failed.map(({ name }) => `${mode}: ${escapeCell(name)}`)
 }
 
 const count = ({ specs }: Column, state: SpecResult['state']): number =>

@@ -89,7 +89,9 @@ async function runAllSpecs(run: Run, proxy: ProxyName, mode: Mode): Promise<void
   const version = proxy === 'sluice' ? sourcesCommit : kubernetesVersion
   const date = new Date().toISOString().slice(0, 10)
   const worse = bad.map(({ name }) => name)
-  saveColumn({ proxy, mode, version, date, nodes: cluster.nodes.length, minutes, specs, worse })
+  const failed = specs.filter(({ state }) => state === 'failed').map(({ name }) => name)
+  const compared = proxy === 'sluice' ? failed.filter((name) => !worse.includes(name)) : []
+  saveColumn({ proxy, mode, version, date, nodes: cluster.nodes.length, minutes, specs, worse, compared })
   writePage()
 }
 

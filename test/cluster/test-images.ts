@@ -41,6 +41,8 @@ async function makeArchive(): Promise<Buffer> {
   const agnhost = await own((tree) => {
     tree.copy('agnhost', program('agnhost'), 0o755)
     tree.link('agnhost-2', 'agnhost')
+    // A spec about resolv.conf runs a name server from this image.
+    tree.copy('coredns', program('coredns'), 0o755)
     for (const name of ['localhost.crt', 'localhost.key'])
       tree.copy(name, join(sources, 'test/images/agnhost/porter', name))
     tree.add('uploads/.keep', '')
