@@ -118,12 +118,16 @@ describe('a proxy in ipvs mode', () => {
     expect(code, text).toBe(2)
     const plan = JSON.parse(text)
     expect(plan.mode).toBe('ipvs')
-    expect(plan.changes.map(({ action, id }: { action: string; id: string }) => `${action} ${id}`).sort()).toEqual([
-      'change node-port tcp 192.168.0.2:30001',
-      'change node-port udp 192.168.0.2:30053',
-      `change server tcp ${vip}:80`,
-      `change server udp ${vip}:53`,
-    ])
+    expect(
+      plan.changes.map(({ action, name }: { action: string; name: string }) => `${action} ${name}`).sort(),
+    ).toEqual(
+      [
+        'change virtual server tcp 192.168.0.2:30001',
+        'change virtual server udp 192.168.0.2:30053',
+        `change virtual server tcp ${vip}:80`,
+        `change virtual server udp ${vip}:53`,
+      ].sort(),
+    )
     expect(plan.kernel).toEqual({ verdict: 'accepted', why: '', refusals: [] })
     expect(await ipvs()).not.toContain(' sh')
   })
