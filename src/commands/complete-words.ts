@@ -22,7 +22,7 @@ export const completeCommand = (commands: () => readonly Command[]): Command => 
   async run({ args, flags, terminal }) {
     const visible = commands().filter(({ hidden }) => hidden !== true)
     const { candidates, isFile } = await completeWords([...visible, proxyCommand], args)
-    const write = ({ word, meaning }: Candidate) =>
+    const write = ({ word, meaning }: CompletedWord) =>
       flags.has('describe') && meaning !== '' ? `${word}\t${meaning}` : word
     const lines = [...candidates.map(write), `:${isFile ? directives.files : directives.noFiles}`]
     terminal.write(lines.map((line) => `${line}\n`).join(''))
@@ -47,18 +47,18 @@ const proxyCommand: Command = {
   run: () => Promise.resolve(0),
 }
 
-export interface Candidate {
+export interface CompletedWord {
   readonly word: string
   readonly meaning: string
 }
 
 export interface Completion {
-  readonly candidates: readonly Candidate[]
+  readonly candidates: readonly CompletedWord[]
   /** True if the shell offers file names. */
   readonly isFile: boolean
 }
 
-const plain = (words: readonly string[]): readonly Candidate[] => words.map((word) => ({ word, meaning: '' }))
+const plain = (words: readonly string[]): readonly CompletedWord[] => words.map((word) => ({ word, meaning: '' }))
 
 /** `words` are those after `sluice`; the last is being typed and may be ''. */
 export async function completeWords(commands: readonly Command[], words: readonly string[]): Promise<Completion> {
@@ -80,7 +80,10 @@ export async function completeWords(commands: readonly Command[], words: readonl
   return offer(flags, word)
 }
 
-async function listArguments({ arguments: rule }: Command, words: readonly string[]): Promise<readonly Candidate[]> {
+async function listArguments(
+  { arguments: rule }: Command,
+  words: readonly string[],
+): Promise<readonly CompletedWord[]> {
   if (rule.offered === 'services') return plain(await listServices(words))
   return plain(rule.offered ?? [])
 }
@@ -106,7 +109,7 @@ const completeValue = (flag: Flag | undefined, value: string): Completion => ({
   isFile: flag?.file === true,
 })
 
-const offer = (all: readonly Candidate[], typed: string): Completion => ({
+const offer = (all: readonly CompletedWord[], typed: string): Completion => ({
   candidates: all.filter(({ word }) => word.startsWith(typed)),
   isFile: false,
 })
