@@ -1,5 +1,6 @@
 // The service of the stories: a Deployment of web servers that end gracefully, and clients in a pod, on a node and outside.
 
+import { until } from '../support/until.ts'
 import { type Client, startClientPod } from './probes.ts'
 import type { RealCluster } from './real-cluster.ts'
 
@@ -64,6 +65,9 @@ export async function createWorkload(cluster: RealCluster, replicas: number): Pr
   await cluster.apply(JSON.stringify(service))
   const waitForRollout = async () => void (await kubectl('rollout', 'status', 'deployment/web', '--timeout=300s'))
   await waitForRollout()
+  // Pods of a larger Deployment before: their end must not be counted as this story's.
+  const countPods = async () => (await kubectl('get', 'pods', '-l', 'app=web', '-o', 'name')).trim().split('\n').length
+  await until('the end of old pods', async () => (await countPods()) === replicas, { limitMs: 120_000, everyMs: 1_000 })
   const address = await kubectl('get', 'service', 'web', '-o', 'jsonpath={.spec.clusterIP}')
   const pod = await startClientPod(cluster, first, namespace)
   const clusterIp = `cluster IP=http://${address}/hostname`
