@@ -216,7 +216,7 @@ describe.each(['nftables', 'iptables', 'userspace'])('the commands, asking a pro
     expect(again.filter(({ about, level }) => about.startsWith('sysctl') && level !== 'ok')).toEqual([])
   })
 
-  it('keeps a broken manifest visible until it is mended: in status, as an Event, and as a metric', async () => {
+  it('keeps a broken manifest visible until it is mended: in status and as a metric', async () => {
     writeFileSync(machine.file, `${manifests}---\nkind: [\n`)
     await until('status reports it', () => machine.run('status').status === 3 || undefined, { limitMs: 20_000 })
     expect(machine.run('status').stdout).toMatch(/! invalid manifest shop\.yaml:\d+: /)
