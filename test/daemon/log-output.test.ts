@@ -1,3 +1,4 @@
+import { Writable } from 'node:stream'
 import { describe, expect, it } from 'vitest'
 import { LogOutput, type LogStream } from '../../src/daemon/log-output.ts'
 
@@ -40,6 +41,16 @@ describe('LogOutput', () => {
     stream.failure = undefined
     output.write('four')
     expect(stream.lines).toEqual(['one', 'four', `lost 2: ${code}`])
+  })
+
+  it('does not end the process when the stream reports an error', async () => {
+    const stream = new Writable({ write: (_chunk, _encoding, done) => done(failWith('EPIPE')) })
+    const output = new LogOutput(stream)
+    output.write('one')
+    // Without a listener, the error would be thrown.
+    await new Promise((resolve) => stream.once('close', resolve))
+    expect(stream.errored).toMatchObject({ code: 'EPIPE' })
+    expect(stream.listenerCount('error')).toBe(1)
   })
 
   it('queues a bounded amount for a reader that does not read', () => {

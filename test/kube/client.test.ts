@@ -91,6 +91,14 @@ describe('requests', () => {
     expect((await open(connectionTo(server.url)).request({ path: '/' })).json).toEqual({ items })
   })
 
+  it('refuses an answer that is compressed far more than lists are, before it is large', async () => {
+    const server = await serve((response) => {
+      response.writeHead(200, { 'content-encoding': 'gzip' }).end(gzipSync(`{"items":[]${' '.repeat(8 << 20)}}`))
+    })
+    const error = await failure(open(connectionTo(server.url)).request({ path: '/' }))
+    expect(error.message).toContain('is compressed to less than 1/200 of its size')
+  })
+
   it('keeps its connection', async () => {
     const server = await serve(json({}))
     const client = open(connectionTo(server.url))
