@@ -27,6 +27,8 @@ const descriptors: readonly [string, string, string][] = [
   ['k8s.io/api', 'discovery/v1', 'io.k8s.api.discovery.v1'],
   ['k8s.io/api', 'networking/v1', 'io.k8s.api.networking.v1'],
   ['k8s.io/api', 'events/v1', 'io.k8s.api.events.v1'],
+  ['k8s.io/api', 'authentication/v1', 'io.k8s.api.authentication.v1'],
+  ['k8s.io/api', 'authorization/v1', 'io.k8s.api.authorization.v1'],
   ['k8s.io/apimachinery', 'pkg/apis/meta/v1', 'io.k8s.apimachinery.pkg.apis.meta.v1'],
   ['k8s.io/apimachinery', 'pkg/runtime', 'io.k8s.apimachinery.pkg.runtime'],
 ]
