@@ -114,4 +114,20 @@ describe.runIf(hasKubeProxy)('kube-proxy and ours', () => {
       expect(course.newLog).toContain('The rules of a running proxy stay until it ends')
     },
   )
+
+  it('no connection fails when ours runs in mode nftables and kube-proxy starts in mode iptables', async () => {
+    const before: Party = { mode: 'nftables', program: 'ours' }
+    const course = await replace(before, { mode: 'iptables', program: 'kube-proxy' })
+    expect(problems(course, before)).toEqual([])
+    expect(course.load.made).toBeGreaterThan(100)
+    expect(course.wereKept).toBe(true)
+  })
+
+  // kube-proxy removes the rules of iptables mode before it serves, so that a connection may fail; docs/security.md says so.
+  it('ours in mode iptables says that a kube-proxy that starts in mode nftables has removed rules, and repairs them', async () => {
+    const course = await replace({ mode: 'iptables', program: 'ours' }, { mode: 'nftables', program: 'kube-proxy' })
+    expect(course.oldLog).toContain('Another program changed our rules')
+    expect(course.wereKept).toBe(true)
+    expect(course.load.problems.filter((problem) => problem.startsWith('held connection'))).toEqual([])
+  })
 })
