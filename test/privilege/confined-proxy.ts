@@ -8,16 +8,20 @@ import { join } from 'node:path'
 import type { SeccompProfile } from '../../packaging/privileges.ts'
 import type { Namespace } from '../lab/namespace.ts'
 import { timeLimit } from '../lab/vm.ts'
-import { bundleProgram } from '../support/bundle-program.ts'
+import { type PublishedProgram, publishProgram } from '../support/publish-program.ts'
 import { until } from '../support/until.ts'
 import type { Confinement } from './confine.worker.ts'
 import { compileProfile, encodeProgram } from './seccomp-filter.ts'
 
-let bundled: Promise<string> | undefined
+let published: Promise<PublishedProgram> | undefined
 
-function bundle(): Promise<string> {
-  bundled ??= bundleProgram(join(import.meta.dirname, 'confine.worker.ts')).then(({ file }) => file)
-  return bundled
+/** It runs a second time as another user, who may not be allowed to enter the checkout. */
+function publishConfiner(): Promise<PublishedProgram> {
+  published ??= publishProgram(join(import.meta.dirname, 'confine.worker.ts')).then((program) => {
+    process.once('exit', () => program.remove())
+    return program
+  })
+  return published
 }
 
 export interface ConfinedProxyOptions {
@@ -68,7 +72,8 @@ export class ConfinedProxy {
     const folder = mkdtempSync(join(tmpdir(), 'sluice-confined-'))
     chmodSync(folder, 0o755)
     const confinement = JSON.stringify(confine(options, folder))
-    const args = ['netns', 'exec', options.node.name, process.execPath, await bundle(), confinement]
+    const { command } = await publishConfiner()
+    const args = ['netns', 'exec', options.node.name, ...command, confinement]
     const env = { PATH: '/usr/sbin:/usr/bin:/sbin:/bin' }
     const child = spawn('ip', args, { stdio: ['ignore', 'ignore', 'pipe'], env })
     return new ConfinedProxy(child, options.node, folder)
