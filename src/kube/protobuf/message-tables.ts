@@ -24,7 +24,7 @@ const core = 'io.k8s.api.core.v1'
 const discovery = 'io.k8s.api.discovery.v1'
 const networking = 'io.k8s.api.networking.v1'
 
-/** Keys of labels and annotations that a decoder reads. reflect/ names them where it reads them; a test compares the two. */
+/** Keys of labels and annotations that a decoder in reflect/ reads. A key that is missing here is lost in protobuf, and only there. */
 export const readLabels: readonly string[] = [
   'kubernetes.io/service-name',
   'service.kubernetes.io/headless',
