@@ -37,7 +37,10 @@ export function clusterToolsSuite(binaries: string | undefined): void {
     })
 
     it('refuses a program that it does not know', async () => {
-      expect(await run('etcd', 'kube-router')).toMatchObject({ code: 2, stderr: expect.stringContaining('kube-router') })
+      expect(await run('etcd', 'kube-router')).toMatchObject({
+        code: 2,
+        stderr: expect.stringContaining('kube-router'),
+      })
     })
   })
 
