@@ -30,14 +30,14 @@ export async function readBody(response: IncomingMessage, options: BodyOptions):
   const isZipped = response.headers['content-encoding'] === 'gzip'
   const chunks: Buffer[] = []
   const startedAt = clock.monotonic()
-  const silence = new ProxyError('timeout', `${what}: the answer stopped before its end`)
+  const makeSilenceError = () => new ProxyError('timeout', `${what}: the answer stopped before its end`)
   let bytes = 0
   let receivedBytes = 0
   if (isZipped) response.on('data', (chunk: Buffer) => (receivedBytes += chunk.length))
   const stream = isZipped ? response.pipe(createGunzip()) : response
   // pipe() does not forward an error of the source.
   if (isZipped) response.once('error', (error) => stream.destroy(error))
-  deadline.start(maxSilenceMs, silence)
+  deadline.start(maxSilenceMs, makeSilenceError)
   try {
     for await (const chunk of stream as AsyncIterable<Buffer>) {
       options.onHeard?.()
@@ -50,7 +50,7 @@ export async function readBody(response: IncomingMessage, options: BodyOptions):
       if (clock.monotonic() - startedAt > maxBodyMs) {
         throw new ProxyError('timeout', `${what}: the answer did not end within ${maxBodyMs / 1000} s`)
       }
-      deadline.start(maxSilenceMs, silence)
+      deadline.start(maxSilenceMs, makeSilenceError)
     }
   } catch (error) {
     response.destroy()

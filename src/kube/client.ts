@@ -143,7 +143,7 @@ export class Client {
     const deadline = new Deadline(this.#options.clock, call.signal)
     const what = this.#describe(call)
     try {
-      deadline.start(headMs, new ProxyError('timeout', `${what}: no answer in ${headMs / 1000} s`))
+      deadline.start(headMs, () => new ProxyError('timeout', `${what}: no answer in ${headMs / 1000} s`))
       const { authorization, certificate } = await deadline.race(this.#credentials.identity())
       const answer = await this.#transport.upgrade({
         method: 'GET',
@@ -186,7 +186,7 @@ export class Client {
     const body = request.body === undefined ? undefined : Buffer.from(JSON.stringify(request.body))
     let isRenewed = false
     for (let retries = 0; ; ) {
-      deadline.start(credentialsMs, new ProxyError('credentials', `no credentials in ${credentialsMs / 1000} s`))
+      deadline.start(credentialsMs, () => new ProxyError('credentials', `no credentials in ${credentialsMs / 1000} s`))
       const identity = await deadline.race(this.#credentials.identity())
       const { response, report } = await this.#send({ request, body, watch, identity }, deadline)
       const status = response.statusCode ?? 0
@@ -233,7 +233,7 @@ export class Client {
         watch,
       })
     const gzip = !watch && this.#connection.compression
-    deadline.start(headMs, new ProxyError('timeout', `${this.#describe(request)}: no answer in ${headMs / 1000} s`))
+    deadline.start(headMs, () => new ProxyError('timeout', `${this.#describe(request)}: no answer in ${headMs / 1000} s`))
     try {
       const response = await this.#transport.send({
         method: verb,

@@ -9,6 +9,8 @@ const snapshotSilenceMs = 10_000
 /** How much later than requested a server may end a watch. */
 const endToleranceMs = 30_000
 
+const makeSnapshotError = () => new ProxyError('watch-list-ignored', 'the snapshot stopped before its end')
+
 export class SilenceLimit {
   readonly #clock: Clock
   readonly #deadline: Deadline
@@ -30,14 +32,16 @@ export class SilenceLimit {
 
   /** Called after each part of a snapshot. */
   expectSnapshot(): void {
-    this.#deadline.start(snapshotSilenceMs, new ProxyError('watch-list-ignored', 'the snapshot stopped before its end'))
+    this.#deadline.start(snapshotSilenceMs, makeSnapshotError)
   }
 
   /** Called once, when the watch starts to follow changes. */
   expectChanges(): void {
-    const message = `nothing came for longer than the requested ${this.#timeoutSeconds} s`
     const remainingMs = Math.max(0, this.#end - this.#clock.monotonic())
-    this.#deadline.start(remainingMs + endToleranceMs, new ProxyError('stalled', message))
+    this.#deadline.start(
+      remainingMs + endToleranceMs,
+      () => new ProxyError('stalled', `nothing came for longer than the requested ${this.#timeoutSeconds} s`),
+    )
   }
 
   close(): void {
