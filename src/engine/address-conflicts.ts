@@ -11,18 +11,11 @@ import {
   frontendKey,
   healthCheckKey,
   type Precedence,
-  rankCount,
   rankOf,
   withoutFrontends,
 } from '../model/conflicts.ts'
 import type { Frontend, ServicePort, ServiceRecord } from '../model/types.ts'
 import type { Conflict } from './journal.ts'
-
-/** Keys, each once, and the rank of each at the same index: arrays, since there is one of these for every service. */
-interface RankedKeys {
-  readonly keys: readonly string[]
-  readonly ranks: readonly number[]
-}
 
 /** Why a service must not have an address, even if no other service claims it. */
 export interface AddressRefusal {
@@ -35,16 +28,24 @@ export type ClaimedAddress = Pick<Frontend, 'ip' | 'port'> & { readonly kind: Fr
 
 export type Refuse = (port: ServicePort, address: ClaimedAddress, key: string) => AddressRefusal | undefined
 
-interface Wanted extends RankedKeys {
+/** Keys, each once, and the rank of each at the same index. */
+interface Wanted {
+  readonly keys: readonly string[]
+  readonly ranks: readonly number[]
   readonly refused: Refusals
 }
 
 type Refusals = ReadonlyMap<string, AddressRefusal>
 
-/** What a service claims. The claimants by rank are shared by its keys: a service may have many thousands of keys. */
-interface Claim extends Wanted {
+/**
+ * What a service claims: keys, and the claimant of each at the same index. Arrays, since there is one of these for every service. Keys of
+ * the same rank share their claimant, since a service may have many thousands of keys.
+ */
+interface Claim {
   readonly record: ServiceRecord
-  readonly byRank: readonly Claimant[]
+  readonly keys: readonly string[]
+  readonly claimants: readonly Claimant[]
+  readonly refused: Refusals
 }
 
 const noKeys: ReadonlySet<string> = new Set()
@@ -80,21 +81,22 @@ export class AddressConflicts {
     const sameKeys = before !== undefined && areEqual(before, wanted)
     // The usual case: only endpoints have changed. The old claim stays, since its objects are tenured already.
     if (sameKeys && before.record === record) return none
-    const affected = new Set<string>()
-    const sameAge = before !== undefined && before.record.created === record.created
+    const { keys, refused } = wanted
     // A claimant compares by age and key alone, so claimants of an older version of the record serve the new one.
-    const byRank = sameAge ? before.byRank : claimantsOf(record)
-    this.#replaceRefusals(record.key, before?.refused ?? noRefusals, wanted.refused)
-    if (wanted.keys.length + wanted.refused.size === 0) this.#claims.delete(record.key)
-    else this.#claims.set(record.key, { ...wanted, record, byRank })
-    if (sameAge && sameKeys) return none
+    const keepsClaimants = sameKeys && before.record.created === record.created
+    const claimants = keepsClaimants ? before.claimants : claimantsOf(record, wanted.ranks)
+    this.#replaceRefusals(record.key, before?.refused ?? noRefusals, refused)
+    if (keys.length + refused.size === 0) this.#claims.delete(record.key)
+    else this.#claims.set(record.key, { record, keys, claimants, refused })
+    if (keepsClaimants) return none
+    const affected = new Set<string>()
     if (before !== undefined) yield* this.#leave(before, affected)
-    for (const [i, key] of wanted.keys.entries()) {
-      this.#join(key, byRank[wanted.ranks[i] ?? 0] as Claimant, affected)
+    for (let i = 0; i < keys.length; i++) {
+      this.#join(keys[i] as string, claimants[i] as Claimant, affected)
       if ((i + 1) % stride === 0) yield
     }
     affected.delete(record.key)
-    return [...affected]
+    return affected.size === 0 ? none : [...affected]
   }
 
   /** Removes all claims of a service. Returns the other services that won an address because of it. */
@@ -239,8 +241,14 @@ export class AddressConflicts {
 /** Making the keys of up to this many frontends takes no noticeable time. */
 const fewFrontends = 10
 
-const claimantsOf = (record: ServiceRecord): readonly Claimant[] =>
-  Array.from({ length: rankCount }, (_, rank) => ({ record: { key: record.key, created: record.created }, rank }))
+function claimantsOf({ key, created }: ServiceRecord, ranks: readonly number[]): readonly Claimant[] {
+  const record = { key, created }
+  const byRank: Claimant[] = []
+  return ranks.map((rank) => {
+    byRank[rank] ??= { record, rank }
+    return byRank[rank]
+  })
+}
 
 function* collectKeys(ports: readonly ServicePort[], precedence: Precedence, refuse: Refuse): Steps<Wanted> {
   const keys: string[] = []
@@ -278,9 +286,9 @@ function withoutRepeats(wanted: Wanted): Wanted {
   return { keys: keys.filter((_, i) => first[i]), ranks: ranks.filter((_, i) => first[i]), refused }
 }
 
-const areEqual = (a: Wanted, b: Wanted): boolean =>
+const areEqual = (a: Claim, b: Wanted): boolean =>
   a.keys.length === b.keys.length &&
-  a.keys.every((key, i) => key === b.keys[i] && a.ranks[i] === b.ranks[i]) &&
+  a.keys.every((key, i) => key === b.keys[i] && a.claimants[i]?.rank === b.ranks[i]) &&
   a.refused.size === b.refused.size &&
   (a.refused.size === 0 || [...a.refused].every(([key, refusal]) => isSameRefusal(refusal, b.refused.get(key))))
 

@@ -30,9 +30,6 @@ const ranks: Readonly<Record<Frontend['kind'] | 'health-check', number>> = {
   'external-ip': 2,
 }
 
-/** The number of different ranks. */
-export const rankCount = 3
-
 export const rankOf = (kind: keyof typeof ranks, precedence: Precedence): number =>
   precedence === 'age' ? 0 : ranks[kind]
 
