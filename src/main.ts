@@ -1,6 +1,7 @@
 // The entry of both executables: chooses the command and sets the exit status.
 
 import { runProxyCommand } from './daemon/proxy-command.ts'
+import { hasErrno } from './lib/errors.ts'
 
 /** Resolves when the command has ended. */
 export async function main(program: 'kube-proxy' | 'sluice', argv: readonly string[]): Promise<void> {
@@ -16,7 +17,7 @@ export async function main(program: 'kube-proxy' | 'sluice', argv: readonly stri
   const { runCommand } = await import('./commands/command-list.ts')
   // A reader that closes the pipe early (`| head`) does not count as an error.
   process.stdout.on('error', (error: NodeJS.ErrnoException) => {
-    if (error.code === 'EPIPE') process.exit(0)
+    if (hasErrno(error, 'EPIPE')) process.exit(0)
     throw error
   })
   const status = await runCommand(name, rest)

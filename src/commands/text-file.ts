@@ -1,7 +1,7 @@
 // Reads a text file that may be missing or unreadable, as files below /proc often are, and says why a file cannot be read.
 
 import { readFileSync } from 'node:fs'
-import { describeError, readSystemCode } from '../lib/errors.ts'
+import { describeError, type Errno, readErrno } from '../lib/errors.ts'
 
 /** Returns '' if the file cannot be read. */
 export function readTextOrEmpty(path: string): string {
@@ -12,7 +12,7 @@ export function readTextOrEmpty(path: string): string {
   }
 }
 
-const fileProblems: Readonly<Record<string, string>> = {
+const fileProblems: Readonly<Partial<Record<Errno, string>>> = {
   ENOENT: 'there is no such file or directory',
   EISDIR: 'it is a directory',
   EACCES: 'this user has no permission',
@@ -20,4 +20,7 @@ const fileProblems: Readonly<Record<string, string>> = {
 }
 
 /** Says why a file cannot be read, without the names of system calls. */
-export const describeFileError = (error: unknown): string => fileProblems[readSystemCode(error)] ?? describeError(error)
+export function describeFileError(error: unknown): string {
+  const errno = readErrno(error)
+  return (errno && fileProblems[errno]) ?? describeError(error)
+}

@@ -6,7 +6,7 @@ import type { Desired } from '../inspect/dry-run.ts'
 import { type Family, hostPort } from '../lib/ip.ts'
 import { ConntrackTable } from '../sys/netlink/conntrack.ts'
 import type { TrackedFlow } from '../sys/netlink/conntrack-codec.ts'
-import { errnoOf } from '../sys/netlink/netlink-errors.ts'
+import { isRefusedWith } from '../sys/netlink/netlink-errors.ts'
 
 /** Returns undefined on a kernel that does not track connections. */
 export function readTrackedConnections(): { tracked: number; limit: number } | undefined {
@@ -34,7 +34,7 @@ export async function countConnections(
       await countFlows(table, new FrontendIndex(desired, family, 'udp'), counts)
     }
   } catch (error) {
-    if (errnoOf(error) === 'EPERM') return []
+    if (isRefusedWith(error, 'EPERM')) return []
     throw error
   } finally {
     table.close()

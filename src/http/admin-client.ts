@@ -4,7 +4,7 @@ import { readdirSync } from 'node:fs'
 import { type Agent, type RequestOptions, request } from 'node:http'
 import { connect } from 'node:net'
 import { join } from 'node:path'
-import { type ErrorCode, ProxyError, readSystemCode } from '../lib/errors.ts'
+import { type Errno, type ErrorCode, hasErrno, ProxyError, readErrno } from '../lib/errors.ts'
 import type {
   AdminEvent,
   ChangeCount,
@@ -55,7 +55,7 @@ function isListening(path: string): Promise<boolean> {
       socket.destroy()
       resolve(true)
     })
-    socket.on('error', (error: NodeJS.ErrnoException) => resolve(error.code === 'EACCES'))
+    socket.on('error', (error) => resolve(hasErrno(error, 'EACCES')))
   })
 }
 
@@ -193,7 +193,7 @@ function toError(body: string, status: number, path: string): ProxyError {
   }
 }
 
-const connectProblems: Readonly<Record<string, string>> = {
+const connectProblems: Readonly<Partial<Record<Errno, string>>> = {
   ENOENT: 'the socket does not exist: does the proxy run?',
   ECONNREFUSED: 'no process listens: the proxy has ended',
   EACCES: 'not permitted: only its owner, usually root, may ask',
@@ -201,6 +201,7 @@ const connectProblems: Readonly<Record<string, string>> = {
 
 function unreachable(path: string, cause: Error): ProxyError {
   if (cause instanceof ProxyError) return new ProxyError(cause.code, `cannot ask ${path}: ${cause.message}`, { cause })
-  const problem = connectProblems[readSystemCode(cause)] ?? cause.message
+  const errno = readErrno(cause)
+  const problem = (errno && connectProblems[errno]) ?? cause.message
   return new ProxyError('admin', `cannot ask the proxy at ${path}: ${problem}`, { cause })
 }

@@ -4,7 +4,7 @@ import { chmodSync, lstatSync, unlinkSync } from 'node:fs'
 import { createServer, type Server } from 'node:http'
 import { connect } from 'node:net'
 import { dirname } from 'node:path'
-import { describeError, ProxyError } from '../lib/errors.ts'
+import { describeError, hasErrno, ProxyError } from '../lib/errors.ts'
 import type { Logger } from '../lib/log.ts'
 import { ensureSharedDirectory } from '../sys/private-files.ts'
 import { type AdminAnswers, makeAdminRoutes } from './admin.ts'
@@ -79,6 +79,6 @@ function mayBeInUse(path: string): Promise<boolean> {
       resolve(yes)
     }
     socket.on('connect', () => done(true))
-    socket.on('error', (error: NodeJS.ErrnoException) => done(error.code !== 'ECONNREFUSED' && error.code !== 'ENOENT'))
+    socket.on('error', (error) => done(!hasErrno(error, 'ECONNREFUSED', 'ENOENT')))
   })
 }

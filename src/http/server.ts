@@ -3,7 +3,7 @@
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { ConnectionLimit } from '../lib/connection-limit.ts'
-import { describeError, ProxyError, readSystemCode } from '../lib/errors.ts'
+import { describeError, hasErrno, ProxyError } from '../lib/errors.ts'
 import { hostPort, isUnspecified, splitHostPort } from '../lib/ip.ts'
 import type { Logger } from '../lib/log.ts'
 import { type Clock, systemClock, type Timer } from '../lib/time.ts'
@@ -140,10 +140,7 @@ function bindHosts(host: string, network: 'tcp' | 'tcp4' | 'tcp6'): readonly Bin
 }
 
 /** True if this machine has no IPv6 or has it switched off. */
-function isFamilyMissing(error: unknown): boolean {
-  const code = readSystemCode(error)
-  return code === 'EAFNOSUPPORT' || code === 'EADDRNOTAVAIL'
-}
+const isFamilyMissing = (error: unknown): boolean => hasErrno(error, 'EAFNOSUPPORT', 'EADDRNOTAVAIL')
 
 function makeServer({ handler, log, limits, connections = makeConnectionLimit() }: HttpListenOptions): Server {
   const { headersTimeoutMs, requestTimeoutMs, checkMs } = { ...defaultLimits, ...limits }

@@ -233,7 +233,10 @@ export class Client {
         watch,
       })
     const gzip = !watch && this.#connection.compression
-    deadline.start(headMs, () => new ProxyError('timeout', `${this.#describe(request)}: no answer in ${headMs / 1000} s`))
+    deadline.start(
+      headMs,
+      () => new ProxyError('timeout', `${this.#describe(request)}: no answer in ${headMs / 1000} s`),
+    )
     try {
       const response = await this.#transport.send({
         method: verb,

@@ -1,7 +1,7 @@
 // Runs the exec credential plugin that a kubeconfig names, and reads the credential that it prints.
 
 import { parseBounded } from '../lib/bounded-json.ts'
-import { ProxyError, readSystemCode } from '../lib/errors.ts'
+import { hasErrno, ProxyError } from '../lib/errors.ts'
 import type { Clock } from '../lib/time.ts'
 import type { ExecPlugin } from './connection.ts'
 import { runInGroup } from './process-group.ts'
@@ -51,7 +51,7 @@ async function execute(plugin: ExecPlugin, clock: Clock, signal: AbortSignal): P
     return await runInGroup(plugin.command, plugin.args, { env, clock, signal })
   } catch (error) {
     if (signal.aborted) throw signal.reason
-    if (readSystemCode(error) === 'ENOENT') {
+    if (hasErrno(error, 'ENOENT')) {
       throw fail(['no such program', plugin.installHint].filter(Boolean).join('. '), error)
     }
     throw fail(error instanceof Error ? error.message : String(error))

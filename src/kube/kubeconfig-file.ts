@@ -3,7 +3,7 @@
 import { readFileSync } from 'node:fs'
 import { dirname, isAbsolute, resolve } from 'node:path'
 import { parseDocument } from 'yaml'
-import { ProxyError, readSystemCode } from '../lib/errors.ts'
+import { hasErrno, ProxyError, readSystemCode } from '../lib/errors.ts'
 import type { PemSource } from './connection.ts'
 import { asObject, type JsonObject, joinPath } from './reflect/fields.ts'
 
@@ -111,10 +111,13 @@ export function readText(path: string, file: string, field: string): string {
   try {
     return readFileSync(path, 'utf8')
   } catch (error) {
-    const code = readSystemCode(error)
     // The message of the system would repeat the path.
     const what = path === file ? 'cannot be read' : `cannot read ${path}`
-    throw makeKubeconfigError(file, field, `${what}: ${code === 'ENOENT' ? 'no such file' : code}`)
+    throw makeKubeconfigError(
+      file,
+      field,
+      `${what}: ${hasErrno(error, 'ENOENT') ? 'no such file' : readSystemCode(error)}`,
+    )
   }
 }
 

@@ -7,7 +7,7 @@ import { Agent as HttpsAgent, request as httpsRequest } from 'node:https'
 import { isIP } from 'node:net'
 import type { Duplex } from 'node:stream'
 import { type ConnectionOptions, checkServerIdentity, connect, createSecureContext, type SecureContext } from 'node:tls'
-import { ProxyError, readSystemCode } from '../lib/errors.ts'
+import { hasErrno, ProxyError } from '../lib/errors.ts'
 import type { Logger } from '../lib/log.ts'
 import type { Clock } from '../lib/time.ts'
 import { makeNetworkError } from './api-errors.ts'
@@ -131,7 +131,7 @@ export class Transport {
         if (outgoing.signal?.aborted) return reject(outgoing.signal.reason)
         const failure = makeNetworkError(`${outgoing.method} ${url.split('?')[0]}`, error)
         if (failure.code === 'tls') this.recheck()
-        const isStale = request.reusedSocket && readSystemCode(error) === 'ECONNRESET'
+        const isStale = request.reusedSocket && hasErrno(error, 'ECONNRESET')
         reject(isStale ? new StaleSocket(failure) : failure)
       })
       request.end(outgoing.body)

@@ -1,6 +1,8 @@
 // The error type that users see: a stable code, a sentence that says what to do, and the cause. Subclasses with the fields that control
 // flow reads are beside the code that throws them: ExecError, NetlinkError, EncodeError. Pure.
 
+import type { constants } from 'node:os'
+
 /** What the user asked for: flags, files, modes. */
 type RequestCode = 'config' | 'config-changed' | 'mode' | 'usage'
 
@@ -140,6 +142,22 @@ export function describeError(error: unknown): string {
   return parts.join(': ')
 }
 
-/** Returns the code of a Node error, such as ENOENT or ECONNRESET, or ''. */
+/** The name of an error number of the system: a misspelt name does not compile. */
+export type Errno = keyof typeof constants.errno
+
+/** Returns the errno of a Node error by name, such as ENOENT; undefined if the error has another code or none. */
+export function readErrno(error: unknown): Errno | undefined {
+  const code = readSystemCode(error)
+  // Node takes these names from the same table; its other codes are longer words with underscores.
+  return /^E[A-Z0-9]+$/.test(code) ? (code as Errno) : undefined
+}
+
+/** True if a Node error has one of these errnos. */
+export function hasErrno(error: unknown, ...names: readonly Errno[]): boolean {
+  const errno = readErrno(error)
+  return errno !== undefined && names.includes(errno)
+}
+
+/** Returns the code of a Node error, such as ENOENT or ERR_TLS_HANDSHAKE_TIMEOUT, or ''. */
 export const readSystemCode = (error: unknown): string =>
   error instanceof Error && 'code' in error ? String(error.code ?? '') : ''

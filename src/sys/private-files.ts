@@ -18,7 +18,7 @@ import {
   writeFileSync,
 } from 'node:fs'
 import { type FileHandle, open } from 'node:fs/promises'
-import { ProxyError, readSystemCode } from '../lib/errors.ts'
+import { hasErrno, ProxyError } from '../lib/errors.ts'
 
 const { O_APPEND, O_CREAT, O_EXCL, O_NOFOLLOW, O_NONBLOCK, O_RDONLY, O_RDWR, O_WRONLY } = constants
 const writableByOthers = 0o022
@@ -66,7 +66,7 @@ function openOrUndefined(path: string): number | undefined {
     // Without O_NONBLOCK, opening a named pipe would wait for a writer.
     return openSync(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK)
   } catch (error) {
-    if (readSystemCode(error) === 'ENOENT') return undefined
+    if (hasErrno(error, 'ENOENT')) return undefined
     throw describeLink(path, error)
   }
 }
@@ -131,6 +131,6 @@ function checkMode(path: string, { mode }: Stats): void {
 }
 
 const describeLink = (path: string, error: unknown): unknown =>
-  readSystemCode(error) === 'ELOOP' ? foreign(`${path} is a symbolic link: remove it`) : error
+  hasErrno(error, 'ELOOP') ? foreign(`${path} is a symbolic link: remove it`) : error
 
 const foreign = (message: string) => new ProxyError('foreign', message)

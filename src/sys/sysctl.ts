@@ -2,7 +2,7 @@
 
 import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { ProxyError, readSystemCode } from '../lib/errors.ts'
+import { ProxyError, readErrno } from '../lib/errors.ts'
 
 const procSys = '/proc/sys'
 
@@ -35,7 +35,7 @@ export function ensureFile(path: string, wanted: string, current: string | undef
 
 function advise(cause: unknown, wanted: string, path: string): string {
   const byHand = `set it on the host (echo ${wanted} > ${path})`
-  switch (readSystemCode(cause)) {
+  switch (readErrno(cause)) {
     case 'ENOENT':
       return 'this kernel has no such setting: is its module loaded?'
     case 'EROFS':

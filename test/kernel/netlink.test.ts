@@ -5,7 +5,7 @@ import { ProxyError } from '../../src/lib/errors.ts'
 import { listAddresses, nodeAddresses, watchAddresses } from '../../src/sys/netlink/interface-addresses.ts'
 import { NLM_F_ACK, NLM_F_REQUEST } from '../../src/sys/netlink/message.ts'
 import { MessageWriter } from '../../src/sys/netlink/message-writer.ts'
-import { errnoOf } from '../../src/sys/netlink/netlink-errors.ts'
+import { isRefusedWith } from '../../src/sys/netlink/netlink-errors.ts'
 import { NetlinkSocket } from '../../src/sys/netlink/socket.ts'
 import { subscribe } from '../../src/sys/netlink/subscribe.ts'
 import { type EnteredNamespace, enterNamespace } from '../lab/entered-namespace.ts'
@@ -82,7 +82,7 @@ describe('requests', () => {
       message: expect.stringContaining('test: read table nothing: ENOENT'),
       fields: { op: 'read table nothing', errno: 'ENOENT', offset: 20 },
     })
-    expect(errnoOf(await failing.catch((error: unknown) => error))).toBe('ENOENT')
+    expect(isRefusedWith(await failing.catch((error: unknown) => error), 'ENOENT')).toBe(true)
   })
 
   it("contains the kernel's own description", async () => {

@@ -3,7 +3,7 @@
 import { type FSWatcher, watch } from 'node:fs'
 import { readdir, readFile, stat } from 'node:fs/promises'
 import { join } from 'node:path'
-import { describeError, readSystemCode } from '../../lib/errors.ts'
+import { describeError, hasErrno } from '../../lib/errors.ts'
 import type { Clock, Timer } from '../../lib/time.ts'
 import { type ApplierOptions, type FileContent, ManifestApplier } from './applier.ts'
 import type { ManifestProblem } from './parse.ts'
@@ -162,7 +162,7 @@ async function readContents(directory: string): Promise<ReadonlyMap<string, File
       contents.set(name, await readContent(join(directory, name)))
     } catch (error) {
       // A file without an entry was removed since readdir; any other file exists and is unreadable.
-      if (readSystemCode(error) !== 'ENOENT') contents.set(name, { source: '', failure: describeError(error) })
+      if (!hasErrno(error, 'ENOENT')) contents.set(name, { source: '', failure: describeError(error) })
     }
   }
   return contents

@@ -2,7 +2,7 @@
 
 import { open, readFile, rm } from 'node:fs/promises'
 import { join } from 'node:path'
-import { ProxyError, readSystemCode } from '../../lib/errors.ts'
+import { hasErrno, ProxyError } from '../../lib/errors.ts'
 
 export interface DirectoryLock {
   release(): Promise<void>
@@ -34,7 +34,7 @@ async function createFile(path: string, content: string): Promise<boolean> {
     await file.close()
     return true
   } catch (error) {
-    if (readSystemCode(error) !== 'EEXIST') throw error
+    if (!hasErrno(error, 'EEXIST')) throw error
     return false
   }
 }

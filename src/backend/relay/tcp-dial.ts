@@ -1,7 +1,7 @@
 // Connects a client to an endpoint: tries endpoints in turn with growing timeouts, and separates faults of this machine from faults of endpoints.
 
 import { createConnection, type Socket } from 'node:net'
-import { ProxyError } from '../../lib/errors.ts'
+import { hasErrno, ProxyError } from '../../lib/errors.ts'
 import { splitHostPort } from '../../lib/ip.ts'
 import type { Logger } from '../../lib/log.ts'
 import type { Balancer } from './balancer.ts'
@@ -106,7 +106,6 @@ function dial(endpoint: string, client: Socket, timeoutMs: number): Promise<Sock
 
 /** Undefined if the fault is the endpoint's and not this machine's. */
 function classifyOwnFault(error: unknown): ShedReason | undefined {
-  const code = error instanceof Error && 'code' in error ? error.code : undefined
-  if (code === 'EMFILE' || code === 'ENFILE') return 'files'
-  return code === 'EADDRNOTAVAIL' ? 'ports' : undefined
+  if (hasErrno(error, 'EMFILE', 'ENFILE')) return 'files'
+  return hasErrno(error, 'EADDRNOTAVAIL') ? 'ports' : undefined
 }

@@ -1,7 +1,7 @@
 // The UDP relay: copies datagrams between clients and endpoints, with one connected socket per client that closes when idle.
 
 import { createSocket, type RemoteInfo, type Socket, type SocketOptions } from 'node:dgram'
-import { ProxyError } from '../../lib/errors.ts'
+import { hasErrno, ProxyError } from '../../lib/errors.ts'
 import { hostPort, splitHostPort } from '../../lib/ip.ts'
 import { busyPoll } from './busy-poll.ts'
 import { balancerFor, plainIp, type Relay, type RelayOptions, type ShedReason } from './relay.ts'
@@ -182,7 +182,7 @@ class UdpFlow {
   }
 }
 
-const isOutOfDescriptors = (error: Error): boolean => 'code' in error && error.code === 'EMFILE'
+const isOutOfDescriptors = (error: Error): boolean => hasErrno(error, 'EMFILE')
 
 /** The lookup answers at once, since all hosts are addresses: a send would otherwise wait for a turn of the event loop. */
 function openSocket(ip: string, recvBufferSize?: number): Socket {

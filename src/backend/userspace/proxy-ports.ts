@@ -1,6 +1,6 @@
 // Finds a port for a listener: any that the kernel has free, or one of the configured range, which is tried in turn from a random start.
 
-import { ProxyError } from '../../lib/errors.ts'
+import { hasErrno, ProxyError } from '../../lib/errors.ts'
 
 export type ProxyPortRange = readonly [first: number, last: number]
 
@@ -56,5 +56,5 @@ async function openFreePort<T extends PortHolder>(
 
 function isPortInUse(error: unknown): boolean {
   const cause = error instanceof ProxyError ? error.cause : error
-  return cause instanceof Error && 'code' in cause && (cause.code === 'EADDRINUSE' || cause.code === 'EACCES')
+  return hasErrno(cause, 'EADDRINUSE', 'EACCES')
 }

@@ -5,7 +5,7 @@ import type { Mode } from '../../backend/backend.ts'
 import { couldNotLook, type Finding, ok } from '../../backend/finding.ts'
 import { findLeftovers } from '../../backend/leftovers.ts'
 import type { Leftover } from '../../backend/proxy-mode.ts'
-import { describeError } from '../../lib/errors.ts'
+import { describeError, hasErrno } from '../../lib/errors.ts'
 import { readTextOrEmpty } from '../text-file.ts'
 import { hasNetAdmin } from './machine.ts'
 
@@ -90,6 +90,6 @@ function isInThisNetwork(pid: number): boolean | undefined {
     // The namespace of the thread: the command may have entered that of the proxy.
     return readlinkSync(`/proc/${pid}/ns/net`) === readlinkSync('/proc/thread-self/ns/net')
   } catch (error) {
-    return (error as NodeJS.ErrnoException).code === 'EACCES' ? undefined : false
+    return hasErrno(error, 'EACCES') ? undefined : false
   }
 }

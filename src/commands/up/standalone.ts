@@ -11,7 +11,7 @@ import { resolveOptions } from '../../config/flags/options.ts'
 import { makeSettings } from '../../daemon/backend-settings.ts'
 import { runDaemon } from '../../daemon/daemon.ts'
 import { AdminClient } from '../../http/admin-client.ts'
-import { describeError, ProxyError } from '../../lib/errors.ts'
+import { describeError, hasErrno, ProxyError } from '../../lib/errors.ts'
 import { createLogger, type RootLogger } from '../../lib/log.ts'
 import { sleep, systemClock } from '../../lib/time.ts'
 import { ipv6Available } from '../../sys/kernel-facts.ts'
@@ -253,8 +253,7 @@ function showProblem(line: string, progress: Progress): void {
 
 /** Names the flag that helps if another program has the port. */
 function adviseOtherPort(error: unknown): unknown {
-  const { code } = ((error as Error).cause ?? {}) as NodeJS.ErrnoException
-  if (!(error instanceof ProxyError) || code !== 'EADDRINUSE') return error
+  if (!(error instanceof ProxyError) || !hasErrno(error.cause, 'EADDRINUSE')) return error
   const advice = 'another program has this port: give --port PORT (0: any free port)'
   return new ProxyError('listen', `${error.message}: ${advice}`)
 }

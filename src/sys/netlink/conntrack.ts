@@ -14,7 +14,7 @@ import {
 } from './conntrack-codec.ts'
 import { type MessageReader, NLM_F_ACK, NLM_F_REQUEST } from './message.ts'
 import { MessageWriter } from './message-writer.ts'
-import { errnoOf, malformed } from './netlink-errors.ts'
+import { isRefusedWith, malformed } from './netlink-errors.ts'
 import { NetlinkSocket, type Wait } from './socket.ts'
 
 const IPCTNL_MSG_CT_GET = 0x101
@@ -119,7 +119,7 @@ export class ConntrackTable {
       return true
     } catch (error) {
       // Older kernels read the tuple as that of a single flow, which does not exist.
-      if (['EOPNOTSUPP', 'EINVAL', 'ENOENT'].includes(errnoOf(error))) return false
+      if (isRefusedWith(error, 'EOPNOTSUPP', 'EINVAL', 'ENOENT')) return false
       throw error
     }
   }
@@ -137,7 +137,7 @@ export class ConntrackTable {
     try {
       return await dump(this.#filters)
     } catch (error) {
-      if (!this.#filters || !['EOPNOTSUPP', 'EINVAL'].includes(errnoOf(error))) throw error
+      if (!this.#filters || !isRefusedWith(error, 'EOPNOTSUPP', 'EINVAL')) throw error
       this.#filters = false
       return await dump(false)
     }

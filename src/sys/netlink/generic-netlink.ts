@@ -2,7 +2,7 @@
 
 import { AttributeReader } from './message.ts'
 import { genericHeader, type MessageWriter, writeGenericHeader } from './message-writer.ts'
-import { errnoOf } from './netlink-errors.ts'
+import { isRefusedWith } from './netlink-errors.ts'
 import type { NetlinkSocket, Wait } from './socket.ts'
 
 const GENL_ID_CTRL = 0x10
@@ -25,7 +25,7 @@ export async function findFamily(socket: NetlinkSocket, name: string, wait: Wait
       wait,
     )
   } catch (error) {
-    if (errnoOf(error) === 'ENOENT') return undefined
+    if (isRefusedWith(error, 'ENOENT')) return undefined
     throw error
   }
   return id

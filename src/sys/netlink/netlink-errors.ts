@@ -1,6 +1,6 @@
 // Errors of netlink that a person can act on: they name the operation, the errno, and the kernel's own description.
 
-import { ProxyError } from '../../lib/errors.ts'
+import { type Errno, ProxyError } from '../../lib/errors.ts'
 import { EPERM, errnoName, errnoText } from '../errno.ts'
 import type { NetlinkAnswer } from './message.ts'
 
@@ -37,7 +37,7 @@ export function malformed(purpose: string, op: string, what: string): NetlinkErr
   return new NetlinkError(op, '', `${purpose}: ${op}: malformed answer from the kernel: ${what}`)
 }
 
-/** Returns the errno of a NetlinkError by name, such as `ENOENT`; '' for every other error. */
-export function errnoOf(error: unknown): string {
-  return error instanceof NetlinkError ? error.errno : ''
+/** True if the kernel refused an operation with one of these errnos. */
+export function isRefusedWith(error: unknown, ...names: readonly Errno[]): boolean {
+  return error instanceof NetlinkError && names.some((name) => name === error.errno)
 }

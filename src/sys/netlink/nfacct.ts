@@ -1,9 +1,8 @@
 // Makes and reads the kernel's packet counters that iptables rules increment (nfacct).
 
-import { EBUSY, EEXIST, errnoName } from '../errno.ts'
 import { NLM_F_CREATE } from './message.ts'
 import type { MessageWriter } from './message-writer.ts'
-import { errnoOf } from './netlink-errors.ts'
+import { isRefusedWith } from './netlink-errors.ts'
 import { NetlinkSocket } from './socket.ts'
 
 const NFNL_MSG_ACCT_NEW = 0x700
@@ -27,7 +26,7 @@ export class PacketCounters {
         while (reader.next()) if (reader.type === NFACCT.PKTS) packets = reader.u64()
       })
     } catch (error) {
-      if (errnoOf(error) === 'ENOENT') return undefined
+      if (isRefusedWith(error, 'ENOENT')) return undefined
       throw error
     }
     return packets
@@ -41,7 +40,7 @@ export class PacketCounters {
       await this.#socket().request(request)
     } catch (error) {
       // Another process has made the counter in the meantime.
-      if (![EBUSY, EEXIST].map(errnoName).includes(errnoOf(error))) throw error
+      if (!isRefusedWith(error, 'EBUSY', 'EEXIST')) throw error
     }
   }
 

@@ -4,7 +4,7 @@
 
 import { type ChildProcessByStdio, spawn } from 'node:child_process'
 import type { Readable, Writable } from 'node:stream'
-import { ProxyError } from '../../lib/errors.ts'
+import { hasErrno, ProxyError } from '../../lib/errors.ts'
 import { type Clock, systemClock } from '../../lib/time.ts'
 import { findProgram, programEnvironment } from './find-program.ts'
 
@@ -82,8 +82,8 @@ export function runProgram(program: string, args: readonly string[], options: Ru
 
 export const notInstalled = 'is not installed (not found in the folders of the system)'
 
-const describeStartFailure = (cause: NodeJS.ErrnoException): string =>
-  cause.code === 'ENOENT' ? notInstalled : 'cannot be started'
+const describeStartFailure = (cause: unknown): string =>
+  hasErrno(cause, 'ENOENT') ? notInstalled : 'cannot be started'
 
 function writeInput(stdin: Writable, input: RunOptions['stdin']): void {
   const pieces = typeof input === 'string' || input instanceof Uint8Array ? [input] : (input ?? [])

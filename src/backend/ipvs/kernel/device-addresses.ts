@@ -7,7 +7,7 @@ import { AddressCache } from '../../../sys/netlink/address-codec.ts'
 import { writeAddress, writeDummy, writeLinkName } from '../../../sys/netlink/dummy-link.ts'
 import { decodeAddress, decodeLink, listAddresses } from '../../../sys/netlink/interface-addresses.ts'
 import { AttributeReader, hostU32, type MessageReader, NLM_F_CREATE, NLM_F_EXCL } from '../../../sys/netlink/message.ts'
-import { errnoOf } from '../../../sys/netlink/netlink-errors.ts'
+import { isRefusedWith } from '../../../sys/netlink/netlink-errors.ts'
 import {
   RTM_DELADDR,
   RTM_DELLINK,
@@ -81,12 +81,12 @@ export class DeviceAddresses {
       const flags = NLM_F_CREATE | NLM_F_EXCL
       await this.#socket.request({ op: `create ${deviceName}`, type: RTM_NEWLINK, flags, body }, undefined, wait)
     } catch (error) {
-      if (errnoOf(error) === 'EOPNOTSUPP') {
+      if (isRefusedWith(error, 'EOPNOTSUPP')) {
         throw new ProxyError('ipvs-missing', `this kernel has no dummy device, which mode ipvs needs: modprobe dummy`, {
           cause: error,
         })
       }
-      if (errnoOf(error) !== 'EEXIST') throw error
+      if (!isRefusedWith(error, 'EEXIST')) throw error
     }
     this.#index = await this.#findIndex(wait)
   }
@@ -154,7 +154,7 @@ export class DeviceAddresses {
         wait,
       )
     } catch (error) {
-      if (errnoOf(error) !== 'ENODEV') throw error
+      if (!isRefusedWith(error, 'ENODEV')) throw error
     }
     return index
   }

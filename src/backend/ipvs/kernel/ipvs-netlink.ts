@@ -22,7 +22,7 @@ import {
 } from '../../../sys/netlink/ipvs.ts'
 import { AttributeReader } from '../../../sys/netlink/message.ts'
 import type { MessageWriter } from '../../../sys/netlink/message-writer.ts'
-import { errnoOf, malformed } from '../../../sys/netlink/netlink-errors.ts'
+import { isRefusedWith, malformed } from '../../../sys/netlink/netlink-errors.ts'
 import { NetlinkSocket, type Wait } from '../../../sys/netlink/socket.ts'
 import { NetlinkBatch, type RefusedRequest } from './netlink-batch.ts'
 
@@ -95,7 +95,7 @@ export class IpvsNetlink {
         wait,
       )
     } catch (error) {
-      if (errnoOf(error) !== 'ESRCH') throw error
+      if (!isRefusedWith(error, 'ESRCH')) throw error
     }
     return found
   }

@@ -5,6 +5,7 @@
 //        shell, saythx-redis-1, hello-1   saythx-redis-2, hello-2
 
 import { createServer, type Server, Socket } from 'node:net'
+import { hasErrno } from '../../../lib/errors.ts'
 import { listNamespaces, openTcp, runInside, runIp } from '../../../sys/netns.ts'
 import { ensureSysctl } from '../../../sys/sysctl.ts'
 
@@ -112,7 +113,7 @@ export class DemoNetwork {
       })
       socket.on('end', () => finish(text.slice(text.indexOf('\r\n\r\n') + 4).trim()))
       socket.on('error', (error: NodeJS.ErrnoException) =>
-        finish(error.code === 'ECONNREFUSED' ? 'refused' : (error.code ?? error.message)),
+        finish(hasErrno(error, 'ECONNREFUSED') ? 'refused' : (error.code ?? error.message)),
       )
       socket.connect(to.port, to.host, () => socket.write('GET / HTTP/1.0\r\n\r\n'))
     })
