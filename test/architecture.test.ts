@@ -37,7 +37,7 @@ const doors: Readonly<Record<string, readonly string[]>> = {
   inspect: ['lib', 'model', 'backend', 'engine', 'http'],
   daemon: ['lib', 'model', 'sys', 'backend', 'engine', 'kube', 'http', 'config', 'inspect'],
   commands: ['lib', 'model', 'sys', 'backend', 'engine', 'kube', 'http', 'apiserver', 'config', 'inspect', 'daemon'],
-  main: ['daemon', 'commands'],
+  main: ['lib', 'daemon', 'commands'],
 }
 
 /** The proxy modes: sibling folders, which use the same file names on purpose. */
@@ -115,6 +115,10 @@ describe('the doors between rooms', () => {
   })
 })
 
+/** True if a file imports only types from a module, which leaves nothing at run time. */
+const isTypeImport = (source: Source, specifier: string): boolean =>
+  new RegExp(`^import type .* from '${specifier}'$`, 'm').test(source.text)
+
 describe('pure files', () => {
   const pure = sources.filter(isPure)
 
@@ -124,7 +128,8 @@ describe('pure files', () => {
 
   it.each(pure.map((source) => [source.path, source] as const))('%s has no I/O, clock or randomness', (_, source) => {
     const allowed = new Set(['node:crypto', 'node:buffer', 'node:util', 'yaml'])
-    expect(source.imports.filter((specifier) => !specifier.startsWith('.') && !allowed.has(specifier))).toEqual([])
+    const foreign = source.imports.filter((specifier) => !specifier.startsWith('.') && !allowed.has(specifier))
+    expect(foreign.filter((specifier) => !isTypeImport(source, specifier))).toEqual([])
     if (source.path === 'lib/time.ts' || source.path === 'lib/log.ts') return
     expect(source.text).not.toMatch(
       /Date\.now|performance\.now|Math\.random|randomBytes|randomUUID|new Date\(\)|setTimeout|setInterval|process\./,
@@ -214,6 +219,34 @@ describe('README.md', () => {
         .map((name) => `${folder}/README.md names ${name}`),
     )
     expect(missing).toEqual([])
+  })
+})
+
+describe('the reading order of a folder', () => {
+  const folders = new Set(
+    readdirSync(root, { recursive: true, encoding: 'utf8' })
+      .filter((path) => basename(path) === 'README.md')
+      .map(dirname),
+  )
+  const nearest = (folder: string): string | undefined => {
+    if (folders.has(folder)) return folder
+    return folder === '.' ? undefined : nearest(dirname(folder))
+  }
+  /** A file is named by its name, or by a folder that it is in: `traits/`. */
+  const isNamed = (file: string, text: string): boolean =>
+    text.includes(basename(file)) ||
+    dirname(file)
+      .split('/')
+      .some((part) => text.includes(`\`${part}/\``))
+
+  it('names every file in the nearest README.md', () => {
+    const unnamed = sources.flatMap(({ path }) => {
+      const folder = nearest(dirname(path))
+      if (folder === undefined) return []
+      const text = readFileSync(join(root, folder, 'README.md'), 'utf8')
+      return isNamed(path.slice(folder.length + 1), text) ? [] : [`${folder}/README.md does not name ${path}`]
+    })
+    expect(unnamed).toEqual([])
   })
 })
 
