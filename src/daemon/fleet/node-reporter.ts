@@ -29,10 +29,21 @@ const settleSteps = 10
 const attempts = 3
 const maxError = 200
 
+type Digest = Omit<ObjectsSnapshot, 'at'>
+
+/** A value that holds as long as the counters of the journal are the same: until an object changes or a sync ends. */
+interface Computed<T> {
+  readonly counters: string
+  readonly value: T
+}
+
 export class NodeReporter {
   readonly #options: NodeReporterOptions
   readonly #digests = new ServiceDigests()
   readonly #last = new Map<Family, SyncReport>()
+  /** An idle proxy with many services would visit them all for each report. */
+  #snapshot: Computed<Digest> | undefined
+  readonly #stateHashes = new Map<Family, Computed<string>>()
 
   /** Listens to the journal from now on. */
   constructor(options: NodeReporterOptions) {
@@ -41,15 +52,17 @@ export class NodeReporter {
   }
 
   /** Returns undefined before every family has synced once. */
-  async takeSnapshot(): Promise<Omit<ObjectsSnapshot, 'at'> | undefined> {
-    const { families, journal } = this.#options
+  async takeSnapshot(): Promise<Digest | undefined> {
+    const { families } = this.#options
     if (families.some((family) => !this.#last.has(family))) return undefined
     await this.#waitUntilSettled()
     for (let attempt = 1; ; attempt++) {
-      const before = JSON.stringify(journal.counters())
-      const snapshot = await this.#digest()
+      const counters = this.#counters()
+      if (this.#snapshot?.counters === counters) return this.#snapshot.value
+      const value = await this.#digest()
+      if (counters === this.#counters()) this.#snapshot = { counters, value }
       // Changes in a pause give a mixture of two states. With changes all the time the last mixture has to do.
-      if (attempt === attempts || before === JSON.stringify(journal.counters())) return snapshot
+      else if (attempt === attempts) return value
     }
   }
 
@@ -81,14 +94,27 @@ export class NodeReporter {
   }
 
   async #describeFamily(family: Family): Promise<FamilyReport> {
-    const { engine, clock } = this.#options
     const last = this.#last.get(family)
     return {
       family,
-      stateHash: await runSliced(engine.hashState(family), new TimeSlice(clock)),
+      stateHash: await this.#hashState(family),
       lastSync: last === undefined ? '' : formatTime(last.startedAt + last.durationMs),
       error: last?.error === undefined ? '' : describeError(last.error).slice(0, maxError),
     }
+  }
+
+  async #hashState(family: Family): Promise<string> {
+    const { engine, clock } = this.#options
+    const counters = this.#counters()
+    const known = this.#stateHashes.get(family)
+    if (known?.counters === counters) return known.value
+    const value = await runSliced(engine.hashState(family), new TimeSlice(clock))
+    if (counters === this.#counters()) this.#stateHashes.set(family, { counters, value })
+    return value
+  }
+
+  #counters(): string {
+    return JSON.stringify(this.#options.journal.counters())
   }
 
   /** Waits a short time until no change waits for a sync. */
@@ -101,7 +127,7 @@ export class NodeReporter {
     }
   }
 
-  async #digest(): Promise<Omit<ObjectsSnapshot, 'at'>> {
+  async #digest(): Promise<Digest> {
     const { engine, families, clock } = this.#options
     const failed = this.#unapplied()
     const isApplied = (service: string) =>
