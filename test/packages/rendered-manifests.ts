@@ -1,8 +1,9 @@
 // Renders what is in deploy/: the chart with the real helm, the overlays with the real kubectl.
 
 import { spawnSync } from 'node:child_process'
-import { readFileSync } from 'node:fs'
-import { join } from 'node:path'
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join, relative } from 'node:path'
 import { parseAllDocuments } from 'yaml'
 import { kubernetesVersion } from '../cluster/cache.ts'
 
@@ -75,6 +76,27 @@ export class Renderer {
 
   overlay(mode: DeployedMode): string {
     return printed(run(this.#kubectl, ['kustomize', join(deployFolder, 'kustomize/overlays', mode)]))
+  }
+
+  /** Renders an overlay of a user as docs/install.md has it, with components. */
+  userOverlay(mode: DeployedMode, ...components: readonly string[]): string {
+    const folder = mkdtempSync(join(tmpdir(), 'sluice-overlay-'))
+    try {
+      const at = (path: string) => relative(folder, join(deployFolder, 'kustomize', path))
+      const overlay = {
+        apiVersion: 'kustomize.config.k8s.io/v1beta1',
+        kind: 'Kustomization',
+        resources: [at(`overlays/${mode}`)],
+        components: components.map((name) => at(`components/${name}`)),
+        configMapGenerator: [
+          { name: 'sluice-api-server', namespace: 'kube-system', behavior: 'merge', literals: ['host=10.0.0.10'] },
+        ],
+      }
+      writeFileSync(join(folder, 'kustomization.yaml'), JSON.stringify(overlay))
+      return printed(run(this.#kubectl, ['kustomize', folder]))
+    } finally {
+      rmSync(folder, { recursive: true })
+    }
   }
 }
 
