@@ -300,3 +300,15 @@ describe('doctor without privileges', () => {
     expect(findings.find(({ about }) => about === 'firewalls')?.found).toContain('could not look')
   })
 })
+
+describe('doctor without /proc', () => {
+  it('says that it is not mounted, and takes nothing for absent that it could not see', () => {
+    const script = 'umount -l /proc && exec "$0" "$@"'
+    const args = ['--mount', '--propagation', 'private', 'sh', '-c', script, ...program.command]
+    const { status, stdout } = spawnSync('unshare', [...args, 'doctor', '-o', 'json'], { encoding: 'utf8' })
+    const { findings } = JSON.parse(stdout) as { findings: readonly Finding[] }
+    expect(findings[0]).toMatchObject({ level: 'problem', about: '/proc', found: 'not mounted' })
+    expect(findings.map(({ about }) => about)).not.toContain('proxies')
+    expect(status).toBe(3)
+  })
+})

@@ -4,6 +4,7 @@ import { readlinkSync } from 'node:fs'
 import type { Mode } from '../../backend/backend.ts'
 import { couldNotLook, type Finding, type Level, ok } from '../../backend/finding.ts'
 import { defaultMode, findMode, modes } from '../../backend/modes.ts'
+import type { ProxyMode } from '../../backend/proxy-mode.ts'
 import { describeError } from '../../lib/errors.ts'
 import { count } from '../../lib/plural.ts'
 import { enterNamespaceOf } from '../../sys/netns.ts'
@@ -14,7 +15,7 @@ import { configFrom, modeFlag, sourceFlags } from '../sources/source.ts'
 import { type Colour, formatAnswer, type Terminal } from '../terminal.ts'
 import { examineApiServer } from './api-server.ts'
 import { examineFirewalls } from './firewalls.ts'
-import { checkClock, examineMachine } from './machine.ts'
+import { checkClock, checkProc, examineMachine } from './machine.ts'
 import { reportMigration } from './migration.ts'
 import { examineOtherProxies } from './other-proxies.ts'
 import { examineProxy } from './running-proxy.ts'
@@ -56,20 +57,23 @@ async function run(invocation: Invocation): Promise<number> {
   const mode = findMode(modeOf(flags, proxy.mode))
   // Asked first: the API server is to be reached from here, all else concerns the network of the proxy.
   const apiServer = await examineApiServer(flags)
-  // Before the namespace is entered, which makes it ours.
-  const prefix = enterPrefix(proxy.pid)
-  const findings = [
-    ...enterNetwork(proxy.pid),
-    ...(await examineMachine(mode, { pid: proxy.pid, prefix })),
-    ...(await examineOtherProxies(mode.name, proxy.pid)),
-    ...(await examineFirewalls()),
-    checkClock(),
-    ...proxy.findings,
-    ...apiServer,
-  ]
+  const missing = checkProc()
+  const node = missing === undefined ? await examineNode(mode, proxy.pid) : [missing]
+  const findings = [...node, checkClock(), ...proxy.findings, ...apiServer]
   const answer = { kind: 'Diagnosis', findings }
   terminal.write(formatAnswer(answer, flags.get('output') ?? 'table', () => describe(findings, terminal)))
   return findings.some(({ level }) => level === 'problem') ? 3 : 0
+}
+
+async function examineNode(mode: ProxyMode, pid: number): Promise<readonly Finding[]> {
+  // Before the namespace is entered, which makes it ours.
+  const prefix = enterPrefix(pid)
+  return [
+    ...enterNetwork(pid),
+    ...(await examineMachine(mode, { pid, prefix })),
+    ...(await examineOtherProxies(mode.name, pid)),
+    ...(await examineFirewalls()),
+  ]
 }
 
 /** A proxy may have a network namespace of its own, as in the demo: its rules, settings and sockets are there. */

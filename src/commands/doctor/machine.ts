@@ -37,6 +37,18 @@ export async function examineMachine(
   ]
 }
 
+/** Without /proc, as in a bare chroot, everything would look absent: privileges, processes, settings. Returns undefined if it is there. */
+export function checkProc(): Finding | undefined {
+  if (readTextOrEmpty('/proc/self/status') !== '') return undefined
+  return {
+    level: 'problem',
+    about: '/proc',
+    found: 'not mounted',
+    meaning: 'Neither privileges nor processes nor settings can be looked at here, so that nothing else was checked.',
+    todo: 'mount -t proc proc /proc (in a chroot or container: inside of it), and run this command again.',
+  }
+}
+
 function checkKernel(): Finding {
   const about = 'kernel'
   const version = kernelVersion()

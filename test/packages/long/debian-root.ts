@@ -24,7 +24,10 @@ export class DebianRoot {
   /** Returns what the command printed, stderr included, and its exit status. */
   run(...command: string[]): { readonly status: number; readonly output: string } {
     const env = { PATH: '/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin', LC_ALL: 'C', DEBIAN_FRONTEND: 'noninteractive' }
-    const done = spawnSync('chroot', [this.path, ...command], { encoding: 'utf8', env, timeout: 120_000 })
+    // Its /proc, as on every system, is mounted for this command alone.
+    const script = 'mount -t proc proc "$0/proc" && exec chroot "$0" "$@"'
+    const args = ['--mount', '--propagation', 'private', 'sh', '-c', script, this.path, ...command]
+    const done = spawnSync('unshare', args, { encoding: 'utf8', env, timeout: 120_000 })
     return { status: done.status ?? -1, output: `${done.stdout}${done.stderr}` }
   }
 
