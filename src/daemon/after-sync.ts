@@ -1,10 +1,10 @@
-// Does what follows a sync, in kube-proxy's order: reports to health, updates the health check ports, then deletes stale UDP flows. Also
-// turns refusals, conflicts, drift, invalid objects and invalid manifests into Events.
+// Does what follows a sync, in kube-proxy's order: reports to health, updates the health check ports, then removes connections
+// of early clients and stale UDP flows. Also turns refusals, conflicts, drift, invalid objects and invalid manifests into Events.
 
 import type { Backend, Held } from '../backend/backend.ts'
 import type { Engine } from '../engine/engine.ts'
+import { ConntrackCleaner } from '../engine/flows/stale-flows.ts'
 import type { JournalListener, SyncJournal, SyncReport } from '../engine/journal.ts'
-import { ConntrackCleaner } from '../engine/stale-flows.ts'
 import type { ProxyHealth } from '../http/health.ts'
 import type { Metrics } from '../http/metrics.ts'
 import { ServiceHealth } from '../http/service-health.ts'
@@ -17,6 +17,7 @@ import { describeHolder } from '../model/conflicts.ts'
 import { ConntrackTable } from '../sys/netlink/conntrack.ts'
 import type { ManifestProblems } from './manifest-problems.ts'
 import type { NodeViews } from './node-views.ts'
+import type { EarlyClients } from './resilience/early-clients.ts'
 import { SyncEvents } from './sync-events.ts'
 
 export interface AfterSyncOptions {
@@ -27,6 +28,8 @@ export interface AfterSyncOptions {
   readonly recorder: EventRecorder
   readonly metrics: Pick<Metrics, 'conntrack'>
   readonly backend: Pick<Backend<Held>, 'answers' | 'untracked'>
+  /** Absent if the kernel translates nothing. */
+  readonly early: EarlyClients['cleaner'] | undefined
   /** Name of this node. */
   readonly name: string
   readonly manifests?: ManifestProblems | undefined
@@ -49,6 +52,7 @@ export function startAfterSync(options: AfterSyncOptions): { close(): Promise<vo
   return {
     async close() {
       stopManifests?.()
+      await options.early?.stop()
       await cleaner?.stop()
       await checks.close()
     },
@@ -70,12 +74,14 @@ function openHealthChecks({ views, health, log }: AfterSyncOptions, events: Sync
 }
 
 function makeFollowUpListener(
-  { engine, health, metrics, log }: AfterSyncOptions,
+  { engine, health, early, metrics, log }: AfterSyncOptions,
   checks: ServiceHealth,
   cleaner: ReturnType<typeof openCleaner> | undefined,
 ): JournalListener {
-  const follow = async ({ family, udpChanged }: SyncReport): Promise<void> => {
+  const follow = async (report: SyncReport): Promise<void> => {
+    const { family, udpChanged } = report
     health.updated(family)
+    early?.clean(family, engine.takeLive(report))
     await checks.sync(engine.health(family), family)
     if (!udpChanged || cleaner === undefined) return
     const { durationMs, deleted } = await cleaner.clean(family)

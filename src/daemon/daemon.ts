@@ -43,6 +43,7 @@ import { chooseNodeName, makeNodeFacts } from './node-facts.ts'
 import { findUsableFamilies, protectFromOom, tuneConnectionTracking } from './node-setup.ts'
 import { NodeViews, ServiceCidrs } from './node-views.ts'
 import { NodeWatch } from './node-watch.ts'
+import { openEarlyClients } from './resilience/early-clients.ts'
 
 export interface DaemonOptions {
   readonly options: Options
@@ -165,8 +166,9 @@ async function startEngine(daemon: OpenedDaemon, node: NodeWatch, views: NodeVie
   const { families } = views
   protectFromOom(config.oomScoreAdj, log)
   closers.push(sendEvents(daemon))
-  const engine = new Engine({
-    backend,
+  const early = openEarlyClients({ backend, engine: () => engine, views, metrics: servers.metrics, clock, log })
+  const engine: Engine = new Engine({
+    backend: early?.backend ?? backend,
     families,
     views: (family) => views.get(family),
     settings: { minSyncMs: config.minSyncPeriod, syncMs: config.syncPeriod },
@@ -179,7 +181,15 @@ async function startEngine(daemon: OpenedDaemon, node: NodeWatch, views: NodeVie
   const health = servers.start(engine, recorder)
   // The start runs much code for the first time, and from now on another process may ask for our health.
   await nextTurn()
-  const afterSync = startAfterSync({ ...daemon, metrics: servers.metrics, engine, views, health, clock })
+  const afterSync = startAfterSync({
+    ...daemon,
+    metrics: servers.metrics,
+    engine,
+    views,
+    health,
+    early: early?.cleaner,
+    clock,
+  })
   closers.push(() => afterSync.close())
   // The engine stops first: its last sync may still report.
   closers.push(() => engine.stop())

@@ -11,7 +11,7 @@ import type { Precedence } from '../model/conflicts.ts'
 import type { ServiceLimits } from '../model/limits.ts'
 import { resolvePorts } from '../model/resolve.ts'
 import type { NodeView, ServicePort } from '../model/types.ts'
-import type { Conflict, SyncCause, SyncJournal } from './journal.ts'
+import type { Conflict, SyncCause, SyncJournal, SyncReport } from './journal.ts'
 import { type FamilyStatus, Lane } from './lane.ts'
 import { Pacer, type RunResult } from './pacer.ts'
 import type { Health, Resolve } from './planner.ts'
@@ -128,6 +128,16 @@ export class Engine {
   /** The services with a health check node port, as of the last plan. */
   health(family: Family): ReadonlyMap<string, Health> {
     return this.#lane(family).planner.health()
+  }
+
+  /** The services whose frontends go live by the sync that runs. */
+  listLive(family: Family): readonly string[] {
+    return this.#lane(family).planner.live.list()
+  }
+
+  /** The services that got live frontends by the syncs up to this one, each once. */
+  takeLive({ family, services, unfinished }: SyncReport): readonly string[] {
+    return this.#lane(family).planner.live.take(unfinished ? services : undefined)
   }
 
   portsOf(service: string, family: Family): readonly ServicePort[] {

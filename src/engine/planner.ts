@@ -11,6 +11,7 @@ import { reservedHolder, reservedPorts } from '../model/reserved-addresses.ts'
 import type { NodeView, ServicePort, ServiceRecord, SliceRecord } from '../model/types.ts'
 import { AddressConflicts, type Refuse } from './address-conflicts.ts'
 import { EndpointAddresses } from './endpoint-addresses.ts'
+import { LiveFrontends } from './flows/live-frontends.ts'
 import type { Store } from './store.ts'
 
 export type Resolve = (service: ServiceRecord, slices: readonly SliceRecord[], node: NodeView) => Iterable<ServicePort>
@@ -51,6 +52,7 @@ interface NoLocal {
 
 export class Planner {
   readonly conflicts: AddressConflicts
+  readonly live = new LiveFrontends()
   readonly #options: PlannerOptions
   readonly #endpointAddresses: EndpointAddresses | undefined
   #view: NodeView
@@ -261,6 +263,7 @@ export class Planner {
   }
 
   #index(service: string, ports: readonly ServicePort[]): void {
+    this.live.note(service, ports)
     const udp = ports.filter((port) => port.protocol === 'udp')
     setOrDelete(this.#udp, service, udp.length > 0 ? udp : undefined)
     setOrDelete(this.#health, service, ports.find((port) => port.health !== undefined)?.health)

@@ -118,6 +118,11 @@ const ownMetrics: readonly MetricDeclaration[] = [
     [...family, 'reason'],
     'Unix time at which the proxy last noticed that another program changed its rules. `reason`: `changed`; `reports-lost` if the kernel dropped reports of changes; `refused` if rules that were there before are refused; `undeletable` if a chain of the proxy is still used.',
   ),
+  counter(
+    'early_connections_removed_total',
+    family,
+    'Tracked TCP and SCTP connections, untranslated and without a reply, that were removed because their destination has become a frontend.',
+  ),
   gauge('entries_held', family, 'Entries the data plane holds.'),
   counter('entries_refused_total', family, 'Entries the kernel refused.'),
   counter('ledger_put_total', family, 'Entries written.'),

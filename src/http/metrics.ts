@@ -70,6 +70,10 @@ export function createMetrics(options: MetricsOptions) {
       registry.observe('kubeproxy_conntrack_reconciler_sync_duration_seconds', labels, durationMs / 1000)
       registry.add('kubeproxy_conntrack_reconciler_deleted_entries_total', labels, deleted)
     },
+    /** Called after each search for connections that clients dialled too early. */
+    earlyFlows(family: Family, removed: number): void {
+      registry.add('sluice_early_connections_removed_total', { ip_family: familyName(family) }, removed)
+    },
     /** Called after each check of the metrics server's own /healthz. */
     checked(name: string, type: string, passed: boolean): void {
       slis.set('kubernetes_healthcheck', { name, type }, passed ? 1 : 0)

@@ -35,6 +35,7 @@ export const EAGAIN = 11
 export const ENOMEM = 12
 export const EBUSY = 16
 export const EEXIST = 17
+export const EINVAL = 22
 export const ENOTSOCK = 88
 export const ENOBUFS = 105
 export const ERESTART = 85

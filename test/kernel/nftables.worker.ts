@@ -1,6 +1,6 @@
 // A proxy in its own process, which tests can kill: the real engine, backend and conntrack cleaner. Its parent sends it orders.
 
-import { ConntrackCleaner } from '../../src/engine/stale-flows.ts'
+import { ConntrackCleaner } from '../../src/engine/flows/stale-flows.ts'
 import { silentLogger as log } from '../../src/lib/log.ts'
 import { systemClock } from '../../src/lib/time.ts'
 import { ConntrackTable } from '../../src/sys/netlink/conntrack.ts'

@@ -2,8 +2,9 @@
 
 import { ProxyError } from '../../lib/errors.ts'
 import type { Family } from '../../lib/ip.ts'
-import { EPERM } from '../../sys/errno.ts'
+import { EINVAL, EPERM } from '../../sys/errno.ts'
 import { MessageWriter } from '../../sys/netlink/message-writer.ts'
+import type { Expression } from '../../sys/netlink/nft/expressions.ts'
 import { type Chain, TABLE_OWNER, TABLE_PERSIST } from '../../sys/netlink/nft/nft-types.ts'
 import type { Nftables } from '../../sys/netlink/nft/nftables.ts'
 import {
@@ -34,7 +35,9 @@ const probe = 'sluice-probe'
 export async function findFeatures(nft: Nftables, family: Family): Promise<NftablesFeatures> {
   const table = { family, name: probe }
   const parts = new Map<number, string>()
-  const failure = await tryCommit(nft, (writer) => writeRequired(writer, family, parts))
+  const refused = new Set<number>()
+  const failures = await tryCommit(nft, (writer) => writeRequired(writer, family, { parts, refused }))
+  const failure = failures.find(({ sequence, errno }) => !(errno === EINVAL && refused.has(sequence)))
   if (failure !== undefined) {
     const part = parts.get(failure.sequence)
     const missing =
@@ -47,7 +50,7 @@ export async function findFeatures(nft: Nftables, family: Family): Promise<Nftab
     writeTable(writer, { ...table, flags })
     writeTable(writer, table, 'delete')
   }
-  const works = async (write: (writer: MessageWriter) => void) => (await tryCommit(nft, write)) === undefined
+  const works = async (write: (writer: MessageWriter) => void) => (await tryCommit(nft, write)).length === 0
   return {
     owner: await works(withFlags(TABLE_OWNER)),
     persist: await works(withFlags(TABLE_OWNER | TABLE_PERSIST)),
@@ -55,8 +58,15 @@ export async function findFeatures(nft: Nftables, family: Family): Promise<Nftab
   }
 }
 
-/** Makes and deletes a table with one object of every kind that our table has. `parts` maps each message to what it tries. */
-function writeRequired(writer: MessageWriter, family: Family, parts: Map<number, string>): void {
+interface Tried {
+  /** What each message tries. */
+  readonly parts: Map<number, string>
+  /** The messages that the kernel must refuse as invalid. */
+  readonly refused: Set<number>
+}
+
+/** Makes and deletes a table with one object of every kind that our table has. The kernel refuses the transaction as a whole. */
+function writeRequired(writer: MessageWriter, family: Family, { parts, refused }: Tried): void {
   const names = { family, table: probe }
   writeTable(writer, { family, name: probe })
   const chains: readonly Chain['base'][] = [
@@ -77,10 +87,25 @@ function writeRequired(writer: MessageWriter, family: Family, parts: Map<number,
     parts.set(writeSet(writer, { ...names, name, id: i + 1, ...declared }), `sets of the shape ${shape}`)
   }
   for (const [name, chain, statement] of optional) {
-    parts.set(writeRule(writer, { ...names, chain, expressions: compile(statement, family, 0) }), name)
+    const expressions = compile(statement, family, 0)
+    const isTracking = tracking.has(statement.kind)
+    const rule = { ...names, chain, expressions: isTracking ? [...expressions, invalid] : expressions }
+    const sequence = writeRule(writer, rule)
+    parts.set(sequence, name)
+    if (isTracking) refused.add(sequence)
   }
   writeTable(writer, { family, name: probe }, 'delete')
 }
+
+/**
+ * Statements that switch connection tracking on as soon as the kernel makes them, whatever becomes of the transaction. A connection that
+ * is tracked before our rules translate is never translated. So the rules that try these statements end with an invalid expression: the
+ * kernel looks up all expressions of a rule (ENOENT if one is missing) and refuses the invalid one (EINVAL) before it makes the first.
+ */
+const tracking: ReadonlySet<Statement['kind']> = new Set(['ct-new', 'dnat-map', 'masquerade'])
+
+/** A comparison with nothing. */
+const invalid: Expression = { expression: 'cmp', sreg: 1, op: 'eq', data: new Uint8Array(0) }
 
 /** Parts that a kernel with nf_tables may lack. */
 const optional: readonly (readonly [name: string, chain: ChainHook, statement: Statement])[] = [
@@ -114,11 +139,11 @@ export function restrictFeatures(found: NftablesFeatures, names = process.env.SL
   }
 }
 
-/** Returns the first failure; undefined if the kernel committed the transaction. */
+/** Returns the failures; none if the kernel committed the transaction. */
 async function tryCommit(nft: Nftables, write: (writer: MessageWriter) => void) {
   const writer = new MessageWriter()
   beginBatch(writer)
   write(writer)
   const { failures } = await nft.commit(writer, endBatch(writer))
-  return failures[0]
+  return failures
 }

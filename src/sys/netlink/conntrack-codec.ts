@@ -9,13 +9,16 @@ import { AttributeReader, type MessageReader } from './message.ts'
 import type { MessageWriter } from './message-writer.ts'
 
 // Attribute numbers, one object per enum of linux/netfilter/nfnetlink_conntrack.h: CTA_IP.V4_SRC is CTA_IP_V4_SRC.
-const CTA = { TUPLE_ORIG: 1, TUPLE_REPLY: 2, ID: 12, ZONE: 18, FILTER: 25 } as const
+const CTA = { TUPLE_ORIG: 1, TUPLE_REPLY: 2, STATUS: 3, ID: 12, ZONE: 18, FILTER: 25, STATUS_MASK: 26 } as const
 const CTA_TUPLE = { IP: 1, PROTO: 2, ZONE: 3 } as const
 const CTA_IP = { V4_SRC: 1, V4_DST: 2, V6_SRC: 3, V6_DST: 4 } as const
 const CTA_PROTO = { NUM: 1, SRC_PORT: 2, DST_PORT: 3 } as const
 const CTA_FILTER = { ORIG_FLAGS: 1, REPLY_FLAGS: 2 } as const
 /** Bits of a filter, CTA_FILTER_F_*: the fields of the tuple that must be equal. In host order, unlike all other numbers of conntrack. */
 const CTA_FILTER_F = { IP_SRC: 1, IP_DST: 2, PROTO_NUM: 8, PROTO_SRC_PORT: 0x10, PROTO_DST_PORT: 0x20 } as const
+
+/** A bit of the status, IPS_SEEN_REPLY: packets were seen in both directions. */
+const IPS_SEEN_REPLY = 2
 
 /** One direction of a flow. An absent field is not written. */
 interface Tuple {
@@ -52,6 +55,8 @@ export interface FlowFilter {
   readonly protocol: number
   /** Selects flows by their original destination port, before anything is allocated for the flow. Absent: all ports. */
   readonly destinationPorts?: ReadonlySet<number>
+  /** Selects flows in which no reply was seen. */
+  readonly unreplied?: boolean
 }
 
 /** Matches flows whose fields equal all given ones. */
@@ -64,12 +69,16 @@ export interface FlowMatch {
   readonly replySourcePort?: number
 }
 
-/** Writes the body of a dump request. If `filtered`, the kernel leaves out other protocols (Linux 5.8). */
-export function writeDump(writer: MessageWriter, { family, protocol }: FlowFilter, filtered: boolean): void {
+/** Writes the body of a dump request. If `filtered`, the kernel leaves out other protocols (Linux 5.8) and, if it is newer, flows with replies. */
+export function writeDump(writer: MessageWriter, filter: FlowFilter, filtered: boolean): void {
+  const { family, protocol, unreplied } = filter
   writer.netfilter(familyNumber(family))
   if (!filtered) return
   writeTuple(writer, CTA.TUPLE_ORIG, { family, protocol })
   writeFilter(writer, CTA_FILTER_F.PROTO_NUM, 0)
+  if (unreplied !== true) return
+  writer.u32(CTA.STATUS, 0)
+  writer.u32(CTA.STATUS_MASK, IPS_SEEN_REPLY)
 }
 
 /** Writes the body of a request that deletes one flow. */
@@ -166,7 +175,7 @@ export class FlowDecoder {
   /** Undefined if the filter leaves the flow out, or if `error` is set. */
   decode(message: MessageReader): TrackedFlow | undefined {
     const reader = this.#reader
-    const { family, protocol, destinationPorts } = this.#filter
+    const { family, protocol, destinationPorts, unreplied } = this.#filter
     const [original, reply] = [this.#original, this.#reply]
     clear(original)
     clear(reply)
@@ -179,7 +188,9 @@ export class FlowDecoder {
         if (original.protocol !== protocol) return undefined
         if (destinationPorts?.has(original.destinationPort) === false) return undefined
       } else if (reader.type === CTA.TUPLE_REPLY) readTuple(reader, reply, family)
-      else if (reader.type === CTA.ID) id = reader.u32()
+      else if (reader.type === CTA.STATUS) {
+        if (unreplied === true && (reader.u32() & IPS_SEEN_REPLY) !== 0) return undefined
+      } else if (reader.type === CTA.ID) id = reader.u32()
       else if (reader.type === CTA.ZONE) zone = reader.u16()
     }
     const hasAddresses = original.source !== 0 && original.destination !== 0 && reply.source !== 0

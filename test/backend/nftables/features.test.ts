@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import { findFeatures } from '../../../src/backend/nftables/features.ts'
 import { ProxyError } from '../../../src/lib/errors.ts'
-import { EEXIST, ENOENT, EPERM } from '../../../src/sys/errno.ts'
+import { EEXIST, EINVAL, ENOENT, EPERM } from '../../../src/sys/errno.ts'
 import { MessageReader } from '../../../src/sys/netlink/message.ts'
 import type { MessageWriter } from '../../../src/sys/netlink/message-writer.ts'
 import { messageTypes } from '../../../src/sys/netlink/nft/nft-types.ts'
@@ -31,6 +31,12 @@ describe('a kernel that lacks something', () => {
   ])('is reported with the missing part: %s', async (part, type, nth, errno) => {
     const finding = findFeatures(makeRefusing(type, nth, errno), 4)
     await expect(finding).rejects.toThrow(`this kernel cannot do nftables mode: it has no ${part} `)
+  })
+
+  it('is not reported if the kernel refuses what is invalid on purpose, and is if it refuses another rule as invalid', async () => {
+    const refuse = (nth: number) => findFeatures(makeRefusing(messageTypes.rule.add, nth, EINVAL), 4)
+    for (const nth of [0, 2, 4]) await expect(refuse(nth)).resolves.toBeDefined()
+    await expect(refuse(1)).rejects.toThrow('look-up of routes in rules')
   })
 
   it('asks for the capability if only the permission is missing', async () => {

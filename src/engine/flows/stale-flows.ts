@@ -13,21 +13,13 @@
 // 6. Where a relay of the proxy answers, its flows stay: the relay knows when an endpoint is gone. The relay must belong to the service:
 //    after a restart the relay of another service may have the port.
 
-import { type Family, isLoopback } from '../lib/ip.ts'
-import type { Logger } from '../lib/log.ts'
-import type { Clock } from '../lib/time.ts'
-import type { Endpoint, ServicePort } from '../model/types.ts'
+import { type Family, isLoopback } from '../../lib/ip.ts'
+import type { Logger } from '../../lib/log.ts'
+import type { Clock } from '../../lib/time.ts'
+import type { Endpoint, ServicePort } from '../../model/types.ts'
+import { type Flow, type FlowTable, removeFlows } from './flow-table.ts'
 
 const UDP = 17
-
-/** The part of a flow that the decision reads: where the client sent it, and who answers. */
-export interface UdpFlow {
-  readonly protocol: number
-  readonly destination: string
-  readonly destinationPort: number
-  readonly replySource: string
-  readonly replySourcePort: number
-}
 
 /** The ports of serving endpoints, by address. */
 type Serving = Map<string, Set<number>>
@@ -35,7 +27,7 @@ type Serving = Map<string, Set<number>>
 export interface StaleRule {
   /** The destination ports of all frontends: flows to other ports need not be read. */
   readonly ports: ReadonlySet<number>
-  isStale(flow: UdpFlow): boolean
+  isStale(flow: Flow): boolean
 }
 
 /** True if the data plane itself answers for a service port at this address and port. */
@@ -80,16 +72,6 @@ export function staleRule(
   }
 }
 
-/** The kernel's table of flows; `sys` implements it. */
-export interface FlowTable<F extends UdpFlow> {
-  list(
-    filter: { readonly family: Family; readonly protocol: number; readonly destinationPorts: ReadonlySet<number> },
-    visit: (flows: readonly F[]) => void,
-    wait: { readonly signal: AbortSignal },
-  ): Promise<{ readonly interrupted: boolean }>
-  remove(flows: readonly F[], wait: { readonly signal: AbortSignal }): Promise<number>
-}
-
 export interface CleanResult {
   readonly family: Family
   readonly deleted: number
@@ -98,7 +80,7 @@ export interface CleanResult {
   readonly error?: unknown
 }
 
-export interface CleanerOptions<F extends UdpFlow> {
+export interface CleanerOptions<F extends Flow> {
   readonly table: FlowTable<F>
   /** The current service ports of a family, read when a run starts. */
   readonly ports: (family: Family) => Iterable<ServicePort>
@@ -109,15 +91,8 @@ export interface CleanerOptions<F extends UdpFlow> {
   readonly log: Logger
 }
 
-/** How often to list the flows if the kernel's table changes meanwhile; kube-proxy tries as often. */
-const attempts = 5
-/** The most stale flows in memory, some 15 MB; if there are more, another pass follows. */
-const maxStale = 100_000
-/** Flows per request to delete. The count of one request is lost if it fails. */
-const removedAtOnce = 10_000
-
 /** Runs one cleanup at a time. Any number of requests during a run of the same family lead to one more run. */
-export class ConntrackCleaner<F extends UdpFlow> {
+export class ConntrackCleaner<F extends Flow> {
   readonly #options: CleanerOptions<F>
   readonly #abort = new AbortController()
   readonly #waiting = new Map<Family, Promise<CleanResult>>()
@@ -157,32 +132,18 @@ export class ConntrackCleaner<F extends UdpFlow> {
       const { ports, nodeAddresses, answers } = this.#options
       const own: Answers = (id, ip, port) => answers?.(family, id, ip, port) === true
       const rule = staleRule(ports(family), nodeAddresses(family), own)
-      for (let more = rule.ports.size > 0; more; ) {
-        const found = await this.#collect(family, rule)
-        const before = deleted
-        for (let at = 0; at < found.length; at += removedAtOnce) {
-          deleted += await this.#options.table.remove(found.slice(at, at + removedAtOnce), { signal })
+      if (rule.ports.size > 0) {
+        const filter = { family, protocol: UDP, destinationPorts: rule.ports }
+        const count = (removed: number) => {
+          deleted += removed
         }
-        more = found.length === maxStale && deleted > before
+        await removeFlows(this.#options.table, { filter, isWrong: rule.isStale, count }, signal)
       }
       if (deleted > 0) log.v(2, 'Deleted stale UDP flows', { family, deleted })
       return result()
     } catch (error) {
       if (!signal.aborted) log.error('Cleaning up stale UDP flows failed', { family, deleted, error })
       return { ...result(), error }
-    }
-  }
-
-  /** Lists the stale flows. Flows found in a table that keeps changing are still stale, so the last attempt counts even if incomplete. */
-  async #collect(family: Family, rule: StaleRule): Promise<readonly F[]> {
-    const filter = { family, protocol: UDP, destinationPorts: rule.ports }
-    for (let attempt = 1; ; attempt++) {
-      const stale: F[] = []
-      const visit = (flows: readonly F[]) => {
-        for (const flow of flows) if (stale.length < maxStale && rule.isStale(flow)) stale.push(flow)
-      }
-      const { interrupted } = await this.#options.table.list(filter, visit, { signal: this.#abort.signal })
-      if (!interrupted || attempt === attempts) return stale
     }
   }
 }

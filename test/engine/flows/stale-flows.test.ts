@@ -2,18 +2,13 @@
 
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import {
-  type CleanerOptions,
-  ConntrackCleaner,
-  type FlowTable,
-  staleRule,
-  type UdpFlow,
-} from '../../src/engine/stale-flows.ts'
-import type { Family } from '../../src/lib/ip.ts'
-import { silentLogger } from '../../src/lib/log.ts'
-import { systemClock } from '../../src/lib/time.ts'
-import type { Endpoint, Frontend, Protocol, ServicePort } from '../../src/model/types.ts'
-import { servicePort } from '../support/builders.ts'
+import type { Flow, FlowTable } from '../../../src/engine/flows/flow-table.ts'
+import { type CleanerOptions, ConntrackCleaner, staleRule } from '../../../src/engine/flows/stale-flows.ts'
+import type { Family } from '../../../src/lib/ip.ts'
+import { silentLogger } from '../../../src/lib/log.ts'
+import { systemClock } from '../../../src/lib/time.ts'
+import type { Endpoint, Frontend, Protocol, ServicePort } from '../../../src/model/types.ts'
+import { servicePort } from '../../support/builders.ts'
 
 const endpoint = (text: string): Endpoint => {
   const [ip, port] = text.split(' ')
@@ -41,7 +36,7 @@ function dnsPort(given: Partial<ServicePort> = {}): ServicePort {
 
 const protocolNumber: Readonly<Record<Protocol, number>> = { tcp: 6, udp: 17, sctp: 132 }
 
-function flow(to: string, answeredBy: string, protocol: Protocol = 'udp'): UdpFlow {
+function flow(to: string, answeredBy: string, protocol: Protocol = 'udp'): Flow {
   const [destination, destinationPort] = to.split(' ')
   const [replySource, replySourcePort] = answeredBy.split(' ')
   return {
@@ -55,7 +50,7 @@ function flow(to: string, answeredBy: string, protocol: Protocol = 'udp'): UdpFl
 
 const own = ['192.168.0.2', '10.0.0.1']
 const ipFrontends = ['172.30.1.1 8000', '1.2.3.4 8000', '192.168.99.100 8000']
-const stale = (flows: readonly UdpFlow[], ports = [dnsPort()], addresses: readonly string[] = own) => {
+const stale = (flows: readonly Flow[], ports = [dnsPort()], addresses: readonly string[] = own) => {
   const rule = staleRule(ports, addresses)
   return flows.filter((one) => rule.isStale(one))
 }
@@ -148,16 +143,16 @@ describe('which UDP flows are stale', () => {
 })
 
 /** A flow table in memory that records its calls. */
-function table(flows: UdpFlow[], interruptions = 0) {
+function table(flows: Flow[], interruptions = 0) {
   const calls: string[] = []
   let running = 0
-  const made: FlowTable<UdpFlow> & { calls: string[]; flows: UdpFlow[] } = {
+  const made: FlowTable<Flow> & { calls: string[]; flows: Flow[] } = {
     calls,
     flows,
     async list(filter, visit, { signal }) {
       calls.push(`list ${filter.family}`)
       expect(++running).toBe(1)
-      const asked = flows.filter((flow) => filter.destinationPorts.has(flow.destinationPort))
+      const asked = flows.filter((flow) => filter.destinationPorts?.has(flow.destinationPort))
       for (let at = 0; at < asked.length; at += 512) {
         visit(asked.slice(at, at + 512))
         if (at % 51200 === 0) await new Promise((resolve) => setImmediate(resolve))
@@ -178,9 +173,9 @@ function table(flows: UdpFlow[], interruptions = 0) {
 }
 
 function cleaner(
-  flows: FlowTable<UdpFlow>,
+  flows: FlowTable<Flow>,
   ports: readonly ServicePort[] = [dnsPort()],
-  answers?: CleanerOptions<UdpFlow>['answers'],
+  answers?: CleanerOptions<Flow>['answers'],
 ) {
   return new ConntrackCleaner({
     table: flows,

@@ -1,0 +1,56 @@
+// Notes which services got frontends that the data plane translates, so that connections from before can be removed. No I/O.
+
+import type { ServicePort } from '../../model/types.ts'
+import { isLive } from './early-flows.ts'
+
+export class LiveFrontends {
+  /** A hash of the live frontends of each service: the frontends of all services would take many megabytes. */
+  readonly #hashes = new Map<string, number>()
+  readonly #changed = new Set<string>()
+
+  /** Called when a service has been planned. */
+  note(service: string, ports: readonly ServicePort[]): void {
+    const hash = hashFrontends(ports)
+    if (hash === this.#hashes.get(service)) return
+    if (hash === undefined) {
+      this.#hashes.delete(service)
+      this.#changed.delete(service)
+    } else {
+      this.#hashes.set(service, hash)
+      this.#changed.add(service)
+    }
+  }
+
+  /** The services that got other live frontends and have not been taken. */
+  list(): readonly string[] {
+    return this.#changed.size === 0 ? none : [...this.#changed]
+  }
+
+  /** Returns the services that got other live frontends, each once. If only a part of all is written, `written` names the part. */
+  take(written?: readonly string[]): readonly string[] {
+    const taken = written === undefined ? this.list() : written.filter((service) => this.#changed.has(service))
+    for (const service of taken) this.#changed.delete(service)
+    return taken
+  }
+}
+
+const none: readonly never[] = []
+
+/** Undefined without live frontends. The order does not matter. */
+function hashFrontends(ports: readonly ServicePort[]): number | undefined {
+  let sum: number | undefined
+  for (const port of ports) {
+    if (!isLive(port)) continue
+    for (const { kind, ip, port: number } of port.frontends) {
+      sum = ((sum ?? 0) + hashText(`${port.protocol} ${kind} ${ip} ${number}`)) | 0
+    }
+  }
+  return sum
+}
+
+/** FNV-1a with 32 bits. */
+function hashText(text: string): number {
+  let hash = 0x811c9dc5
+  for (let i = 0; i < text.length; i++) hash = Math.imul(hash ^ text.charCodeAt(i), 0x01000193)
+  return hash
+}
