@@ -175,27 +175,30 @@ export class FlowDecoder {
   /** Undefined if the filter leaves the flow out, or if `error` is set. */
   decode(message: MessageReader): TrackedFlow | undefined {
     const reader = this.#reader
-    const { family, protocol, destinationPorts, unreplied } = this.#filter
+    const { family, unreplied = false } = this.#filter
     const [original, reply] = [this.#original, this.#reply]
     clear(original)
     clear(reply)
-    let id = 0
-    let zone = 0
+    let [id, zone, status] = [0, 0, 0]
     message.attributes(4, reader)
     while (reader.next()) {
       if (reader.type === CTA.TUPLE_ORIG) {
         readTuple(reader, original, family)
-        if (original.protocol !== protocol) return undefined
-        if (destinationPorts?.has(original.destinationPort) === false) return undefined
+        if (!this.#selects(original)) return undefined
       } else if (reader.type === CTA.TUPLE_REPLY) readTuple(reader, reply, family)
-      else if (reader.type === CTA.STATUS) {
-        if (unreplied === true && (reader.u32() & IPS_SEEN_REPLY) !== 0) return undefined
-      } else if (reader.type === CTA.ID) id = reader.u32()
+      else if (reader.type === CTA.STATUS) status = reader.u32()
+      else if (reader.type === CTA.ID) id = reader.u32()
       else if (reader.type === CTA.ZONE) zone = reader.u16()
     }
+    if (unreplied && (status & IPS_SEEN_REPLY) !== 0) return undefined
     const hasAddresses = original.source !== 0 && original.destination !== 0 && reply.source !== 0
     if (!hasAddresses) reader.fail('a flow without addresses')
     return reader.error === undefined ? this.#makeFlow(message.bytes, id, zone) : undefined
+  }
+
+  #selects(original: TuplePositions): boolean {
+    const { protocol, destinationPorts } = this.#filter
+    return original.protocol === protocol && destinationPorts?.has(original.destinationPort) !== false
   }
 
   #makeFlow(bytes: Buffer, id: number, zone: number): TrackedFlow {
