@@ -87,7 +87,7 @@ export class FaultyProxy {
     return (await this.#options.network.node.exec('curl', ['-s', '-m', '5', url])).stdout
   }
 
-  /** Returns the number of sockets or clocks that the order concerned. */
+  /** Returns the number of sockets or clocks that the order concerned, or what the order reads. */
   async order(order: FaultOrder): Promise<number> {
     const answered = once(this.child, 'message')
     this.child.send(order)

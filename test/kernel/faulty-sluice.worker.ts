@@ -12,6 +12,8 @@ export type FaultOrder =
   | { readonly do: 'lose sockets'; readonly share: number }
   | { readonly do: 'shrink buffers' }
   | { readonly do: 'step clock'; readonly ms: number }
+  /** Answers with the seconds since the program started, by the monotonic clock. */
+  | { readonly do: 'read clock' }
 
 interface Koffi {
   load(path: null): { func(definition: string): (...args: number[]) => number }
@@ -58,6 +60,7 @@ function stepClock(ms: number): void {
 
 function obey(order: FaultOrder): number {
   if (order.do === 'lose sockets') return loseSockets(order.share)
+  if (order.do === 'read clock') return performance.now() / 1000
   if (order.do === 'step clock') {
     stepClock(order.ms)
     return 1

@@ -10,7 +10,7 @@ import { afterAll, afterEach, beforeAll, expect, it } from 'vitest'
 import { type Item, WatchedApi } from '../lab/watched-api.ts'
 import { nodeName } from '../scenarios/expand.ts'
 import { until } from '../support/until.ts'
-import { fakeClockOf, provideFaketime } from './faketime.ts'
+import { fakeClockOf, fakeClocksOf, provideFaketime } from './faketime.ts'
 import { FaultyProxy, type FaultyProxyOptions } from './faulty-proxy.ts'
 import { NodeNetwork, nodeIp, podIps } from './node-network.ts'
 import { extras, single, web } from './web-service.ts'
@@ -186,3 +186,39 @@ it('thousands of changes while the process is stopped: it catches up', async () 
   expect(one.residentMegabytes()).toBeLessThan(250)
   api.drop(...items(extras(100).put))
 })
+
+it.runIf(faketime !== undefined)(
+  'stopped for twenty minutes by all its clocks, while the API server ends watches and forgets versions: it catches up',
+  async () => {
+    const file = join(folder, 'minutes')
+    writeFileSync(file, '+0s')
+    const gone = items(single('stopped/gone', '172.30.70.240'))
+    api.put(...gone)
+    const one = await start({ env: fakeClocksOf(faketime as string, file) })
+    await until('the service answers', async () => isPod(await network.ask('172.30.70.240')), { limitMs: 60_000 })
+    expect(await one.order({ do: 'read clock' })).toBeLessThan(600)
+    await one.stopDuring(async () => {
+      // The test does not wait for minutes: the program's clocks, the monotonic one too, are moved while it is stopped. So every timer is due
+      // when it goes on, and all its connections are closed.
+      writeFileSync(file, '+20m')
+      await api.downDuring(() => delay(500))
+      api.drop(...gone)
+      api.put(...items(extras(100, 7).put))
+      await delay(1000)
+      expect(isPod(await network.ask())).toBe(true)
+    })
+    await expectProgress(6)
+    // The program did see twenty minutes.
+    expect(await one.order({ do: 'read clock' })).toBeGreaterThan(1200)
+    await until('the deleted service is gone', async () => !isPod(await network.ask('172.30.70.240', 80, 500)), {
+      limitMs: 60_000,
+    })
+    const text = await network.run('nft list map ip kube-proxy endpoints')
+    expect(text).toContain('10.200.7.22 ')
+    expect(text).not.toContain('10.200.7.1 ')
+    const before = cpuSeconds(one.pid)
+    await delay(2000)
+    expect(cpuSeconds(one.pid) - before).toBeLessThan(1.5)
+    api.drop(...items(extras(100).put))
+  },
+)
