@@ -69,8 +69,11 @@ export async function startFleetFixture(binaries: string, names: readonly string
   }
 }
 
+/** The admin socket of a node's proxy. */
+export const socketPathOf = ({ directory }: Cluster, name: string): string => join(directory, `${name}.sock`)
+
 const socketOf = (cluster: Cluster, name: string): NodeJS.ProcessEnv => ({
-  SLUICE_ADMIN_SOCKET: join(cluster.directory, `${name}.sock`),
+  SLUICE_ADMIN_SOCKET: socketPathOf(cluster, name),
 })
 
 /** The pods have a node and run, as the kubelets would say. No kubelet starts containers for them. */
@@ -108,6 +111,8 @@ const podObject = (node: string): string =>
       nodeName: node,
       hostNetwork: true,
       serviceAccountName: 'sluice',
+      // As kubeadm's pods have it.
+      ...(node === 'old-1' ? { volumes: [{ name: 'kube-proxy', configMap: { name: 'kube-proxy' } }] } : {}),
       containers: [
         {
           name: 'kube-proxy',

@@ -2,6 +2,7 @@ import { chmodSync, mkdirSync, mkdtempSync, readFileSync, rmSync, statSync, writ
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { resolveOptions } from '../../src/config/flags/options.ts'
 import { ProxyError } from '../../src/lib/errors.ts'
 import { atLeast, ipv6Available, kernelVersion, parseKernelVersion } from '../../src/sys/kernel-facts.ts'
 import { ensureSysctl, readSysctl } from '../../src/sys/sysctl.ts'
@@ -83,6 +84,29 @@ describe('conntrack settings', () => {
     expect(error.message).toContain('is its module loaded?')
     expect(error.message).toContain('--conntrack-udp-timeout=0')
   })
+
+  it.each([
+    ['max', { max: 1 }],
+    ['tcp_timeout_established', { tcpEstablishedMs: 1 }],
+    ['tcp_timeout_close_wait', { tcpCloseWaitMs: 1 }],
+    ['tcp_be_liberal', { tcpBeLiberal: true }],
+    ['udp_timeout', { udpMs: 1 }],
+    ['udp_timeout_stream', { udpStreamMs: 1 }],
+  ])(
+    'nf_conntrack_%s: what the error advises leaves the setting alone, as a flag and in the file of --config',
+    (name, settings) => {
+      rmSync(join(root, conntrack(name)))
+      mkdirSync(join(root, conntrack(name)))
+      const { message } = caught(() => tuneConntrack(settings, files))
+      const advice =
+        /leave the setting alone with (--\S+), or with conntrack\.(\w+): (\S+) in the file that --config names$/
+      const [, flag = '', field = '', value] = advice.exec(message) ?? expect.fail(message)
+      const file = `apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nconntrack: {${field}: ${value}}`
+      for (const { config } of [resolveOptions([flag], () => ''), resolveOptions(['--config=file'], () => file)]) {
+        expect([0, false]).toContain(config.conntrack[field as keyof typeof config.conntrack])
+      }
+    },
+  )
 
   it('never shrinks the hash table, and fails if its size is unknown', () => {
     put('sys/module/nf_conntrack/parameters/hashsize', '9999999\n')

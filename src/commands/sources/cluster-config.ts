@@ -1,17 +1,22 @@
-// Finds the configuration of a cluster's proxies in the ConfigMap that kubeadm or our chart has written.
+// Finds the configuration of a node's proxy in the ConfigMap that its pod mounts, which kubeadm, our chart or kustomize has written.
 
 import type { Config } from '../../config/configuration.ts'
 import { resolveOptions } from '../../config/flags/options.ts'
 import type { ApiRequester } from '../../kube/api-objects.ts'
 import { asObject } from '../../kube/reflect/fields.ts'
 import { ProxyError } from '../../lib/errors.ts'
+import { listProxyPods } from './node-proxy.ts'
 
-/** Our own comes first: a cluster that has changed over may still have kube-proxy's. */
-const names = ['sluice', 'kube-proxy']
+/** What to look for where no pod says it. Our own comes first: a cluster that has changed over may still have kube-proxy's. */
+const usualNames = ['sluice', 'kube-proxy']
 
 /** Returns undefined if there is none, if it may not be read, or if this version does not understand it. */
-export async function readClusterConfig(api: ApiRequester, namespace: string): Promise<Config | undefined> {
-  for (const name of names) {
+export async function readClusterConfig(
+  api: ApiRequester,
+  namespace: string,
+  node: string,
+): Promise<Config | undefined> {
+  for (const name of await listNames(api, namespace, node)) {
     const path = `/api/v1/namespaces/${encodeURIComponent(namespace)}/configmaps/${name}`
     const { json } = await api.request({ path, signal: AbortSignal.timeout(10_000) }).catch(noneIfRefused)
     const documents = Object.values(asObject(asObject(json)?.data) ?? {})
@@ -20,6 +25,19 @@ export async function readClusterConfig(api: ApiRequester, namespace: string): P
     if (config !== undefined) return config
   }
   return undefined
+}
+
+/** The chart and kustomize add a checksum to the name, so that only the pod knows it. */
+async function listNames(api: ApiRequester, namespace: string, node: string): Promise<readonly string[]> {
+  const pods = await listProxyPods(api, namespace, node).catch(noPodsIfRefused)
+  const running = pods.filter(({ isRunning }) => isRunning)
+  if (running.length === 0) return usualNames
+  return running.flatMap(({ configMaps }) => configMaps)
+}
+
+function noPodsIfRefused(error: unknown): readonly never[] {
+  if (error instanceof ProxyError) return []
+  throw error
 }
 
 function noneIfRefused(error: unknown): { readonly json: unknown } {

@@ -47,6 +47,8 @@ export interface ProxyPod {
   readonly container: string
   readonly image: string
   readonly isRunning: boolean
+  /** The names of the ConfigMaps that it mounts. */
+  readonly configMaps: readonly string[]
 }
 
 export const namespaceOfProxies = (flags: Flags): string => flags.get('proxy-namespace') ?? 'kube-system'
@@ -68,7 +70,7 @@ function readProxyPod(pod: JsonObject, namespace: string): ProxyPod | undefined 
     labels['app.kubernetes.io/name'] === 'sluice'
   if (!isProxy) return undefined
   const spec = asObject(pod.spec)
-  const containers = Array.isArray(spec?.containers) ? spec.containers.map((one) => asObject(one) ?? {}) : []
+  const containers = listChildren(spec?.containers)
   const container = containers.find((one) => one.name === 'kube-proxy' || one.name === 'sluice') ?? containers[0]
   return {
     namespace,
@@ -77,8 +79,12 @@ function readProxyPod(pod: JsonObject, namespace: string): ProxyPod | undefined 
     container: readString(container, 'name'),
     image: readString(container, 'image'),
     isRunning: asObject(pod.status)?.phase === 'Running' && metadata?.deletionTimestamp === undefined,
+    configMaps: listChildren(spec?.volumes).flatMap((volume) => readString(asObject(volume.configMap), 'name') || []),
   }
 }
+
+const listChildren = (value: unknown): readonly JsonObject[] =>
+  Array.isArray(value) ? value.map((one) => asObject(one) ?? {}) : []
 
 /** Throws a ProxyError that says why the node's proxy cannot be asked. The caller closes the client that this returns. */
 export async function connectNodeProxy(api: Client, namespace: string, node: string): Promise<AdminClient> {

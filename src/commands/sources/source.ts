@@ -170,8 +170,9 @@ export async function readAroundChange(
 }
 
 async function readNodeInputs(flags: Flags, api: ApiRequester): Promise<Inputs> {
-  const { config, podsUnknown } = await findConfig(flags, api)
-  const name = flags.get('node')?.trim().toLowerCase() ?? chooseNodeName(config, hostname())
+  const node = flags.get('node')?.trim().toLowerCase()
+  const { config, podsUnknown } = await findConfig(flags, api, node ?? hostname().toLowerCase())
+  const name = node ?? chooseNodeName(config, hostname())
   // Manifests rarely contain Nodes: this machine is then the node that `sluice up` would register.
   const isLocal = flags.has('manifests')
   const fallback = isLocal && isThisHost(name) ? await describeThisNode(name) : undefined
@@ -186,10 +187,10 @@ interface FoundConfig {
 }
 
 /** The flags go first, then what the cluster says about its proxies, then the defaults. */
-async function findConfig(flags: Flags, api: ApiRequester): Promise<FoundConfig> {
+async function findConfig(flags: Flags, api: ApiRequester, node: string): Promise<FoundConfig> {
   const given = configFrom(flags)
   if (flags.has('config') || flags.has('cluster-cidr')) return { config: given, podsUnknown: false }
-  const found = flags.has('manifests') ? undefined : await readClusterConfig(api, namespaceOfProxies(flags))
+  const found = flags.has('manifests') ? undefined : await readClusterConfig(api, namespaceOfProxies(flags), node)
   if (found === undefined) return { config: given, podsUnknown: true }
   // The override of a ConfigMap would be one for every node.
   const config = { ...found, hostnameOverride: '' }

@@ -29,6 +29,7 @@ const pod = (name: string, image: string) => ({
   container: 'kube-proxy',
   image,
   isRunning: true,
+  configMaps: [],
 })
 
 describe('the judgement about all nodes', () => {

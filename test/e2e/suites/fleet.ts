@@ -5,8 +5,10 @@ import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import type { FleetAnswer, NodeAnswer } from '../../../src/commands/nodes/fleet-answer.ts'
+import type { Explanation } from '../../../src/http/admin.ts'
+import { TmuxTerminal, whyNoTmux } from '../../support/tmux-terminal.ts'
 import { until } from '../../support/until.ts'
-import { type FleetFixture, type FleetNode, run, startFleetFixture } from '../fleet-fixture.ts'
+import { type FleetFixture, type FleetNode, run, socketPathOf, startFleetFixture } from '../fleet-fixture.ts'
 import { list, service, slice } from '../kubectl-manifests.ts'
 import { requestApi } from '../request-api.ts'
 
@@ -84,6 +86,60 @@ export function fleetSuite(binaries: string | undefined): void {
       expect(fixture.kubelet.executed[0]).toBe('/exec/kube-system/sluice-node-2/kube-proxy sluice connect node-2')
     })
 
+    it.skipIf(whyNoTmux() !== undefined)('shows the live view of another node in a terminal', async () => {
+      const terminal = new TmuxTerminal(80, 24)
+      try {
+        terminal.type(`KUBECONFIG=${fixture.operator} ${join(BIN, 'sluice')} top --node node-2; echo "status=$?"`)
+        await terminal.shows(/^> default\/\w+/m)
+        expect(terminal.lines()[0]).toContain('node-2')
+        // The view follows that proxy: a change there appears here.
+        await terminal.shows(/default\/web:http .*10\.244\.1\.1/)
+        await fixture.cluster.apply(slice('web-1', 'web', ['10.244.1.2']))
+        await terminal.shows(/default\/web:http .*10\.244\.1\.2/)
+        await fixture.cluster.apply(slice('web-1', 'web', ['10.244.1.1']))
+        terminal.press('q')
+        await terminal.shows('status=0')
+        expect(terminal.mode()).toBe('0 1')
+      } finally {
+        terminal.close()
+      }
+    })
+
+    it('reads the configuration of kube-proxy from its ConfigMap, and calls unknown what it would say without it', async () => {
+      const explain = async (from: string) => {
+        const argv = ['explain', 'default/web', '--node', 'old-1', '--simulate', '--from', from, '-o', 'json']
+        const { stdout, stderr } = await fixture.sluice(...argv, '--kubeconfig', fixture.cluster.kubeconfig)
+        expect(stderr).toBe('')
+        const { items } = JSON.parse(stdout) as { items: readonly Explanation[] }
+        return items.map(({ mode, snat }) => [mode, snat])
+      }
+      expect(await explain('10.244.9.9')).toEqual([['nftables', null]])
+      await fixture.cluster.apply(kubeadmConfigMap('10.244.0.0/16'))
+      expect(await explain('10.244.9.9')).toEqual([['iptables', false]])
+      expect(await explain('192.0.2.7')).toEqual([['iptables', true]])
+    })
+
+    it('finds a pod with --kubeconfig while the proxy at --socket answers, with what its kernel has', async () => {
+      const { cluster } = fixture
+      await cluster.apply(clientPod)
+      const status = JSON.stringify({ status: { podIP: '10.244.9.9' } })
+      await cluster.kubectl(['patch', 'pod', 'client', '-n', 'kube-system', '--subresource=status', '-p', status])
+      const argv = ['explain', 'default/web', '--from', 'pod/kube-system/client', '--socket']
+      const alone = await fixture.sluice(...argv, socketPathOf(cluster, 'node-1'))
+      expect(alone.status).toBe(1)
+      expect(alone.stderr).toContain('the proxy cannot read pods')
+      const advice =
+        /add (--kubeconfig) FILE together with (--socket \S+),/.exec(alone.stderr) ?? expect.fail(alone.stderr)
+      expect(advice[2]).toBe(`--socket ${socketPathOf(cluster, 'node-1')}`)
+      const both = await fixture.sluice(
+        ...[...argv, socketPathOf(cluster, 'node-1'), '--kubeconfig', cluster.kubeconfig, '-o', 'json'],
+      )
+      expect(both).toMatchObject({ status: 0, stderr: '' })
+      const { items } = JSON.parse(both.stdout) as { items: readonly Explanation[] }
+      expect(items.map(({ packet }) => packet.from)).toEqual(['10.244.9.9'])
+      expect(items.flatMap(({ entries }) => entries).map(({ kernel }) => kernel)).toContain('present')
+    })
+
     it('says that kube-proxy cannot be asked, and which nodes there are', async () => {
       const asked = await fixture.sluice('status', '--node', 'old-1')
       expect(asked.status).toBe(1)
@@ -152,6 +208,31 @@ export function fleetSuite(binaries: string | undefined): void {
     })
   })
 }
+
+/** kubeadm writes more fields, and the kind behind most of them. */
+const kubeadmConfigMap = (clusterCidr: string): string =>
+  JSON.stringify({
+    apiVersion: 'v1',
+    kind: 'ConfigMap',
+    metadata: { name: 'kube-proxy', namespace: 'kube-system' },
+    data: {
+      'config.conf': `apiVersion: kubeproxy.config.k8s.io/v1alpha1
+bindAddress: 0.0.0.0
+clusterCIDR: ${clusterCidr}
+detectLocalMode: ""
+kind: KubeProxyConfiguration
+mode: iptables
+`,
+      'kubeconfig.conf': 'apiVersion: v1\nkind: Config\n',
+    },
+  })
+
+const clientPod = JSON.stringify({
+  apiVersion: 'v1',
+  kind: 'Pod',
+  metadata: { name: 'client', namespace: 'kube-system' },
+  spec: { serviceAccountName: 'sluice', containers: [{ name: 'client', image: 'client' }] },
+})
 
 /** Starts `sluice top --node` on a pipe, changes a service, returns the first event, and ends the program as a person would. */
 async function firstEvent({ operator, cluster }: FleetFixture, node: string): Promise<unknown> {
