@@ -1,9 +1,15 @@
 import { defineConfig } from 'rolldown'
 
-// One bundle for both executables: start-up time and memory count on every node.
+// One program for both executables, in files that are loaded when they are needed: start-up time and memory count on every node.
 export default defineConfig({
   input: 'src/main.ts',
   platform: 'node',
   external: ['koffi'],
-  output: { file: 'dist/main.js', format: 'esm', minify: false, codeSplitting: false },
+  output: {
+    dir: 'dist',
+    format: 'esm',
+    minify: false,
+    entryFileNames: 'main.js',
+    chunkFileNames: 'parts/[name]-[hash].js',
+  },
 })

@@ -22,13 +22,13 @@ import { manPages } from './man-pages.ts'
 const root = join(import.meta.dirname, '..')
 
 /** Makes `sluice_VERSION_ARCHITECTURE.deb` around an executable and returns its path. */
-export function makeDeb(architecture: Architecture, executable: string): string {
+export async function makeDeb(architecture: Architecture, executable: string): Promise<string> {
   const { version } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')) as { version: string }
   const tree = mkdtempSync(join(outputFolder, '.deb-'))
   // mkdtemp makes folders that only their owner may enter; this one becomes the root of a system.
   chmodSync(tree, 0o755)
   try {
-    addFiles(tree, architecture, executable)
+    await addFiles(tree, architecture, executable)
     addControl(tree, architecture, version)
     const path = join(outputFolder, `sluice_${version}_${architecture}.deb`)
     const env = { ...process.env, SOURCE_DATE_EPOCH: String(commitTime()) }
@@ -42,7 +42,7 @@ export function makeDeb(architecture: Architecture, executable: string): string 
   }
 }
 
-function addFiles(tree: string, architecture: Architecture, executable: string): void {
+async function addFiles(tree: string, architecture: Architecture, executable: string): Promise<void> {
   copy(tree, 'usr/bin/sluice', executable, 0o755)
   for (const name of ['kube-proxy', 'kubectl-sluice', 'kubectl_complete-sluice']) {
     symlinkSync('sluice', join(tree, 'usr/bin', name))
@@ -51,7 +51,8 @@ function addFiles(tree: string, architecture: Architecture, executable: string):
   for (const unit of readdirSync(join(root, 'deploy/systemd'))) {
     copy(tree, `lib/systemd/system/${unit}`, join(root, 'deploy/systemd', unit), 0o644)
   }
-  for (const [name, text] of manPages()) write(tree, `usr/share/man/man8/${name}.gz`, gzipSync(text, { level: 9 }))
+  for (const [name, text] of await manPages())
+    write(tree, `usr/share/man/man8/${name}.gz`, gzipSync(text, { level: 9 }))
   const completions = {
     bash: 'usr/share/bash-completion/completions/sluice',
     zsh: 'usr/share/zsh/vendor-completions/_sluice',

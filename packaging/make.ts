@@ -11,7 +11,7 @@ if (what === 'package') {
   for (const architecture of architectures) {
     const executable = await makeExecutable(architecture)
     report(executable)
-    report(makeDeb(architecture, executable))
+    report(await makeDeb(architecture, executable))
   }
 } else if (what === 'image') {
   // An executable of older sources must not get into an image.

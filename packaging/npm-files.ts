@@ -8,7 +8,7 @@ import { manPages } from './man-pages.ts'
 const root = join(import.meta.dirname, '..')
 
 const files: (readonly [path: string, text: string | Buffer])[] = []
-for (const [name, text] of manPages()) files.push([join('dist/man', name), text])
+for (const [name, text] of await manPages()) files.push([join('dist/man', name), text])
 for (const [shell, name] of Object.entries({ bash: 'sluice', zsh: '_sluice', fish: 'sluice.fish' })) {
   const script = execFileSync(process.execPath, [join(root, 'bin/sluice'), 'completion', shell])
   files.push([join('dist/completion', shell, name), script])

@@ -11,7 +11,7 @@ import { formatSluiceConfigDocs } from '../src/config/sluice-config.ts'
 import { formatMetricDocs } from '../src/http/metric-table.ts'
 
 const folder = join(import.meta.dirname, '../docs')
-writeFileSync(join(folder, 'commands.md'), formatCommandDocs())
+writeFileSync(join(folder, 'commands.md'), await formatCommandDocs())
 writeFileSync(join(folder, 'flags.md'), formatFlagDocs())
 writeFileSync(join(folder, 'json.md'), formatSchemaDocs())
 writeFileSync(join(folder, 'schema/sluice-v1.schema.json'), formatSchema())

@@ -1,6 +1,6 @@
 // The entry of both executables: chooses the command and sets the exit status.
 
-import { runProxyCommand } from './daemon/proxy-command.ts'
+import { formatRequestedText } from './config/flags/print-request.ts'
 import { hasErrno } from './lib/errors.ts'
 
 /** Resolves when the command has ended. */
@@ -10,7 +10,7 @@ export async function main(program: 'kube-proxy' | 'sluice', argv: readonly stri
   const isProxyHelp = name === 'help' && rest[0] === 'proxy'
   if (program === 'kube-proxy' || name === 'proxy' || isProxyHelp) {
     const flags = isProxyHelp ? ['--help'] : rest
-    process.exitCode = await runProxyCommand(program === 'kube-proxy' ? argv : flags)
+    process.exitCode = await runKubeProxy(program === 'kube-proxy' ? argv : flags)
     return
   }
   // Loaded only here, so that the proxy, which runs on every node, does not load the commands for people.
@@ -24,6 +24,16 @@ export async function main(program: 'kube-proxy' | 'sluice', argv: readonly stri
   const unknown = name === 'help' ? rest[0] : name
   if (status === undefined) process.stderr.write(`sluice: there is no command "${unknown}"; see sluice help\n`)
   process.exitCode = status ?? 1
+}
+
+/** Prints the help or the version at once, and loads the proxy for everything else. */
+async function runKubeProxy(argv: readonly string[]): Promise<number> {
+  // Nothing that kube-proxy prints to stdout is worth ending for.
+  process.stdout.on('error', () => {})
+  const text = formatRequestedText(argv)
+  if (text === undefined) return (await import('./daemon/proxy-command.ts')).runProxyCommand(argv)
+  process.stdout.write(text)
+  return 0
 }
 
 /**

@@ -37,7 +37,7 @@ const doors: Readonly<Record<string, readonly string[]>> = {
   inspect: ['lib', 'model', 'backend', 'engine', 'http'],
   daemon: ['lib', 'model', 'sys', 'backend', 'engine', 'kube', 'http', 'config', 'inspect'],
   commands: ['lib', 'model', 'sys', 'backend', 'engine', 'kube', 'http', 'apiserver', 'config', 'inspect', 'daemon'],
-  main: ['lib', 'daemon', 'commands'],
+  main: ['lib', 'config', 'daemon', 'commands'],
 }
 
 /** The proxy modes: sibling folders, which use the same file names on purpose. */

@@ -12,7 +12,6 @@ import { formatAnswer, type Terminal } from './terminal.ts'
 
 export const cleanupCommand: Command = {
   name: 'cleanup',
-  summary: 'remove what a proxy has left on this node',
   usage: '[--dry-run] [flags]',
   about: `Removes every rule, set, virtual server and device that Sluice or kube-proxy has made on this node, in every mode, and nothing
 else: what kubelet or other programs use as well stays, and is named. Traffic to services stops. Stop the proxy first: a running proxy puts everything back.`,

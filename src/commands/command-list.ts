@@ -2,38 +2,78 @@
 
 import { sluiceVersion } from '../config/sluice-version.ts'
 import { describeError, ProxyError } from '../lib/errors.ts'
-import { cleanupCommand } from './cleanup.ts'
-import { type Command, formatHelp, parseArguments } from './command.ts'
-import { completeCommand } from './complete-words.ts'
-import { completionCommand } from './completion.ts'
-import { connectCommand } from './connect.ts'
-import { doctorCommand } from './doctor/doctor.ts'
-import { explainCommand } from './explain.ts'
-import { nodesCommand } from './nodes/nodes.ts'
+import { formatHelp, type ListedCommand, parseArguments } from './command.ts'
 import { openTerminal } from './open-terminal.ts'
-import { trialCommand } from './plan/kernel-trial.ts'
-import { planCommand } from './plan/plan.ts'
-import { statusCommand } from './status.ts'
 import type { Terminal } from './terminal.ts'
-import { topCommand } from './top/top.ts'
-import { upCommand } from './up/up.ts'
 
-const commands: readonly Command[] = [
-  upCommand,
-  explainCommand,
-  planCommand,
-  statusCommand,
-  topCommand,
-  nodesCommand,
-  doctorCommand,
-  cleanupCommand,
-  completionCommand,
-  trialCommand,
-  connectCommand,
-  completeCommand(() => commands),
+const commands: readonly ListedCommand[] = [
+  {
+    name: 'up',
+    summary: 'start an API server and the proxy for this machine; --demo shows both in network namespaces',
+    load: async () => (await import('./up/up.ts')).upCommand,
+  },
+  {
+    name: 'explain',
+    summary: 'trace one packet: which service, policies, endpoints and kernel objects, and why',
+    load: async () => (await import('./explain.ts')).explainCommand,
+  },
+  {
+    name: 'plan',
+    summary: 'show what a change would put and drop, and try it on the kernel without touching this node',
+    load: async () => (await import('./plan/plan.ts')).planCommand,
+  },
+  {
+    name: 'status',
+    summary: 'compare desired, programmed and kernel state per service; last syncs, errors, conflicts, quarantine',
+    load: async () => (await import('./status.ts')).statusCommand,
+  },
+  {
+    name: 'top',
+    summary: 'show a running proxy live: services, endpoints, connections, problems and why it synced',
+    load: async () => (await import('./top/top.ts')).topCommand,
+  },
+  {
+    name: 'nodes',
+    summary: 'show the proxies of all nodes, and which of them differ from most in which services',
+    load: async () => (await import('./nodes/nodes.ts')).nodesCommand,
+  },
+  {
+    name: 'doctor',
+    summary:
+      'check kernel, programs, settings, other proxies and firewalls, API server and permissions; say what to do',
+    load: async () => (await import('./doctor/doctor.ts')).doctorCommand,
+  },
+  {
+    name: 'cleanup',
+    summary: 'remove what a proxy has left on this node',
+    load: async () => (await import('./cleanup.ts')).cleanupCommand,
+  },
+  {
+    name: 'completion',
+    summary: 'print a completion script for bash, zsh or fish',
+    load: async () => (await import('./completion.ts')).completionCommand,
+  },
+  {
+    name: '__trial',
+    summary: 'try entries on the kernel in a namespace of their own',
+    hidden: true,
+    load: async () => (await import('./plan/kernel-trial.ts')).trialCommand,
+  },
+  {
+    name: 'connect',
+    summary: 'connect standard input and output to the admin socket',
+    hidden: true,
+    load: async () => (await import('./connect.ts')).connectCommand,
+  },
+  {
+    name: '__complete',
+    summary: 'complete the last word for a shell',
+    hidden: true,
+    load: async () => (await import('./complete-words.ts')).completeCommand(visibleCommands()),
+  },
 ]
 
-export const visibleCommands = (): readonly Command[] => commands.filter(({ hidden }) => hidden !== true)
+export const visibleCommands = (): readonly ListedCommand[] => commands.filter(({ hidden }) => hidden !== true)
 
 export function formatOverview(): string {
   return [
@@ -54,7 +94,8 @@ export function formatOverview(): string {
 }
 
 /** Returns docs/commands.md; a test keeps that file equal to this text. */
-export function formatCommandDocs(): string {
+export async function formatCommandDocs(): Promise<string> {
+  const visible = await Promise.all(visibleCommands().map(({ load }) => load()))
   const exits = [
     '| status | meaning |',
     '| --- | --- |',
@@ -76,14 +117,7 @@ export function formatCommandDocs(): string {
     '',
     ...exits,
     '',
-    ...visibleCommands().flatMap((command) => [
-      `## sluice ${command.name}`,
-      '',
-      '```',
-      formatHelp(command).trimEnd(),
-      '```',
-      '',
-    ]),
+    ...visible.flatMap((command) => [`## sluice ${command.name}`, '', '```', formatHelp(command).trimEnd(), '```', '']),
   ].join('\n')
 }
 
@@ -98,7 +132,7 @@ export async function runCommand(
     return 0
   }
   if (['help', '--help', '-h'].includes(name)) return printHelp(argv[0], terminal)
-  const command = commands.find((each) => each.name === name)
+  const command = await commands.find((each) => each.name === name)?.load()
   if (command === undefined) return undefined
   try {
     const { flags, args, help } = parseArguments(command, argv)
@@ -115,8 +149,8 @@ export async function runCommand(
 }
 
 /** Prints the help of a command, or the overview without a name. Returns undefined if the name is unknown. */
-function printHelp(name: string | undefined, terminal: Terminal): number | undefined {
-  const command = commands.find((each) => each.name === name)
+async function printHelp(name: string | undefined, terminal: Terminal): Promise<number | undefined> {
+  const command = await commands.find((each) => each.name === name)?.load()
   if (name !== undefined && command === undefined) return undefined
   terminal.write(command === undefined ? formatOverview() : formatHelp(command))
   return 0

@@ -35,17 +35,23 @@ export interface Invocation {
 
 export interface Command {
   readonly name: string
-  readonly summary: string
   /** What follows the name: `ADDRESS:PORT[/PROTOCOL] [flags]`. */
   readonly usage: string
   readonly about: string
   readonly flags: readonly Flag[]
   readonly examples: readonly (readonly [line: string, meaning: string])[]
   readonly arguments: ArgumentRule
-  /** The help and completion leave this command out. */
-  readonly hidden?: boolean
   /** Resolves with the exit status. */
   readonly run: (invocation: Invocation) => Promise<number>
+}
+
+/** A row of the command table. A command is loaded only when it is needed: a person waits for `--help` and for the next word. */
+export interface ListedCommand {
+  readonly name: string
+  readonly summary: string
+  /** The help and completion leave this command out. */
+  readonly hidden?: boolean
+  readonly load: () => Promise<Command>
 }
 
 export interface ArgumentRule {

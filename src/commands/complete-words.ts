@@ -3,25 +3,22 @@
 
 import { flagSettings } from '../config/flags/flag-table.ts'
 import { AdminClient, findSocket } from '../http/admin-client.ts'
-import { allFlags, type Command, type Flag, noArguments } from './command.ts'
+import { allFlags, type Command, type Flag, type ListedCommand, noArguments } from './command.ts'
 
 /** Numbers of kubectl's library for commands: the shell adds no file names, or does. */
 const directives = { noFiles: 4, files: 0 } as const
 /** A person waits for the candidates. */
 const answerMs = 2_000
 
-export const completeCommand = (commands: () => readonly Command[]): Command => ({
+export const completeCommand = (commands: readonly ListedCommand[]): Command => ({
   name: '__complete',
-  summary: 'complete the last word for a shell',
   usage: '[--describe] -- WORD...',
   about: 'Prints the candidates for the last word, for completion scripts and kubectl_complete-sluice.',
   flags: [{ name: 'describe', help: 'add a tab and a description to candidates that have one' }],
   examples: [['sluice __complete -- status --o', 'the flags of status that begin with --o']],
   arguments: { least: 0, most: 1000 },
-  hidden: true,
   async run({ args, flags, terminal }) {
-    const visible = commands().filter(({ hidden }) => hidden !== true)
-    const { candidates, isFile } = await completeWords([...visible, proxyCommand], args)
+    const { candidates, isFile } = await completeWords([...commands, proxyCommand], args)
     const write = ({ word, meaning }: CompletedWord) =>
       flags.has('describe') && meaning !== '' ? `${word}\t${meaning}` : word
     const lines = [...candidates.map(write), `:${isFile ? directives.files : directives.noFiles}`]
@@ -31,9 +28,13 @@ export const completeCommand = (commands: () => readonly Command[]): Command => 
 })
 
 /** `sluice proxy` is not in the command table: its flags are kube-proxy's. */
-const proxyCommand: Command = {
+const proxyCommand: ListedCommand = {
   name: 'proxy',
   summary: 'run the proxy',
+  load: async () => ({ ...proxyFlags, name: 'proxy' }),
+}
+
+const proxyFlags: Omit<Command, 'name'> = {
   usage: '[flags]',
   about: '',
   flags: flagSettings.map(({ flag, kind, help, ...row }) => ({
@@ -61,12 +62,12 @@ export interface Completion {
 const plain = (words: readonly string[]): readonly CompletedWord[] => words.map((word) => ({ word, meaning: '' }))
 
 /** `words` are those after `sluice`; the last is being typed and may be ''. */
-export async function completeWords(commands: readonly Command[], words: readonly string[]): Promise<Completion> {
+export async function completeWords(commands: readonly ListedCommand[], words: readonly string[]): Promise<Completion> {
   const word = words.at(-1) ?? ''
   const names = commands.map(({ name, summary }) => ({ word: name, meaning: summary }))
   if (words.length <= 1) return offer([...names, ...plain(['help', 'version'])], word)
   if (words[0] === 'help') return offer(words.length === 2 ? names : [], word)
-  const command = commands.find(({ name }) => name === words[0])
+  const command = await commands.find(({ name }) => name === words[0])?.load()
   if (command === undefined) return offer([], word)
   const [, name = '', value = ''] = /^(--[^=]+)=(.*)$/s.exec(word) ?? []
   if (name !== '') {

@@ -8,7 +8,6 @@ const shells = ['bash', 'zsh', 'fish'] as const
 
 export const completionCommand: Command = {
   name: 'completion',
-  summary: 'print a completion script for bash, zsh or fish',
   usage: shells.join('|'),
   about: `Prints a script that completes the commands and flags of sluice and kube-proxy, and the names of services, for which it asks the
 proxy that runs here.`,

@@ -9,14 +9,12 @@ import type { Command } from './command.ts'
 
 export const connectCommand: Command = {
   name: 'connect',
-  summary: 'connect standard input and output to the admin socket',
   usage: 'NODE',
   about:
     'Connects standard input and output to the admin socket of the proxy of this node. It only carries questions and answers.',
   flags: [],
   examples: [['sluice connect worker-3', 'run by sluice status --node worker-3 in the pod of the proxy']],
   arguments: { least: 1, most: 1 },
-  hidden: true,
   run: ({ args }) => carry(args[0] ?? ''),
 }
 

@@ -14,7 +14,6 @@ import { formatAnswer } from './terminal.ts'
 
 export const explainCommand: Command = {
   name: 'explain',
-  summary: 'trace one packet: which service, policies, endpoints and kernel objects, and why',
   usage: 'ADDRESS:PORT[/PROTOCOL] | :NODEPORT | [NAMESPACE/]NAME[:PORT] | NAME.NAMESPACE.svc[:PORT] [flags]',
   about: `Traces one packet through this node and says why it goes where it goes: the service it is for, each policy and topology
 decision, every endpoint with its share or the reason why it is left out, affinity, source translation, and the entries behind it, with

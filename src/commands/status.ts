@@ -22,7 +22,6 @@ import { watchAnswers } from './watch-answers.ts'
 
 export const statusCommand: Command = {
   name: 'status',
-  summary: 'compare desired, programmed and kernel state per service; last syncs, errors, conflicts, quarantine',
   usage: '[[NAMESPACE/]NAME] [flags]',
   about: `Compares, for all services or for some, what is wanted with what was programmed and with what the kernel holds now: rules, sets,
 virtual servers and sockets, those of services and those that all services share. The state hash is equal on two nodes that should do

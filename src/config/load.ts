@@ -5,7 +5,7 @@ import type { Value } from './codecs.ts'
 import { apiVersion, documentKind, fromV1alpha1, makeDocument, type Unchecked } from './configuration.ts'
 import { decode } from './decode.ts'
 import { isZero } from './setting.ts'
-import { settingByPath } from './settings-table.ts'
+import { healthzPort, metricsPort, settingByPath } from './settings-table.ts'
 import { splitAddress } from './value-syntax.ts'
 
 export interface Loaded {
@@ -15,9 +15,6 @@ export interface Loaded {
   /** Line of each field that the file gives, by path in v1alpha1. */
   readonly lines: ReadonlyMap<string, number>
 }
-
-export const healthzPort = 10256
-export const metricsPort = 10249
 
 /** Throws a ProxyError whose message names file, line and field. */
 export function loadConfigFile(path: string, text: string): Loaded {

@@ -11,6 +11,10 @@
 import { loggingSettings } from './logging-table.ts'
 import { declareField, type FieldSetting } from './setting.ts'
 
+/** The ports of the health and metrics servers unless others are given. */
+export const healthzPort = 10256
+export const metricsPort = 10249
+
 const second = 1000
 const minute = 60 * second
 const hour = 60 * minute

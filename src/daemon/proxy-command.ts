@@ -1,5 +1,4 @@
-// The command behind `bin/kube-proxy` and `sluice proxy`: resolves the flags, then runs the daemon, writes the configuration, cleans up or
-// prints.
+// The command behind `bin/kube-proxy` and `sluice proxy`: resolves the flags, then runs the daemon, writes the configuration or cleans up.
 
 import { readFileSync, writeFileSync } from 'node:fs'
 import { findMode, modes } from '../backend/modes.ts'
@@ -7,8 +6,6 @@ import type { Config } from '../config/configuration.ts'
 import { watchConfigFile } from '../config/file-watch.ts'
 import { formatUsage } from '../config/flags/flag-help.ts'
 import { type Options, resolveOptions } from '../config/flags/options.ts'
-import { kubernetesVersion } from '../config/kubernetes-version.ts'
-import { sluiceVersion } from '../config/sluice-version.ts'
 import { formatConfig } from '../config/write-config.ts'
 import { Closers } from '../lib/closers.ts'
 import { describeError, ProxyError } from '../lib/errors.ts'
@@ -23,8 +20,6 @@ import { RunningProxies } from './running-proxies.ts'
 /** Resolves with the exit status. */
 export async function runProxyCommand(argv: readonly string[]): Promise<number> {
   const output = new LogOutput(process.stderr)
-  // Nothing that this command prints to stdout is worth ending for.
-  process.stdout.on('error', () => {})
   let options: Options
   try {
     options = resolveOptions(argv, (path) => readFileSync(path, 'utf8'), process.env)
@@ -34,9 +29,6 @@ export async function runProxyCommand(argv: readonly string[]): Promise<number> 
     process.stderr.write(`Error: ${describeError(error)}\n`)
     return 1
   }
-  if (options.help) return print(formatUsage())
-  if (options.version === 'true' || options.version === 'raw') return print(formatVersion(options.version))
-
   const { format, verbosity, vmodule } = options.config.logging
   const log = createLogger({ format, verbosity, vmodule, write: output.write })
   output.onRecovery = (lines, reason) => log.warn('Log lines were lost', { lines, reason })
@@ -125,15 +117,4 @@ async function cleanUp({ keptModes, config }: Options, log: Logger): Promise<num
   }
   if (failed > 0) log.error('Cleanup left something behind; see the errors above')
   return failed > 0 ? 1 : 0
-}
-
-function formatVersion(form: 'true' | 'raw'): string {
-  const { major, minor, text } = kubernetesVersion
-  if (form === 'true') return `Kubernetes ${text}\n`
-  return `${JSON.stringify({ major: String(major), minor: String(minor), gitVersion: text, sluice: sluiceVersion })}\n`
-}
-
-function print(text: string): number {
-  process.stdout.write(text)
-  return 0
 }

@@ -116,9 +116,9 @@ describe('a mode that was only registered', () => {
     expect(findings.find(({ about }) => about === 'mode memory')).toMatchObject({ level: 'ok' })
   })
 
-  it('is offered by the commands', () => {
-    expect(formatCommandDocs()).toContain('userspace, memory')
-    expect(formatCommandDocs()).toContain('what would change: nftables or memory')
+  it('is offered by the commands', async () => {
+    expect(await formatCommandDocs()).toContain('userspace, memory')
+    expect(await formatCommandDocs()).toContain('what would change: nftables or memory')
   })
 
   it('is found on the node and cleaned up', async () => {

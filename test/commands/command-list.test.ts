@@ -63,12 +63,12 @@ describe('the command table', () => {
   })
 
   it('equals docs/commands.md', async () => {
-    await expect(formatCommandDocs()).toMatchFileSnapshot('../../docs/commands.md')
+    await expect(await formatCommandDocs()).toMatchFileSnapshot('../../docs/commands.md')
   })
 
-  it('has a man page per command in the npm package', () => {
+  it('has a man page per command in the npm package', async () => {
     const { man } = JSON.parse(readFileSync('package.json', 'utf8')) as { man: readonly string[] }
-    expect([...man].sort()).toEqual([...manPages().keys()].sort().map((name) => `dist/man/${name}`))
+    expect([...man].sort()).toEqual([...(await manPages()).keys()].sort().map((name) => `dist/man/${name}`))
   })
 
   it('has no status for an unknown command', async () => {

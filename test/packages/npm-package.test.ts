@@ -33,9 +33,9 @@ describe('the npm package', () => {
     expect(run('sluice', 'explain', 'web', '--manifests', manifests).stdout).toContain('default/web')
   })
 
-  it('brings the man pages of every command', () => {
+  it('brings the man pages of every command', async () => {
     const folder = join(prefix, 'share/man/man8')
-    expect(readdirSync(folder).sort()).toEqual([...manPages().keys()].sort())
+    expect(readdirSync(folder).sort()).toEqual([...(await manPages()).keys()].sort())
     const page = spawnSync('man', ['-M', join(prefix, 'share/man'), 'sluice-up'], { encoding: 'utf8' })
     if (page.error === undefined) expect(page.stdout).toContain('--service-node-port-range')
   })

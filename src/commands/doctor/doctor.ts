@@ -25,7 +25,6 @@ const migrationTargets = modes.filter(({ doctor }) => doctor.migration.entering 
 
 export const doctorCommand: Command = {
   name: 'doctor',
-  summary: 'check kernel, programs, settings, other proxies and firewalls, API server and permissions; say what to do',
   usage: '[flags]',
   about: `Checks this machine (kernel features, programs, modules, settings), the rules of other proxies and firewalls, the running proxy, the
 API server and the permissions there. Each finding says what it means and what to do. Exits with 3 if there is a problem.

@@ -15,7 +15,6 @@ const defaultNamespace = 'sluice-nodes'
 
 export const nodesCommand: Command = {
   name: 'nodes',
-  summary: 'show the proxies of all nodes, and which of them differ from most in which services',
   usage: '[flags]',
   about: `Shows for every node its proxy, version, mode, state hash, the age of its last sync and of its report, and what is wrong. Nodes are
 compared by the Services and EndpointSlices that they have programmed, which are the same on all nodes whatever their mode, zone and

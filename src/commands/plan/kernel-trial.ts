@@ -49,14 +49,12 @@ export async function tryInKernel(trial: Trial): Promise<TrialVerdict> {
 /** The part that runs inside the namespace. */
 export const trialCommand: Command = {
   name: '__trial',
-  summary: '',
   usage: '',
   about:
     'Programs a state and then a change of it in this network namespace, and prints what the kernel refused. For sluice plan.',
   flags: [],
   examples: [],
   arguments: noArguments,
-  hidden: true,
   async run({ terminal }) {
     const chunks: Buffer[] = []
     for await (const chunk of process.stdin) chunks.push(chunk as Buffer)

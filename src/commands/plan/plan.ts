@@ -20,7 +20,6 @@ import { notAsked, type TrialVerdict, tryInKernel } from './kernel-trial.ts'
 
 export const planCommand: Command = {
   name: 'plan',
-  summary: 'show what a change would put and drop, and try it on the kernel without touching this node',
   usage: '-f FILE [-f FILE...] [flags]',
   about: `Shows what applying the Services and EndpointSlices of files would do on this node (with --delete: deleting them; with
 --manifests: also Pods): every entry to put and to drop. An object first gets the defaults and checks of the API server, and is refused

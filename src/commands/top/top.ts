@@ -11,7 +11,6 @@ import { NoteCapture } from './note-capture.ts'
 
 export const topCommand: Command = {
   name: 'top',
-  summary: 'show a running proxy live: services, endpoints, connections, problems and why it synced',
   usage: '[flags]',
   about: `Shows the services of a running proxy with their endpoints and connections, what is wrong, and why the last syncs happened, and
 follows the proxy. On a pipe, prints one line per event. ? shows the keys, q ends the view. The view only reads.`,

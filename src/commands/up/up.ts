@@ -22,7 +22,6 @@ const rootless = modes.flatMap(({ name, unprivileged }) => (unprivileged === und
 
 export const upCommand: Command = {
   name: 'up',
-  summary: 'start an API server and the proxy for this machine; --demo shows both in network namespaces',
   usage: '[flags]',
   about: `Starts a small API server on loopback and the proxy, so that Services work on this machine without a cluster. The Services come
 from kubectl or from a directory of YAML files that is watched. With --demo both run in network namespaces of their own, with two nodes,

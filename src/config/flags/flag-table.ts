@@ -1,9 +1,8 @@
 // The table of all flags: those with a field are rows of settings-table.ts; those without a field are here: commands, the place of the
 // configuration file, and flags of old releases. Pure.
 
-import { healthzPort, metricsPort } from '../load.ts'
 import { declareFlag, type FlagSetting } from '../setting.ts'
-import { type FieldRow, fieldSettings } from '../settings-table.ts'
+import { type FieldRow, fieldSettings, healthzPort, metricsPort } from '../settings-table.ts'
 
 const commands = [
   declareFlag('string', {

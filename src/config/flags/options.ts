@@ -24,9 +24,8 @@ export interface Options {
   readonly keptModes: readonly string[]
   readonly initOnly: boolean
   readonly master: string
-  /** '', 'true', 'raw', or the version to report (`v1.2.3`). Only 'true' and 'raw' end the program. */
+  /** The version to report (`v1.2.3`); '' if none is given. */
   readonly version: string
-  readonly help: boolean
   /** Lines to log once. */
   readonly warnings: readonly string[]
   /** Text of every flag by name, for the log and for /flagz. A file does not change it. */
@@ -39,33 +38,28 @@ type ReadFile = (path: string) => string
 type Environment = Readonly<Record<string, string | undefined>>
 
 /**
- * Throws a ProxyError: 'usage' if the command line cannot be parsed, 'config' if the configuration is not valid. With `help`,
- * or `version` 'true' or 'raw', no file is read and `config` holds the defaults.
+ * Throws a ProxyError: 'usage' if the command line cannot be parsed, 'config' if the configuration is not valid. A command line that
+ * only asks for a text is answered by print-request.ts.
  */
 export function resolveOptions(argv: readonly string[], readFile: ReadFile, env: Environment = {}): Options {
   const commandLine = parseFlags(flagSettings, argv)
   const { values, rest, warnings } = commandLine
   const stray = rest.find((argument) => argument !== '')
-  if (stray !== undefined && !values.help) {
+  if (stray !== undefined) {
     throw new ProxyError('usage', `unexpected argument ${JSON.stringify(stray)}: allowed are flags only`)
   }
-  const version = values.version === 'false' ? '' : values.version
-  const onlyPrints = values.help || version === 'true' || version === 'raw'
-  const { config, configWarnings } = onlyPrints
-    ? { config: makeDefaultConfig(), configWarnings: [] }
-    : resolveConfig(commandLine, readFile)
+  const { config, configWarnings } = resolveConfig(commandLine, readFile)
   const sluiceFile = values['sluice-config'] || env.SLUICE_CONFIG || ''
   return {
     config,
-    sluice: onlyPrints || sluiceFile === '' ? defaultSluiceConfig() : loadSluice(sluiceFile, readFile),
+    sluice: sluiceFile === '' ? defaultSluiceConfig() : loadSluice(sluiceFile, readFile),
     configFile: values.config,
     writeConfigTo: values['write-config-to'],
     cleanup: values.cleanup || values['cleanup-iptables'],
     keptModes: values['cleanup-ipvs'] ? [] : ['ipvs'],
     initOnly: values['init-only'],
     master: values.master,
-    version,
-    help: values.help,
+    version: values.version === 'false' ? '' : values.version,
     warnings: [...warnings, ...configWarnings],
     flags: new Map(flagSettings.map((row) => [row.flag, showValue(row, values[row.flag])])),
     given: commandLine.given,
@@ -73,10 +67,6 @@ export function resolveOptions(argv: readonly string[], readFile: ReadFile, env:
 }
 
 type Flags = ReturnType<typeof parseFlags<(typeof flagSettings)[number]>>
-
-/** The defaults are valid, which the tests check for every mode. */
-const makeDefaultConfig = (): Config =>
-  assertValid(withPlatformDefaults(fromFlags(parseFlags(flagSettings, []))), () => '')
 
 function resolveConfig(flags: Flags, readFile: ReadFile): { config: Config; configWarnings: string[] } {
   const configFile = flags.values.config

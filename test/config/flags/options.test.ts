@@ -7,6 +7,7 @@ import { formatFlagDocs, formatUsage } from '../../../src/config/flags/flag-help
 import { flagSettings } from '../../../src/config/flags/flag-table.ts'
 import { type Options, resolveOptions } from '../../../src/config/flags/options.ts'
 import { parseFlags } from '../../../src/config/flags/parse-flags.ts'
+import { formatRequestedText } from '../../../src/config/flags/print-request.ts'
 import { parseValue, showValue } from '../../../src/config/setting.ts'
 import { ProxyError } from '../../../src/lib/errors.ts'
 
@@ -336,14 +337,11 @@ describe('pflag syntax', () => {
     expect(error.message).toContain(message)
   })
 
-  it('tolerates empty arguments, and arguments beside --help', () => {
+  it('tolerates empty arguments', () => {
     expect(resolveArgs(['', '--cleanup', '']).cleanup).toBe(true)
-    expect(resolveArgs(['--help', 'stray']).help).toBe(true)
   })
 
-  it('reads no file for --version and --help, but reads it for --version=false and a version to report', () => {
-    expect(resolveArgs(['--version', '--config=missing']).version).toBe('true')
-    expect(resolveArgs(['-h', '--config=missing']).help).toBe(true)
+  it('reads a file for --version=false and for a version to report', () => {
     expect(resolveArgs(['--version=false']).version).toBe('')
     expect(resolveArgs(['--version=v1.99.0']).version).toBe('v1.99.0')
     expect(failure(() => resolveArgs(['--version=v1.99.0', '--config=missing'])).code).toBe('config')
@@ -397,6 +395,25 @@ describe('pflag syntax', () => {
       ),
       { numRuns: 500 },
     )
+  })
+})
+
+describe('a command line that only asks for a text', () => {
+  it('is answered without a file, also if the file is missing', () => {
+    expect(formatRequestedText(['--version', '--config=missing'])).toBe('Kubernetes v1.36.4\n')
+    expect(JSON.parse(formatRequestedText(['--version=raw']) ?? '')).toMatchObject({
+      gitVersion: 'v1.36.4',
+      minor: '36',
+    })
+    for (const argv of [['-h', '--config=missing'], ['--help', 'stray'], ['-hv4']]) {
+      expect(formatRequestedText(argv)).toBe(formatUsage())
+    }
+  })
+
+  it('is not one that runs the proxy or cannot be parsed', () => {
+    for (const argv of [[], ['--version=false'], ['--version=v1.99.0'], ['--version', 'stray'], ['--nonsense']]) {
+      expect(formatRequestedText(argv)).toBeUndefined()
+    }
   })
 })
 

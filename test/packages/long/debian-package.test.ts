@@ -40,13 +40,13 @@ describe('the Debian package', () => {
   let deb = ''
   beforeAll(async () => {
     executable = await makeExecutable('amd64')
-    deb = makeDeb('amd64', executable)
+    deb = await makeDeb('amd64', executable)
   })
   afterAll(() => root.remove())
 
   it('is the same in two builds, as the executable is', async () => {
     const first = [sha256(executable), sha256(deb)]
-    expect([sha256(await makeExecutable('amd64')), sha256(makeDeb('amd64', executable))]).toEqual(first)
+    expect([sha256(await makeExecutable('amd64')), sha256(await makeDeb('amd64', executable))]).toEqual(first)
   }, 1_800_000)
 
   let before: readonly string[] = []
