@@ -61,7 +61,8 @@ export async function removeProxy(cluster: RealCluster, proxy: ProxyName, execut
     })
   // The process may outlive its pod for a moment, and its rules are not removed while it runs.
   const limits = { limitMs: 60_000, everyMs: 1_000 }
-  for (const node of cluster.nodes) await until('the rules are removed', () => node.run([executable, 'cleanup']), limits)
+  for (const node of cluster.nodes)
+    await until('the rules are removed', () => node.run([executable, 'cleanup']), limits)
 }
 
 async function runHelm(cluster: RealCluster, args: readonly string[]): Promise<string> {
