@@ -68,6 +68,21 @@ export const sluiceSettings = [
     default: [],
     help: 'Names by which clients reach the metrics server, besides IP addresses, localhost and the name of the node. Requests for other names get 421, because a browser may have been tricked into them. "*" allows every name.',
   }),
+  declareField('string', {
+    path: 'state.directory',
+    default: '/var/lib/sluice/proxy',
+    help: 'Directory in which the last good state is kept (docs/health.md), from which the proxy serves if the API server does not answer at its start. The default is used only if it exists; another directory is made. Empty: no state is kept.',
+  }),
+  declareField('duration', {
+    path: 'state.maxAge',
+    default: 24 * 60 * minute,
+    help: 'A saved state that is older is not used.',
+  }),
+  declareField('int32', {
+    path: 'state.maxBytes',
+    default: 256 << 20,
+    help: 'A larger state is neither saved nor used.',
+  }),
 ] as const
 
 export type SluiceRow = (typeof sluiceSettings)[number]

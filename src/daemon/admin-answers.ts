@@ -15,6 +15,7 @@ import type {
   ObjectQuestion,
   ProxyIdentity,
   ReportSummary,
+  SavedStateSummary,
   Summary,
 } from '../http/admin.ts'
 import { socketPath } from '../http/admin-client.ts'
@@ -42,6 +43,7 @@ export interface AdminOptions {
   readonly views: (family: Family) => NodeView
   readonly nodeAddresses: () => readonly string[]
   readonly manifests?: ManifestProblems | undefined
+  readonly savedState: () => SavedStateSummary | null
   readonly readObject: (question: ObjectQuestion) => Promise<ObjectAnswer>
   readonly selectServices: (labelSelector: string) => Promise<readonly string[]>
   readonly log: Logger
@@ -105,7 +107,7 @@ async function tryReadKernel({ backend, views, log }: AdminOptions, family: Fami
   }
 }
 
-function summarise({ engine, journal, identity, families, manifests }: AdminOptions): Summary {
+function summarise({ engine, journal, identity, families, manifests, savedState }: AdminOptions): Summary {
   return {
     ...identity,
     services: [...engine.store.records()].length,
@@ -124,6 +126,7 @@ function summarise({ engine, journal, identity, families, manifests }: AdminOpti
     invalidManifests: manifests?.problems() ?? [],
     reports: journal.recent().toReversed().map(summariseReport),
     counters: journal.counters(),
+    savedState: savedState(),
     connections: readTrackedConnections(),
   }
 }

@@ -11,6 +11,7 @@ import { SyncJournal } from '../engine/journal.ts'
 import type { ProxyIdentity } from '../http/admin.ts'
 import { readObject, selectServices } from '../kube/api-objects.ts'
 import { Client, defaultUserAgent } from '../kube/client.ts'
+import type { Connection } from '../kube/connection.ts'
 import { DialedAddresses } from '../kube/dialed-addresses.ts'
 import { EventRecorder } from '../kube/events.ts'
 import { loadConnection } from '../kube/kubeconfig.ts'
@@ -44,6 +45,7 @@ import { findUsableFamilies, protectFromOom, tuneConnectionTracking } from './no
 import { NodeViews, ServiceCidrs } from './node-views.ts'
 import { NodeWatch } from './node-watch.ts'
 import { openEarlyClients } from './resilience/early-clients.ts'
+import { findStateFile, SavedStart } from './resilience/saved-start.ts'
 
 export interface DaemonOptions {
   readonly options: Options
@@ -89,6 +91,7 @@ interface OpenedDaemon extends DaemonContext {
   readonly recorder: EventRecorder
   readonly apiServers: ApiServerAddresses
   readonly client: Client
+  readonly savedStart: SavedStart
   /** Feeds a sink from the API server until the daemon stops. */
   reflect<R>(resource: WatchedResource<R>, sink: RecordSink<R>): void
 }
@@ -118,6 +121,10 @@ async function openConnections(context: DaemonContext): Promise<OpenedDaemon> {
   const client = new Client(connection, { qps, burst, accept, userAgent: defaultUserAgent, log, clock, ...listeners })
   closers.push(() => client.close())
   closers.push(() => servers.close())
+  const recorder = new EventRecorder({ client, clock, hostname: hostname(), log })
+  const savedStart = openSavedStart({ ...context, name, servers, recorder, connection })
+  servers.setSavedState(savedStart)
+  closers.push(() => savedStart.close())
   const reflectors: Promise<void>[] = []
   closers.push(() => Promise.allSettled(reflectors))
   return {
@@ -127,14 +134,45 @@ async function openConnections(context: DaemonContext): Promise<OpenedDaemon> {
     servers,
     apiServers,
     client,
-    recorder: new EventRecorder({ client, clock, hostname: hostname(), log }),
+    recorder,
+    savedStart,
     reflect(resource, sink) {
       reflectors.push(new Reflector({ client, clock, log, ...resource, sink }).run(signal))
     },
   }
 }
 
-async function awaitOwnNode({ options, name, journal, log, signal, reflect, onFatal }: OpenedDaemon) {
+/** The state of `sluice up` is in files already, and its API server is in this process. */
+function openSavedStart({
+  name,
+  servers,
+  recorder,
+  connection,
+  ...context
+}: DaemonContext &
+  Pick<OpenedDaemon, 'name' | 'servers' | 'recorder'> & { readonly connection: Connection }): SavedStart {
+  const { options, log, signal, manifests } = context
+  const place = { settings: options.sluice.state, node: name, connection, log }
+  return new SavedStart({
+    file: manifests === undefined && !options.initOnly ? findStateFile(place) : undefined,
+    hasHeard: servers.hasHeard,
+    isCurrent: () => servers.silentMs() < options.sluice.apiServer.silence,
+    onReplaced: (note) =>
+      recorder.record({
+        type: 'Warning',
+        reason: 'ServedSavedState',
+        action: 'StartKubeProxy',
+        note,
+        regarding: { apiVersion: 'v1', kind: 'Node', namespace: '', name },
+      }),
+    clock,
+    log,
+    signal,
+  })
+}
+
+async function awaitOwnNode(daemon: OpenedDaemon) {
+  const { options, name, journal, log, signal, reflect, savedStart, onFatal } = daemon
   const node = new NodeWatch({
     name,
     needsPodCidrs: options.config.detectLocalMode === 'NodeCIDR',
@@ -144,6 +182,8 @@ async function awaitOwnNode({ options, name, journal, log, signal, reflect, onFa
     onFatal,
   })
   reflect(describeOwnNode(name), node)
+  const saved = await savedStart.chooseNode(() => node.isSynced)
+  if (saved !== undefined) node.adopt(saved)
   await node.waitUntilReady(signal)
   return node
 }
@@ -211,13 +251,14 @@ async function startEngine(daemon: OpenedDaemon, node: NodeWatch, views: NodeVie
 
 /** Passes changes of the node, of its interface addresses and of the API server's addresses on to the engine and to health. */
 function followNode(
-  { apiServers, closers, recorder, name, log }: OpenedDaemon,
+  { apiServers, closers, recorder, savedStart, name, log }: OpenedDaemon,
   node: NodeWatch,
   views: NodeViews,
   { engine, health }: { readonly engine: Engine; readonly health: ReturnType<HttpServers['start']> },
 ): void {
   node.subscribe((record) => {
     health.setNode(record)
+    savedStart.noteNode(record)
     views.update({ zone: record.zone })
   })
   const overlaps = new CidrOverlaps({ recorder, node: name, log })
@@ -261,6 +302,7 @@ async function openAdmin(
     views: (family) => views.get(family),
     nodeAddresses: () => views.addresses,
     manifests: daemon.manifests,
+    savedState: () => daemon.savedStart.summarise(),
     readObject: (question) => readObject(client, question),
     selectServices: (labelSelector) => selectServices(client, labelSelector),
     log,
@@ -269,7 +311,7 @@ async function openAdmin(
 }
 
 function reflectServices(
-  { reflect, journal, recorder, apiServers, name }: OpenedDaemon,
+  { reflect, journal, recorder, apiServers, savedStart, name }: OpenedDaemon,
   engine: Engine,
   views: NodeViews,
 ): void {
@@ -277,9 +319,15 @@ function reflectServices(
     (list) => views.update({ serviceCidrs: list }),
     (problem) => journal.problem(problem),
   )
-  reflect(serviceCidrs, cidrs)
-  reflect(services, apiServers.readServices(engine.store.services))
-  reflect(endpointSlices, apiServers.readSlices(engine.store.slices))
+  savedStart.keep(engine.store, views.families)
+  const sinks = savedStart.openSinks({
+    services: apiServers.readServices(engine.store.services),
+    slices: apiServers.readSlices(engine.store.slices),
+    cidrs,
+  })
+  reflect(serviceCidrs, sinks.cidrs)
+  reflect(services, sinks.services)
+  reflect(endpointSlices, sinks.slices)
   recorder.record({
     type: 'Normal',
     reason: 'Starting',

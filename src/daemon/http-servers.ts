@@ -21,6 +21,7 @@ import { describeError, ProxyError } from '../lib/errors.ts'
 import type { RootLogger } from '../lib/log.ts'
 import type { Clock } from '../lib/time.ts'
 import { countFiles, type ManifestProblems } from './manifest-problems.ts'
+import type { SavedStart } from './resilience/saved-start.ts'
 
 export interface HttpServersOptions {
   readonly options: Options
@@ -53,6 +54,8 @@ export class HttpServers {
   readonly #version: { readonly kubernetes: string; readonly sluice: string }
   readonly #servers: { close(): Promise<void> }[] = []
   #engine: Engine | undefined
+  #savedState: Pick<SavedStart, 'servesSince' | 'bytesWritten'> | undefined
+  #hasHeard = false
   /** Monotonic time. */
   #heardAt: number
 
@@ -70,6 +73,10 @@ export class HttpServers {
       apiServerSilentMs: this.silentMs,
       conflicts: () => this.#engine?.conflicts().length ?? 0,
       quarantined: () => this.#engine?.quarantined().length ?? 0,
+      savedState: () => ({
+        inUse: this.#savedState?.servesSince !== undefined,
+        bytesWritten: this.#savedState?.bytesWritten ?? 0,
+      }),
       invalidManifests: () => countFiles(all.manifests?.problems() ?? []),
       ...(packetCounters === undefined ? {} : { packetCounters }),
       ...(backend.counters === undefined ? {} : { portCounters: backend.counters }),
@@ -88,6 +95,7 @@ export class HttpServers {
       timeoutMs: 2 * config.syncPeriod,
       clock,
       apiServer: { silentMs: this.silentMs, maxSilentMs: sluice.apiServer.silence },
+      savedState: () => this.#savedState?.servesSince,
       onAnswer: this.metrics.answered,
     })
     if (config.healthzBindAddress !== '') {
@@ -110,7 +118,15 @@ export class HttpServers {
 
   /** Called whenever the API server sends something. */
   readonly noteHeard = (): void => {
+    this.#hasHeard = true
     this.#heardAt = this.#options.clock.monotonic()
+  }
+
+  /** True if the API server has sent anything. */
+  readonly hasHeard = (): boolean => this.#hasHeard
+
+  setSavedState(savedState: Pick<SavedStart, 'servesSince' | 'bytesWritten'>): void {
+    this.#savedState = savedState
   }
 
   /** How long the API server has not sent anything. */

@@ -34,6 +34,18 @@ export class NodeWatch {
     this.#options = options
   }
 
+  /** True if the API server has answered. */
+  get isSynced(): boolean {
+    return this.#synced
+  }
+
+  /** Uses a saved Node until the API server answers. */
+  adopt(node: NodeRecord): void {
+    if (this.#synced) return
+    this.#node = node
+    this.#synced = true
+  }
+
   get node(): NodeRecord | undefined {
     return this.#node
   }

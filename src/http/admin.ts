@@ -33,8 +33,21 @@ export interface Summary extends ProxyIdentity {
   /** Newest first. */
   readonly reports: readonly ReportSummary[]
   readonly counters: Readonly<Counters>
+  /** Null if no state is kept on disk. */
+  readonly savedState: SavedStateSummary | null
   /** The connections that the kernel tracks and its limit; undefined if the kernel tracks none. */
   readonly connections: { readonly tracked: number; readonly limit: number } | undefined
+}
+
+/** The state that is kept on disk for a start without the API server. */
+export interface SavedStateSummary {
+  readonly path: string
+  /** True while the proxy serves the saved state, because the API server has not sent its own. */
+  readonly inUse: boolean
+  /** RFC 3339: when the state was last that of the API server; null before the first write. */
+  readonly savedAt: string | null
+  /** Why the state is not saved, or not used; '' if all is well. */
+  readonly problem: string
 }
 
 export interface FamilySummary {

@@ -20,6 +20,8 @@ export interface ProxyHealthOptions {
   readonly timeoutMs: number
   readonly clock: Clock
   readonly apiServer?: ApiServerContact
+  /** Unix ms of the saved state that serves now; undefined if the live state serves. */
+  readonly savedState?: () => number | undefined
   readonly onAnswer?: (endpoint: 'healthz' | 'livez', code: 200 | 503) => void
 }
 
@@ -75,6 +77,12 @@ export class ProxyHealth {
     return { lastHeard: formatTime(now - silentMs), silentSeconds: Math.floor(silentMs / 1000) }
   }
 
+  /** Undefined while the live state serves, so that the body is then equal to kube-proxy's. */
+  #describeSavedState(): { readonly savedAt: string } | undefined {
+    const savedAt = this.#options.savedState?.()
+    return savedAt === undefined ? undefined : { savedAt: formatTime(savedAt) }
+  }
+
   #families(): [Family, FamilyHealth][] {
     const now = this.#options.clock.monotonic()
     return [...this.#lastUpdated]
@@ -105,6 +113,7 @@ export class ProxyHealth {
         healthy,
         status: status.length === 0 ? undefined : Object.fromEntries(status),
         apiServer: this.#describeSilence(now),
+        savedState: this.#describeSavedState(),
       })
       reply(response, { status: code, type: 'application/json', body })
     }

@@ -118,6 +118,12 @@ const ownMetrics: readonly MetricDeclaration[] = [
     [...family, 'reason'],
     'Unix time at which the proxy last noticed that another program changed its rules. `reason`: `changed`; `reports-lost` if the kernel dropped reports of changes; `refused` if rules that were there before are refused; `undeletable` if a chain of the proxy is still used.',
   ),
+  gauge(
+    'saved_state_in_use',
+    [],
+    '1 while the proxy serves the state that it saved on disk, because the API server has not sent its own since the start.',
+  ),
+  gauge('saved_state_written_bytes', [], 'Bytes written since the start to save the state on disk.'),
   counter(
     'early_connections_removed_total',
     family,

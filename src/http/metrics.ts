@@ -37,6 +37,8 @@ export interface MetricsOptions extends KernelCounters {
   readonly quarantined?: () => number
   /** Called at each scrape. */
   readonly invalidManifests?: () => number
+  /** Called at each scrape. */
+  readonly savedState?: () => { readonly inUse: boolean; readonly bytesWritten: number }
   readonly clock?: Clock
   /** False leaves out prom-client's process_* and nodejs_*, for tests with many proxies in one process. */
   readonly processMetrics?: boolean
@@ -93,6 +95,9 @@ export function createMetrics(options: MetricsOptions) {
 
 function readGauges(registry: MetricsRegistry, options: MetricsOptions): void {
   const { apiServerSilentMs, conflicts, quarantined, invalidManifests } = options
+  const { inUse = false, bytesWritten = 0 } = options.savedState?.() ?? {}
+  registry.set('sluice_saved_state_in_use', {}, inUse ? 1 : 0)
+  registry.set('sluice_saved_state_written_bytes', {}, bytesWritten)
   if (apiServerSilentMs !== undefined) {
     registry.set('sluice_api_server_silence_seconds', {}, apiServerSilentMs() / 1000)
   }

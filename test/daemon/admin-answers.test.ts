@@ -97,6 +97,7 @@ async function running(manifests?: ManifestProblems) {
     backend,
     settings: makeSettings(configFrom(new Map())),
     limits: defaultSluiceConfig().limits,
+    savedState: () => null,
     identity: { node: 'a', mode: 'nftables', pid: process.pid, version: 'test', startedAt: new Date().toISOString() },
     families: [4],
     views: () => node,

@@ -44,7 +44,7 @@ const ways = [
 const cases = ways.flatMap(([way, render]) => modes.map((mode) => [way, mode, () => render(mode)] as const))
 
 /** The host's files that the proxy may write. */
-const writable = ['/run/sluice', '/run/xtables.lock']
+const writable = ['/run/sluice', '/run/xtables.lock', '/var/lib/sluice/proxy']
 
 function expectLittlePrivilege(spec: PodSpec, adds: readonly string[]): void {
   const [init, ...moreInit] = spec.initContainers as [Container]

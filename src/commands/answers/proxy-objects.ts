@@ -42,7 +42,23 @@ export const proxyObjects: Readonly<Record<string, AnswerObject>> = {
       ),
       reports: field(list(ref('SyncReport')), 'The last syncs, newest first.'),
       counters: field(ref('Counters'), 'Totals since the start.'),
+      savedState: field(
+        nullable(ref('SavedState')),
+        'The state that is kept on disk for a start without the API server; null if none is kept.',
+      ),
       connections: optional(ref('TrackedConnections'), 'Absent if the kernel tracks no connections.'),
+    },
+  },
+  SavedState: {
+    about: 'The state that is kept on disk.',
+    fields: {
+      path: field(text, 'The file.'),
+      inUse: field(
+        boolean,
+        'True while the proxy serves the saved state, because the API server has not sent its own.',
+      ),
+      savedAt: field(nullable(time), 'When the state was last that of the API server; null before the first write.'),
+      problem: field(text, 'Why the state is not saved, or not used; empty if all is well.'),
     },
   },
   FamilyStatus: {

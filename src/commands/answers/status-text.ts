@@ -1,7 +1,7 @@
 // Formats the answer of `sluice status` for people: the proxy, its last syncs, a table of services, and everything that is wrong.
 
 import { describeInvalidManifest } from '../../daemon/manifest-problems.ts'
-import type { BaseSummary, FrontendSummary, PortSummary, ServiceSummary } from '../../http/admin.ts'
+import type { BaseSummary, FrontendSummary, PortSummary, SavedStateSummary, ServiceSummary } from '../../http/admin.ts'
 import { familyName } from '../../lib/ip.ts'
 import { count } from '../../lib/plural.ts'
 import { formatAge } from '../../lib/time.ts'
@@ -38,7 +38,16 @@ function formatHead({ node, mode, proxy, families, services }: StatusAnswer, now
   ]
   const { connections } = proxy
   if (connections !== undefined) lines.push(`Connections tracked: ${connections.tracked} of ${connections.limit}`)
+  if (proxy.savedState !== null) lines.push(describeSavedState(proxy.savedState, now, terminal))
   return lines.map((line) => formatParagraph(line, terminal, '  ')).join('')
+}
+
+function describeSavedState({ inUse, savedAt, problem }: SavedStateSummary, now: number, terminal: Terminal): string {
+  const age = savedAt === null ? '' : formatAge(now - Date.parse(savedAt))
+  if (inUse)
+    return terminal.paint('yellow', `Serves the state saved ${age} ago: the API server has not sent its own yet`)
+  if (problem !== '') return terminal.paint('yellow', `Saved state: ${problem}`)
+  return savedAt === null ? 'Saved state: not written yet' : `Saved state: written ${age} ago`
 }
 
 function describeFamily({ family, lastSync, base }: FamilyStatusAnswer, now: number, terminal: Terminal): string {

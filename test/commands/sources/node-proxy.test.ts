@@ -21,6 +21,7 @@ const summary: Summary = {
   quarantined: [],
   drifts: [],
   invalidManifests: [],
+  savedState: null,
   reports: [],
   counters: {
     syncs: 0,

@@ -70,6 +70,7 @@ export const summary = (services: number, fields: Partial<Summary> = {}): Summar
   quarantined: [],
   drifts: [],
   invalidManifests: [],
+  savedState: null,
   reports: [report({ services: ['work/saythx-redis'] })],
   counters,
   connections: { tracked: 1, limit: 262144 },
