@@ -149,6 +149,12 @@ class Machine {
   }
 }
 
+/** Starts a process that looks like kube-proxy in a network namespace; '' is that of the test. */
+function startNamesake(space: string): ChildProcess {
+  if (space === '') return spawn('sleep', ['60'], { argv0: 'kube-proxy', stdio: 'ignore' })
+  return spawn('ip', ['netns', 'exec', space, 'bash', '-c', 'exec -a kube-proxy sleep 60'], { stdio: 'ignore' })
+}
+
 /** What the output of the command must contain: the words of the name, or the address of a socket. */
 const wordsShownBy = ({ name, command }: EntrySummary): readonly string[] =>
   command.startsWith('ss ')
@@ -214,6 +220,20 @@ describe.each(['nftables', 'iptables', 'userspace'])('the commands, asking a pro
     for (const command of advice) execFileSync('bash', ['-c', command])
     const again = machine.ask<{ findings: readonly Finding[] }>('doctor').findings
     expect(again.filter(({ about, level }) => about.startsWith('sysctl') && level !== 'ok')).toEqual([])
+  })
+
+  it('names another proxy that runs there, and no other than that', async () => {
+    const [inside, outside] = [machine.name, ''].map((space) => startNamesake(space)) as [ChildProcess, ChildProcess]
+    const find = () =>
+      machine.ask<{ findings: readonly Finding[] }>('doctor').findings.find(({ about }) => about === 'proxies')
+    try {
+      const both = new RegExp(`^sluice \\(pid \\d+\\), kube-proxy \\(pid ${inside.pid}\\)$`)
+      await until('it is found', () => both.test(find()?.found ?? '') || undefined, { limitMs: 20_000 })
+      expect(find()).toMatchObject({ level: 'problem', meaning: expect.stringContaining('undo each other’s work') })
+    } finally {
+      for (const one of [inside, outside]) one.kill('SIGKILL')
+    }
+    await until('it is gone', () => find()?.level === 'ok' || undefined, { limitMs: 20_000 })
   })
 
   it('keeps a broken manifest visible until it is mended: in status and as a metric', async () => {
@@ -286,10 +306,12 @@ describe('cleanup', () => {
 describe('doctor without privileges', () => {
   it('says that it could not look, and calls nothing well that it did not see', () => {
     const nobody = ['--reuid=65534', '--regid=65534', '--clear-groups', '--inh-caps=-all', '--bounding-set=-all']
+    const proxy = startNamesake('')
     const { stdout, stderr } = spawnSync('setpriv', [...nobody, ...program.command, 'doctor', '-o', 'json'], {
       encoding: 'utf8',
       env: { ...process.env, HOME: '/' },
     })
+    proxy.kill('SIGKILL')
     expect(stderr).toBe('')
     const { findings } = JSON.parse(stdout) as { findings: readonly Finding[] }
     const level = (about: string) => findings.find((one) => one.about === about)?.level
@@ -298,6 +320,11 @@ describe('doctor without privileges', () => {
     }
     expect(level('iptables (nft)')).toBe('ok')
     expect(findings.find(({ about }) => about === 'firewalls')?.found).toContain('could not look')
+    // A process of another user may or may not serve this network.
+    expect(findings.find(({ about }) => about === 'proxies')).toMatchObject({
+      level: 'unknown',
+      found: expect.stringMatching(`not permitted to see whether .*kube-proxy \\(pid ${proxy.pid}\\)`),
+    })
   })
 })
 

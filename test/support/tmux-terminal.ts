@@ -42,6 +42,13 @@ export class TmuxTerminal {
     return this.#tmux('capture-pane', '-p').replace(/\n$/, '').split('\n')
   }
 
+  /** The same with every line that the terminal had to wrap in one piece. */
+  joinedLines(): readonly string[] {
+    return this.#tmux('capture-pane', '-p', '-J')
+      .split('\n')
+      .map((line) => line.trimEnd())
+  }
+
   /** Which screen is shown, and whether the cursor is: `1 0` for the alternate screen without a cursor. */
   mode(): string {
     return this.#tmux('display-message', '-p', '#{alternate_on} #{cursor_flag}').trim()

@@ -7,6 +7,7 @@ import { count } from '../../lib/plural.ts'
 import { formatAge } from '../../lib/time.ts'
 import { describeHolder } from '../../model/conflicts.ts'
 import { shorten, type Terminal } from '../terminal.ts'
+import { describeQuarantined } from './quarantine-lines.ts'
 import { countEndpoints, type FamilyStatusAnswer, isIdle, type StatusAnswer } from './status-answer.ts'
 import { formatParagraph, formatTable } from './table.ts'
 
@@ -121,10 +122,7 @@ function formatProblems({ proxy, families, services }: StatusAnswer, now: number
     ...(proxy?.conflicts ?? []).map(
       (conflict) => `${conflict.frontend} is claimed by service ${conflict.loser}, but ${describeHolder(conflict)}`,
     ),
-    ...(proxy?.quarantined ?? []).map(
-      ({ service, error, attempts, retryAt }) =>
-        `${service || 'a leftover'} is quarantined after ${count(attempts, 'attempt')}: ${error}; next try in ${formatAge(Date.parse(retryAt) - now)}`,
-    ),
+    ...describeQuarantined(proxy?.quarantined ?? [], now),
   ]
   return lines.map((line) => formatParagraph(`${terminal.paint('red', '!')} ${line}`, terminal, '  ')).join('')
 }

@@ -9,7 +9,7 @@ type Width = Pick<Terminal, 'paint' | 'columns'>
 
 const gap = '  '
 /** A last column that is narrower than this is not worth wrapping. */
-const narrow = 24
+const narrow = 16
 
 /** Returns '' if there are no rows. Each column is as wide as its widest cell, if the terminal is wide enough. */
 export function formatTable(heads: TableRow, rows: readonly TableRow[], terminal: Width): string {

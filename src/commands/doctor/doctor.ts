@@ -12,7 +12,7 @@ import { enterPrefix } from '../answers/proxy-namespace.ts'
 import { formatParagraph, formatTable } from '../answers/table.ts'
 import { type Command, type Flags, type Invocation, noArguments, outputFlag } from '../command.ts'
 import { configFrom, modeFlag, sourceFlags } from '../sources/source.ts'
-import { type Colour, formatAnswer, type Terminal } from '../terminal.ts'
+import { type Colour, formatAnswer, shorten, type Terminal } from '../terminal.ts'
 import { examineApiServer } from './api-server.ts'
 import { examineFirewalls } from './firewalls.ts'
 import { checkClock, checkProc, examineMachine } from './machine.ts'
@@ -111,7 +111,12 @@ const colours: Readonly<Record<Level, Colour>> = {
 
 function describe(findings: readonly Finding[], terminal: Terminal): string {
   const paintLevel = (level: Level) => terminal.paint(colours[level], level)
-  const rows = findings.map(({ level, about, found }) => [paintLevel(level), about, found])
+  // What is not ok follows below the table in full.
+  const rows = findings.map(({ level, about, found }) => [
+    paintLevel(level),
+    about,
+    level === 'ok' ? found : shorten(found, 60),
+  ])
   const details = findings
     .filter(({ level }) => level !== 'ok')
     .map(({ level, about, found, meaning, todo }) =>

@@ -78,7 +78,7 @@ function checkQuarantine({ quarantined }: Summary): Finding | undefined {
   return {
     level: 'problem',
     about: 'quarantine',
-    found: quarantined.map(({ service, error }) => `${service}: ${error}`).join('; '),
+    found: joinOnce(quarantined.map(({ service, error }) => `${service}: ${error}`)),
     meaning: 'These services cannot be programmed; all other services work.',
     todo: 'sluice status SERVICE shows the entries. Correct the object, or report a bug.',
   }
@@ -89,11 +89,14 @@ function checkConflicts({ conflicts }: Summary): Finding | undefined {
   return {
     level: 'warning',
     about: 'conflicts',
-    found: conflicts.map((one) => `${one.frontend} of ${one.loser} ${describeHolder(one)}`).join('; '),
+    found: joinOnce(conflicts.map((one) => `${one.frontend} of ${one.loser} ${describeHolder(one)}`)),
     meaning: 'Services claim addresses that they do not get.',
     todo: 'Give them other addresses or node ports.',
   }
 }
+
+/** Both IP families often have the same problem. */
+const joinOnce = (texts: readonly string[]): string => [...new Set(texts)].join('; ')
 
 function checkDrift({ counters }: Summary): Finding | undefined {
   if (counters.drifts === 0) return undefined

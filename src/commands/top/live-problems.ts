@@ -2,9 +2,9 @@
 
 import { describeInvalidManifest } from '../../daemon/manifest-problems.ts'
 import { familyName } from '../../lib/ip.ts'
-import { count } from '../../lib/plural.ts'
 import { formatAge } from '../../lib/time.ts'
 import { describeHolder } from '../../model/conflicts.ts'
+import { describeQuarantined } from '../answers/quarantine-lines.ts'
 import type { LiveDocument } from './live-document.ts'
 import type { ScreenLine } from './screen-text.ts'
 
@@ -16,11 +16,7 @@ export function listProblems({ summary, now }: LiveDocument): readonly ScreenLin
   const failed = summary.families.flatMap(({ family, lastSync }) =>
     lastSync?.ok === false ? [red(`the last sync of ${familyName(family)} failed: ${lastSync.error}`)] : [],
   )
-  const quarantined = summary.quarantined.map(({ service, error, attempts, retryAt }) =>
-    red(
-      `${service || 'a leftover'} is quarantined after ${count(attempts, 'attempt')}: ${error}; next try in ${formatAge(Date.parse(retryAt) - now)}`,
-    ),
-  )
+  const quarantined = describeQuarantined(summary.quarantined, now).map(red)
   const conflicts = summary.conflicts.map((conflict) =>
     yellow(`${conflict.frontend} is claimed by ${conflict.loser}, but ${describeHolder(conflict)}`),
   )

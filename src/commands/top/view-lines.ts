@@ -104,9 +104,12 @@ function formatHelpPage({ introduction, hints }: ViewExtras): readonly ScreenLin
 
 function formatKeys(content: ViewContent, state: ViewState): ScreenLine {
   if (state.isTyping) return { text: `filter: ${state.filter}_   Enter keeps it, Esc clears it`, colour: 'cyan' }
-  if (state.page !== 'list') return { text: 'Esc back  q quit  ? help  ↑↓ PgUp PgDn scroll', colour: 'cyan' }
+  const total = problemsOf(content).length
+  const problems = total === 0 ? [] : [`p problems (${total})`]
   const filter = state.filter === '' ? '/ filter' : `/ filter "${state.filter}" (Esc clears)`
-  const problems = problemsOf(content).length
-  const keys = ['q quit', '? help', 'Enter details', filter, `s sort: ${state.sort}`, ...content.extras.hints]
-  return { text: [...keys, ...(problems === 0 ? [] : [`p problems (${problems})`])].join('  '), colour: 'cyan' }
+  const ofList = ['q quit', '? help', 'Enter details', filter, `s sort: ${state.sort}`, ...content.extras.hints]
+  const ofPage = ['Esc back', 'q quit', '? help', '↑↓ PgUp PgDn scroll']
+  const keys =
+    state.page === 'list' ? [...ofList, ...problems] : [...ofPage, ...(state.page === 'problems' ? [] : problems)]
+  return { text: keys.join('  '), colour: 'cyan' }
 }

@@ -89,24 +89,22 @@ describe('the list on a screen', () => {
         families: [{ family: 4, stateHash: 'x', entries: 1, lastSync: report({ ok: false, error: 'EPERM' }) }],
         drifts: [{ family: 4, at: '2026-11-16T11:59:58Z', reason: 'changed', culprit: 'nft[77]' }],
         conflicts: [{ family: 4, frontend: ':30080/tcp', winner: 'a/old', loser: 'a/new', reason: 'age' }],
-        quarantined: [
-          {
-            service: 'a/bad',
-            family: 4,
-            error: 'EINVAL',
-            attempts: 2,
-            since: '2026-11-16T11:59:00Z',
-            retryAt: '2026-11-16T12:00:09Z',
-            entries: [],
-          },
-        ],
+        quarantined: ([4, 6] as const).map((family) => ({
+          service: 'a/bad',
+          family,
+          error: 'EINVAL',
+          attempts: 2,
+          since: '2026-11-16T11:59:00Z',
+          retryAt: '2026-11-16T12:00:09Z',
+          entries: [],
+        })),
         invalidManifests: [{ file: 'web.yaml', line: 31, field: 'spec', message: 'is not valid' }],
       }),
     })
     const lines = draw(shown, { columns: 120, rows: 40 }).filter((line) => line.startsWith('! '))
     expect(lines).toEqual([
       '! the last sync of IPv4 failed: EPERM',
-      '! a/bad is quarantined after 2 attempts: EINVAL; next try in 9s',
+      '! a/bad (IPv4 and IPv6) is quarantined after 2 attempts: EINVAL; next try in 9s',
       '! invalid manifest web.yaml:31: spec: is not valid; the objects of its last valid content stay',
       '! 2s ago rules (IPv4) were changed by nft[77]',
       expect.stringMatching(/^! :30080\/tcp is claimed by a\/new, but it is held by service a\/old|^! :30080/),
@@ -115,6 +113,8 @@ describe('the list on a screen', () => {
     expect(small.join('\n')).toContain('4 problems more: press p')
     expect(small.at(-1)).toContain('p problems (5)')
     expect(draw(shown, usual, { page: 'problems' })[0]).toBe('Problems (5)')
+    // `sluice up` begins with its introduction, where problems would not be seen otherwise.
+    expect(draw(shown, usual, { page: 'help' }).at(-1)).toContain('p problems (5)')
   })
 
   it('sorts by connections and by changes, and shows the figure it sorts by', () => {
