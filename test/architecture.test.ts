@@ -87,7 +87,8 @@ describe('the doors between rooms', () => {
       requests: ['schema', 'store'],
       controllers: ['schema', 'store', 'requests'],
       manifests: ['schema', 'store', 'requests'],
-      http: ['schema', 'store', 'requests'],
+      protobuf: ['schema'],
+      http: ['schema', 'store', 'requests', 'protobuf'],
     }
     const layerOf = (path: string) => (path.startsWith('apiserver/') ? path.split('/')[1] : undefined) ?? ''
     const wrong = sources

@@ -1,6 +1,8 @@
 // The decoders that get bytes from elsewhere, as targets of a fuzzer: each accepts any bytes, and throws only if the decoder has a bug.
 
 import { parseManifests } from '../../src/apiserver/manifests/parse.ts'
+import { decodeProtobuf } from '../../src/apiserver/protobuf/decode-protobuf.ts'
+import { hasProtobufForm } from '../../src/apiserver/protobuf/protobuf-fields.ts'
 import {
   endpointSlice,
   endpoints,
@@ -10,7 +12,6 @@ import {
   service,
   serviceCidr,
 } from '../../src/apiserver/schema/kinds.ts'
-import { decodeProtobuf, hasProtobufForm } from '../../src/apiserver/schema/protobuf.ts'
 import { decodeObject } from '../../src/apiserver/schema/schema.ts'
 import { loadConfigFile } from '../../src/config/load.ts'
 import { loadSluiceConfig } from '../../src/config/sluice-config.ts'

@@ -1,7 +1,13 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { FrameCutter, LineCutter, type MessageCutter } from '../../src/kube/message-cutters.ts'
-import { encodeFrame } from '../support/encode-protobuf.ts'
+
+/** Puts the length before a message, as in the stream of a watch. */
+function encodeFrame(message: Buffer): Buffer {
+  const length = Buffer.alloc(4)
+  length.writeUInt32BE(message.length)
+  return Buffer.concat([length, message])
+}
 
 /** Cuts the bytes in parts of the given sizes, which repeat. */
 function cutInParts<M>(cutter: MessageCutter<M>, bytes: Buffer, sizes: readonly number[]): M[] {

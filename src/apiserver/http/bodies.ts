@@ -1,13 +1,14 @@
 // Reads the body of a request in its three forms (JSON, YAML, protobuf), and the options of writes and deletes. Pure.
 
 import { describeError } from '../../lib/errors.ts'
+import { decodeProtobuf } from '../protobuf/decode-protobuf.ts'
+import { hasProtobufForm, protobufType } from '../protobuf/protobuf-fields.ts'
 import type { FieldValidation } from '../requests/admission.ts'
 import { parseInteger } from '../requests/list-options.ts'
 import { patchTypes } from '../requests/patch-types.ts'
 import type { DeleteOptions, Patch } from '../requests/writes.ts'
 import { badRequest, unsupportedMedia } from '../schema/api-status.ts'
 import { getList, getObject, isObject, parseJson } from '../schema/json.ts'
-import { decodeProtobuf, hasProtobufForm, protobufType } from '../schema/protobuf.ts'
 import { parseYaml } from '../schema/safe-yaml.ts'
 import { listOf, type ObjectSchema, objectOf } from '../schema/schema.ts'
 import type { ServedResource } from '../schema/served-resources.ts'

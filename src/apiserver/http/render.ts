@@ -1,5 +1,8 @@
-// Renders objects in the form that the Accept header asks for: the object itself, its metadata alone, or a row of a table. Pure.
+// Renders objects in the form that the Accept header asks for: the object itself as JSON or protobuf, its metadata alone, or a row of a
+// table. Pure.
 
+import { encodeBody, encodeList, encodeMessage, encodeStatus, encodeWatchFrame } from '../protobuf/encode-protobuf.ts'
+import { hasProtobufForm, protobufType } from '../protobuf/protobuf-fields.ts'
 import type { WatchRenderer } from '../requests/watch.ts'
 import { badRequest, notAcceptable } from '../schema/api-status.ts'
 import type { Json } from '../schema/json.ts'
@@ -10,6 +13,11 @@ import { type Column, columnsOf } from './columns.ts'
 import { jsonType } from './rest-messages.ts'
 
 export interface Renderer extends WatchRenderer {
+  /** The content type of objects and lists, and of watches. */
+  readonly type: string
+  readonly watchType: string
+  /** Given if the texts are bytes as characters: one pipeline serves text and bytes. */
+  readonly encoding?: 'latin1'
   renderObject(entry: Entry): string
   renderList(entries: readonly Entry[], metadata: Json): string
 }
@@ -25,6 +33,9 @@ export function chooseRenderer(
     switch (parseClause(clause)) {
       case 'object':
         return objectRenderer(resource)
+      case 'protobuf':
+        if (hasProtobufForm(resource.schema)) return protobufRenderer(resource)
+        break
       case 'metadata':
         return metadataRenderer()
       case 'table v1':
@@ -35,12 +46,13 @@ export function chooseRenderer(
   }
   throw notAcceptable([
     jsonType,
+    ...(hasProtobufForm(resource.schema) ? [protobufType] : []),
     `${jsonType};as=Table;v=v1;g=meta.k8s.io`,
     `${jsonType};as=PartialObjectMetadata;v=v1;g=meta.k8s.io`,
   ])
 }
 
-type RenderedForm = 'object' | 'metadata' | 'table v1' | 'table v1beta1'
+type RenderedForm = 'object' | 'protobuf' | 'metadata' | 'table v1' | 'table v1beta1'
 
 /** The parameters `as` and `v` of a clause, by form. */
 const forms: ReadonlyMap<string, RenderedForm> = new Map<string, RenderedForm>([
@@ -53,11 +65,55 @@ const forms: ReadonlyMap<string, RenderedForm> = new Map<string, RenderedForm>([
 /** undefined if the server does not know the form. */
 function parseClause(clause: string): RenderedForm | undefined {
   const [type = '', ...rest] = clause.split(';').map((part) => part.trim())
-  if (!['application/json', 'application/*', '*/*'].includes(type)) return undefined
   const parameters = new Map(rest.map((part) => [part.split('=')[0] ?? '', part.split('=')[1] ?? '']))
   const form = parameters.get('as')
+  if (type === protobufType) return form === undefined ? 'protobuf' : undefined
+  if (!['application/json', 'application/*', '*/*'].includes(type)) return undefined
   if (form === undefined) return 'object'
   return parameters.get('g') === 'meta.k8s.io' ? forms.get(`${form} ${parameters.get('v')}`) : undefined
+}
+
+/** How JSON renders one object, from which the lines of a watch follow. */
+interface JsonForm extends Pick<Renderer, 'id' | 'renderObject' | 'renderList'> {
+  renderEvent(object: Json, json: string | undefined): string
+  renderBookmark(metadata: Json): string
+}
+
+function jsonRenderer({ renderEvent, renderBookmark, ...form }: JsonForm): Renderer {
+  const line = (type: string, object: string): string => `{"type":"${type}","object":${object}}\n`
+  return {
+    ...form,
+    type: jsonType,
+    watchType: jsonType,
+    formatEvent: (type, object, json) => line(type, renderEvent(object, json)),
+    formatBookmark: (metadata) => line('BOOKMARK', renderBookmark(metadata)),
+    formatError: (status) => line('ERROR', JSON.stringify(status)),
+  }
+}
+
+function protobufRenderer(resource: ServedResource): Renderer {
+  const { kind, schema } = resource
+  const apiVersion = apiVersionOf(resource)
+  const encode = (object: Json): Buffer => encodeMessage(toServedForm(resource, object), schema)
+  const encodeObject = (object: Json): Buffer => encodeBody(kind, apiVersion, encode(object))
+  const frame = (type: string, body: Buffer): string => encodeWatchFrame(type, body).toString('latin1')
+  return {
+    id: `protobuf ${apiVersion}`,
+    type: protobufType,
+    watchType: `${protobufType};stream=watch`,
+    encoding: 'latin1',
+    renderObject: ({ object }) => encodeObject(object).toString('latin1'),
+    renderList: (entries, metadata) => {
+      const list = encodeList(
+        metadata,
+        entries.map(({ object }) => encode(object)),
+      )
+      return encodeBody(`${kind}List`, apiVersion, list).toString('latin1')
+    },
+    formatEvent: (type, object) => frame(type, encodeObject(object)),
+    formatBookmark: (metadata) => frame('BOOKMARK', encodeObject({ metadata })),
+    formatError: (status) => frame('ERROR', encodeStatus(status)),
+  }
 }
 
 function objectRenderer(resource: ServedResource): Renderer {
@@ -69,14 +125,14 @@ function objectRenderer(resource: ServedResource): Renderer {
   const prefix = `{"kind":${JSON.stringify(resource.kind)},"apiVersion":${JSON.stringify(apiVersion)},`
   const renderElement = ({ object, json }: Entry): string =>
     isStoredForm && json.startsWith(prefix) ? `{${json.slice(prefix.length)}` : render(object, json)
-  return {
+  return jsonRenderer({
     id: `object ${apiVersion}`,
     renderObject: ({ object, json }) => render(object, json),
     renderList: (entries, metadata) =>
       `{"kind":"${resource.kind}List","apiVersion":"${apiVersion}","metadata":${JSON.stringify(metadata)},"items":[${entries.map(renderElement).join(',')}]}`,
     renderEvent: render,
     renderBookmark: (metadata) => JSON.stringify({ kind: resource.kind, apiVersion, metadata }),
-  }
+  })
 }
 
 const toPartialObject = (object: Json): Json => ({
@@ -85,19 +141,20 @@ const toPartialObject = (object: Json): Json => ({
   metadata: metadataOf(object),
 })
 
-const metadataRenderer = (): Renderer => ({
-  id: 'metadata',
-  renderObject: (entry) => JSON.stringify(toPartialObject(entry.object)),
-  renderList: (entries, metadata) =>
-    JSON.stringify({
-      kind: 'PartialObjectMetadataList',
-      apiVersion: 'meta.k8s.io/v1',
-      metadata,
-      items: entries.map((entry) => toPartialObject(entry.object)),
-    }),
-  renderEvent: (object) => JSON.stringify(toPartialObject(object)),
-  renderBookmark: (metadata) => JSON.stringify({ ...toPartialObject({}), metadata }),
-})
+const metadataRenderer = (): Renderer =>
+  jsonRenderer({
+    id: 'metadata',
+    renderObject: (entry) => JSON.stringify(toPartialObject(entry.object)),
+    renderList: (entries, metadata) =>
+      JSON.stringify({
+        kind: 'PartialObjectMetadataList',
+        apiVersion: 'meta.k8s.io/v1',
+        metadata,
+        items: entries.map((entry) => toPartialObject(entry.object)),
+      }),
+    renderEvent: (object) => JSON.stringify(toPartialObject(object)),
+    renderBookmark: (metadata) => JSON.stringify({ ...toPartialObject({}), metadata }),
+  })
 
 /** The part of an object that a row includes. */
 type IncludePart = (resource: ServedResource, object: Json) => Json
@@ -126,7 +183,7 @@ function tableRenderer(resource: ServedResource, version: string, include: strin
   }
   const versionOf = (object: Json): Json => ({ resourceVersion: metadataOf(object).resourceVersion })
   let isFirstEvent = true
-  return {
+  return jsonRenderer({
     id: '',
     renderObject: ({ object }) => renderTable(versionOf(object), definitions, [object]),
     renderList: (entries, metadata) =>
@@ -142,7 +199,7 @@ function tableRenderer(resource: ServedResource, version: string, include: strin
       return renderTable(versionOf(object), columnDefinitions, [object])
     },
     renderBookmark: (metadata) => renderTable(metadata, null, []),
-  }
+  })
 }
 
 const describeColumn = ({ name, format, wide }: Column): Json => ({

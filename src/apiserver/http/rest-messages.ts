@@ -19,7 +19,9 @@ export interface RestRequest extends RequestBody {
 export interface RestResponse {
   readonly status: number
   readonly type: string
+  /** Text, or with `encoding` bytes as characters. */
   readonly body: string
+  readonly encoding?: 'latin1'
   readonly headers: Readonly<Record<string, string | readonly string[]>>
   /** The events of a watch, which follow the body. Resolves at the end of the watch. */
   readonly stream?: (sink: WatchSink, signal: AbortSignal) => Promise<void>

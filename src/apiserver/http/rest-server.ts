@@ -181,7 +181,7 @@ async function readAll(request: IncomingMessage): Promise<Buffer | undefined> {
 }
 
 async function send(request: IncomingMessage, response: ServerResponse, answer: RestResponse): Promise<void> {
-  const plain = Buffer.from(answer.body)
+  const plain = Buffer.from(answer.body, answer.encoding)
   const acceptsGzip = /\bgzip\b/.test(String(request.headers['accept-encoding'] ?? ''))
   const isCompressed = acceptsGzip && plain.length > compressAbove
   const body = isCompressed ? await compress(plain) : plain
@@ -213,7 +213,7 @@ async function stream(answer: RestResponse, response: ServerResponse, stopped: A
   response.writeHead(answer.status, { 'Content-Type': answer.type, 'Cache-Control': 'no-cache, private' })
   response.flushHeaders()
   try {
-    await answer.stream?.(createSink(response), AbortSignal.any([disconnected.signal, stopped]))
+    await answer.stream?.(createSink(response, answer.encoding), AbortSignal.any([disconnected.signal, stopped]))
   } finally {
     response.removeListener('close', onClose)
   }
@@ -224,8 +224,8 @@ async function stream(answer: RestResponse, response: ServerResponse, stopped: A
   }
 }
 
-const createSink = (response: ServerResponse): WatchSink => ({
-  write: (text) => response.write(text),
+const createSink = (response: ServerResponse, encoding: BufferEncoding = 'utf8'): WatchSink => ({
+  write: (text) => response.write(text, encoding),
   drained: () =>
     new Promise((resolve) => {
       if (response.destroyed || !response.writableNeedDrain) {

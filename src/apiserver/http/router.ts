@@ -103,14 +103,14 @@ export class ApiRouter {
     const entry = this.#options.registry.find(resource.plural, namespace, name)
     if (entry === undefined) throw notFound(resourceSubject(resource, name))
     await this.#settle()
-    return jsonResponse(200, renderer.renderObject(entry))
+    return respond(200, renderer, renderer.renderObject(entry))
   }
 
   async #list(path: ResourcePath, request: RestRequest): Promise<RestResponse> {
     const renderer = this.#chooseRenderer(path.resource, request)
     const { entries, metadata } = list(this.#options.registry, path, request.query)
     await this.#settle()
-    return jsonResponse(200, renderer.renderList(entries, metadata))
+    return respond(200, renderer, renderer.renderList(entries, metadata))
   }
 
   #watch({ resource, namespace }: ResourcePath, request: RestRequest): RestResponse {
@@ -130,7 +130,11 @@ export class ApiRouter {
       timeoutMs: seconds * 1000,
       budget: this.#watchBudget,
     }
-    return { ...jsonResponse(200, ''), stream: (sink, signal) => runWatch(options, sink, signal) }
+    return {
+      ...respond(200, renderer, ''),
+      type: renderer.watchType,
+      stream: (sink, signal) => runWatch(options, sink, signal),
+    }
   }
 
   #create(path: ResourcePath, request: RestRequest): Promise<RestResponse> {
@@ -172,7 +176,7 @@ export class ApiRouter {
     })
     await this.#settle()
     const headers: Record<string, readonly string[]> = warnings.length > 0 ? { Warning: warnings } : {}
-    return { ...jsonResponse(created ? 201 : 200, renderWritten(renderer, object)), headers }
+    return { ...respond(created ? 201 : 200, renderer, renderWritten(renderer, object)), headers }
   }
 
   #delete(path: ResourcePath, request: RestRequest): Promise<RestResponse> {
@@ -186,7 +190,8 @@ export class ApiRouter {
     const { object, gone } = this.#options.writer.delete(toObjectPath(path), parseDeleteOptions(request))
     await this.#settle()
     if (!gone || resource.plural === 'services' || resource.plural === 'pods') {
-      return jsonResponse(200, renderWritten(this.#chooseRenderer(resource, request), object))
+      const renderer = this.#chooseRenderer(resource, request)
+      return respond(200, renderer, renderWritten(renderer, object))
     }
     const details = { ...subjectDetails(resourceSubject(resource, name)), uid: uidOf(object) }
     const status = { kind: 'Status', apiVersion: 'v1', metadata: {}, status: 'Success', details }
@@ -235,6 +240,11 @@ function answerReview(review: ReviewResource, request: RestRequest): RestRespons
 }
 
 const toObjectPath = ({ namespace = '', ...path }: ResourcePath): ObjectPath => ({ ...path, namespace })
+
+const respond = (status: number, { type, encoding }: Renderer, body: string): RestResponse => ({
+  ...jsonResponse(status, body, type),
+  ...(encoding === undefined ? {} : { encoding }),
+})
 
 const renderWritten = (renderer: Renderer, object: Json): string =>
   renderer.renderObject({ object, json: JSON.stringify(object), version: 0 })

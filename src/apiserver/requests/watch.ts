@@ -13,8 +13,10 @@ import type { WatchSink } from './watch-queue.ts'
 export interface WatchRenderer {
   /** Renderers with equal ids render equally, so that watches can share the text; '' if the text may not be shared. */
   readonly id: string
-  renderEvent(object: Json, json: string | undefined): string
-  renderBookmark(metadata: Json): string
+  /** One event as it goes to the client, with what separates it from the next. `json` is the object's text, if it is known. */
+  formatEvent(type: EventType, object: Json, json: string | undefined): string
+  formatBookmark(metadata: Json): string
+  formatError(status: Json): string
 }
 
 export interface WatchRequestOptions {
@@ -49,13 +51,11 @@ export async function runWatch(options: WatchRequestOptions, sink: WatchSink, si
   }
   const after = query.version ?? version
   const missed = registry.changesSince(resource, after)
-  if (after > version) sink.write(errorLine(versionTooLarge(after, version)))
-  else if (missed === undefined) sink.write(errorLine(versionExpired(after, registry.horizon(resource))))
+  const sendError = (error: StatusError) => sink.write(options.renderer.formatError(statusObject(error.refusal)))
+  if (after > version) sendError(versionTooLarge(after, version))
+  else if (missed === undefined) sendError(versionExpired(after, registry.horizon(resource)))
   else await runFrom(new ChangeFeed(options, sink, version), renderChanges(options, missed), signal)
 }
-
-const errorLine = (error: StatusError): string =>
-  `${JSON.stringify({ type: 'ERROR', object: statusObject(error.refusal) })}\n`
 
 /** The lines and the feed's version belong to the same turn of the event loop, so that no change can come between them. */
 async function runFrom(feed: ChangeFeed, initialLines: Iterable<string>, signal: AbortSignal): Promise<void> {
@@ -203,7 +203,7 @@ class ChangeFeed implements BudgetedWatch {
       creationTimestamp: null,
       ...(annotations === undefined ? {} : { annotations }),
     }
-    this.#write(`{"type":"BOOKMARK","object":${this.#options.renderer.renderBookmark(metadata)}}\n`)
+    this.#write(this.#options.renderer.formatBookmark(metadata))
   }
 }
 
@@ -224,7 +224,7 @@ function* joinLines(lines: Iterable<string>): Generator<string> {
 
 function* renderState({ query, renderer }: WatchRequestOptions, state: readonly Entry[]): Generator<string> {
   for (const { object, json } of state) {
-    if (query.matches(object)) yield formatEvent('ADDED', renderer.renderEvent(object, json))
+    if (query.matches(object)) yield renderer.formatEvent('ADDED', object, json)
   }
 }
 
@@ -235,9 +235,7 @@ function* renderChanges(options: WatchRequestOptions, changes: readonly Change[]
   }
 }
 
-type EventType = 'ADDED' | 'MODIFIED' | 'DELETED'
-
-const formatEvent = (type: EventType, object: string): string => `{"type":"${type}","object":${object}}\n`
+export type EventType = 'ADDED' | 'MODIFIED' | 'DELETED'
 
 /** The event that a change is for a client that sees only matching objects; undefined if it sees none. */
 function renderChange({ namespace, query, renderer }: WatchRequestOptions, change: Change): string | undefined {
@@ -246,11 +244,11 @@ function renderChange({ namespace, query, renderer }: WatchRequestOptions, chang
   const next = matchingEntry(change.next, query)
   if (next !== undefined) {
     const type = previous === undefined ? 'ADDED' : 'MODIFIED'
-    return shareLine(renderer, change, type, () => renderer.renderEvent(next.object, next.json))
+    return shareLine(renderer, change, type, () => renderer.formatEvent(type, next.object, next.json))
   }
   if (previous === undefined) return undefined
   return shareLine(renderer, change, 'DELETED', () =>
-    renderer.renderEvent(lastState(previous, change.version), undefined),
+    renderer.formatEvent('DELETED', lastState(previous, change.version), undefined),
   )
 }
 
@@ -262,7 +260,7 @@ function shareLine({ id }: WatchRenderer, change: Change, type: EventType, rende
   const key = `${id} ${type}`
   const known = id === '' ? undefined : change.rendered.get(key)
   if (known !== undefined) return known
-  const line = formatEvent(type, render())
+  const line = render()
   if (id !== '') change.rendered.set(key, line)
   return line
 }

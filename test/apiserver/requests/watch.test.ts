@@ -49,8 +49,9 @@ function setUp(maxBytes: number) {
       query: parseWatchQuery(getResource('services'), new URLSearchParams(parameters)),
       renderer: {
         id: 'same',
-        renderEvent: (object: unknown, json: string | undefined) => json ?? JSON.stringify(object),
-        renderBookmark: (metadata: unknown) => JSON.stringify({ metadata }),
+        formatEvent: (_: unknown, object: unknown, json: string | undefined) => json ?? JSON.stringify(object),
+        formatBookmark: (metadata: unknown) => JSON.stringify({ metadata }),
+        formatError: (status: unknown) => JSON.stringify(status),
       },
       timeoutMs: 60_000,
     }

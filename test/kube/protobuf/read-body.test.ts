@@ -1,6 +1,12 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import {
+  encodeBody,
+  encodeList,
+  encodeMessage,
+  encodeWatchFrame,
+} from '../../../src/apiserver/protobuf/encode-protobuf.ts'
+import {
   serviceCidr as cidrSchema,
   service as serviceSchema,
   endpointSlice as sliceSchema,
@@ -16,15 +22,11 @@ import { decodeService } from '../../../src/kube/reflect/decode-service.ts'
 import type { JsonObject } from '../../../src/kube/reflect/fields.ts'
 import { isSnapshotEnd, parseEvent, parseProtobufPage } from '../../../src/kube/reflect/watch-messages.ts'
 import { services } from '../../../src/kube/reflect/watched-resources.ts'
+import { encodeDelimited, encodeNumber } from '../../../src/lib/protobuf-writer.ts'
 import type { Problem, ServiceRecord } from '../../../src/model/types.ts'
-import {
-  encodeBody,
-  encodeDelimited,
-  encodeList,
-  encodeMessage,
-  encodeNumber,
-  encodeWatchEvent,
-} from '../../support/encode-protobuf.ts'
+
+/** An event without the length before it. */
+const encodeWatchEvent = (type: string, body: Buffer): Buffer => encodeWatchFrame(type, body).subarray(4)
 
 const name = fc.stringMatching(/^[a-z][a-z0-9-]{0,8}[a-z0-9]$/)
 const ip = fc.oneof(fc.ipV4(), fc.constantFrom('', 'bad', '2001:db8::7'))
@@ -241,7 +243,10 @@ describe('protobuf bodies', () => {
       problem: (problem) => problems.push(problem),
     })
     const deliver = (items: readonly Buffer[]) => {
-      const page = parseProtobufPage(encodeBody('ServiceList', 'v1', encodeList('9', 'more', items)), service)
+      const page = parseProtobufPage(
+        encodeBody('ServiceList', 'v1', encodeList({ resourceVersion: '9', continue: 'more' }, items)),
+        service,
+      )
       expect([page.version, page.next]).toEqual(['9', 'more'])
       filter.beginSnapshot()
       for (const item of page.items) filter.put(item)

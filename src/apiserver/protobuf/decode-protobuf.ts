@@ -1,16 +1,9 @@
-// Decodes request bodies in Kubernetes' protobuf form, which kubectl's own commands send; responses are always JSON. Pure.
+// Decodes request bodies in Kubernetes' protobuf form, which kubectl's own commands send. Pure.
 
-import { ensureObject, type MutableJson } from './json.ts'
-import { messages } from './protobuf-fields.ts'
-import type { ObjectSchema, Schema } from './schema.ts'
-
-/** The four bytes that every Kubernetes protobuf body starts with, before the envelope. */
-const magic = Buffer.from([0x6b, 0x38, 0x73, 0x00])
-
-export const protobufType = 'application/vnd.kubernetes.protobuf'
-
-/** True if the schema has field numbers. Pods and nodes have none: they have too many parts that this server does not read. */
-export const hasProtobufForm = (schema: ObjectSchema): boolean => messages[schema.name] !== undefined
+import { WireCursor, wireTypes } from '../../lib/protobuf-wire.ts'
+import { ensureObject, type MutableJson, parseJson } from '../schema/json.ts'
+import type { ObjectSchema, Schema } from '../schema/schema.ts'
+import { magic, messages } from './protobuf-fields.ts'
 
 /** Returns the object in the form that its JSON would have. Throws a SyntaxError. */
 export function decodeProtobuf(bytes: Buffer, schema: ObjectSchema): MutableJson {
@@ -34,37 +27,26 @@ const typeMeta: ObjectSchema = {
 
 interface WireField {
   readonly number: number
-  readonly value: bigint | Buffer
+  readonly value: number | Buffer
 }
 
-/** The two wire types that Kubernetes' messages use. */
-const wireTypes = { varint: 0, lengthDelimited: 2 }
-
 function* readFields(bytes: Buffer): Generator<WireField> {
-  let at = 0
-  const readVarint = (): bigint => {
-    let value = 0n
-    for (let shift = 0n; shift < 70n; shift += 7n) {
-      const byte = bytes[at++]
-      if (byte === undefined) break
-      value |= BigInt(byte & 0x7f) << shift
-      if (byte < 0x80) return BigInt.asIntN(64, value)
-    }
-    throw new SyntaxError('a protobuf number is cut off')
-  }
-  const readBytes = (): Buffer => {
-    const length = Number(readVarint())
-    if (length < 0 || at + length > bytes.length) throw new SyntaxError('a protobuf field is cut off')
-    at += length
-    return bytes.subarray(at - length, at)
-  }
-  while (at < bytes.length) {
-    const key = Number(readVarint())
+  const cursor = new WireCursor(bytes)
+  const end = bytes.length
+  while (cursor.at < end) {
+    const key = cursor.readVarint(end)
     const wireType = key & 7
-    if (wireType === wireTypes.varint) yield { number: key >> 3, value: readVarint() }
-    else if (wireType === wireTypes.lengthDelimited) yield { number: key >> 3, value: readBytes() }
+    if (wireType === wireTypes.varint) yield { number: key >>> 3, value: cursor.readVarint(end) }
+    else if (wireType === wireTypes.delimited) yield { number: key >>> 3, value: readBytes(cursor, end) }
     else throw new SyntaxError(`a protobuf field has the unexpected wire type ${wireType}`)
   }
+}
+
+function readBytes(cursor: WireCursor, end: number): Buffer {
+  const stop = cursor.readFieldEnd(end)
+  const start = cursor.at
+  cursor.at = stop
+  return cursor.bytes.subarray(start, stop)
 }
 
 function decodeMessage(bytes: Buffer, message: ObjectSchema, depth: number): MutableJson {
@@ -93,9 +75,9 @@ function append(object: MutableJson, name: string, element: unknown): void {
 function decodeField(field: WireField, schema: Schema, depth: number): unknown {
   switch (schema.type) {
     case 'boolean':
-      return field.value !== 0n
+      return field.value !== 0
     case 'integer':
-      return typeof field.value === 'bigint' ? Number(field.value) : refuseWireType()
+      return typeof field.value === 'number' ? field.value : refuseWireType()
     case 'string':
       return bytesOf(field).toString('utf8')
     case 'time':
@@ -105,13 +87,12 @@ function decodeField(field: WireField, schema: Schema, depth: number): unknown {
     case 'object':
       return decodeMessage(bytesOf(field), schema, depth + 1)
     default:
-      // Only the server writes managed fields; those that a client sends are ignored.
-      return undefined
+      return decodeManagedFields(bytesOf(field))
   }
 }
 
 function bytesOf({ value }: WireField): Buffer {
-  return typeof value === 'bigint' ? refuseWireType() : value
+  return typeof value === 'number' ? refuseWireType() : value
 }
 
 function refuseWireType(): never {
@@ -129,12 +110,12 @@ function decodeMapEntry(bytes: Buffer, object: MutableJson, name: string): void 
   if (key !== '__proto__') ensureObject(object, name)[key] = value
 }
 
-const valuesByNumber = (bytes: Buffer): ReadonlyMap<number, bigint | Buffer> =>
+const valuesByNumber = (bytes: Buffer): ReadonlyMap<number, number | Buffer> =>
   new Map([...readFields(bytes)].map(({ number, value }) => [number, value]))
 
 function decodeTime(bytes: Buffer): string | undefined {
   const fields = valuesByNumber(bytes)
-  const [seconds, nanos] = [Number(fields.get(1) ?? 0n), Number(fields.get(2) ?? 0n)]
+  const [seconds, nanos] = [Number(fields.get(1) ?? 0), Number(fields.get(2) ?? 0)]
   // An unset time is an empty message.
   if (seconds === 0 && nanos === 0) return undefined
   const milliseconds = seconds * 1000
@@ -149,6 +130,12 @@ function decodeTime(bytes: Buffer): string | undefined {
 function decodeIntOrString(bytes: Buffer): number | string {
   const fields = valuesByNumber(bytes)
   const text = fields.get(3)
-  if (fields.get(1) === 1n) return Buffer.isBuffer(text) ? text.toString('utf8') : ''
-  return Number(fields.get(2) ?? 0n)
+  if (fields.get(1) === 1) return Buffer.isBuffer(text) ? text.toString('utf8') : ''
+  return Number(fields.get(2) ?? 0)
+}
+
+/** The message FieldsV1 holds JSON. */
+function decodeManagedFields(bytes: Buffer): unknown {
+  const json = valuesByNumber(bytes).get(1)
+  return Buffer.isBuffer(json) && json.length > 0 ? parseJson(json.toString('utf8')) : undefined
 }

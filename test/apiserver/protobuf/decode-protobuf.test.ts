@@ -1,8 +1,8 @@
 // Times in the protobuf form of a request body.
 
 import { describe, expect, it } from 'vitest'
+import { decodeProtobuf } from '../../../src/apiserver/protobuf/decode-protobuf.ts'
 import { newEvent } from '../../../src/apiserver/schema/kinds.ts'
-import { decodeProtobuf } from '../../../src/apiserver/schema/protobuf.ts'
 
 function varint(value: number): number[] {
   return value < 128 ? [value] : [(value & 127) | 128, ...varint(Math.floor(value / 128))]

@@ -1,4 +1,14 @@
-// Field numbers of the API's protobuf messages, for those messages that this server reads; protobuf.ts decodes them. Pure.
+// Field numbers of the API's protobuf messages that this server reads and writes, and what its bodies begin with. Pure.
+
+import type { ObjectSchema } from '../schema/schema.ts'
+
+export const protobufType = 'application/vnd.kubernetes.protobuf'
+
+/** The four bytes that every Kubernetes protobuf body starts with, before the envelope. */
+export const magic = Buffer.from([0x6b, 0x38, 0x73, 0x00])
+
+/** True if the schema has field numbers. Pods and nodes have none: they have too many parts that this server does not read. */
+export const hasProtobufForm = (schema: ObjectSchema): boolean => messages[schema.name] !== undefined
 
 export const messages: Readonly<Record<string, Readonly<Record<string, number>>>> = {
   TypeMeta: { apiVersion: 1, kind: 2 },
@@ -32,7 +42,35 @@ export const messages: Readonly<Record<string, Readonly<Record<string, number>>>
     annotations: 12,
     ownerReferences: 13,
     finalizers: 14,
+    managedFields: 17,
   },
+  'io.k8s.apimachinery.pkg.apis.meta.v1.ManagedFieldsEntry': {
+    manager: 1,
+    operation: 2,
+    apiVersion: 3,
+    time: 4,
+    fieldsType: 6,
+    fieldsV1: 7,
+    subresource: 8,
+  },
+  'io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta': { resourceVersion: 2, continue: 3, remainingItemCount: 4 },
+  'io.k8s.apimachinery.pkg.apis.meta.v1.Status': {
+    metadata: 1,
+    status: 2,
+    message: 3,
+    reason: 4,
+    details: 5,
+    code: 6,
+  },
+  'io.k8s.apimachinery.pkg.apis.meta.v1.StatusDetails': {
+    name: 1,
+    group: 2,
+    kind: 3,
+    causes: 4,
+    retryAfterSeconds: 5,
+    uid: 6,
+  },
+  'io.k8s.apimachinery.pkg.apis.meta.v1.StatusCause': { reason: 1, message: 2, field: 3 },
   'io.k8s.apimachinery.pkg.apis.meta.v1.Condition': {
     type: 1,
     status: 2,
