@@ -10,7 +10,7 @@ import {
   setState,
 } from '@vitest/expect'
 
-export { afterAll, afterEach, beforeAll, beforeEach, describe, it } from '@vitest/runner'
+export { afterAll, afterEach, beforeAll, beforeEach, describe, it, onTestFinished } from '@vitest/runner'
 
 chai.use(JestExtend)
 chai.use(JestChaiExpect)
@@ -23,6 +23,9 @@ const matchers = (globalThis as unknown as Record<symbol, object>)[ASYMMETRIC_MA
 export const expect: Expect = Object.assign(base, chai.expect, matchers, {
   unreachable(message = ''): never {
     throw new chai.AssertionError(`expected ${message} not to be reached`)
+  },
+  fail(message = ''): never {
+    throw new chai.AssertionError(message)
   },
 })
 expect.getState = () => getState(expect)
