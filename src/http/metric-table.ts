@@ -59,6 +59,9 @@ const componentMetrics: readonly MetricDeclaration[] = [
   }),
   counter('disabled_metrics_total', [], 'Metrics switched off.', { stability: 'BETA' }),
   counter('hidden_metrics_total', [], 'Metrics hidden.', { stability: 'BETA' }),
+  counter('process_network_receive_bytes_total', [], 'Bytes that the network namespace received in IP packets.'),
+  counter('process_network_transmit_bytes_total', [], 'Bytes that the network namespace sent in IP packets.'),
+  gauge('process_virtual_memory_max_bytes', [], 'Limit of the address space.'),
   counter('rest_client_requests_total', ['code', 'method', 'host'], 'Requests to the API server.'),
   histogram('rest_client_request_duration_seconds', ['verb', 'host'], 'Time until the API server answered.', {
     buckets: 'REQUEST',
@@ -74,6 +77,11 @@ const componentMetrics: readonly MetricDeclaration[] = [
   counter('rest_client_request_retries_total', ['code', 'verb', 'host'], 'Requests that were sent again.'),
   gauge('rest_client_transport_cache_entries', [], 'Connection pools to the API server that are in use.'),
   counter('rest_client_transport_create_calls_total', ['result'], 'Connection pools made.'),
+  counter(
+    'rest_client_transport_cert_rotation_gc_calls_total',
+    [],
+    'Certificate rotations that ended with their connection pool; always 0, since there is one pool.',
+  ),
   gauge(
     'rest_client_exec_plugin_ttl_seconds',
     [],

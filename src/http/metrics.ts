@@ -7,6 +7,7 @@ import { type Clock, systemClock } from '../lib/time.ts'
 import { type KernelCounters, readKernelCounters } from './kernel-metrics.ts'
 import { declarationsFor, sliDeclarations } from './metric-table.ts'
 import { MetricsRegistry } from './metrics-registry.ts'
+import { readProcessMetrics } from './process-metrics.ts'
 import { recordRequests } from './request-metrics.ts'
 import { recordSyncs } from './sync-metrics.ts'
 
@@ -84,6 +85,7 @@ export function createMetrics(options: MetricsOptions) {
     async text(): Promise<string> {
       registry.flush()
       readGauges(registry, options)
+      readProcessMetrics(registry)
       await readKernelCounters(registry, declarations, options, clock)
       // prom-client 15 writes `Nan`. Go's parser accepts that, the definition of the format does not.
       return (await registry.prometheus.metrics()).replace(/ Nan$/gm, ' NaN')
@@ -141,6 +143,7 @@ function setConstants(registry: MetricsRegistry, { mode, version, features }: Me
   registry.set('kubernetes_build_info', labels, 1)
   registry.set('sluice_build_info', { version: version.sluice, mode: mode.name }, 1)
   registry.set('rest_client_exec_plugin_ttl_seconds', {}, Number.POSITIVE_INFINITY)
+  registry.set('rest_client_transport_cert_rotation_gc_calls_total', {}, 0)
   for (const { name, stage, enabled } of features ?? []) {
     registry.set('kubernetes_feature_enabled', { name, stage }, enabled ? 1 : 0)
   }
