@@ -2,6 +2,7 @@
 
 import { sluiceVersion } from '../config/sluice-version.ts'
 import { describeError, ProxyError } from '../lib/errors.ts'
+import { type Platform, platform } from '../sys/platform/platform.ts'
 import { formatHelp, type ListedCommand, parseArguments } from './command.ts'
 import { openTerminal } from './open-terminal.ts'
 import type { Terminal } from './terminal.ts'
@@ -126,6 +127,7 @@ export async function runCommand(
   name: string,
   argv: readonly string[],
   terminal: Terminal = openTerminal(),
+  system: Platform['name'] = platform.name,
 ): Promise<number | undefined> {
   if (name === 'version' || name === '--version') {
     terminal.write(`sluice ${sluiceVersion}\n`)
@@ -139,6 +141,12 @@ export async function runCommand(
     if (help) {
       terminal.write(formatHelp(command))
       return 0
+    }
+    if (command.linuxOnly === true && system !== 'Linux') {
+      throw new ProxyError(
+        'usage',
+        `needs Linux; on ${system} run sluice proxy, and ask it with status, explain and plan`,
+      )
     }
     return await command.run({ flags, args, terminal })
   } catch (error) {

@@ -41,6 +41,8 @@ export interface Command {
   readonly flags: readonly Flag[]
   readonly examples: readonly (readonly [line: string, meaning: string])[]
   readonly arguments: ArgumentRule
+  /** The command looks at the kernel of Linux and refuses other systems. */
+  readonly linuxOnly?: boolean
   /** Resolves with the exit status. */
   readonly run: (invocation: Invocation) => Promise<number>
 }

@@ -1,10 +1,10 @@
 // `sluice connect`: connects standard input and output to the admin socket of the proxy that runs beside it. `--node` runs it in the pod
 // of another node's proxy, by the API server's exec, so that the proxy needs no listener for other machines.
 
-import { existsSync } from 'node:fs'
 import { connect } from 'node:net'
 import { findSocket, socketPath } from '../http/admin-client.ts'
 import { ProxyError } from '../lib/errors.ts'
+import { platform } from '../sys/platform/platform.ts'
 import type { Command } from './command.ts'
 
 export const connectCommand: Command = {
@@ -20,7 +20,7 @@ export const connectCommand: Command = {
 
 async function carry(node: string): Promise<number> {
   const own = socketPath(node, process.env)
-  const path = own !== '' && existsSync(own) ? own : await findSocket('', process.env)
+  const path = own !== '' && platform.sockets.exists(own) ? own : await findSocket('', process.env)
   return new Promise((resolve, reject) => {
     const socket = connect(path)
     socket.on('error', (error) => reject(new ProxyError('admin', `${path}: ${error.message}`, { cause: error })))

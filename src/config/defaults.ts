@@ -5,7 +5,7 @@ import type { Value } from './codecs.ts'
 import { fromV1alpha1, makeDocument, setPath, type Unchecked } from './configuration.ts'
 import { appendPort } from './load.ts'
 import type { CommandLine } from './setting.ts'
-import { type FieldRow, fieldSettings } from './settings-table.ts'
+import { type FieldRow, fieldSettings, proxyModes } from './settings-table.ts'
 
 /** The flags that have a field in the file. */
 export type FieldFlags = CommandLine<FieldRow>
@@ -49,8 +49,20 @@ export function withLoggingFlags(config: Unchecked, flags: FieldFlags): Unchecke
   return { ...config, logging: { ...logging, vmodule: [...flags.values.vmodule, ...config.logging.vmodule] } }
 }
 
-export function withPlatformDefaults(config: Unchecked): Unchecked {
-  const mode = config.mode === '' ? 'iptables' : config.mode
+/** What differs between operating systems. */
+export interface PlatformDefaults {
+  /** The name of the system, for messages. */
+  readonly name: string
+  /** The modes that the system can do. */
+  readonly modes: readonly string[]
+  /** The mode if none is given. */
+  readonly mode: string
+}
+
+export const linuxDefaults: PlatformDefaults = { name: 'Linux', modes: proxyModes, mode: 'iptables' }
+
+export function withPlatformDefaults(config: Unchecked, platform = linuxDefaults): Unchecked {
+  const mode = config.mode === '' ? platform.mode : config.mode
   const isPrimaryOnly = mode === 'nftables' && config.nodePortAddresses.length === 0
   return {
     ...config,

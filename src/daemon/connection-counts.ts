@@ -7,9 +7,11 @@ import { type Family, hostPort } from '../lib/ip.ts'
 import { ConntrackTable } from '../sys/netlink/conntrack.ts'
 import type { TrackedFlow } from '../sys/netlink/conntrack-codec.ts'
 import { isRefusedWith } from '../sys/netlink/netlink-errors.ts'
+import { platform } from '../sys/platform/platform.ts'
 
 /** Returns undefined on a kernel that does not track connections. */
 export function readTrackedConnections(): { tracked: number; limit: number } | undefined {
+  if (!platform.tracksConnections) return undefined
   try {
     const read = (name: string) => Number(readFileSync(`/proc/sys/net/netfilter/${name}`, 'utf8'))
     return { tracked: read('nf_conntrack_count'), limit: read('nf_conntrack_max') }
@@ -26,6 +28,7 @@ export async function countConnections(
   desired: Pick<Desired, 'ports'>,
   families: readonly Family[],
 ): Promise<readonly Connections[]> {
+  if (!platform.tracksConnections) return []
   const counts = new Map<string, Connections & { count: number }>()
   const table = new ConntrackTable()
   try {

@@ -31,7 +31,7 @@ import type { Family } from '../lib/ip.ts'
 import type { Logger, RootLogger } from '../lib/log.ts'
 import { formatTime, nextTurn, systemClock } from '../lib/time.ts'
 import type { NodeRecord } from '../model/types.ts'
-import { listOwnIps, watchAddresses } from '../sys/netlink/interface-addresses.ts'
+import { platform } from '../sys/platform/platform.ts'
 import { openAdminSocket } from './admin-answers.ts'
 import { startAfterSync } from './after-sync.ts'
 import { ApiServerAddresses } from './api-server-addresses.ts'
@@ -191,7 +191,7 @@ async function awaitOwnNode(daemon: OpenedDaemon) {
 /** Does everything that `--init-only` does. */
 async function prepareNode({ options, backend, name, log, apiServers }: OpenedDaemon, record: NodeRecord | undefined) {
   const { config } = options
-  const interfaceAddresses = await listOwnIps()
+  const interfaceAddresses = await platform.listOwnIps()
   const facts = { ...makeNodeFacts(config, { name, record, interfaceAddresses }), apiServers: apiServers.list() }
   const families = await findUsableFamilies(config, backend, facts, log)
   const views = new NodeViews(facts, families)
@@ -269,7 +269,7 @@ function followNode(
   apiServers.watch((addresses) => views.update({ apiServers: addresses }))
   views.update({ apiServers: apiServers.list() })
   const onLost = (reason: string) => log.warn('Interface addresses are listed again', { reason })
-  const addresses = watchAddresses(() => void refreshAddresses(views, log), { onLost })
+  const addresses = platform.watchAddresses(() => void refreshAddresses(views, log), { onLost })
   closers.push(() => addresses.close())
 }
 
@@ -357,7 +357,7 @@ function runAfterFirstSyncs(
 
 async function refreshAddresses(views: NodeViews, log: Logger): Promise<void> {
   try {
-    views.update({ interfaceAddresses: await listOwnIps() })
+    views.update({ interfaceAddresses: await platform.listOwnIps() })
   } catch (error) {
     log.error('Cannot list interface addresses; node ports keep their addresses', { error })
   }

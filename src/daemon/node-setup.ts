@@ -7,8 +7,8 @@ import type { Family } from '../lib/ip.ts'
 import type { Logger } from '../lib/log.ts'
 import { checkFamilies, missingDetector } from '../model/families.ts'
 import { conntrackMax, type NodeFacts } from '../model/node.ts'
-import { ipv6Available } from '../sys/kernel-facts.ts'
-import { countCpus, setOomScore, tuneConntrack } from '../sys/tuning.ts'
+import { platform } from '../sys/platform/platform.ts'
+import { countCpus } from '../sys/tuning.ts'
 
 /** Returns both families where the machine and the mode support both. Throws if the primary family is not among them. */
 export async function findUsableFamilies(
@@ -17,7 +17,7 @@ export async function findUsableFamilies(
   facts: NodeFacts,
   log: Logger,
 ): Promise<readonly Family[]> {
-  const hasIpv6 = ipv6Available()
+  const hasIpv6 = platform.hasIpv6()
   const supported = (await backend.families()).filter((family) => family === 4 || hasIpv6)
   const { primary } = facts.ips
   const check = {
@@ -43,7 +43,7 @@ export async function findUsableFamilies(
 }
 
 export function tuneConnectionTracking({ conntrack }: Config, log: Logger): void {
-  const changed = tuneConntrack({
+  const changed = platform.tuneConntrack({
     max: conntrackMax({ maxPerCore: conntrack.maxPerCore, min: conntrack.min, cpus: countCpus() }),
     tcpEstablishedMs: conntrack.tcpEstablishedTimeout,
     tcpCloseWaitMs: conntrack.tcpCloseWaitTimeout,
@@ -57,7 +57,7 @@ export function tuneConnectionTracking({ conntrack }: Config, log: Logger): void
 /** A failure is only logged: without the proxy updates stop, but traffic goes on. */
 export function protectFromOom(score: number, log: Logger): void {
   try {
-    setOomScore(score)
+    platform.setOomScore(score)
   } catch (error) {
     log.v(2, 'Cannot set the OOM score', { error: describeError(error) })
   }

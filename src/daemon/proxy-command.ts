@@ -1,7 +1,7 @@
 // The command behind `bin/kube-proxy` and `sluice proxy`: resolves the flags, then runs the daemon, writes the configuration or cleans up.
 
 import { readFileSync, writeFileSync } from 'node:fs'
-import { findMode, modes } from '../backend/modes.ts'
+import { findMode, modes, proxyDefaultMode } from '../backend/modes.ts'
 import type { Config } from '../config/configuration.ts'
 import { watchConfigFile } from '../config/file-watch.ts'
 import { formatUsage } from '../config/flags/flag-help.ts'
@@ -11,6 +11,7 @@ import { Closers } from '../lib/closers.ts'
 import { describeError, ProxyError } from '../lib/errors.ts'
 import { createLogger, type Logger, type RootLogger } from '../lib/log.ts'
 import { systemClock } from '../lib/time.ts'
+import { platform } from '../sys/platform/platform.ts'
 import { makeSettings } from './backend-settings.ts'
 import { runDaemon } from './daemon.ts'
 import { LogOutput } from './log-output.ts'
@@ -22,7 +23,7 @@ export async function runProxyCommand(argv: readonly string[]): Promise<number> 
   const output = new LogOutput(process.stderr)
   let options: Options
   try {
-    options = resolveOptions(argv, (path) => readFileSync(path, 'utf8'), process.env)
+    options = resolveOptions(argv, (path) => readFileSync(path, 'utf8'), process.env, describePlatform())
   } catch (error) {
     if (!(error instanceof ProxyError)) throw error
     if (error.code === 'usage') process.stderr.write(formatUsage())
@@ -42,6 +43,12 @@ export async function runProxyCommand(argv: readonly string[]): Promise<number> 
     return 1
   }
 }
+
+const describePlatform = () => ({
+  name: platform.name,
+  modes: modes.map(({ name }) => name),
+  mode: proxyDefaultMode,
+})
 
 /** Writes the configuration, cleans up, or runs the proxy. Resolves with the exit status. */
 async function act(options: Options, log: RootLogger): Promise<number> {
@@ -70,7 +77,7 @@ async function runUntilStopped(options: Options, log: RootLogger): Promise<void>
     )
     closers.push(() => watch.close())
   }
-  for (const signal of ['SIGTERM', 'SIGINT'] as const) {
+  for (const signal of platform.stopSignals) {
     process.once(signal, onSignal)
     closers.push(() => process.off(signal, onSignal))
   }
@@ -92,8 +99,7 @@ async function runUntilStopped(options: Options, log: RootLogger): Promise<void>
   } finally {
     await closers.closeAll()
   }
-  // kube-proxy has no handler and dies by the signal; supervisors read that from the wait status.
-  if (received !== undefined) process.kill(process.pid, received)
+  if (received !== undefined) platform.endAfter(received)
 }
 
 /** kube-proxy's default, and the port that this proxy was given: both proxies often share a configuration. */

@@ -12,6 +12,7 @@ import { describeError } from '../lib/errors.ts'
 import type { Logger } from '../lib/log.ts'
 import { type Clock, sleep } from '../lib/time.ts'
 import { abstractPath, connectAbstract, isNameTaken } from '../sys/abstract-socket.ts'
+import { platform } from '../sys/platform/platform.ts'
 
 export interface RunningProxiesOptions {
   readonly mode: Mode
@@ -43,7 +44,7 @@ export class RunningProxies {
 
   /** Finds the proxies that run already, and begins to listen for later ones. */
   start(): void {
-    if (process.platform !== 'linux') return
+    if (!platform.hasAbstractSockets) return
     for (const { name } of modes) this.#connect(name)
     this.#listen()
   }

@@ -1,10 +1,9 @@
 // Finds the admin socket of a running proxy and asks questions through it.
 
-import { readdirSync } from 'node:fs'
 import { type Agent, type RequestOptions, request } from 'node:http'
 import { connect } from 'node:net'
-import { join } from 'node:path'
 import { type Errno, type ErrorCode, hasErrno, ProxyError, readErrno } from '../lib/errors.ts'
+import { platform } from '../sys/platform/platform.ts'
 import type {
   AdminEvent,
   ChangeCount,
@@ -20,31 +19,29 @@ import type {
   Summary,
 } from './admin.ts'
 
-const directory = '/run/sluice'
+const { sockets } = platform
 
 /** Returns the path of the admin socket of a node's proxy; '' if SLUICE_ADMIN_SOCKET is `off`. */
 export function socketPath(node: string, env: NodeJS.ProcessEnv): string {
   const configured = env.SLUICE_ADMIN_SOCKET ?? ''
   if (configured === 'off') return ''
-  return configured === '' ? join(directory, `${node}.sock`) : configured
+  return configured === '' ? sockets.pathOf(node) : configured
 }
 
 /** Returns the given path, else the one of the environment, else the only socket in the folder on which a process listens. */
-export async function findSocket(given: string, env: NodeJS.ProcessEnv, folder = directory): Promise<string> {
+export async function findSocket(given: string, env: NodeJS.ProcessEnv, folder = sockets.folder): Promise<string> {
   if (given !== '') return given
   const configured = env.SLUICE_ADMIN_SOCKET ?? ''
   if (configured !== '' && configured !== 'off') return configured
   // A proxy that was killed leaves its socket behind.
-  const live = await Promise.all(
-    listSockets(folder).map(async (name) => ((await isListening(join(folder, name))) ? [name] : [])),
-  )
-  const sockets = live.flat()
-  if (sockets.length === 1) return join(folder, sockets[0] as string)
+  const live = await Promise.all(sockets.list(folder).map(async (path) => ((await isListening(path)) ? [path] : [])))
+  const found = live.flat()
+  if (found.length === 1) return found[0] as string
   const other = 'or name a source: --kubeconfig FILE, or --manifests DIR'
-  if (sockets.length === 0) {
+  if (found.length === 0) {
     throw new ProxyError('no-proxy', `no proxy runs here (no process listens in ${folder}): start one, ${other}`)
   }
-  throw new ProxyError('several', `several proxies run here (${sockets.join(', ')}): choose with --socket, ${other}`)
+  throw new ProxyError('several', `several proxies run here (${found.join(', ')}): choose with --socket, ${other}`)
 }
 
 /** EACCES also proves that a proxy is there. */
@@ -57,14 +54,6 @@ function isListening(path: string): Promise<boolean> {
     })
     socket.on('error', (error) => resolve(hasErrno(error, 'EACCES')))
   })
-}
-
-function listSockets(folder: string): readonly string[] {
-  try {
-    return readdirSync(folder).filter((name) => name.endsWith('.sock'))
-  } catch {
-    return []
-  }
 }
 
 /** A longer answer is not read: the proxy of another node may be in other hands. */

@@ -1,12 +1,9 @@
 // Listens on the admin socket, which only its owner may open. What is answered there is in admin.ts.
 
-import { chmodSync, lstatSync, unlinkSync } from 'node:fs'
-import { createServer, type Server } from 'node:http'
-import { connect } from 'node:net'
-import { dirname } from 'node:path'
-import { describeError, hasErrno, ProxyError } from '../lib/errors.ts'
+import { createServer } from 'node:http'
+import { describeError } from '../lib/errors.ts'
 import type { Logger } from '../lib/log.ts'
-import { ensureSharedDirectory } from '../sys/private-files.ts'
+import { platform } from '../sys/platform/platform.ts'
 import { type AdminAnswers, makeAdminRoutes } from './admin.ts'
 import { AdminConnections } from './admin-connections.ts'
 import { routeRequests } from './routing.ts'
@@ -18,8 +15,6 @@ export interface AdminSocket {
 
 /** Rejects if the socket cannot be made. Replaces a socket on which no process listens any more. */
 export async function listenAdmin(path: string, answers: AdminAnswers, log: Logger): Promise<AdminSocket> {
-  ensureSharedDirectory(dirname(path))
-  await removeDeadSocket(path)
   const handle = routeRequests(makeAdminRoutes(answers), log)
   const connections = new AdminConnections()
   const server = createServer({ requestTimeout: 10_000 }, (request, response) => {
@@ -31,8 +26,7 @@ export async function listenAdmin(path: string, answers: AdminAnswers, log: Logg
     })
   })
   server.on('connection', (socket) => connections.add(socket))
-  await bind(server, path)
-  chmodSync(path, 0o600)
+  await platform.sockets.listen(server, path)
   server.on('error', (error) => log.error('Admin socket failed', { error: describeError(error) }))
   // An open admin socket must not keep the process alive.
   server.unref()
@@ -40,45 +34,11 @@ export async function listenAdmin(path: string, answers: AdminAnswers, log: Logg
     path,
     close: () =>
       new Promise((resolve) => {
-        // This removes the socket's file as well.
-        server.close(() => resolve())
+        server.close(() => {
+          platform.sockets.forget(path)
+          resolve()
+        })
         server.closeAllConnections()
       }),
   }
-}
-
-function bind(server: Server, path: string): Promise<void> {
-  return new Promise((resolve, reject) => {
-    // The umask keeps other users out between bind and chmod.
-    const mask = process.umask(0o177)
-    server.once('error', reject)
-    server.listen(path, () => {
-      server.off('error', reject)
-      resolve()
-    })
-    process.umask(mask)
-  })
-}
-
-/** Throws a ProxyError 'admin' if the path is in use, by a proxy or by anything else than a socket. */
-async function removeDeadSocket(path: string): Promise<void> {
-  const stats = lstatSync(path, { throwIfNoEntry: false })
-  if (stats === undefined) return
-  if (!stats.isSocket())
-    throw new ProxyError('admin', `${path} exists and is not a socket: remove it, or choose another path`)
-  if (await mayBeInUse(path)) throw new ProxyError('admin', `another proxy listens on ${path}`)
-  unlinkSync(path)
-}
-
-/** Only a refused connection proves that the process behind a socket is gone. */
-function mayBeInUse(path: string): Promise<boolean> {
-  return new Promise((resolve) => {
-    const socket = connect(path)
-    const done = (yes: boolean) => {
-      socket.destroy()
-      resolve(yes)
-    }
-    socket.on('connect', () => done(true))
-    socket.on('error', (error) => done(!hasErrno(error, 'ECONNREFUSED', 'ENOENT')))
-  })
 }

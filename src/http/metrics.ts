@@ -4,6 +4,7 @@ import { collectDefaultMetrics, type Registry } from 'prom-client'
 import type { ProxyMode } from '../backend/proxy-mode.ts'
 import { type Family, familyName } from '../lib/ip.ts'
 import { type Clock, systemClock } from '../lib/time.ts'
+import { platform } from '../sys/platform/platform.ts'
 import { type KernelCounters, readKernelCounters } from './kernel-metrics.ts'
 import { declarationsFor, sliDeclarations } from './metric-table.ts'
 import { MetricsRegistry } from './metrics-registry.ts'
@@ -138,7 +139,7 @@ function setConstants(registry: MetricsRegistry, { mode, version, features }: Me
     build_date: version.buildDate ?? '',
     go_version: `node ${process.version}`,
     compiler: 'v8',
-    platform: `${process.platform}/${process.arch === 'x64' ? 'amd64' : process.arch}`,
+    platform: `${platform.name.toLowerCase()}/${process.arch === 'x64' ? 'amd64' : process.arch}`,
   }
   registry.set('kubernetes_build_info', labels, 1)
   registry.set('sluice_build_info', { version: version.sluice, mode: mode.name }, 1)

@@ -7,7 +7,7 @@ import { describeError, hasErrno, ProxyError } from '../lib/errors.ts'
 import { hostPort, isUnspecified, splitHostPort } from '../lib/ip.ts'
 import type { Logger } from '../lib/log.ts'
 import { type Clock, systemClock, type Timer } from '../lib/time.ts'
-import { openFileLimit } from '../sys/kernel-facts.ts'
+import { platform } from '../sys/platform/platform.ts'
 
 export type Handler = (request: IncomingMessage, response: ServerResponse) => void | Promise<void>
 
@@ -168,7 +168,7 @@ function makeServer({ handler, log, limits, connections = makeConnectionLimit() 
 
 /** Netlink and the API client need file descriptors too, so each limit is at most a fifth of what the process may open. */
 export function makeConnectionLimit(wanted = defaultMaxConnections): ConnectionLimit {
-  const maxConnections = Math.max(1, Math.min(wanted, Math.floor(openFileLimit() / 5)))
+  const maxConnections = Math.max(1, Math.min(wanted, Math.floor(platform.openFileLimit() / 5)))
   return new ConnectionLimit({ maxConnections, whenBusy: 'close-oldest' })
 }
 

@@ -299,7 +299,7 @@ describe('which socket', () => {
     await listen('b.sock')
     await expect(findSocket('', {}, folder)).rejects.toMatchObject({
       code: 'several',
-      message: expect.stringContaining('several proxies run here (a.sock, b.sock)'),
+      message: expect.stringContaining(`(${join(folder, 'a.sock')}, ${join(folder, 'b.sock')})`),
     })
     expect(socketPath('a', {})).toBe('/run/sluice/a.sock')
     expect(socketPath('a', { SLUICE_ADMIN_SOCKET: 'off' })).toBe('')

@@ -1,5 +1,6 @@
 // The documents that list what is served: API groups, resources, version.
 
+import { platform } from '../../sys/platform/platform.ts'
 import type { Json } from '../schema/json.ts'
 import { resources } from '../schema/served-resources.ts'
 import { reviews } from './access-reviews.ts'
@@ -17,7 +18,7 @@ export const versionDocument: Json = {
   buildDate: '1970-01-01T00:00:00Z',
   goVersion: 'none',
   compiler: 'none',
-  platform: `${process.platform}/${process.arch === 'x64' ? 'amd64' : process.arch}`,
+  platform: `${platform.name.toLowerCase()}/${process.arch === 'x64' ? 'amd64' : process.arch}`,
 }
 
 /** A row of a discovery document. */

@@ -1,8 +1,8 @@
 // Counts the descriptors of relays against the limit of open files of this process, and raises that limit at the start.
 
-import { readFileSync } from 'node:fs'
 import { describeError } from '../../lib/errors.ts'
 import type { Logger } from '../../lib/log.ts'
+import { platform } from '../../sys/platform/platform.ts'
 import { runProgram } from '../../sys/process/exec.ts'
 import type { DescriptorBudget } from '../relay/relay.ts'
 
@@ -12,19 +12,9 @@ const wantedFiles = 64_000
 /** Descriptors that relays leave for the API server, the iptables programs and future listeners. */
 const reserved = 256
 
-/** The soft limit, which Node raises to the hard limit when it starts. Infinite where the file cannot be read. */
-export function openFileLimit(limits = '/proc/self/limits'): number {
-  try {
-    const match = /^Max open files\s+(\d+)/m.exec(readFileSync(limits, 'utf8'))
-    return match === null ? Number.POSITIVE_INFINITY : Number(match[1])
-  } catch {
-    return Number.POSITIVE_INFINITY
-  }
-}
-
 /** Node cannot raise its own hard limit, but prlimit can, which every Linux has. With a lower limit, relays turn clients away earlier. */
 export async function raiseOpenFileLimit(log: Logger): Promise<void> {
-  const limit = openFileLimit()
+  const limit = platform.openFileLimit()
   if (limit >= wantedFiles) return
   try {
     await runProgram('prlimit', ['--pid', String(process.pid), `--nofile=${wantedFiles}:${wantedFiles}`])
@@ -44,7 +34,7 @@ export class FdBudget implements DescriptorBudget {
   #limit: number
   #used = 0
 
-  constructor(readLimit: () => number = openFileLimit) {
+  constructor(readLimit: () => number = () => platform.openFileLimit()) {
     this.#readLimit = readLimit
     this.#limit = readLimit()
   }

@@ -3,7 +3,6 @@
 import type { ProxyMode } from '../proxy-mode.ts'
 import { userspace } from './backend.ts'
 import { firstFreePort, userspaceUnprivileged } from './direct/unprivileged.ts'
-import { userspaceOnWindows } from './direct/windows.ts'
 import { userspaceBehaviour } from './traits/behaviour.ts'
 import { userspaceDoctor } from './traits/doctor.ts'
 import { userspaceExplain } from './traits/explain.ts'
@@ -12,7 +11,7 @@ import { userspaceMetrics } from './traits/metrics.ts'
 
 export const userspaceMode: ProxyMode = {
   name: 'userspace',
-  makeBackend: process.platform === 'win32' ? userspaceOnWindows : userspace,
+  makeBackend: userspace,
   unprivileged: { makeBackend: userspaceUnprivileged, describe: describeUnprivileged },
   behaviour: () => userspaceBehaviour,
   explain: userspaceExplain,

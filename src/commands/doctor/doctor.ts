@@ -46,6 +46,7 @@ With --migrate-to it reads a node that runs kube-proxy in another mode and repor
     [`sluice doctor --migrate-to ${migrationTargets[0]} --kubeconfig ~/.kube/config`, 'before leaving another mode'],
   ],
   arguments: noArguments,
+  linuxOnly: true,
   run,
 }
 

@@ -1,6 +1,6 @@
 // Chooses where a command gets its inputs: a running proxy, an API server, or manifests in a directory; and plans with them.
 
-import { existsSync, readFileSync } from 'node:fs'
+import { readFileSync } from 'node:fs'
 import { hostname } from 'node:os'
 import { defaultMode, findMode, modes } from '../../backend/modes.ts'
 import type { Config } from '../../config/configuration.ts'
@@ -18,6 +18,7 @@ import { silentLogger } from '../../lib/log.ts'
 import { systemClock } from '../../lib/time.ts'
 import type { ServiceLimits } from '../../model/limits.ts'
 import type { NodeRecord } from '../../model/types.ts'
+import { platform } from '../../sys/platform/platform.ts'
 import type { Flag, Flags } from '../command.ts'
 import { readClusterConfig } from './cluster-config.ts'
 import { isThisHost, readFromApi } from './from-api.ts'
@@ -99,7 +100,7 @@ export async function reachProxy(flags: Flags): Promise<AdminClient | undefined>
   if (node === undefined) return connectProxy(flags)
   const isApiNamed = flags.has('kubeconfig') || flags.has('context')
   // On the node itself the socket is enough.
-  if (flags.has('socket') || (!isApiNamed && existsSync(socketPath(node, process.env)))) {
+  if (flags.has('socket') || (!isApiNamed && platform.sockets.exists(socketPath(node, process.env)))) {
     return askAs(new AdminClient(flags.get('socket') ?? socketPath(node, process.env)), node)
   }
   return connectNodeProxy(

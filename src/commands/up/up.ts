@@ -80,6 +80,7 @@ pods and a client outside, and do not touch the network of this machine. Ctrl-C 
     [`sluice up --mode ${rootless}`, 'without root, on loopback ports'],
   ],
   arguments: noArguments,
+  linuxOnly: true,
   run,
 }
 

@@ -2,7 +2,15 @@
 
 import { describeError, ProxyError } from '../../lib/errors.ts'
 import { type Config, findMasqueradeBlock, type Unchecked } from '../configuration.ts'
-import { fromFlags, withDeprecatedPorts, withHostname, withLoggingFlags, withPlatformDefaults } from '../defaults.ts'
+import {
+  fromFlags,
+  linuxDefaults,
+  type PlatformDefaults,
+  withDeprecatedPorts,
+  withHostname,
+  withLoggingFlags,
+  withPlatformDefaults,
+} from '../defaults.ts'
 import { findGateWarnings } from '../gates.ts'
 import { type Loaded, loadConfigFile } from '../load.ts'
 import { showValue } from '../setting.ts'
@@ -41,14 +49,19 @@ type Environment = Readonly<Record<string, string | undefined>>
  * Throws a ProxyError: 'usage' if the command line cannot be parsed, 'config' if the configuration is not valid. A command line that
  * only asks for a text is answered by print-request.ts.
  */
-export function resolveOptions(argv: readonly string[], readFile: ReadFile, env: Environment = {}): Options {
+export function resolveOptions(
+  argv: readonly string[],
+  readFile: ReadFile,
+  env: Environment = {},
+  platform: PlatformDefaults = linuxDefaults,
+): Options {
   const commandLine = parseFlags(flagSettings, argv)
   const { values, rest, warnings } = commandLine
   const stray = rest.find((argument) => argument !== '')
   if (stray !== undefined) {
     throw new ProxyError('usage', `unexpected argument ${JSON.stringify(stray)}: allowed are flags only`)
   }
-  const { config, configWarnings } = resolveConfig(commandLine, readFile)
+  const { config, configWarnings } = resolveConfig(commandLine, readFile, platform)
   const sluiceFile = values['sluice-config'] || env.SLUICE_CONFIG || ''
   return {
     config,
@@ -68,13 +81,26 @@ export function resolveOptions(argv: readonly string[], readFile: ReadFile, env:
 
 type Flags = ReturnType<typeof parseFlags<(typeof flagSettings)[number]>>
 
-function resolveConfig(flags: Flags, readFile: ReadFile): { config: Config; configWarnings: string[] } {
+function resolveConfig(
+  flags: Flags,
+  readFile: ReadFile,
+  platform: PlatformDefaults,
+): { config: Config; configWarnings: string[] } {
   const configFile = flags.values.config
   const loaded = configFile === '' ? undefined : load(configFile, readFile)
   const built = loaded === undefined ? buildFromFlags(flags) : withLoggingFlags(loaded.config, flags)
-  const unchecked = withHostname(withPlatformDefaults(built), flags)
+  const unchecked = withHostname(withPlatformDefaults(built, platform), flags)
+  const refused = findModeError(unchecked, platform)
+  if (refused !== undefined) throw new ProxyError('config', describe(refused, { unchecked, flags, loaded }))
   const config = assertValid(unchecked, (error) => describe(error, { unchecked, flags, loaded }))
   return { config, configWarnings: [...(loaded?.warnings ?? []), ...findGateWarnings(config.featureGates)] }
+}
+
+/** On Linux, `validate` says which modes there are; other systems have fewer. */
+function findModeError({ mode }: Unchecked, { name, modes }: PlatformDefaults): FieldError | undefined {
+  if (name === linuxDefaults.name || modes.includes(mode)) return undefined
+  const message = `must be ${modes.join(' or ')}: ${name} has no other mode`
+  return { field: 'KubeProxyConfiguration.Mode.ProxyMode', path: 'mode', value: mode, message }
 }
 
 /** Throws an error that describes every invalid field. */

@@ -120,7 +120,7 @@ export function pollAddresses(
   changed: () => void,
   pollMs: number,
   clock: Clock,
-  list: () => readonly InterfaceAddress[] = nodeAddresses,
+  list: () => readonly unknown[] = nodeAddresses,
 ): { close(): void } {
   const snapshot = () => JSON.stringify(list())
   let before = snapshot()

@@ -6,7 +6,7 @@ import { type ChildProcessByStdio, spawn } from 'node:child_process'
 import type { Readable, Writable } from 'node:stream'
 import { hasErrno, ProxyError } from '../../lib/errors.ts'
 import { type Clock, systemClock } from '../../lib/time.ts'
-import { findProgram, programEnvironment } from './find-program.ts'
+import { platform } from '../platform/platform.ts'
 
 export interface RunOptions {
   readonly stdin?: string | Uint8Array | readonly Uint8Array[]
@@ -33,13 +33,13 @@ export function runProgram(program: string, args: readonly string[], options: Ru
   const { deadlineMs = defaultDeadlineMs, signal, clock = systemClock } = options
   return new Promise((resolve, reject) => {
     if (signal?.aborted) return reject(signal.reason)
-    const path = findProgram(program)
+    const path = platform.findProgram(program)
     if (path === undefined) return reject(new ExecError({ program, args, what: notInstalled, stderr: '' }))
     // Node's types do not connect the descriptors in `stdio` with the streams of the child.
     const child = spawn(path, args, {
       argv0: program,
       stdio: ['pipe', options.stdout ?? 'pipe', 'pipe'],
-      env: options.env ?? programEnvironment(),
+      env: options.env ?? platform.programEnvironment(),
     }) as Omit<ChildProcessByStdio<Writable, Readable | null, Readable>, 'stdin'> & {
       readonly stdin: Writable | undefined
     }

@@ -20,7 +20,6 @@ export const programEnvironment = (): NodeJS.ProcessEnv => ({ ...process.env, PA
 
 /** Returns the path of the program; undefined if no folder has a safe one. A name with a slash is a path already. */
 export function findProgram(name: string): string | undefined {
-  if (process.platform === 'win32') return join(process.env.SystemRoot ?? 'C:\\Windows', 'System32', `${name}.exe`)
   if (name.includes('/')) return name
   return programSearch.folders
     .filter(isSafeFolder)

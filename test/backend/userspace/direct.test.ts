@@ -1,12 +1,15 @@
 // Serves on addresses of this machine through the real engine: without rights on loopback, and as on Windows with recorded commands.
 
 import { once } from 'node:events'
+import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { type AddressInfo, createConnection, createServer } from 'node:net'
-import type { NetworkInterfaceInfo } from 'node:os'
+import { type NetworkInterfaceInfo, tmpdir } from 'node:os'
+import { join } from 'node:path'
 import { afterEach, describe, expect, it } from 'vitest'
 import type { Backend, Held, Settings } from '../../../src/backend/backend.ts'
 import { placeOnLoopback, userspaceUnprivileged } from '../../../src/backend/userspace/direct/unprivileged.ts'
-import { userspaceOnWindows } from '../../../src/backend/userspace/direct/windows.ts'
+import { userspaceOnWindows } from '../../../src/backend/userspace/windows/windows-backend.ts'
+import { makeWindowsLeftovers } from '../../../src/backend/userspace/windows/windows-mode.ts'
 import { Engine } from '../../../src/engine/engine.ts'
 import { SyncJournal, type SyncReport } from '../../../src/engine/journal.ts'
 import { silentLogger } from '../../../src/lib/log.ts'
@@ -118,9 +121,9 @@ describe('without rights', () => {
 
   it('moves ports that only root may bind, and leaves out frontends that have no loopback address', () => {
     const frontend = (kind: Frontend['kind'], ip: string, port: number): Frontend => ({ kind, ip, port, allow: [] })
-    const at = (place: Frontend, firstFree: number) => placeOnLoopback(firstFree)(place, 4)
-    expect(at(frontend('cluster-ip', '10.96.0.80', 80), 1024)).toEqual({ host: '127.96.0.80', ports: [10_080] })
-    expect(at(frontend('cluster-ip', '10.96.0.80', 80), 0)).toEqual({ host: '127.96.0.80', ports: [80] })
+    const at = (place: Frontend, firstFree: number) => placeOnLoopback(firstFree)(place)
+    expect(at(frontend('cluster-ip', '10.96.0.80', 80), 1024)).toMatchObject({ host: '127.96.0.80', ports: [10_080] })
+    expect(at(frontend('cluster-ip', '10.96.0.80', 80), 0)).toMatchObject({ host: '127.96.0.80', ports: [80] })
     expect(at(frontend('external-ip', '1.2.3.4', 80), 1024)).toBeUndefined()
     expect(at(frontend('cluster-ip', 'fd00::1', 80), 1024)).toBeUndefined()
   })
@@ -158,34 +161,51 @@ describe('without rights', () => {
 
 describe('on Windows, with recorded commands', () => {
   const name = 'vEthernet (HNS Internal NIC)'
+  const add = (ip: string) =>
+    `netsh interface ipv4 add address name=${name} address=${ip} mask=255.255.255.255 store=active skipassource=true`
+  const remove = (ip: string) => `netsh interface ipv4 delete address name=${name} address=${ip} store=active`
 
-  /** An address appears on the interface at the second look after netsh was asked for it. */
-  function windows(present: readonly string[] = []) {
+  /** `present` are addresses that an earlier process has left, `recorded` those in its file. */
+  function windows(present: readonly string[] = [], recorded: readonly string[] = []) {
+    const folder = mkdtempSync(join(tmpdir(), 'sluice-record-'))
+    opened.push(() => rmSync(folder, { recursive: true }))
+    const recordFile = join(folder, 'state', 'service-addresses')
+    if (recorded.length > 0) {
+      mkdirSync(join(folder, 'state'))
+      writeFileSync(recordFile, recorded.map((ip) => `+ ${ip} ${name}\n`).join(''))
+    }
     const commands: string[] = []
-    const addresses = new Map<string, string>(present.map((ip) => [ip, `${ip}/32`]))
-    const pending: string[] = []
+    const addresses = new Set<string>(present)
     const machine = {
       environment: {},
+      recordFile,
+      refusal: '',
       run: async (program: string, args: readonly string[]) => {
         commands.push([program, ...args].join(' '))
+        if (machine.refusal !== '') return { code: 1, stdout: `${machine.refusal}\r\n`, stderr: '' }
         const ip = /address=([^ ]+)/.exec(args.join(' '))?.[1] as string
-        if (args.includes('add')) pending.push(ip)
+        if (args.includes('add')) addresses.add(ip)
         else addresses.delete(ip)
         return { code: 0, stdout: '', stderr: '' }
       },
       interfaces: () => {
-        const listed = [...addresses].map(([address, cidr]) => ({ address, cidr, family: 'IPv4' }))
-        for (const ip of pending.splice(0)) addresses.set(ip, `${ip}/32`)
-        return { [name]: listed as NetworkInterfaceInfo[] }
+        const own = { address: '10.255.9.1', cidr: '10.255.9.1/24', family: 'IPv4' }
+        const listed = [...addresses].map((address) => ({ address, cidr: `${address}/32`, family: 'IPv4' }))
+        return { [name]: [own, ...listed] as NetworkInterfaceInfo[] }
       },
     }
-    return { machine, commands }
+    return { machine, commands, addresses }
+  }
+
+  const open = async (machine: ReturnType<typeof windows>['machine']): Promise<DirectHarness> => {
+    const harness = new DirectHarness(userspaceOnWindows(settings, machine))
+    await harness.start()
+    return harness
   }
 
   it('adds each address once, listens on it, and removes it with its last socket', async () => {
     const { machine, commands } = windows()
-    const harness = new DirectHarness(userspaceOnWindows(settings, machine))
-    await harness.start()
+    const harness = await open(machine)
     const port = await pod('w')
     const pods = (ports: readonly string[]) => ({
       ...slice([endpoint('127.0.0.2', 'here')]),
@@ -193,27 +213,77 @@ describe('on Windows, with recorded commands', () => {
     })
     const two = service({ clusterIps: ['127.3.0.4'], ports: [tcp(8080, 'a'), tcp(8081, 'b')] })
     await harness.put(two, pods(['a', 'b']))
-    const add = `netsh interface ipv4 add address name=${name} address=127.3.0.4 mask=255.255.255.255 store=active`
-    expect(commands).toEqual([add])
+    expect(commands).toEqual([add('127.3.0.4')])
+    expect(readFileSync(machine.recordFile, 'utf8')).toBe(`+ 127.3.0.4 ${name}\n`)
     expect(await ask('127.3.0.4:8080')).toBe('w')
     expect(await ask('127.3.0.4:8081')).toBe('w')
     await harness.put({ ...two, ports: [tcp(8081, 'b')] }, pods(['b']))
-    expect(commands).toEqual([add])
+    expect(commands).toEqual([add('127.3.0.4')])
     await harness.change((store) => store.services.drop(two.key))
-    expect(commands).toEqual([add, `netsh interface ipv4 delete address name=${name} address=127.3.0.4`])
+    expect(commands).toEqual([add('127.3.0.4'), remove('127.3.0.4')])
   })
 
-  it('takes over the address that an earlier process left', async () => {
-    const { machine, commands } = windows(['127.3.0.5'])
+  it.each([
+    ['knows', ['127.3.0.5']],
+    ['has lost', []],
+  ])('takes over the address that an earlier process left, if it %s the record', async (_, recorded) => {
+    const { machine, commands } = windows(['127.3.0.5'], recorded)
+    // The service is there at the first sync, as after a restart.
     const harness = new DirectHarness(userspaceOnWindows(settings, machine))
-    await harness.start()
     const port = await pod('w')
     const record = service({ clusterIps: ['127.3.0.5'], ports: [tcp(8080)] })
-    await harness.put(record, slice([endpoint('127.0.0.2', 'here')], { port }))
+    const pods = slice([endpoint('127.0.0.2', 'here')], { port })
+    harness.engine.store.services.put(record.key, record)
+    harness.engine.store.slices.put(pods.key, pods)
+    await harness.start()
     expect(await ask('127.3.0.5:8080')).toBe('w')
     expect(commands).toEqual([])
     await harness.change((store) => store.services.drop(record.key))
-    expect(commands).toEqual([`netsh interface ipv4 delete address name=${name} address=127.3.0.5`])
+    expect(commands).toEqual([remove('127.3.0.5')])
+  })
+
+  it('removes the addresses of an earlier process that no service wants, and no others', async () => {
+    const { machine, commands, addresses } = windows(['127.3.0.8', '127.3.0.9'], ['127.3.0.9', '127.3.0.10'])
+    await open(machine)
+    expect(commands).toEqual([remove('127.3.0.9')])
+    expect([...addresses]).toEqual(['127.3.0.8'])
+  })
+
+  it('cleans up what the record names, and nothing else', async () => {
+    const { machine, commands, addresses } = windows(['127.3.0.8', '127.3.0.9'], ['127.3.0.9', '127.3.0.10'])
+    const leftovers = makeWindowsLeftovers(machine)
+    expect((await leftovers.find()).map(({ what }) => what)).toEqual(['service address 127.3.0.9'])
+    await leftovers.cleanup(silentLogger)
+    expect(commands).toEqual([remove('127.3.0.9')])
+    expect([...addresses]).toEqual(['127.3.0.8'])
+    expect(existsSync(machine.recordFile)).toBe(false)
+    expect(await leftovers.find()).toEqual([])
+  })
+
+  it('refuses the service whose address netsh does not add, with what netsh printed, and forgets the address', async () => {
+    const { machine } = windows()
+    const harness = await open(machine)
+    machine.refusal = 'The object is invalid.'
+    const port = await pod('w')
+    const record = service({ clusterIps: ['127.3.0.11'], ports: [tcp(8080)] })
+    const report = await harness.put(record, slice([endpoint('127.0.0.2', 'here')], { port }))
+    expect(report.refused.map(({ error }) => error.message).sort()).toEqual([
+      `netsh cannot add 127.3.0.11 to "${name}": The object is invalid.`,
+      'the address 127.3.0.11 could not be added',
+    ])
+    expect(await makeWindowsLeftovers(machine).find()).toEqual([])
+  })
+
+  it('adds an address again that someone else has removed', async () => {
+    const { machine, commands, addresses } = windows()
+    const harness = await open(machine)
+    const port = await pod('w')
+    const record = service({ clusterIps: ['127.3.0.12'], ports: [tcp(8080)] })
+    await harness.put(record, slice([endpoint('127.0.0.2', 'here')], { port }))
+    addresses.delete('127.3.0.12')
+    await harness.put({ ...record, ports: [tcp(8082)] }, slice([endpoint('127.0.0.2', 'here')], { port }))
+    expect(commands).toEqual([add('127.3.0.12'), add('127.3.0.12')])
+    expect(await ask('127.3.0.12:8082')).toBe('w')
   })
 
   it('names the missing interface, and the variable that names another', async () => {
@@ -223,9 +293,13 @@ describe('on Windows, with recorded commands', () => {
     )
   })
 
+  it('refuses to bind to loopback', async () => {
+    const onLoopback = { userspace: { ...settings.userspace, bindAddress: '127.0.0.1' } }
+    await expect(userspaceOnWindows(onLoopback, windows().machine).families()).rejects.toThrow(/loopback/)
+  })
+
   it('turns away clients outside the source ranges', async () => {
-    const { machine } = windows()
-    const backend = userspaceOnWindows(settings, machine)
+    const backend = userspaceOnWindows(settings, windows().machine)
     // No service may have a loopback address as its load balancer IP, and this test can listen on no other address.
     const onLoopback = (address: Frontend) => (address.ip === '192.0.2.7' ? { ...address, ip: '127.3.0.7' } : address)
     const harness = new DirectHarness({

@@ -3,7 +3,7 @@
 // A socket that listens on the service's own address knows the client and the frontend, so it decides everything that iptables decides
 // elsewhere. A frontend that cannot be served has no socket, and the system refuses its clients; nothing can be dropped silently here.
 
-import { contains, type Family, hostPort, isLoopback, parseCidr } from '../../../lib/ip.ts'
+import { contains, hostPort, isLinkLocal6, isLoopback, parseCidr } from '../../../lib/ip.ts'
 import type { Disposition, Endpoint, Frontend, NodeView, Protocol, ServicePort } from '../../../model/types.ts'
 import type { Held } from '../../backend.ts'
 
@@ -31,31 +31,42 @@ export interface DirectSocket {
   readonly affinitySeconds: number
 }
 
-/** The address and the ports on which a frontend is served. */
+/** An address and the ports on which a frontend is served. */
 export interface DirectPlace {
   readonly host: string
   readonly ports: readonly number[]
+  /** The address in ids: `10.96.0.1:80`, or `*:30080`. */
+  readonly label: string
 }
 
-/** Chooses the place of a frontend; undefined: the frontend is not served. */
-export type DirectPlacement = (frontend: Frontend, family: Family) => DirectPlace | undefined
+/** Chooses the places of a frontend; none: the frontend is not served. */
+export type DirectPlacement = (frontend: Frontend, protocol: Protocol, node: NodeView) => readonly DirectPlace[]
 
-/** Serves every frontend on its own address, for machines that get these addresses. */
-export const placeOnServiceAddress: DirectPlacement = ({ kind, ip, port }, family) => {
-  const any = family === 4 ? '0.0.0.0' : '::'
-  return { host: kind === 'node-port' ? any : ip, ports: [port] }
+/**
+ * Serves every frontend on its own address, for machines that get these addresses, and node ports on the addresses of the node. A UDP
+ * socket for all addresses would answer from an address that the client did not ask.
+ */
+export const placeOnServiceAddress: DirectPlacement = ({ kind, ip, port }, protocol, { family, nodePorts }) => {
+  if (kind !== 'node-port') return [makePlace(ip, port)]
+  if (nodePorts.all && protocol === 'tcp') {
+    return [{ host: family === 4 ? '0.0.0.0' : '::', ports: [port], label: `*:${port}` }]
+  }
+  return nodePorts.addresses.filter((own) => !isLinkLocal6(own)).map((own) => makePlace(own, port))
 }
+
+const makePlace = (host: string, port: number): DirectPlace => ({ host, ports: [port], label: hostPort(host, port) })
 
 export const planDirect =
   (placement: DirectPlacement) =>
   (port: ServicePort, node: NodeView): readonly DirectEntry[] => {
     const entries: DirectEntry[] = []
     for (const frontend of port.frontends) {
-      const place = placement(frontend, node.family)
       const policy = frontend.kind === 'cluster-ip' ? port.internal : port.external
-      if (place === undefined || policy === 'reject') continue
-      const socket = planSocket({ port, node, frontend, policy, place })
-      if (socket !== undefined) entries.push(directEntry(frontend, socket))
+      if (policy === 'reject') continue
+      for (const place of placement(frontend, port.protocol, node)) {
+        const socket = planSocket({ port, node, frontend, policy, place })
+        if (socket !== undefined) entries.push(directEntry(place, socket))
+      }
     }
     return entries
   }
@@ -74,7 +85,8 @@ function planSocket({ port, node, frontend, policy, place }: SocketRequest): Dir
   const otherEndpoints = policy === 'drop' ? undefined : port[policy].map(formatEndpoint)
   return {
     protocol: port.protocol,
-    ...place,
+    host: place.host,
+    ports: place.ports,
     name: port.name,
     nodeEndpoints: isInternal ? (otherEndpoints ?? []) : port.cluster.map(formatEndpoint),
     otherEndpoints,
@@ -86,10 +98,12 @@ function planSocket({ port, node, frontend, policy, place }: SocketRequest): Dir
 }
 
 /** The id is the address, so the socket stays open when another service gets the address. */
-function directEntry({ kind, ip, port }: Frontend, socket: DirectSocket): DirectEntry {
-  const id = `${socket.protocol} ${kind === 'node-port' ? `*:${port}` : hostPort(ip, port)}`
-  return { kind: 'socket', id, digest: JSON.stringify(socket), socket }
-}
+const directEntry = ({ label }: DirectPlace, socket: DirectSocket): DirectEntry => ({
+  kind: 'socket',
+  id: `${socket.protocol} ${label}`,
+  digest: JSON.stringify(socket),
+  socket,
+})
 
 const formatEndpoint = ({ ip, port }: Endpoint): string => hostPort(ip, port)
 

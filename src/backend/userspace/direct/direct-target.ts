@@ -20,18 +20,12 @@ import { listOwnAddresses } from '../listen-address.ts'
 import { toListenError } from '../relay-listeners.ts'
 import { type DirectEntry, type DirectSocket, isAllowed, isOnNode } from './direct-plan.ts'
 
-/** Adds the address of a service to this machine, and removes it again. */
-export interface AddressHolder {
-  ensure(ip: string, signal: AbortSignal): Promise<void>
-  release(ip: string): Promise<void>
-}
-
 export interface DirectTargetOptions {
   readonly context: OpenContext
   readonly udpIdleMs: number
   readonly budget: DescriptorBudget
-  /** Absent: services are served only on addresses that this machine has. */
-  readonly addresses?: AddressHolder
+  /** Called when a socket cannot listen. If it resolves true, the socket tries again. */
+  readonly retryListen?: (host: string, error: unknown, signal: AbortSignal) => Promise<boolean>
 }
 
 interface OpenSocket {
@@ -98,23 +92,27 @@ export class DirectTarget implements Target<DirectEntry> {
   }
 
   async #listen(id: string, socket: DirectSocket, signal: AbortSignal): Promise<OpenSocket> {
-    const { context, addresses } = this.#options
+    const { context } = this.#options
     if (socket.protocol === 'sctp') {
       throw new ProxyError('sctp', 'SCTP cannot be relayed in userspace mode: use another mode')
     }
-    await addresses?.ensure(socket.host, signal)
     const createBalancer = () => new Balancer(Math.random, () => context.clock.monotonic())
     const balancers = { nodeBalancer: createBalancer(), otherBalancer: createBalancer() }
     const parts = { ...balancers, host: socket.host, socket, digest: '' }
-    try {
-      const open: OpenSocket = { ...parts, relay: await this.#openRelay(id, parts) }
-      this.#open.set(id, open)
-      const address = hostPort(socket.host, open.relay.port)
-      context.log.info('Listening', { service: socket.name, address, protocol: socket.protocol })
-      return open
-    } catch (error) {
-      await this.#release(socket.host)
-      throw error
+    const open: OpenSocket = { ...parts, relay: await this.#openPatiently(id, parts, signal) }
+    this.#open.set(id, open)
+    const address = hostPort(socket.host, open.relay.port)
+    context.log.info('Listening', { service: socket.name, address, protocol: socket.protocol })
+    return open
+  }
+
+  async #openPatiently(id: string, parts: Omit<OpenSocket, 'relay'>, signal: AbortSignal): Promise<Relay> {
+    for (;;) {
+      try {
+        return await this.#openRelay(id, parts)
+      } catch (error) {
+        if ((await this.#options.retryListen?.(parts.host, error, signal)) !== true) throw error
+      }
     }
   }
 
@@ -155,13 +153,6 @@ export class DirectTarget implements Target<DirectEntry> {
     if (open === undefined) return
     this.#open.delete(id)
     await open.relay.close()
-    await this.#release(open.host)
-  }
-
-  /** Releases the address when its last socket is closed. */
-  async #release(host: string): Promise<void> {
-    if ([...this.#open.values()].some((open) => open.host === host)) return
-    await this.#options.addresses?.release(host)
   }
 
   #figures(): Readonly<Record<string, number>> {

@@ -4,10 +4,11 @@
 // 127.96.0.80. Ports that only root may bind move up by 10000.
 
 import { hostPort } from '../../../lib/ip.ts'
+import type { Frontend } from '../../../model/types.ts'
 import { readSysctl } from '../../../sys/sysctl.ts'
 import type { Backend, Settings } from '../../backend.ts'
 import { FdBudget } from '../fd-budget.ts'
-import { type DirectEntry, type DirectPlacement, planDirect } from './direct-plan.ts'
+import { type DirectEntry, type DirectPlace, planDirect } from './direct-plan.ts'
 import { checkSockets, DirectTarget } from './direct-target.ts'
 
 /** Added to the number of a port that only root may bind. */
@@ -15,13 +16,13 @@ const portOffset = 10_000
 
 /** `firstFree`: the lowest port that every user may bind. */
 export const placeOnLoopback =
-  (firstFree: number): DirectPlacement =>
-  ({ kind, ip, port: wanted }) => {
+  (firstFree: number) =>
+  ({ kind, ip, port: wanted }: Frontend): DirectPlace | undefined => {
     const ports = [wanted < firstFree ? wanted + portOffset : wanted]
-    if (kind === 'node-port') return { host: '127.0.0.1', ports }
+    if (kind === 'node-port') return { host: '127.0.0.1', ports, label: `*:${wanted}` }
     const numbers = ip.split('.')
     return kind === 'cluster-ip' && numbers.length === 4
-      ? { host: `127.${numbers.slice(1).join('.')}`, ports }
+      ? { host: `127.${numbers.slice(1).join('.')}`, ports, label: hostPort(ip, wanted) }
       : undefined
   }
 
@@ -40,9 +41,9 @@ export function userspaceUnprivileged(settings: Pick<Settings, 'userspace'>): Ba
     families: async () => [4],
     prepare: async () => {},
     base: () => [],
-    plan: planDirect(place),
+    plan: planDirect((frontend) => [place(frontend) ?? []].flat()),
     answersAt(frontend) {
-      const { host, ports } = place(frontend, 4) ?? { host: '', ports: [] }
+      const { host, ports } = place(frontend) ?? { host: '', ports: [] }
       return ports[0] === undefined ? '' : hostPort(host, ports[0])
     },
     async open(context) {
