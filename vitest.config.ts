@@ -1,7 +1,7 @@
 // The tiers of tests: `unit` needs only Node; `kernel` needs root and network namespaces; `ipvs` also needs a kernel with IPVS
 // (test/vm/run-tier.ts starts one in a VM); `e2e` needs a real API server; `hostile` fuzzes objects, for a short time by
 // default; `packages` checks the executable and the manifests that we ship, and
-// `packages-long` builds and installs everything, by hand (npm run test:packages). See test/README.md.
+// `packages-long` builds and installs everything, by hand (npm run test:packages); `windows` runs the bundle under Wine. See test/README.md.
 
 import { defineConfig } from 'vitest/config'
 import './test/support/tolerant-source-maps.ts'
@@ -13,7 +13,14 @@ export default defineConfig({
         test: {
           name: 'unit',
           include: ['test/**/*.test.ts'],
-          exclude: ['test/kernel/**', 'test/e2e/**', 'test/ipvs/**', 'test/hostile/**', 'test/packages/**'],
+          exclude: [
+            'test/kernel/**',
+            'test/e2e/**',
+            'test/ipvs/**',
+            'test/hostile/**',
+            'test/packages/**',
+            'test/windows/**',
+          ],
           testTimeout: 30_000,
         },
       },
@@ -66,6 +73,16 @@ export default defineConfig({
           pool: 'forks',
           testTimeout: 120_000,
           hookTimeout: 180_000,
+        },
+      },
+      {
+        test: {
+          name: 'windows',
+          include: ['test/windows/**/*.test.ts'],
+          fileParallelism: false,
+          pool: 'forks',
+          testTimeout: 120_000,
+          hookTimeout: 120_000,
         },
       },
       {

