@@ -80,15 +80,6 @@ describe('the doors between rooms', () => {
     expect(imported.map(({ path }) => path)).toEqual([])
   })
 
-  it('lets only sys ask which system this is', () => {
-    const asking = sources.filter(({ room, text }) => room !== 'sys' && /process\.platform|win32/.test(text))
-    expect(asking.map(({ path }) => path)).toEqual([])
-    const inSys = sources.filter(
-      ({ path, text }) => text.includes('process.platform') && path !== 'sys/platform/platform.ts',
-    )
-    expect(inSys.map(({ path }) => path)).toEqual([])
-  })
-
   it('keeps the layers of the embedded API server in order', () => {
     const layers: Readonly<Record<string, readonly string[]>> = {
       schema: [],
