@@ -184,6 +184,13 @@ export class Lane {
     const drifts = this.#drifts
     // All code runs for the first time here: the first syncs of both families must not share a turn of the event loop.
     if (!this.#everSynced) await run.slice.yieldLoop()
+    if (this.#baseDue) {
+      this.ledger.want(baseOwner, this.#options.backend.base(this.planner.view))
+      this.#baseDue = false
+    }
+    // Before the changes are drained: that takes as long as there are services.
+    const observed = !this.#everSynced
+    if (observed) await this.#applyCritical(run, target)
     // Without a promise if it is short: most syncs have one change.
     const draining = runSliced(this.#drainStore(), run.slice)
     if (draining !== undefined) await draining
@@ -191,12 +198,6 @@ export class Lane {
       this.#retry(service)
       if (service !== '') this.#toPlan.add(service)
     }
-    if (this.#baseDue) {
-      this.ledger.want(baseOwner, this.#options.backend.base(this.planner.view))
-      this.#baseDue = false
-    }
-    const observed = !this.#everSynced
-    if (observed) await this.#applyCritical(run, target)
     if (run.full) {
       await this.#largePlans.run(run.slice)
       await this.#plan(run, () => true)
@@ -271,9 +272,9 @@ export class Lane {
     return this.#applyChanges(run, changes)
   }
 
-  /** At a cold start, programs the base and the critical services first. */
+  /** At a cold start, programs the base and the critical services first, in one transaction. They are planned again with all others. */
   async #applyCritical(run: SyncRun, target: Target<Held>): Promise<void> {
-    await this.#plan(run, (service) => this.planner.isCritical(service))
+    for (const service of this.planner.listCritical()) await runSliced(this.#planService(service), run.slice)
     const held = await this.#observe(run, target)
     // Not if a previous process left entries: they must stay until all of their successors are planned.
     if (held.every(({ id }) => this.ledger.owners(id)[0] === baseOwner)) await this.#apply(run)

@@ -163,9 +163,10 @@ export class Planner {
     return size.entriesPerService + 5 * size.sourceRangesPerService > largeSize
   }
 
-  isCritical(service: string): boolean {
-    const record = this.#options.store.service(service)
-    return record !== undefined && isCritical(record)
+  listCritical(): readonly string[] {
+    const found: string[] = []
+    for (const record of this.#options.store.records()) if (isCritical(record)) found.push(record.key)
+    return found
   }
 
   /** The ports that a service has now, without the frontends that it lost; none if it cannot be resolved. */
