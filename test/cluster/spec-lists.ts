@@ -72,3 +72,28 @@ export const shortList: readonly string[] = [
 ]
 
 export const escapeName = (name: string): string => name.replace(/[.*+?^${}()|[\]\\]/g, '\\$&')
+
+/** Specs that a mode cannot pass, and why. kube-proxy has no userspace mode to compare with. */
+export const expectedFailures: readonly { readonly mode: string; readonly pattern: string; readonly reason: string }[] =
+  [
+    ...[
+      'should implement NodePort and HealthCheckNodePort correctly when ExternalTrafficPolicy changes',
+      'should preserve source pod IP for traffic thru service cluster IP',
+      'should support externalTrafficPolicy=Local for type=NodePort',
+    ].map((pattern) => ({
+      mode: 'userspace',
+      pattern,
+      reason:
+        'The spec wants the address of the client. A relay makes its own connection to the pod, from the address of the node.',
+    })),
+    {
+      mode: 'userspace',
+      pattern:
+        'should fallback to local terminating endpoints when there are no ready endpoints with externalTrafficPolicy=Local',
+      reason:
+        'A pod of another node asks a node port, and must fail. With `clusterCIDR` every pod counts as local, so that all proxies forward it; with kube-proxy the connection fails because the answer takes another way, with a relay it works.',
+    },
+  ]
+
+export const findExpectedFailure = (mode: string, name: string) =>
+  expectedFailures.find((one) => one.mode === mode && name.includes(one.pattern))
