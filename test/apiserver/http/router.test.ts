@@ -228,7 +228,7 @@ describe('a list', () => {
       accept: 'application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io',
     })
     expect(Object.keys(bare.json)).toEqual(['kind', 'apiVersion', 'metadata'])
-    expect(await ask(server, { path: services, accept: 'application/vnd.kubernetes.protobuf' })).toMatchObject({
+    expect(await ask(server, { path: services, accept: 'application/cbor' })).toMatchObject({
       status: 406,
     })
   })
