@@ -27,8 +27,11 @@ export class WatchedApi {
   readonly url: string
   /** The text of everything that was posted: Events. */
   posted = ''
+  /** The header Authorization of the last request; '' if it had none. */
+  authorization = ''
   readonly #server = createServer((request, response) => {
     const url = new URL(request.url ?? '/', 'http://localhost')
+    this.authorization = request.headers.authorization ?? ''
     const kind = kinds[url.pathname.split('/').at(-1) as string]
     response.setHeader('Content-Type', 'application/json')
     if (request.method === 'GET' && kind !== undefined) return this.#answer(kind, url.searchParams, response)

@@ -248,6 +248,7 @@ describe.skipIf(missing !== undefined)('the bundle on Windows', () => {
     expect(await ask(clusterIps[0])).toMatch(/:8080$/)
     expect(await ask(clusterIps[1])).toMatch(/:8080$/)
     expect(node.netsh.calls.slice(calls)).toEqual([])
+    expect(node.api.authorization).toBe('Bearer secret-of-the-node')
   })
 
   it('removes the addresses of a killed process that no service wants any more', async () => {

@@ -286,6 +286,36 @@ describe('on Windows, with recorded commands', () => {
     expect(await ask('127.3.0.12:8082')).toBe('w')
   })
 
+  it('keeps a client at its endpoint whichever address of the service it asks', async () => {
+    const harness = await open(windows().machine)
+    const nodePort = await freePort()
+    const slices: SliceRecord[] = []
+    // With as many pods, two addresses hardly choose the same one by chance.
+    for (const name of 'abcdefgh') {
+      const one = slice([endpoint('127.0.0.2', 'here')], { port: await pod(name) })
+      slices.push({ ...one, key: `ns1/svc1-${name}` })
+    }
+    const record = service({
+      type: 'NodePort',
+      clusterIps: ['127.3.0.13'],
+      ports: [tcp(8080, 'p80', nodePort)],
+      affinitySeconds: 600,
+    })
+    await harness.change((store) => {
+      store.services.put(record.key, record)
+      for (const one of slices) store.slices.put(one.key, one)
+    })
+    const answers = new Set<string>()
+    for (let i = 0; i < 4; i++) {
+      answers.add(await ask('127.3.0.13:8080'))
+      answers.add(await ask(`127.0.0.1:${nodePort}`))
+    }
+    expect(answers.size).toBe(1)
+    await harness.change((store) => store.services.put(record.key, { ...record, affinitySeconds: 0 }))
+    for (let i = 0; i < 8; i++) answers.add(await ask('127.3.0.13:8080'))
+    expect(answers.size).toBe(8)
+  })
+
   it('names the missing interface, and the variable that names another', async () => {
     const machine = { ...windows().machine, interfaces: () => ({}) }
     await expect(userspaceOnWindows(settings, machine).families()).rejects.toThrow(

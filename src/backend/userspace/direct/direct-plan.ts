@@ -19,16 +19,23 @@ export interface DirectSocket {
   readonly ports: readonly number[]
   /** The name of the service port, for messages. */
   readonly name: string
-  /** Endpoints for clients on this node and its pods: `ip:port`. */
-  readonly nodeEndpoints: readonly string[]
+  /** Endpoints for clients on this node and its pods. */
+  readonly forNode: DirectEndpoints
   /** Endpoints for all other clients; undefined: they are turned away. */
-  readonly otherEndpoints: readonly string[] | undefined
+  readonly forOthers: DirectEndpoints | undefined
   /** Ranges that clients may come from; empty: all. */
   readonly allow: readonly string[]
   /** CIDR of this node's pods; '' if unknown. */
   readonly pods: string
   readonly serving: readonly string[]
   readonly affinitySeconds: number
+}
+
+export interface DirectEndpoints {
+  /** All usable endpoints of the service port, or those on this node. Sockets with the same reach share sessions. */
+  readonly reach: 'cluster' | 'local'
+  /** As `ip:port`. */
+  readonly endpoints: readonly string[]
 }
 
 /** An address and the ports on which a frontend is served. */
@@ -82,14 +89,15 @@ interface SocketRequest {
 function planSocket({ port, node, frontend, policy, place }: SocketRequest): DirectSocket | undefined {
   const isInternal = frontend.kind === 'cluster-ip'
   if (isInternal && policy === 'drop') return undefined
-  const otherEndpoints = policy === 'drop' ? undefined : port[policy].map(formatEndpoint)
+  const listEndpoints = (reach: 'cluster' | 'local') => ({ reach, endpoints: port[reach].map(formatEndpoint) })
+  const forOthers = policy === 'drop' ? undefined : listEndpoints(policy)
   return {
     protocol: port.protocol,
     host: place.host,
     ports: place.ports,
     name: port.name,
-    nodeEndpoints: isInternal ? (otherEndpoints ?? []) : port.cluster.map(formatEndpoint),
-    otherEndpoints,
+    forNode: isInternal && forOthers !== undefined ? forOthers : listEndpoints('cluster'),
+    forOthers,
     allow: frontend.allow,
     pods: node.local?.kind === 'cidr' ? node.local.cidr : '',
     serving: port.serving.map(formatEndpoint),

@@ -18,7 +18,7 @@ import { relayTcp } from '../../relay/tcp.ts'
 import { relayUdp } from '../../relay/udp.ts'
 import { listOwnAddresses } from '../listen-address.ts'
 import { toListenError } from '../relay-listeners.ts'
-import { type DirectEntry, type DirectSocket, isAllowed, isOnNode } from './direct-plan.ts'
+import { type DirectEndpoints, type DirectEntry, type DirectSocket, isAllowed, isOnNode } from './direct-plan.ts'
 
 export interface DirectTargetOptions {
   readonly context: OpenContext
@@ -31,8 +31,6 @@ export interface DirectTargetOptions {
 interface OpenSocket {
   readonly relay: Relay
   readonly host: string
-  readonly nodeBalancer: Balancer
-  readonly otherBalancer: Balancer
   socket: DirectSocket
   digest: string
 }
@@ -40,6 +38,8 @@ interface OpenSocket {
 export class DirectTarget implements Target<DirectEntry> {
   readonly #options: DirectTargetOptions
   readonly #open = new Map<string, OpenSocket>()
+  /** By service port and reach: a client keeps its endpoint whichever address of the service it asks. */
+  readonly #balancers = new Map<string, Balancer>()
   readonly #shed: Record<ShedReason, number> = { files: 0, dial: 0, ports: 0, flows: 0 }
   #ownAddresses: ReadonlySet<string> = new Set()
 
@@ -54,6 +54,7 @@ export class DirectTarget implements Target<DirectEntry> {
   async apply({ put, drop }: Changes<DirectEntry>, signal: AbortSignal): Promise<Applied> {
     this.#ownAddresses = new Set(listOwnAddresses())
     for (const { id } of drop) await this.#close(id)
+    if (drop.length > 0) this.#forgetBalancers()
     const refused: RefusedEntry[] = []
     for (const entry of put) {
       try {
@@ -85,10 +86,26 @@ export class DirectTarget implements Target<DirectEntry> {
     open ??= await this.#listen(id, socket, signal)
     open.socket = socket
     open.digest = digest
-    const { nodeEndpoints, otherEndpoints = [], serving, affinitySeconds } = socket
-    open.nodeBalancer.update(nodeEndpoints, affinitySeconds)
-    open.otherBalancer.update(otherEndpoints, affinitySeconds)
-    open.relay.keepOnly(new Set([...nodeEndpoints, ...otherEndpoints, ...serving]))
+    const reached = [socket.forNode, ...(socket.forOthers === undefined ? [] : [socket.forOthers])]
+    for (const { reach, endpoints } of reached) {
+      this.#findBalancer(socket, reach).update(endpoints, socket.affinitySeconds)
+    }
+    open.relay.keepOnly(new Set([...reached.flatMap(({ endpoints }) => endpoints), ...socket.serving]))
+  }
+
+  #findBalancer(socket: DirectSocket, reach: DirectEndpoints['reach']): Balancer {
+    const key = nameBalancer(socket, reach)
+    const { clock } = this.#options.context
+    const balancer = this.#balancers.get(key) ?? new Balancer(Math.random, () => clock.monotonic())
+    this.#balancers.set(key, balancer)
+    return balancer
+  }
+
+  /** Forgets the sessions of service ports that have no socket any more. */
+  #forgetBalancers(): void {
+    const sockets = [...this.#open.values()].map(({ socket }) => socket)
+    const used = new Set(sockets.flatMap((socket) => reaches.map((reach) => nameBalancer(socket, reach))))
+    for (const key of this.#balancers.keys()) if (!used.has(key)) this.#balancers.delete(key)
   }
 
   async #listen(id: string, socket: DirectSocket, signal: AbortSignal): Promise<OpenSocket> {
@@ -96,9 +113,7 @@ export class DirectTarget implements Target<DirectEntry> {
     if (socket.protocol === 'sctp') {
       throw new ProxyError('sctp', 'SCTP cannot be relayed in userspace mode: use another mode')
     }
-    const createBalancer = () => new Balancer(Math.random, () => context.clock.monotonic())
-    const balancers = { nodeBalancer: createBalancer(), otherBalancer: createBalancer() }
-    const parts = { ...balancers, host: socket.host, socket, digest: '' }
+    const parts = { host: socket.host, socket, digest: '' }
     const open: OpenSocket = { ...parts, relay: await this.#openPatiently(id, parts, signal) }
     this.#open.set(id, open)
     const address = hostPort(socket.host, open.relay.port)
@@ -137,9 +152,12 @@ export class DirectTarget implements Target<DirectEntry> {
     const isNodeClient = (client: string) => isOnNode(client, current().pods, this.#ownAddresses)
     return {
       host: parts.host,
-      balancer: (client) => (isNodeClient(client) ? parts.nodeBalancer : parts.otherBalancer),
+      balancer: (client) => {
+        const { forNode, forOthers = forNode } = current()
+        return this.#findBalancer(current(), (isNodeClient(client) ? forNode : forOthers).reach)
+      },
       admits: (client) =>
-        isAllowed(client, current().allow) && (current().otherEndpoints !== undefined || isNodeClient(client)),
+        isAllowed(client, current().allow) && (current().forOthers !== undefined || isNodeClient(client)),
       log: context.log,
       budget,
       onShed: (why) => {
@@ -167,6 +185,11 @@ export class DirectTarget implements Target<DirectEntry> {
     }
   }
 }
+
+const reaches = ['cluster', 'local'] as const
+
+const nameBalancer = ({ protocol, name }: DirectSocket, reach: DirectEndpoints['reach']): string =>
+  `${protocol} ${name} ${reach}`
 
 /** The sockets that the target of the running proxy has open. No other process can change them. */
 export async function checkSockets(target: DirectTarget | undefined): Promise<KernelCheck> {

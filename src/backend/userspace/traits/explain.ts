@@ -49,16 +49,16 @@ const describeRelay = (digest: string): string =>
 
 /** Without rules, sockets are at addresses of services: the digest says where, and to which endpoints they relay. */
 function describeSocket(id: string, digest: string): PartDescription {
-  const { protocol, host, ports, nodeEndpoints } = JSON.parse(digest) as {
+  const { protocol, host, ports, forNode } = JSON.parse(digest) as {
     readonly protocol: string
     readonly host: string
     readonly ports: readonly number[]
-    readonly nodeEndpoints: readonly string[]
+    readonly forNode: { readonly endpoints: readonly string[] }
   }
   const address = `${host.includes(':') ? `[${host}]` : host}:${ports[0]}`
   return {
     name: `socket ${address} for ${id}`,
-    content: `relays to ${nodeEndpoints.join(', ') || 'no endpoint'}`,
+    content: `relays to ${forNode.endpoints.join(', ') || 'no endpoint'}`,
     command: `ss -Hn${protocol === 'udp' ? 'u' : 't'}l src ${address}`,
   }
 }
