@@ -59,6 +59,8 @@ const pod = (name: string, node: string, image: string, phase = 'Running') => ({
 
 interface FakeCluster {
   readonly kubeconfig: string
+  /** The admin socket of node b. */
+  readonly socket: string
   readonly executed: { readonly command: readonly string[]; readonly path: string; readonly headers: object }[]
   /** Decides how an exec is answered: with the admin socket, by a refusal, or as by a container without the program. */
   answer: 'socket' | 'forbidden' | 'missing'
@@ -82,11 +84,11 @@ beforeEach(async () => {
   ]
   const server = await new ScriptServer((response, seen) => {
     const selector = seen.query.get('fieldSelector') ?? ''
-    if (seen.path === '/api/v1/nodes')
-      return json({ metadata: { resourceVersion: '1' }, items: ['b', 'c'].map((name) => ({ metadata: { name } })) })(
-        response,
-        seen,
-      )
+    if (seen.path === '/api/v1/nodes') {
+      const names = ['b', 'c'].filter((name) => selector === '' || selector === `metadata.name=${name}`)
+      const items = names.map((name) => ({ metadata: { name } }))
+      return json({ metadata: { resourceVersion: '1' }, items })(response, seen)
+    }
     if (seen.path !== '/api/v1/namespaces/kube-system/pods') return refuse(404, 'NotFound')(response, seen)
     json({
       metadata: { resourceVersion: '1' },
@@ -96,7 +98,7 @@ beforeEach(async () => {
   onTestFinished(() => server.stop())
   const kubeconfig = join(folder, 'kubeconfig')
   writeFileSync(kubeconfig, JSON.stringify(kubeconfigOf(server.url)))
-  const own: FakeCluster = { kubeconfig, executed: [], answer: 'socket' }
+  const own: FakeCluster = { kubeconfig, socket, executed: [], answer: 'socket' }
   cluster = own
   server.server.on('upgrade', (request, stream) => {
     onTestFinished(() => void stream.destroy())
@@ -181,6 +183,20 @@ describe('status --node', () => {
     expect(status).toBe(1)
     expect(stderr).toContain('b does not run Sluice')
     expect(stderr).toContain('pod sluice-b has the image sluice:0.1.0')
+  })
+
+  it('never answers for another node than the one asked about', async () => {
+    for (const command of [['status'], ['explain', 'shop/web']]) {
+      const other = await sluice(...command, '--node', 'c', '--socket', cluster.socket)
+      const refusal = `sluice ${command[0]}: the proxy at ${cluster.socket} is of node b, not of c\n`
+      expect(other).toEqual({ status: 1, stdout: '', stderr: refusal })
+      const nowhere = await sluice(
+        ...[...command, '--node', 'z', '--simulate', '--kubeconfig', cluster.kubeconfig, '--context', 'here'],
+      )
+      expect([nowhere.status, nowhere.stdout]).toEqual([1, ''])
+      expect(nowhere.stderr).toContain('there is no node z: choose one with --node (there is b, c)')
+    }
+    expect((await sluice('status', '--node', 'b', '--socket', cluster.socket)).status).toBe(0)
   })
 
   it('computes the answer with --simulate, and asks no proxy', async () => {
