@@ -101,7 +101,7 @@ ${formatTable(
   ],
 )}
 
-${verdict(found)} A mode without a column has not been run yet. The ipvs mode was not run here: the kernel of the machine has no IPVS. Its own tests run in a VM (\`npm run test:ipvs\`).
+${verdict(found)} A mode without a column has not been run yet. A spec that ran again replaces its earlier result; version, date and nodes are those of the last run. The ipvs mode was not run here: the kernel of the machine has no IPVS. Its own tests run in a VM (\`npm run test:ipvs\`).
 
 ## Specs that a mode cannot pass
 

@@ -41,9 +41,11 @@ const AT_FDCWD = -100
 const AT_RECURSIVE = 0x8000
 const MOUNT_ATTR_RDONLY = 1n
 
+const emptied = ['/run', '/var/lib']
+
 /**
- * Makes every mount read-only but those of the writable paths. The process must have a mount namespace of its own. /run is empty: what the
- * machine has there stays untouched, and writable paths below are made.
+ * Makes every mount read-only but those of the writable paths. The process must have a mount namespace of its own. /run and /var/lib are
+ * empty: what the machine has there stays untouched, and writable paths below are made.
  */
 function restrictMounts({ writable = [], binds = {}, owner = 0 }: Confinement): void {
   const mount = libc.func('int mount(const char *, const char *, const char *, unsigned long, const void *)')
@@ -54,9 +56,9 @@ function restrictMounts({ writable = [], binds = {}, owner = 0 }: Confinement): 
   }
   check('mount', mount(null, '/', null, MS_REC | MS_PRIVATE, null))
   for (const [path, file] of Object.entries(binds)) check(`mount ${path}`, mount(file, path, null, MS_BIND, null))
-  check('mount /run', mount('tmpfs', '/run', 'tmpfs', 0, 'mode=755,size=1m'))
+  for (const path of emptied) check(`mount ${path}`, mount('tmpfs', path, 'tmpfs', 0, 'mode=755,size=1m'))
   for (const path of writable) {
-    if (path.startsWith('/run/')) make(path, owner)
+    if (emptied.some((folder) => path.startsWith(`${folder}/`))) make(path, owner)
     check(`mount ${path}`, mount(path, path, null, MS_BIND, null))
   }
   set('/', AT_RECURSIVE, MOUNT_ATTR_RDONLY, 0n)
@@ -64,7 +66,7 @@ function restrictMounts({ writable = [], binds = {}, owner = 0 }: Confinement): 
 }
 
 function make(path: string, owner: number): void {
-  if (path.endsWith('/')) mkdirSync(path)
+  if (path.endsWith('/')) mkdirSync(path, { recursive: true })
   else writeFileSync(path, '', { mode: 0o600 })
   chownSync(path, owner, owner)
 }
