@@ -200,7 +200,7 @@ export function formatMetricDocs(): string {
     'Generated from `src/http/metric-table.ts` and the modes; run `npm run docs` after a change.',
     '',
     'Served at `/metrics` of the metrics address (`127.0.0.1:10249`). Names, types, labels and buckets of the first two',
-    'tables are those of kube-proxy 1.36, so existing dashboards and alerts keep working. `ip_family` is `IPv4` or `IPv6`.',
+    'tables are those of kube-proxy 1.36, so existing dashboards and alerts keep working ([monitoring.md](monitoring.md)). `ip_family` is `IPv4` or `IPv6`.',
     'A metric is registered only in the modes of its row. `process_*` is served too, and `nodejs_*` instead of `go_*`.',
     '',
     'Buckets:',

@@ -1,0 +1,195 @@
+// Runs Debian's Prometheus with our alert rules on two real proxies, and asks it every query of the dashboard in deploy/monitoring, of the
+// rules, and of the dashboard for kube-proxy that the kubernetes-mixin has.
+
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import {
+  alertsPath,
+  metricOf,
+  readAlerts,
+  readDocumentedMetrics,
+  readPanelQueries,
+  seriesNames,
+} from '../support/monitoring-queries.ts'
+import { until } from '../support/until.ts'
+import { onPath } from './binaries.ts'
+import { type MonitoringFixture, type Sample, startMonitoringFixture } from './monitoring-fixture.ts'
+import { proxyMissing } from './start-proxy.ts'
+
+const missing = onPath('prometheus') ? proxyMissing() : 'there is no prometheus (Debian package prometheus)'
+if (missing !== undefined) process.stdout.write(`SKIPPED tier e2e, monitoring: ${missing}\n`)
+
+/**
+ * Metrics of things that do not happen here: a failing kernel, a counting mode, an object that the API server would refuse. Queries of
+ * them must be answered without an error, and docs/metrics.md must have the names.
+ */
+const didNotHappen: ReadonlySet<string> = new Set([
+  'kubeproxy_sync_proxy_rules_nftables_sync_failures_total',
+  'kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total',
+  'kubeproxy_sync_proxy_rules_iptables_restore_failures_total',
+  'kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total',
+  'sluice_object_problems_total',
+  'sluice_service_connections_total',
+])
+
+/**
+ * The series that the dashboard of the kubernetes-mixin for kube-proxy reads, with the labels by which it selects. kube-proxy itself:
+ * SLUICE_E2E_PROXY="$(test/e2e/build-cluster --where)/kube-proxy" npx vitest run --project e2e test/e2e/monitoring.test.ts -t mixin
+ */
+const mixinSelectors = [
+  'up',
+  'kubeproxy_sync_proxy_rules_duration_seconds_count',
+  'kubeproxy_sync_proxy_rules_duration_seconds_bucket{le="+Inf"}',
+  'kubeproxy_network_programming_duration_seconds_count',
+  'kubeproxy_network_programming_duration_seconds_bucket{le="+Inf"}',
+  'rest_client_requests_total{code=~"2.."}',
+  'rest_client_request_duration_seconds_bucket{verb="POST",le="+Inf"}',
+  'process_resident_memory_bytes',
+  'process_cpu_seconds_total',
+]
+
+const queries = readPanelQueries()
+const isOfNothing = (expression: string) => seriesNames(expression).some((name) => didNotHappen.has(metricOf(name)))
+const expected = queries.filter(({ expression }) => !isOfNothing(expression))
+
+describe.skipIf(missing !== undefined)('Prometheus with two proxies', () => {
+  let fixture: MonitoringFixture
+
+  beforeAll(async () => {
+    fixture = await startMonitoringFixture(alertsPath)
+    await createObjects(fixture)
+    await until('both proxies are scraped', async () => (await fixture.query('up == 1')).length === 2, slow)
+    await makeEvents(fixture)
+  }, 400_000)
+  afterAll(() => fixture?.stop())
+
+  it('gets data for every query of the dashboard about something that happened', async () => {
+    let empty: readonly string[] = []
+    const findEmpty = async () => {
+      await change(fixture)
+      empty = await emptyQueries(fixture)
+      return empty.length === 0
+    }
+    // The list in the message of a failure is more use than the words "not within".
+    await until('all queries have data', findEmpty, slow).catch(() => {})
+    expect(empty).toEqual([])
+    expect(expected.length).toBeGreaterThan(queries.length * 0.8)
+  })
+
+  it('gets data from both proxies for what every mode has', async () => {
+    const counted = await fixture.query('count by (mode) (sluice_build_info{job="kube-proxy"})')
+    expect(counted.map(({ metric }) => metric.mode).sort()).toEqual(['iptables', 'nftables'])
+    for (const name of new Set(expected.flatMap(({ expression }) => seriesNames(expression)))) {
+      const instances = await fixture.query(`count by (instance) (${name})`)
+      const modes = /iptables/.test(name) ? 1 : 2
+      // Only the rules of iptables mode were changed: the kernel lets nobody else change a table of nftables mode.
+      expect([name, instances.length]).toEqual([name, /_drift_/.test(name) ? 1 : modes])
+    }
+  })
+
+  it('answers queries of what did not happen without an error, and docs/metrics.md has their metrics', async () => {
+    for (const { expression } of queries.filter((query) => isOfNothing(query.expression))) {
+      await fixture.query(expression)
+    }
+    const documented = readDocumentedMetrics()
+    expect([...didNotHappen].filter((name) => !documented.has(name))).toEqual([])
+  })
+
+  it('evaluates every alert rule without an error', async () => {
+    const evaluated = async () => {
+      const states = await fixture.rules()
+      return states.every(({ health }) => health !== 'unknown') && states
+    }
+    const states = await until('all rules are evaluated', evaluated, slow)
+    expect(states.map(({ name }) => name)).toEqual(readAlerts().map(({ alert }) => alert))
+    expect(states.filter(({ health }) => health !== 'ok')).toEqual([])
+  })
+
+  it.each(readAlerts())('has a series for every metric of $alert that happened', async ({ expr }) => {
+    for (const name of seriesNames(expr)) {
+      if (didNotHappen.has(metricOf(name))) continue
+      expect([name, (await fixture.query(`${name}{job="kube-proxy"}`)).length > 0]).toEqual([name, true])
+    }
+  })
+
+  it.each(mixinSelectors)(
+    'has what the dashboard of the kubernetes-mixin reads from both proxies: %s',
+    async (text) => {
+      expect((await fixture.query(`count by (instance) (${text})`)).length).toBe(2)
+    },
+  )
+
+  it('has no data for the GET latency of the kubernetes-mixin, like kube-proxy: both only watch, which is not measured', async () => {
+    expect(await fixture.query('rest_client_request_duration_seconds_bucket{verb="GET"}')).toEqual([])
+  })
+
+  it.skipIf(process.env.SLUICE_E2E_PROXY !== undefined)('has no goroutines for the kubernetes-mixin', async () => {
+    expect(await fixture.query('go_goroutines')).toEqual([])
+  })
+})
+
+const slow = { limitMs: 100_000, everyMs: 1_000 }
+const slices = '/apis/discovery.k8s.io/v1/namespaces/default/endpointslices'
+
+const isData = ({ value: [, text] }: Sample): boolean => text !== 'NaN'
+
+async function emptyQueries(fixture: MonitoringFixture): Promise<readonly string[]> {
+  const empty: string[] = []
+  for (const { panel, expression } of expected) {
+    const samples = await fixture.query(expression)
+    if (!samples.some(isData)) empty.push(`${panel}: ${expression}`)
+  }
+  return empty
+}
+
+/** A TCP and a UDP service; two that claim one external IP; and one that may only use endpoints of the node, which has none. */
+async function createObjects(fixture: MonitoringFixture): Promise<void> {
+  const specs: Record<string, Record<string, unknown>> = {
+    web: { ports: [{ port: 80 }], externalIPs: ['203.0.113.1'] },
+    twin: { ports: [{ port: 80 }], externalIPs: ['203.0.113.1'] },
+    dns: { ports: [{ port: 53, protocol: 'UDP' }] },
+    local: { ports: [{ port: 80 }], internalTrafficPolicy: 'Local' },
+  }
+  const create = (path: string, body: unknown) => fixture.api().request({ method: 'POST', path, body })
+  for (const [name, spec] of Object.entries(specs)) {
+    const service = { apiVersion: 'v1', kind: 'Service', metadata: { name }, spec }
+    await create('/api/v1/namespaces/default/services', service)
+    await create(slices, {
+      apiVersion: 'discovery.k8s.io/v1',
+      kind: 'EndpointSlice',
+      metadata: { name, labels: { 'kubernetes.io/service-name': name } },
+      addressType: 'IPv4',
+      endpoints: [{ addresses: ['10.244.9.9'], nodeName: 'another' }],
+      ports: [{ port: 8080, protocol: name === 'dns' ? 'UDP' : 'TCP' }],
+    })
+  }
+}
+
+let changes = 0
+
+/** Moves endpoints, and asks for the health of both nodes. */
+async function change(fixture: MonitoringFixture): Promise<void> {
+  const address = `10.244.0.${(++changes % 200) + 1}`
+  const annotations = { 'endpoints.kubernetes.io/last-change-trigger-time': new Date().toISOString() }
+  const body = { metadata: { annotations }, endpoints: [{ addresses: [address], nodeName: 'another' }] }
+  const contentType = 'application/merge-patch+json'
+  for (const name of ['web', 'dns']) {
+    await fixture.api().request({ method: 'PATCH', path: `${slices}/${name}`, body, contentType })
+  }
+  for (const node of fixture.nodes) {
+    for (const path of ['healthz', 'livez']) await fixture.fetch(`http://${node}:10256/${path}`)
+  }
+}
+
+/** Another program removes a rule of iptables mode, and the API server goes away for a while. */
+async function makeEvents(fixture: MonitoringFixture): Promise<void> {
+  await change(fixture)
+  fixture.exec(1, 'iptables', ['-w', '-t', 'nat', '-D', 'KUBE-SERVICES', '1'])
+  await fixture.restartApi(() =>
+    until(
+      'both proxies miss the API server',
+      async () =>
+        (await fixture.query('count by (instance) (rest_client_requests_total{code="<error>"})')).length === 2,
+      slow,
+    ),
+  )
+}
