@@ -69,6 +69,32 @@ export const sluiceSettings = [
     help: 'Names by which clients reach the metrics server, besides IP addresses, localhost and the name of the node. Requests for other names get 421, because a browser may have been tricked into them. "*" allows every name.',
   }),
   declareField('string', {
+    path: 'outliers.ejection',
+    default: 'off',
+    words: ['off', 'on'],
+    help: 'Whether endpoints to which TCP connections fail, while others answer, are left out for a while (docs/health.md). The annotation sluice/outlier-ejection of a Service, on or off, goes before it.',
+  }),
+  declareField('int32', {
+    path: 'outliers.failures',
+    default: 3,
+    help: 'Connections in a row that must be refused or not answered before an endpoint is left out.',
+  }),
+  declareField('int32', {
+    path: 'outliers.maxPercent',
+    default: 50,
+    help: 'The share of the endpoints of a Service port that may be left out, in percent. If more of them fail, all are used. The last endpoint is always used.',
+  }),
+  declareField('duration', {
+    path: 'outliers.interval',
+    default: 10_000,
+    help: 'How long an endpoint is left out before it is tried again. Each failed trial doubles the time.',
+  }),
+  declareField('duration', {
+    path: 'outliers.maxInterval',
+    default: 5 * minute,
+    help: 'The longest time between two trials of an endpoint.',
+  }),
+  declareField('string', {
     path: 'state.directory',
     default: '/var/lib/sluice/proxy',
     help: 'Directory in which the last good state is kept (docs/health.md), from which the proxy serves if the API server does not answer at its start. The default is used only if it exists; another directory is made. Empty: no state is kept.',

@@ -45,6 +45,7 @@ import { findUsableFamilies, protectFromOom, tuneConnectionTracking } from './no
 import { NodeViews, ServiceCidrs } from './node-views.ts'
 import { NodeWatch } from './node-watch.ts'
 import { openEarlyClients } from './resilience/early-clients.ts'
+import { OutlierEjection } from './resilience/outlier-ejection.ts'
 import { findStateFile, SavedStart } from './resilience/saved-start.ts'
 
 export interface DaemonOptions {
@@ -207,7 +208,9 @@ async function startEngine(daemon: OpenedDaemon, node: NodeWatch, views: NodeVie
   protectFromOom(config.oomScoreAdj, log)
   closers.push(sendEvents(daemon))
   const early = openEarlyClients({ backend, engine: () => engine, views, metrics: servers.metrics, clock, log })
+  const outliers = openOutliers(daemon, () => engine)
   const engine: Engine = new Engine({
+    resolve: outliers.resolve,
     backend: early?.backend ?? backend,
     families,
     views: (family) => views.get(family),
@@ -247,6 +250,19 @@ async function startEngine(daemon: OpenedDaemon, node: NodeWatch, views: NodeVie
   await nextTurn()
   await engine.start()
   return engine
+}
+
+function openOutliers({ options, backend, closers, servers, log }: OpenedDaemon, engine: () => Engine | undefined) {
+  const outliers = new OutlierEjection({
+    settings: options.sluice.outliers,
+    untracked: backend.untracked === true,
+    store: () => engine()?.store,
+    metrics: servers.metrics,
+    clock,
+    log,
+  })
+  closers.push(() => outliers.close())
+  return outliers
 }
 
 /** Passes changes of the node, of its interface addresses and of the API server's addresses on to the engine and to health. */

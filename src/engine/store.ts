@@ -134,6 +134,14 @@ export class Store {
     return this.#services.get(key)
   }
 
+  /** Has the service planned again, although none of its records changed. */
+  touch(service: string, family: Family): void {
+    const state = this.#families.get(family)
+    if (state === undefined || !this.#services.has(service)) return
+    state.withChangedSlices.add(service)
+    this.#onPending(family)
+  }
+
   /** Returns the pending changes of a family, and starts with none. */
   drainPending(family: Family): PendingChanges {
     const state = this.#families.get(family) as FamilyState

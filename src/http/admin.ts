@@ -139,6 +139,8 @@ export interface PortSummary {
   readonly external: Disposition
   /** The usable endpoints. */
   readonly endpoints: readonly EndpointSummary[]
+  /** Endpoints that are left out for a while, because connections to them fail: `10.0.0.1:80: why`. */
+  readonly ejected: readonly string[]
   /** 0 if there is no affinity. */
   readonly affinitySeconds: number
 }

@@ -127,6 +127,17 @@ const ownMetrics: readonly MetricDeclaration[] = [
     'Unix time at which the proxy last noticed that another program changed its rules. `reason`: `changed`; `reports-lost` if the kernel dropped reports of changes; `refused` if rules that were there before are refused; `undeletable` if a chain of the proxy is still used.',
   ),
   gauge(
+    'ejected_endpoints',
+    [],
+    'Endpoints that are left out of a service port now, because connections to them fail.',
+  ),
+  counter('ejections_total', [], 'Changes of the endpoints of a service port after which some of them are left out.'),
+  counter(
+    'connection_events_lost_total',
+    [],
+    'Times that the kernel dropped notifications about connections, because there were too many; the proxy then looks away for a second.',
+  ),
+  gauge(
     'saved_state_in_use',
     [],
     '1 while the proxy serves the state that it saved on disk, because the API server has not sent its own since the start.',

@@ -74,6 +74,8 @@ export function createMetrics(options: MetricsOptions) {
       registry.observe('kubeproxy_conntrack_reconciler_sync_duration_seconds', labels, durationMs / 1000)
       registry.add('kubeproxy_conntrack_reconciler_deleted_entries_total', labels, deleted)
     },
+    /** Called by the ejection of endpoints to which connections fail. */
+    outliers: recordOutliers(registry),
     /** Called after each search for connections that clients dialled too early. */
     earlyFlows(family: Family, removed: number): void {
       registry.add('sluice_early_connections_removed_total', { ip_family: familyName(family) }, removed)
@@ -95,6 +97,12 @@ export function createMetrics(options: MetricsOptions) {
     resetSlis: (): void => slis.prometheus.resetMetrics(),
   }
 }
+
+const recordOutliers = (registry: MetricsRegistry) => ({
+  set: (ejected: number): void => registry.set('sluice_ejected_endpoints', {}, ejected),
+  ejected: (): void => registry.add('sluice_ejections_total', {}),
+  lost: (): void => registry.add('sluice_connection_events_lost_total', {}),
+})
 
 function readGauges(registry: MetricsRegistry, options: MetricsOptions): void {
   const { apiServerSilentMs, conflicts, quarantined, invalidManifests } = options

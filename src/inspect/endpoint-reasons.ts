@@ -36,6 +36,7 @@ export function explainEndpoints(
   const used = candidates.filter((candidate) => chosen.has(addressOf(candidate)))
   const total = used.reduce((sum, candidate) => sum + weight(candidate), 0)
   const circumstances = circumstancesOf(view, outcome, candidates)
+  const ejected = new Map(port.ejected?.map(({ address, why }) => [address, why]))
   return {
     topology: topologySteps(view, circumstances.topology, candidates),
     endpoints: candidates.map((candidate) => {
@@ -46,7 +47,7 @@ export function explainEndpoints(
         node: candidate.record.node,
         probability: endpoint === undefined || total === 0 ? 0 : weight(candidate) / total,
         snat: endpoint?.snat ?? false,
-        why: reasonFor({ ...circumstances, candidate, used: endpoint !== undefined }),
+        why: reasonFor({ ...circumstances, candidate, used: endpoint !== undefined, ejected: ejected.get(address) }),
       }
     }),
   }
@@ -92,6 +93,8 @@ function usesOnlyLocal(outcome: MatchedOutcome): boolean {
 interface EndpointCase extends Circumstances {
   readonly candidate: Candidate
   readonly used: boolean
+  /** Why the endpoint is left out for a while; undefined if it is not. */
+  readonly ejected: string | undefined
 }
 
 interface ReasonRule {
@@ -105,6 +108,10 @@ const isDraining = ({ candidate }: EndpointCase): boolean => candidate.record.se
 
 /** The first rule that applies gives the reason. */
 const reasonRules: readonly ReasonRule[] = [
+  {
+    applies: ({ used, ejected }) => !used && ejected !== undefined,
+    reason: ({ ejected }) => `ejected for a while: ${ejected}`,
+  },
   { applies: (one) => one.used && !isReady(one), reason: () => 'draining; no endpoint is ready' },
   { applies: (one) => one.used && one.candidate.endpoint.local, reason: () => 'ready, on this node' },
   { applies: (one) => one.used, reason: () => 'ready' },

@@ -124,6 +124,7 @@ function summarisePort(port: ServicePort, answersAt: Backend<Held>['answersAt'] 
     internal: port.internal,
     external: port.external,
     endpoints: reachableOf(port).map(({ ip, port: number, local }) => ({ address: hostPort(ip, number), local })),
+    ejected: port.ejected?.map(({ address, why }) => `${address}: ${why}`) ?? [],
     affinitySeconds: port.affinitySeconds,
   }
 }

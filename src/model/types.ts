@@ -28,6 +28,8 @@ export interface ServiceRecord {
   readonly healthCheckNodePort: number
   /** Annotation sluice/scheduler, for data planes that have schedulers. */
   readonly scheduler?: string
+  /** Annotation sluice/outlier-ejection: whether endpoints to which connections fail are left out; as configured if absent. */
+  readonly outlierEjection?: boolean
 }
 
 export interface ServicePortRecord {
@@ -173,6 +175,15 @@ export interface ServicePort {
   readonly health: { readonly port: number; readonly localEndpoints: number } | undefined
   /** The scheduler of the data plane that chooses endpoints; its default if absent. */
   readonly scheduler?: string
+  /** Endpoints that are left out for a while, because connections to them fail; absent if there are none. */
+  readonly ejected?: readonly EjectedEndpoint[]
+}
+
+export interface EjectedEndpoint {
+  /** `ip:port`. */
+  readonly address: string
+  /** Why, as a part of a sentence. */
+  readonly why: string
 }
 
 export interface Frontend {

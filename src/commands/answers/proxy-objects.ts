@@ -106,6 +106,10 @@ export const proxyObjects: Readonly<Record<string, AnswerObject>> = {
       internal: field(policy, 'What happens to traffic for the cluster IP.'),
       external: field(policy, 'What happens to traffic for all other addresses.'),
       endpoints: field(list(ref('Endpoint')), 'The usable endpoints.'),
+      ejected: field(
+        list(text),
+        'Endpoints that are left out for a while, because connections to them fail, with the reason.',
+      ),
       affinitySeconds: field(integer, 'For how long a client keeps its endpoint; 0 without affinity.'),
     },
   },

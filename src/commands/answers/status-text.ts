@@ -88,6 +88,8 @@ function describeState(one: ServiceSummary, terminal: Terminal): string {
     return terminal.paint('red', `${entries} wrong in the kernel`)
   }
   if (one.lost.length > 0) return terminal.paint('yellow', `address not available: ${one.lost[0]}`)
+  const ejected = one.ports.flatMap((port) => port.ejected)
+  if (ejected.length > 0) return terminal.paint('yellow', `ejected ${shorten(ejected[0] as string, 60)}`)
   if (one.pending) return terminal.paint('yellow', 'change waits for a sync')
   return isIdle(one) ? terminal.paint('yellow', 'no endpoints') : terminal.paint('green', 'ok')
 }

@@ -3,6 +3,7 @@
 import { type FieldReader, formatValue, type JsonObject } from './fields.ts'
 
 const schedulerAnnotation = 'sluice/scheduler'
+const ejectionAnnotation = 'sluice/outlier-ejection'
 const weightAnnotation = 'sluice/weight'
 /** A larger weight may not fit the schedulers that use it. Only the ratio of weights matters. */
 const maxWeight = 65_535
@@ -13,6 +14,14 @@ export function readScheduler(reader: FieldReader, metadata: JsonObject): { read
   if (text === undefined) return {}
   if (/^[a-z]{1,15}$/.test(text)) return { scheduler: text }
   reader.report(makePath(schedulerAnnotation), `is not a valid scheduler name: ${formatValue(text)}`)
+  return {}
+}
+
+export function readOutlierEjection(reader: FieldReader, metadata: JsonObject): { readonly outlierEjection?: boolean } {
+  const text = readAnnotation(reader, metadata, ejectionAnnotation)
+  if (text === undefined) return {}
+  if (text === 'on' || text === 'off') return { outlierEjection: text === 'on' }
+  reader.report(makePath(ejectionAnnotation), `must be on or off, is ${formatValue(text)}`)
   return {}
 }
 

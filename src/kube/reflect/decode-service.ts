@@ -3,7 +3,7 @@
 import { cutText } from '../../lib/bounded-json.ts'
 import { canonicalIp, familyOf } from '../../lib/ip.ts'
 import type { ServicePortRecord, ServiceRecord } from '../../model/types.ts'
-import { readScheduler } from './annotations.ts'
+import { readOutlierEjection, readScheduler } from './annotations.ts'
 import { readCidrs, readPort } from './decode-parts.ts'
 import {
   asObject,
@@ -58,6 +58,7 @@ export function decodeService(json: unknown): DecodedRecord<ServiceRecord> {
     affinitySeconds: readAffinity(reader, spec),
     healthCheckNodePort: readNodePort(reader, spec, 'healthCheckNodePort', 'spec'),
     ...readScheduler(reader, metadata),
+    ...readOutlierEjection(reader, metadata),
   }
   if (type === 'LoadBalancer' && record.externalPolicy === 'Local' && record.healthCheckNodePort === 0) {
     reader.report('spec.healthCheckNodePort', 'is not set on a load balancer with externalTrafficPolicy Local')

@@ -161,10 +161,16 @@ export class FlowDecoder {
   readonly #reader = new AttributeReader()
   readonly #original = makeTuple()
   readonly #reply = makeTuple()
+  #isReplied = false
 
   constructor(filter: FlowFilter, addresses: AddressCache) {
     this.#filter = filter
     this.#addresses = addresses
+  }
+
+  /** True if a reply was seen in the flow that was decoded last. */
+  get isReplied(): boolean {
+    return this.#isReplied
   }
 
   /** What is wrong with the last message. */
@@ -180,6 +186,7 @@ export class FlowDecoder {
     clear(original)
     clear(reply)
     let [id, zone, status] = [0, 0, 0]
+    this.#isReplied = false
     message.attributes(4, reader)
     while (reader.next()) {
       if (reader.type === CTA.TUPLE_ORIG) {
@@ -190,7 +197,8 @@ export class FlowDecoder {
       else if (reader.type === CTA.ID) id = reader.u32()
       else if (reader.type === CTA.ZONE) zone = reader.u16()
     }
-    if (unreplied && (status & IPS_SEEN_REPLY) !== 0) return undefined
+    this.#isReplied = (status & IPS_SEEN_REPLY) !== 0
+    if (unreplied && this.#isReplied) return undefined
     const hasAddresses = original.source !== 0 && original.destination !== 0 && reply.source !== 0
     if (!hasAddresses) reader.fail('a flow without addresses')
     return reader.error === undefined ? this.#makeFlow(message.bytes, id, zone) : undefined

@@ -28,6 +28,7 @@ export const port = (name: string, endpoints: readonly string[], fields: Partial
   internal: 'cluster',
   external: 'cluster',
   endpoints: endpoints.map((address) => ({ address, local: false })),
+  ejected: [],
   affinitySeconds: 0,
   ...fields,
 })

@@ -32,6 +32,20 @@ describe('sluice/scheduler', () => {
   })
 })
 
+describe('sluice/outlier-ejection', () => {
+  it('is on or off, and absent without the annotation', () => {
+    expect(service({ 'sluice/outlier-ejection': 'on' }).record?.outlierEjection).toBe(true)
+    expect(service({ 'sluice/outlier-ejection': 'off' }).record?.outlierEjection).toBe(false)
+    expect(service({}).record).not.toHaveProperty('outlierEjection')
+  })
+
+  it.each(['', 'yes', 'ON', 'true'])('is reported and ignored if it is %j', (text) => {
+    const { record, problems } = service({ 'sluice/outlier-ejection': text })
+    expect(record).not.toHaveProperty('outlierEjection')
+    expect(problems.map(({ field }) => field)).toEqual(['metadata.annotations[sluice/outlier-ejection]'])
+  })
+})
+
 describe('sluice/weight', () => {
   it('is a number', () => {
     expect(slice({ 'sluice/weight': '5' }).record?.weight).toBe(5)

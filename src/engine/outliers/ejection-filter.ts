@@ -1,0 +1,101 @@
+// Leaves ejected endpoints out of service ports, for services that want it, and tells the detector which endpoints serve which port.
+
+import { hostPort } from '../../lib/ip.ts'
+import type { EjectedEndpoint, Endpoint, ServicePort, ServiceRecord, SliceRecord } from '../../model/types.ts'
+import type { Resolve } from '../planner.ts'
+import type { OutlierDetector, WatchedEndpoint } from './outlier-detector.ts'
+
+export class EjectionFilter {
+  readonly #detector: OutlierDetector
+  readonly #isDefault: boolean
+  readonly #onWatched: () => void
+  /** The service of each group. */
+  readonly #services = new Map<string, string>()
+
+  /** `isDefault`: services without an annotation want it. `onWatched` is called when there is something to watch. */
+  constructor(detector: OutlierDetector, { isDefault, onWatched }: { isDefault: boolean; onWatched: () => void }) {
+    this.#detector = detector
+    this.#isDefault = isDefault
+    this.#onWatched = onWatched
+  }
+
+  /** Wraps the policy of the model: what it returns lacks the endpoints that are ejected now. */
+  wrap(resolve: Resolve): Resolve {
+    const apply = (port: ServicePort, nodes: () => ReadonlyMap<string, string>) => this.#apply(port, nodes)
+    const wants = (service: ServiceRecord) => this.wants(service)
+    return function* (service, slices, node) {
+      if (!wants(service)) {
+        yield* resolve(service, slices, node)
+        return
+      }
+      let nodes: ReadonlyMap<string, string> | undefined
+      for (const port of resolve(service, slices, node)) {
+        yield apply(port, () => {
+          nodes ??= nodesOf(slices)
+          return nodes
+        })
+      }
+    }
+  }
+
+  wants(service: ServiceRecord): boolean {
+    return service.outlierEjection ?? this.#isDefault
+  }
+
+  /** Forgets the ports of services that are gone or no longer want it. */
+  prune(find: (service: string) => ServiceRecord | undefined): void {
+    for (const [id, service] of this.#services) {
+      const record = find(service)
+      if (record === undefined || !this.wants(record)) this.#forget(id)
+    }
+  }
+
+  serviceOf(group: string): string | undefined {
+    return this.#services.get(group)
+  }
+
+  #apply(port: ServicePort, nodes: () => ReadonlyMap<string, string>): ServicePort {
+    if (port.protocol !== 'tcp') return port
+    const id = `${port.family} ${port.id}`
+    const all = [...new Map([...port.cluster, ...port.local].map((one) => [keyOf(one), one])).keys()]
+    if (all.length < 2) {
+      this.#forget(id)
+      return port
+    }
+    const watched = all.map(
+      (key): WatchedEndpoint => ({ key, node: nodes().get(key.slice(0, key.lastIndexOf(':'))) ?? '' }),
+    )
+    this.#detector.setGroup(id, watched)
+    this.#services.set(id, port.service)
+    this.#onWatched()
+    const ejected = this.#detector.ejected(id)
+    if (ejected.size === 0) return port
+    const list: EjectedEndpoint[] = all.flatMap((key) => {
+      const found = ejected.get(key)
+      return found === undefined ? [] : [{ address: key, why: found.why }]
+    })
+    if (list.length === 0) return port
+    const keep = (endpoints: readonly Endpoint[]) => leaveOut(endpoints, ejected)
+    return { ...port, cluster: keep(port.cluster), local: keep(port.local), ejected: list }
+  }
+
+  #forget(id: string): void {
+    if (this.#services.delete(id)) this.#detector.dropGroup(id)
+  }
+}
+
+const keyOf = ({ ip, port }: Endpoint): string => hostPort(ip, port)
+
+/** Never leaves none: a policy may have chosen only endpoints that are ejected from the whole. */
+function leaveOut(endpoints: readonly Endpoint[], ejected: ReadonlyMap<string, unknown>): readonly Endpoint[] {
+  const left = endpoints.filter((endpoint) => !ejected.has(keyOf(endpoint)))
+  return left.length === 0 ? endpoints : left
+}
+
+function nodesOf(slices: readonly SliceRecord[]): ReadonlyMap<string, string> {
+  const nodes = new Map<string, string>()
+  for (const { endpoints, family } of slices) {
+    for (const { ip, node } of endpoints) nodes.set(family === 6 ? `[${ip}]` : ip, node)
+  }
+  return nodes
+}

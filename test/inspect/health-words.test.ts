@@ -1,0 +1,73 @@
+// The words of explain and status for ejected endpoints and for a saved state that serves.
+
+import { expect, it } from 'vitest'
+import type { StatusAnswer } from '../../src/commands/answers/status-answer.ts'
+import { formatStatus } from '../../src/commands/answers/status-text.ts'
+import type { SavedStateSummary } from '../../src/http/admin.ts'
+import { explainEndpoints } from '../../src/inspect/endpoint-reasons.ts'
+import * as live from '../commands/top/live-builders.ts'
+import { slice, view } from '../engine/engine-harness.ts'
+import { servicePort } from '../support/builders.ts'
+
+const terminal = { paint: (_: string, text: string) => text, width: 200 } as unknown as Parameters<
+  typeof formatStatus
+>[3]
+const now = Date.parse('2026-11-16T12:00:00Z')
+
+function statusOf(savedState: SavedStateSummary | null, ejected: readonly string[]): string {
+  const { node, mode, families: _, ...proxy } = live.summary(1, { savedState })
+  const service = live.service('ns/web', [live.port('ns/web', ['10.1.0.1:80'], { ejected })])
+  const answer = { node, mode, proxy, families: [], services: [service] } as unknown as StatusAnswer
+  return formatStatus(answer, now, false, terminal)
+}
+
+it('explain says of an ejected endpoint why it gets no connections', () => {
+  const [used, out] = ['10.1.0.1', '10.1.0.2'].map((ip) => ({ ip, port: 8080, local: false }))
+  const why = '3 connections in a row failed, the last was refused'
+  const port = servicePort({
+    service: 'ns/web',
+    portName: 'http',
+    protocol: 'tcp',
+    cluster: used === undefined ? [] : [used],
+    ejected: [{ address: `${out?.ip}:8080`, why }],
+  })
+  const context = {
+    desired: { store: { slicesOf: () => [slice('ns/web', ['10.1.0.1', '10.1.0.2'])] } },
+    mode: { explain: { usesWeights: false } },
+  } as unknown as Parameters<typeof explainEndpoints>[0]
+  const outcome = {
+    verdict: 'forward',
+    port,
+    endpoints: [{ address: '10.1.0.1:8080', snat: false }],
+  } as unknown as Parameters<typeof explainEndpoints>[2]
+  const words = explainEndpoints(context, view(4), outcome).endpoints.map(({ address, probability, why: word }) => [
+    address,
+    probability,
+    word,
+  ])
+  expect(words).toEqual([
+    ['10.1.0.1:8080', 1, expect.stringContaining('ready')],
+    ['10.1.0.2:8080', 0, `ejected for a while: ${why}`],
+  ])
+})
+
+it('status names ejected endpoints', () => {
+  expect(statusOf(null, ['10.1.0.2:80: 3 connections in a row failed'])).toContain('ejected 10.1.0.2:80: 3 connections')
+  expect(statusOf(null, [])).not.toContain('ejected')
+})
+
+it('status says when the saved state serves, when it was written, and why it is not used', () => {
+  const summary = (given: Partial<SavedStateSummary>): SavedStateSummary => ({
+    path: '/state',
+    inUse: false,
+    savedAt: '2026-11-16T11:59:00Z',
+    problem: '',
+    ...given,
+  })
+  expect(statusOf(summary({ inUse: true }), [])).toContain(
+    'Serves the state saved 60s ago: the API server has not sent its own yet',
+  )
+  expect(statusOf(summary({}), [])).toContain('Saved state: written 60s ago')
+  expect(statusOf(summary({ problem: 'it is damaged' }), [])).toContain('Saved state: it is damaged')
+  expect(statusOf(null, [])).not.toContain('aved state')
+})
