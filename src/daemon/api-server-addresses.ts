@@ -22,6 +22,11 @@ export class ApiServerAddresses {
     return [...new Map(all.map((one) => [hostPort(one.ip, one.port), one])).values()]
   }
 
+  /** Whether the client dials the address, or did within the last hour. */
+  isDialed(ip: string): boolean {
+    return this.#dialed.some((address) => address.ip === ip)
+  }
+
   watch(onChange: (addresses: readonly SocketAddress[]) => void): void {
     this.#onChange = onChange
   }

@@ -45,6 +45,7 @@ import { findUsableFamilies, protectFromOom, tuneConnectionTracking } from './no
 import { NodeViews, ServiceCidrs } from './node-views.ts'
 import { NodeWatch } from './node-watch.ts'
 import { openEarlyClients } from './resilience/early-clients.ts'
+import { KeptApiService } from './resilience/kept-api-service.ts'
 import { OutlierEjection } from './resilience/outlier-ejection.ts'
 import { findStateFile, SavedStart } from './resilience/saved-start.ts'
 
@@ -327,7 +328,7 @@ async function openAdmin(
 }
 
 function reflectServices(
-  { reflect, journal, recorder, apiServers, savedStart, name }: OpenedDaemon,
+  { reflect, journal, recorder, apiServers, savedStart, name, log }: OpenedDaemon,
   engine: Engine,
   views: NodeViews,
 ): void {
@@ -336,11 +337,13 @@ function reflectServices(
     (problem) => journal.problem(problem),
   )
   savedStart.keep(engine.store, views.families)
-  const sinks = savedStart.openSinks({
+  const { services: serviceSink, slices } = new KeptApiService({
     services: apiServers.readServices(engine.store.services),
     slices: apiServers.readSlices(engine.store.slices),
-    cidrs,
+    isDialed: (ip) => apiServers.isDialed(ip),
+    log,
   })
+  const sinks = savedStart.openSinks({ services: serviceSink, slices, cidrs })
   reflect(serviceCidrs, sinks.cidrs)
   reflect(services, sinks.services)
   reflect(endpointSlices, sinks.slices)

@@ -7,6 +7,7 @@ import { contains, type Family, familyOf, hostPort, isLoopback, isUnspecified, p
 import { frontendKey } from './conflicts.ts'
 import type {
   Endpoint,
+  EndpointRecord,
   Frontend,
   NodePortAddresses,
   NodeView,
@@ -89,14 +90,20 @@ export function leadsToApiServers(port: ServicePort, node: NodeView): boolean {
 /** The Service by which pods reach the API server. The API servers write its endpoints: their own addresses. */
 export const apiServerService = 'default/kubernetes'
 
-/** The TCP endpoints of default/kubernetes, ready or not: an API server that restarts has its address all the same. */
-export const apiServerEndpoints = (slices: Iterable<SliceRecord>): readonly SocketAddress[] =>
+/**
+ * The TCP endpoints of default/kubernetes that `isWanted` accepts. All are accepted by default, ready or not: an API server that restarts
+ * has its address all the same.
+ */
+export const apiServerEndpoints = (
+  slices: Iterable<SliceRecord>,
+  isWanted: (endpoint: EndpointRecord) => boolean = () => true,
+): readonly SocketAddress[] =>
   [...slices]
     .filter(({ service }) => service === apiServerService)
     .flatMap(({ endpoints, ports }) =>
       ports
         .filter(({ protocol }) => protocol === 'tcp')
-        .flatMap(({ port }) => endpoints.map(({ ip }) => ({ ip, port }))),
+        .flatMap(({ port }) => endpoints.filter(isWanted).map(({ ip }) => ({ ip, port }))),
     )
 
 export interface CidrOverlap {

@@ -2,6 +2,7 @@
 
 import { once } from 'node:events'
 import { createServer, type ServerResponse } from 'node:http'
+import { hostPort } from '../../src/lib/ip.ts'
 import type { Namespace } from './namespace.ts'
 
 export interface Item {
@@ -39,7 +40,9 @@ export class WatchedApi {
       this.posted += chunk
     })
     response.statusCode = request.method === 'GET' ? 404 : 201
-    response.end('{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}')
+    const message = `${this.url} does not have it`
+    const status = { kind: 'Status', apiVersion: 'v1', status: 'Failure', reason: 'NotFound', message, code: 404 }
+    response.end(JSON.stringify(status))
   })
   readonly #items = new Map<string, Item>()
   readonly #watchers = new Map<ServerResponse, string>()
@@ -47,7 +50,7 @@ export class WatchedApi {
   #isDown = false
 
   private constructor(ip: string, port: number) {
-    this.url = `http://${ip}:${port}`
+    this.url = `http://${hostPort(ip, port)}`
   }
 
   static async listen(host: Namespace, port: number, ip = '127.0.0.1'): Promise<WatchedApi> {
@@ -80,6 +83,10 @@ export class WatchedApi {
         }
       }
     }
+  }
+
+  items(): readonly Item[] {
+    return [...this.#items.values()]
   }
 
   /** Cuts all connections. Clients may connect again. */
