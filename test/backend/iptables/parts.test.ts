@@ -34,7 +34,17 @@ class NatTable {
 
   /** The rules of the chain that a cluster IP leads to; undefined if it leads nowhere. */
   rulesAt(ip: string): readonly string[] | undefined {
-    const jump = this.chains.get('KUBE-SERVICES')?.find((rule) => rule.includes(`-d ${ip} `))
+    return this.#follow(this.chains.get('KUBE-SERVICES')?.find((rule) => rule.includes(`-d ${ip} `)))
+  }
+
+  /** The same for a node port, over the chain that masquerades. */
+  rulesAtNodePort(port: number): readonly string[] | undefined {
+    const jump = this.chains.get('KUBE-NODEPORTS')?.find((rule) => rule.includes(`--dport ${port} `))
+    const external = /-j (KUBE-EXT-\S+)/.exec(jump ?? '')?.[1] ?? ''
+    return this.#follow(this.chains.get(external)?.find((rule) => rule.includes('-j KUBE-SVC-')))
+  }
+
+  #follow(jump: string | undefined): readonly string[] | undefined {
     const chain = /-j (KUBE-SVC-\S+)/.exec(jump ?? '')?.[1]
     return chain === undefined ? undefined : this.chains.get(chain)
   }
@@ -129,6 +139,60 @@ describe('a port with very many chains', () => {
     expect(rules.reduce((sum, count) => sum + count)).toBe(101)
   })
 
+  it('gets the rules of a chain in use by a substitute, some at a time, when one endpoint of many changes', async () => {
+    const { harness, table } = setUp()
+    putGiant(harness, 0, 150)
+    await writeParts(harness)
+    const whole = new Set<string>([String(table.rulesAt('172.30.0.1')?.map(targetOf))])
+    const before = normalise(table)
+    for (const [from, to] of [
+      [0, 149],
+      [1, 150],
+    ] as const) {
+      putGiant(harness, from, to)
+      const direct = setUp()
+      putGiant(direct.harness, from, to)
+      await direct.harness.sync()
+      whole.add(String(direct.table.rulesAt('172.30.0.1')?.map(targetOf)))
+      harness.texts.length = 0
+      const parts = await writeParts(harness, async () => {
+        // What the cluster IP and the node port lead to is what was there, or what is wanted.
+        for (const rules of [table.rulesAt('172.30.0.1'), table.rulesAtNodePort(30_001)]) {
+          expect(whole).toContain(String(rules?.map(targetOf)))
+        }
+      })
+      // The rules twice, 30 at a time: once in the substitute.
+      expect(parts).toBeGreaterThanOrEqual(2 * (150 / limits.rules) + 2)
+      const written = harness.texts.map((text) => text.match(/^-A KUBE-SVC-/gm)?.length ?? 0)
+      expect(Math.max(...written)).toBe(limits.rules)
+      expect(normalise(table)).toEqual(normalise(direct.table))
+      expect(normalise(table)).not.toEqual(before)
+    }
+  })
+
+  it('ends the same if the next change comes between any two parts', async () => {
+    for (let stop = 1; ; stop++) {
+      const { harness, table } = setUp()
+      putGiant(harness, 0, 100)
+      await writeParts(harness)
+      putGiant(harness, 0, 99)
+      const first = splitChanges(diffAtOnce(harness.ledger), (id) => harness.written.port(id), limits)
+      for (const part of first.slice(0, stop)) {
+        await harness.writer.write(groupChanges(part.changes()), { everything: false, signal })
+      }
+      putGiant(harness, 1, 100)
+      await writeParts(harness, async () => {
+        expect(table.rulesAt('172.30.0.1')?.length).toBeGreaterThanOrEqual(100)
+        expect(table.rulesAtNodePort(30_001)).toEqual(table.rulesAt('172.30.0.1'))
+      })
+      const direct = setUp()
+      putGiant(direct.harness, 1, 100)
+      await direct.harness.sync()
+      expect(normalise(table)).toEqual(normalise(direct.table))
+      if (stop === first.length) break
+    }
+  })
+
   it('is one part with everything else if it is small', () => {
     const { harness } = setUp()
     putGiant(harness, 0, 10)
@@ -138,6 +202,9 @@ describe('a port with very many chains', () => {
     expect(parts.map(({ changes, complete }) => [changes(), complete])).toEqual([[changes, changes]])
   })
 })
+
+/** Where a rule leads, with its probability. */
+const targetOf = (rule: string) => withoutComment(rule).replace(/^-A \S+/, '')
 
 /** Every chain with its rules, without comments: those of large clusters have none. */
 const normalise = ({ chains }: NatTable) =>

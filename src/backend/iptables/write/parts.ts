@@ -2,16 +2,27 @@
 //
 // A part is an entry that is not complete yet: first the chains of new endpoints, some at a time; then the rules that choose among them,
 // also some at a time; then all rules, with which traffic arrives; and at last the chains that nothing jumps to any more go, some at a
-// time. No packet meets half of anything: nothing leads to a chain that is new, and the rules of a chain in use are exchanged at once.
+// time. No packet meets half of anything: nothing leads to a chain that is new.
 //
 // iptables-nft-restore 1.8.9 takes 7 ms for 100 chains, 40 ms for 1,000 rules that jump and 2.3 s for 10,000 of them: its time grows with
-// the square of what one restore has. So rules are appended where possible (stage.ts).
+// the square of what one restore has. So rules are appended where possible (stage.ts). A long chain that traffic uses gets a substitute:
+// the new rules are appended to the substitute, traffic is led there, the chain is deleted and written again in the same way, and traffic is
+// led back. Each switch is one restore with few rules. Inserting new rules into the chain and deleting old ones would take longer: with
+// positions iptables-nft-restore reads the whole chain.
 
 import type { Changes, Held } from '../../backend.ts'
 import { isEndpointChain } from '../../iptables-kit/chains.ts'
-import { linesOf } from '../../iptables-kit/restore-text.ts'
-import { createPortEntry, type IptablesEntry, isIptablesEntry, type PortEntry } from '../entries.ts'
-import { groupByChain } from '../port-text.ts'
+import { type IptablesEntry, isIptablesEntry, type PortEntry } from '../entries.ts'
+import {
+  buildEntry,
+  contentOf,
+  extend,
+  isUsed,
+  type NamedChain,
+  type PortContent,
+  substitute,
+  substituteOf,
+} from './port-content.ts'
 
 /** What one part may have. */
 export interface PartLimits {
@@ -73,10 +84,11 @@ function listSteps(old: PortEntry | undefined, wanted: PortEntry | undefined, li
   const [before, after] = [contentOf(old), contentOf(wanted)]
   const added = [...after.byChain.keys()].filter((chain) => !before.byChain.has(chain))
   const gone = [...before.byChain.keys()].filter((chain) => !after.byChain.has(chain))
-  if (added.length <= chains && gone.length <= chains) return []
+  const long = findLongChanges(before, after, limits.rules)
+  if (added.length <= chains && gone.length <= chains && long.length === 0) return []
   const last = (wanted ?? old) as PortEntry
-  const build = (content: () => Content) => () => buildEntry(last, content())
-  const grown = listGrowth(before, after, { added, limits })
+  const build = (content: () => PortContent) => () => buildEntry(last, content())
+  const grown = listGrowth(before, after, { added, long, limits })
   if (gone.length <= chains) return grown.map(build)
   const stale = gone.filter(isEndpointChain)
   const shrunk = Array.from({ length: Math.ceil(stale.length / chains) }, (_, i) => () => {
@@ -89,62 +101,54 @@ function listSteps(old: PortEntry | undefined, wanted: PortEntry | undefined, li
   return [...grown, ...shrunk].map(build)
 }
 
+/** Chains with other rules than before that are too many for one restore. Chains of endpoints have two or three rules. */
+const findLongChanges = (before: PortContent, after: PortContent, limit: number): readonly string[] =>
+  [...after.byChain]
+    .filter(([chain, rules]) => rules.length > limit && before.byChain.get(chain)?.join('\n') !== rules.join('\n'))
+    .map(([chain]) => chain)
+
 interface Growth {
   /** Chains that are new. */
   readonly added: readonly string[]
+  /** Chains that one restore cannot write. */
+  readonly long: readonly string[]
   readonly limits: PartLimits
 }
 
-/** What was there with more and more of what is new: chains of endpoints, then the rules of other chains. */
-function listGrowth(before: Content, after: Content, { added, limits }: Growth): readonly (() => Content)[] {
+/** What was there with more and more of what is new: chains of endpoints, then the rules of long chains. */
+function listGrowth(
+  before: PortContent,
+  after: PortContent,
+  { added, long, limits }: Growth,
+): readonly (() => PortContent)[] {
   const rulesOf = (chain: string) => after.byChain.get(chain) ?? []
-  const endpoints = added.filter(isEndpointChain).map((chain) => [chain, rulesOf(chain)] as const)
+  const endpoints = added.filter(isEndpointChain).map((chain): NamedChain => [chain, rulesOf(chain)])
   const steps = Array.from(
     { length: Math.ceil(endpoints.length / limits.chains) },
     (_, i) => () => extend(before, endpoints.slice(0, (i + 1) * limits.chains)),
   )
-  const long = added.filter((chain) => !isEndpointChain(chain) && rulesOf(chain).length > limits.rules)
-  for (const [n, chain] of long.entries()) {
-    const others = [...endpoints, ...long.slice(0, n).map((one) => [one, rulesOf(one)] as const)]
-    for (let from = 0; from < rulesOf(chain).length; from += limits.rules) {
-      const rules = () => rulesOf(chain).slice(0, from + limits.rules)
-      steps.push(() => extend(before, [...others, [chain, rules()]]))
-    }
-  }
-  return steps
+  const used = long.filter((chain) => isUsed(before, chain))
+  const substituted = substitute(after, used)
+  const unused = long.map((chain) => (used.includes(chain) ? substituteOf(chain) : chain))
+  const named = unused.map((chain): NamedChain => [chain, substituted.byChain.get(chain) ?? []])
+  steps.push(...listAppends(() => extend(before, endpoints), named, limits.rules))
+  if (used.length === 0) return steps
+  // Chains of endpoints that go are deleted later.
+  const stale = [...before.byChain].filter(([chain]) => isEndpointChain(chain) && !after.byChain.has(chain))
+  const switched = () => extend(substituted, stale)
+  const again = used.map((chain): NamedChain => [chain, rulesOf(chain)])
+  return [...steps, switched, ...listAppends(switched, again, limits.rules)]
 }
 
-const extend = (content: Content, chains: readonly (readonly [string, readonly string[]])[]): Content => ({
-  ...content,
-  byChain: new Map([...content.byChain, ...chains]),
-})
-
-/** The rules of a port. Lines have no newline. */
-interface Content {
-  readonly byChain: ReadonlyMap<string, readonly string[]>
-  readonly shared: readonly string[]
-  readonly counted: number
-  readonly filter: readonly string[]
-}
-
-const nothing: Content = { byChain: new Map(), shared: [], counted: 0, filter: [] }
-
-function contentOf(entry: PortEntry | undefined): Content {
-  if (entry === undefined) return nothing
-  const { rules } = entry
-  const texts = groupByChain(rules.own())
-  const byChain = new Map(rules.chains().map((chain) => [chain, listLines(texts.get(chain) ?? '')]))
-  return {
-    byChain,
-    shared: listLines(rules.shared()),
-    counted: rules.countedCount,
-    filter: listLines(rules.filter()),
-  }
-}
-
-function buildEntry({ id, service, endpoints }: PortEntry, { byChain, ...rest }: Content): PortEntry {
-  const rules = { ...rest, chains: [...byChain.keys()], own: [...byChain.values()].flat(), unreached: 0 }
-  return createPortEntry({ id, service }, rules, endpoints)
-}
-
-const listLines = (text: string): readonly string[] => linesOf(text).map((line) => line.slice(0, -1))
+/** The content with one chain after the other, each with more and more of its rules. */
+const listAppends = (
+  content: () => PortContent,
+  chains: readonly NamedChain[],
+  limit: number,
+): readonly (() => PortContent)[] =>
+  chains.flatMap(([chain, rules], n) =>
+    Array.from(
+      { length: Math.ceil(rules.length / limit) },
+      (_, i) => () => extend(content(), [...chains.slice(0, n), [chain, rules.slice(0, (i + 1) * limit)]]),
+    ),
+  )
