@@ -58,3 +58,11 @@ it('the documents name every variable of Sluice that the program reads', () => {
   expect(names.size).toBeGreaterThan(3)
   expect([...names].filter((name) => !documents.includes(name))).toEqual([])
 })
+
+it('test/hostile/README.md names tests that exist', () => {
+  const text = readFileSync(join(root, 'test/hostile/README.md'), 'utf8')
+  const named = [...text.matchAll(/`(test\/[^`]+\.test\.ts)`: ([^|]+?) \|/g)]
+  expect(named.length).toBeGreaterThan(30)
+  const missing = named.filter(([, file = '', title = '']) => !readFileSync(join(root, file), 'utf8').includes(title))
+  expect(missing.map(([cell]) => cell)).toEqual([])
+})
