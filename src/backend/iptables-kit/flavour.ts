@@ -5,6 +5,8 @@ import { describeError, ProxyError } from '../../lib/errors.ts'
 import type { Family } from '../../lib/ip.ts'
 import { type Logger, silentLogger } from '../../lib/log.ts'
 import { systemClock } from '../../lib/time.ts'
+import { readTableSize } from '../../sys/legacy-table-size.ts'
+import { isRefusedWith } from '../../sys/netlink/netlink-errors.ts'
 import { spawnProgram } from '../../sys/process/spawn.ts'
 import type { Mode } from '../backend.ts'
 import { IptablesPrograms, type ProgramSet, type ProgramVersion, programName } from './programs.ts'
@@ -29,6 +31,12 @@ export async function findPrograms(log: Logger): Promise<ProgramSet> {
   if (!mayListLegacyTables()) {
     log.warn('Cannot see whether legacy iptables holds rules: only root may read the names of its tables', {
       file: legacyTablesFile(4),
+    })
+  }
+  const unreadable = listUnreadableTables()
+  if (unreadable.length > 0) {
+    log.warn('Cannot read the tables of legacy iptables and takes them for empty: CAP_NET_RAW is missing', {
+      tables: unreadable.join(' '),
     })
   }
   const ranks = await Promise.all(found.map(rankByChains))
@@ -95,6 +103,24 @@ function mayListLegacyTables(): boolean {
     return true
   } catch {
     return !existsSync(path)
+  }
+}
+
+/** Tables of the legacy flavour that exist and that this process may not read: its programs open a raw socket for that. */
+const listUnreadableTables = (): readonly string[] =>
+  ([4, 6] as const).flatMap((family) =>
+    listLegacyTables(family)
+      .filter((table) => !isReadable(family, table))
+      .map((table) => `${programName(family)} ${table}`),
+  )
+
+function isReadable(family: Family, table: string): boolean {
+  try {
+    readTableSize(family, table)
+    return true
+  } catch (error) {
+    // Other errors are those of the kernel, which the programs report.
+    return !isRefusedWith(error, 'EPERM')
   }
 }
 
