@@ -38,7 +38,7 @@ export const modeFlag: Flag = {
 const socketFlag: Flag = {
   name: 'socket',
   value: 'FILE',
-  help: 'admin socket of a running proxy (default: the only one in /run/sluice)',
+  help: `admin socket of a running proxy (default: the only one in ${platform.sockets.folder})`,
   file: true,
 }
 

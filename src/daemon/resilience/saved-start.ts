@@ -12,11 +12,12 @@ import type { Store } from '../../engine/store.ts'
 import type { SavedStateSummary } from '../../http/admin.ts'
 import type { Connection, PemSource } from '../../kube/connection.ts'
 import type { RecordSink } from '../../kube/reflect/change-filter.ts'
-import { describeError } from '../../lib/errors.ts'
+import { describeError, ProxyError } from '../../lib/errors.ts'
 import type { Family } from '../../lib/ip.ts'
 import type { Logger } from '../../lib/log.ts'
 import { type Clock, formatTime, sleep } from '../../lib/time.ts'
 import type { NodeRecord, ServiceCidrRecord, ServiceRecord, SliceRecord } from '../../model/types.ts'
+import { platform } from '../../sys/platform/platform.ts'
 import { ensurePrivateDirectory } from '../../sys/private-files.ts'
 import { LiveSink } from './live-sinks.ts'
 import type { StateChange } from './state-format.ts'
@@ -231,11 +232,14 @@ export interface StatePlace {
 /** The directory that packages and manifests make. Another one is made if the configuration names it. */
 export const defaultStateDirectory = '/var/lib/sluice/proxy'
 
+const canUseDefault = (): boolean => platform.keepsPrivateFiles && existsSync(defaultStateDirectory)
+
 /** Finds the file in which the state of this node is kept. Undefined if there is no directory, or not a private one that can be written. */
 export function findStateFile({ settings, node, connection, log }: StatePlace): StateFile | undefined {
   const { directory, maxAge, maxBytes } = settings
-  if (directory === '' || (directory === defaultStateDirectory && !existsSync(directory))) return undefined
+  if (directory === '' || (directory === defaultStateDirectory && !canUseDefault())) return undefined
   try {
+    if (!platform.keepsPrivateFiles) throw new ProxyError('foreign', `this is not possible on ${platform.name}`)
     ensurePrivateDirectory(directory)
     accessSync(directory, constants.W_OK)
   } catch (error) {

@@ -21,6 +21,7 @@ export const linux: Platform = {
   hasAbstractSockets: true,
   openFileLimit: () => openFileLimit(),
   sockets: unixSockets,
+  keepsPrivateFiles: true,
   findProgram,
   programEnvironment,
 }

@@ -28,6 +28,8 @@ export interface Platform {
   /** How many files this process may have open; Infinity if there is no limit. */
   openFileLimit(): number
   readonly sockets: LocalSockets
+  /** True if files can be kept private by their owner and mode, and renamed so that this survives a loss of power. */
+  readonly keepsPrivateFiles: boolean
   /** Returns the path of a program that only administrators may change; undefined if there is none. PATH is not searched. */
   findProgram(name: string): string | undefined
   /** The environment of such a program: our own, but the program finds others only in the same folders. */

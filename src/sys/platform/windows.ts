@@ -30,6 +30,7 @@ export const windows: Platform = {
   hasAbstractSockets: false,
   openFileLimit: () => Number.POSITIVE_INFINITY,
   sockets: makeNamedPipes(findStateFolder()),
+  keepsPrivateFiles: false,
   findProgram: (name) => win32.join(systemFolder(), `${name}.exe`),
   programEnvironment: () => ({ ...process.env, PATH: systemFolder() }),
 }
