@@ -81,8 +81,8 @@ export default defineConfig({
           include: ['test/windows/**/*.test.ts'],
           fileParallelism: false,
           pool: 'forks',
-          testTimeout: 120_000,
-          hookTimeout: 120_000,
+          testTimeout: 300_000,
+          hookTimeout: 300_000,
         },
       },
       {

@@ -31,7 +31,7 @@ interface Lane {
 }
 
 /** Declares the tests. `makeDriver` is called once per lane, before the first scenario. */
-export function runCorpus(makeDriver: () => Driver | Promise<Driver>, options: CorpusOptions): void {
+export function runCorpus(makeDriver: (lab: Lab) => Driver | Promise<Driver>, options: CorpusOptions): void {
   const {
     mode,
     families = [4, 6],
@@ -58,7 +58,10 @@ export function runCorpus(makeDriver: () => Driver | Promise<Driver>, options: C
     beforeAll(async () => {
       totals.begun = performance.now()
       const pods = [...new Set(scenarios.flatMap((scenario) => arrangementOf(scenario).localPods))]
-      for (let i = 0; i < lanes; i++) all.push({ lab: await Lab.create(pods), driver: await makeDriver() })
+      for (let i = 0; i < lanes; i++) {
+        const lab = await Lab.create(pods)
+        all.push({ lab, driver: await makeDriver(lab) })
+      }
       free.push(...all)
     })
 

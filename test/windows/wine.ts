@@ -37,10 +37,13 @@ export function whyNotWine(): string | undefined {
 export class WinePrefix {
   readonly path: string
   readonly #namespace: string
+  /** A test run that is interrupted leaves nothing behind. */
+  readonly #onExit = () => this.close()
 
   private constructor(path: string, namespace: string) {
     this.path = path
     this.#namespace = namespace
+    process.once('exit', this.#onExit)
   }
 
   /** The system files are those of the template; everything that a test changes is a copy. */
@@ -73,6 +76,7 @@ export class WinePrefix {
 
   /** Ends everything that runs in this prefix, and removes it. */
   close(): void {
+    process.removeListener('exit', this.#onExit)
     spawnSync(wineserver, ['-k', '-w'], { env: this.env({}) })
     rmSync(this.path, { recursive: true, force: true })
   }

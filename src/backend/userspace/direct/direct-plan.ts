@@ -98,11 +98,16 @@ function planSocket({ port, node, frontend, policy, place }: SocketRequest): Dir
     name: port.name,
     forNode: isInternal && forOthers !== undefined ? forOthers : listEndpoints('cluster'),
     forOthers,
-    allow: frontend.allow,
+    allow: listAllowed(port, frontend),
     pods: node.local?.kind === 'cidr' ? node.local.cidr : '',
     serving: port.serving.map(formatEndpoint),
     affinitySeconds: port.affinitySeconds,
   }
+}
+
+/** A process of the node that asks an address of the service often has that address as its source. */
+function listAllowed({ nodeAllowed }: ServicePort, { allow, ip }: Frontend): readonly string[] {
+  return nodeAllowed && allow.length > 0 && ip !== '' ? [...allow, `${ip}/${ip.includes(':') ? 128 : 32}`] : allow
 }
 
 /** The id is the address, so the socket stays open when another service gets the address. */
