@@ -29,6 +29,8 @@ export interface Sample {
 export interface RuleState {
   readonly name: string
   readonly health: string
+  /** `pending` while the condition holds for less than the `for` of the rule. */
+  readonly state: 'inactive' | 'pending' | 'firing'
   readonly lastError?: string
 }
 
