@@ -1,5 +1,5 @@
 // ipvs mode with exactly the privileges that deploy/privileges.json and deploy/seccomp name, as test/kernel/privilege.test.ts has the other modes.
-// It needs a kernel of this machine with IPVS: in an emulated CPU the confined proxy starts, and its first sync had not come after six minutes, with strace and without.
+// It needs a kernel of this machine with IPVS: in an emulated CPU the confined proxy starts, and its first sync had not come after six minutes, even without strace.
 
 import { chmodSync, chownSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
