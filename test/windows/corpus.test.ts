@@ -67,10 +67,12 @@ function expandRange(text: string): readonly string[] {
 
 /** Twins of scenarios are played if the user names them, or with SLUICE_CORPUS=whole: they take long here. These are always played. */
 const twins = ['S1', 'S3', 'S5', 'S6', 'affinity', 'flow-replaced', 'rolling-update'].map((name) => `${name}.v6.udp`)
+/** Scenarios about which endpoints and objects count: the model decides that, and no mode is involved. */
+const modelOnly = /^(topology-|S[789]|terminating|unready|target-ports|proxy-name|sloppy|lb-modes|orders)/
 const isPlayed = (name: string): boolean =>
   process.env.ONLY !== undefined ||
   process.env.SLUICE_CORPUS === 'whole' ||
-  !/\.(v6|udp)/.test(name) ||
+  (!/\.(v6|udp)/.test(name) && !modelOnly.test(name)) ||
   twins.includes(name)
 
 const drivers: WindowsDriver[] = []
