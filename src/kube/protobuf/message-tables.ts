@@ -34,6 +34,7 @@ export const readLabels: readonly string[] = [
 export const readAnnotations: readonly string[] = [
   'endpoints.kubernetes.io/last-change-trigger-time',
   'k8s.io/initial-events-end',
+  'sluice/outlier-ejection',
   'sluice/scheduler',
   'sluice/weight',
 ]
