@@ -37,6 +37,8 @@ export class PortalRules {
   #missing: MissingHooks | undefined
   /** The rules in the kernel. If the new rules of a service were refused, these are its old ones. */
   #rules: RulesById = new Map()
+  /** The rules of a write whose end is not known yet, or never will be: it was cut off. */
+  #unconfirmed: RulesById | undefined
   /** The text of all rules in the kernel; undefined: unknown. */
   #written: string | undefined
   /** Rules of a process that has ended lead to its listeners. */
@@ -122,10 +124,12 @@ export class PortalRules {
   /** Lets the kernel translate to endpoints what the rules lead to listeners. The last write of a process that ends. */
   async handOver(endpointsOf: (listener: string) => readonly string[], signal: AbortSignal): Promise<void> {
     this.close()
-    if (this.#written === undefined) return
-    const texts = translateDirectly(textsOf(this.#rules), endpointsOf)
+    if (this.#written === undefined && this.#unconfirmed === undefined) return
+    // The kernel may have the rules of a write that was cut off, or not: whichever it has is replaced.
+    if (this.#unconfirmed !== undefined) await this.#findMissingAgain(signal)
+    const texts = translateDirectly(textsOf(this.#unconfirmed ?? this.#rules), endpointsOf)
     this.#written = undefined
-    await this.#programs.restore(compose(texts, withoutListeners), signal)
+    await this.#programs.restore(compose(texts, withoutListeners, this.#missing), signal)
   }
 
   close(): void {
@@ -138,9 +142,11 @@ export class PortalRules {
     const text = compose(texts, layout, this.#missing)
     try {
       signal.throwIfAborted()
+      this.#unconfirmed = rules
       await this.#programs.restore(text, signal)
     } catch (error) {
       if (!(error instanceof ExecError) || error.exitCode === undefined) throw error
+      this.#unconfirmed = undefined
       await this.#findMissingAgain(signal)
       const words = `iptables refuses the rules: ${error.message}`
       return {
@@ -148,6 +154,7 @@ export class PortalRules {
         lines: suspectLines(error.stderr, text),
       }
     }
+    this.#unconfirmed = undefined
     this.#missing = undefined
     this.#hasWritten = true
     this.#rules = rules
