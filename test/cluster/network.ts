@@ -49,11 +49,11 @@ async function addNode(tree: NamespaceTree, run: RunFolder, number: number): Pro
   }
 }
 
-/** All default paths of kubelet, containerd and CNI lead to folders of this node. */
+/** All default paths of kubelet, containerd, CNI and Sluice lead to folders of this node. */
 const mounts = (folder: string): string => `
 mount -t tmpfs tmpfs /run
 mkdir -p /run/netns /run/containerd
-for path in var/lib/kubelet var/lib/containerd var/lib/cni etc/cni/net.d var/log/pods var/log/containers; do
+for path in var/lib/kubelet var/lib/containerd var/lib/cni var/lib/sluice etc/cni/net.d var/log/pods var/log/containers; do
   mkdir -p /$path ${folder}/$path
   mount --bind ${folder}/$path /$path
 done
