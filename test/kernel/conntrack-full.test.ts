@@ -5,6 +5,7 @@ import { once } from 'node:events'
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { setTimeout as delay } from 'node:timers/promises'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { type Item, WatchedApi } from '../lab/watched-api.ts'
 import { nodeName } from '../scenarios/expand.ts'
@@ -83,10 +84,10 @@ describe.runIf(isBounded).each(['nftables', 'iptables'] as const)('a full conntr
     held.socket.write('again\n')
     expect(String(await answered).trim()).toBe(held.answer)
     held.socket.destroy()
-    // The watch ends, and the proxy may not be able to connect before there is room.
+    // The watch ends, and the proxy may not be able to connect before there is room: the closed connections make some, sooner or later.
     api.cut()
     api.put(...items(single('full/two', '172.30.70.2')))
-    expect(await network.ask('172.30.0.41', 80, 1500)).toBe('timeout')
+    await delay(1500)
     expect(proxy.isRunning).toBe(true)
     await network.run('conntrack -F')
     expect(podIps).toContain(await network.ask('172.30.0.41'))
