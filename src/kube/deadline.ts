@@ -8,9 +8,7 @@ export class Deadline {
   readonly #clock: Clock
   readonly #outer: AbortSignal | undefined
   readonly #onAbort = () => this.#controller.abort(this.#outer?.reason)
-  #makeError: (() => ProxyError) | undefined
-  #expiresAt = Number.POSITIVE_INFINITY
-  #timer: { readonly firesAt: number; cancel(): void } | undefined
+  #timer: { cancel(): void } | undefined
 
   constructor(clock: Clock, outer: AbortSignal | undefined) {
     this.#clock = clock
@@ -27,16 +25,10 @@ export class Deadline {
     return this.#controller.signal.aborted ? this.#controller.signal.reason : undefined
   }
 
-  /**
-   * Sets the limit, and replaces an earlier one. A reader calls this for each part that it reads: the error is made only if the limit is
-   * reached, and a timer that fires before the limit stays and is set again when it fires.
-   */
+  /** Sets the limit, and replaces an earlier one. The error, whose stack trace is expensive, is made only if the limit is reached. */
   start(ms: number, makeError: () => ProxyError): void {
-    this.#makeError = makeError
-    this.#expiresAt = this.#clock.monotonic() + ms
-    if (this.#timer !== undefined && this.#timer.firesAt <= this.#expiresAt) return
-    this.#timer?.cancel()
-    this.#arm(ms)
+    this.stop()
+    this.#timer = this.#clock.after(ms, () => this.#controller.abort(makeError()))
   }
 
   /** Waits for a promise that cannot be aborted: after an abort it goes on, but its result is ignored. */
@@ -52,18 +44,6 @@ export class Deadline {
   stop(): void {
     this.#timer?.cancel()
     this.#timer = undefined
-  }
-
-  #arm(ms: number): void {
-    const { cancel } = this.#clock.after(ms, () => this.#onTimer())
-    this.#timer = { firesAt: this.#clock.monotonic() + ms, cancel }
-  }
-
-  #onTimer(): void {
-    this.#timer = undefined
-    const remainingMs = this.#expiresAt - this.#clock.monotonic()
-    if (remainingMs <= 0) this.#controller.abort(this.#makeError?.())
-    else this.#arm(remainingMs)
   }
 
   /** Also stops listening to the caller's signal. */

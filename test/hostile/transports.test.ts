@@ -113,7 +113,9 @@ async function playRound(random: Random): Promise<void> {
 }
 
 describe('transports', () => {
-  it(`${rounds} bad API servers, seed ${seed}: the state ends as that of a fresh start`, { timeout: 0 }, async () => {
+  it(`${rounds} bad API servers, seed ${seed}: the state ends as that of a fresh start`, {
+    timeout: 60_000 + rounds * 10_000,
+  }, async () => {
     for (let round = 0; round < rounds; round++) {
       await playRound(new Random(seed * 100_000 + round)).catch((cause) => {
         throw new Error(`round ${round} of seed ${seed}: ${cause}`, { cause })
