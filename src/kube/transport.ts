@@ -124,6 +124,8 @@ export class Transport {
       request.once('close', () => {
         this.#live.delete(request)
         outgoing.signal?.removeEventListener('abort', onAbort)
+        // Node closes a request without an error if the answer wants another protocol. After an answer this has no effect.
+        reject(new ProxyError('connection', `${outgoing.method} ${url.split('?')[0]}: no usable answer`))
       })
       request.once('socket', (socket) => socket.setKeepAlive(true, keepAliveMs))
       request.once('response', resolve)

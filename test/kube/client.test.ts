@@ -224,6 +224,13 @@ describe('requests', () => {
     expect((await failure(client.request({ path: '/' }))).code).toBe('connection')
   })
 
+  it('reports an answer that switches to another protocol, which nobody asked for', async () => {
+    const switching: Answer = (response) =>
+      response.socket?.end('HTTP/1.1 101 Switching Protocols\r\nUpgrade: other\r\nConnection: Upgrade\r\n\r\n')
+    const client = open(connectionTo((await serve(switching)).url))
+    expect((await failure(client.request({ path: '/' }))).code).toBe('connection')
+  })
+
   it('names the server that it cannot reach', async () => {
     const server = await new ScriptServer(hang).start()
     await server.stop()
