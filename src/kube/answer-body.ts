@@ -35,16 +35,8 @@ export async function readBody(response: IncomingMessage, options: BodyOptions):
   let receivedBytes = 0
   if (isZipped) response.on('data', (chunk: Buffer) => (receivedBytes += chunk.length))
   const stream = isZipped ? response.pipe(createGunzip()) : response
-  // pipe() forwards neither an error nor an early end of the source: without these the reader would wait for ever.
-  if (isZipped) {
-    response.once('error', (error) => stream.destroy(error))
-    response.once('close', () => {
-      if (!response.complete) stream.destroy(new Error('aborted'))
-    })
-  }
-  const { signal } = deadline
-  signal.addEventListener('abort', () => stream.destroy(), { once: true })
-  if (signal.aborted) stream.destroy()
+  // pipe() does not forward an error of the source.
+  if (isZipped) response.once('error', (error) => stream.destroy(error))
   deadline.start(maxSilenceMs, makeSilenceError)
   try {
     for await (const chunk of stream as AsyncIterable<Buffer>) {
