@@ -1,17 +1,19 @@
 // Notes which services got frontends that the data plane translates, so that connections from before can be removed. No I/O.
 
+import { SetHash } from '../../lib/set-hash.ts'
 import type { ServicePort } from '../../model/types.ts'
 import { isLive } from './early-flows.ts'
 
 export class LiveFrontends {
   /** A hash of the live frontends of each service: the frontends of all services would take many megabytes. */
-  readonly #hashes = new Map<string, number>()
+  readonly #hashes = new Map<string, SetHash>()
   readonly #changed = new Set<string>()
 
   /** Called when a service has been planned. */
   note(service: string, ports: readonly ServicePort[]): void {
+    const before = this.#hashes.get(service)
     const hash = hashFrontends(ports)
-    if (hash === this.#hashes.get(service)) return
+    if (hash === before || (hash !== undefined && before?.equals(hash))) return
     if (hash === undefined) {
       this.#hashes.delete(service)
       this.#changed.delete(service)
@@ -37,20 +39,15 @@ export class LiveFrontends {
 const none: readonly never[] = []
 
 /** Undefined without live frontends. The order does not matter. */
-function hashFrontends(ports: readonly ServicePort[]): number | undefined {
-  let sum: number | undefined
+function hashFrontends(ports: readonly ServicePort[]): SetHash | undefined {
+  let hash: SetHash | undefined
   for (const port of ports) {
     if (!isLive(port)) continue
     for (const { kind, ip, port: number } of port.frontends) {
-      sum = ((sum ?? 0) + hashText(`${port.protocol} ${kind} ${ip} ${number}`)) | 0
+      hash ??= new SetHash()
+      for (const part of [port.protocol, kind, ip, String(number)]) hash.extend(part)
+      hash.finish()
     }
   }
-  return sum
-}
-
-/** FNV-1a with 32 bits. */
-function hashText(text: string): number {
-  let hash = 0x811c9dc5
-  for (let i = 0; i < text.length; i++) hash = Math.imul(hash ^ text.charCodeAt(i), 0x01000193)
   return hash
 }
