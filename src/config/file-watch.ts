@@ -1,6 +1,7 @@
-// Watches the configuration file for changes as kube-proxy does: it watches the file that was opened, not the name.
+// Watches configuration files for changes: kube-proxy's as kube-proxy does, which watches the file that was opened, and ours by its name.
 
 import { closeSync, fstatSync, openSync, readSync, watch } from 'node:fs'
+import { dirname } from 'node:path'
 
 export interface FileWatch {
   close(): void
@@ -50,4 +51,15 @@ function readAll(fd: number): Buffer {
     chunks.push(chunk.subarray(0, size))
     at += size
   }
+}
+
+/**
+ * Calls `onChange` when something in the folder of the file changes: a new file that is renamed over the old one, and the link that an
+ * updated ConfigMap volume moves, count. Whether the content has changed is for the caller to see. `onError` is called if watching ends.
+ */
+export function watchFileName(path: string, onChange: () => void, onError: (error: Error) => void): FileWatch {
+  const watcher = watch(dirname(path), { persistent: false })
+  watcher.on('change', () => onChange())
+  watcher.on('error', onError)
+  return { close: () => watcher.close() }
 }

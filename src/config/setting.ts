@@ -19,6 +19,8 @@ interface Row<K extends Kind> {
   readonly beatsFile?: boolean
   /** The only words that validation allows. They become the type of the field in a valid configuration. */
   readonly words?: readonly string[]
+  /** If true, a new value in the file takes effect while the proxy runs. */
+  readonly live?: boolean
   /** Type in usage texts, if it differs from the codec's. */
   readonly label?: string
   readonly help: string

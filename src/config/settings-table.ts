@@ -159,7 +159,7 @@ const modes = [
     flag: 'iptables-min-sync-period',
     path: 'iptables.minSyncPeriod',
     default: second,
-    help: 'Minimum time between two syncs, in every mode but ipvs. 0 programs every change at once.',
+    help: 'Minimum time between two syncs, in every mode but ipvs; syncs that cost less than 50 ms of CPU wait for less. 0 programs every change at once.',
   }),
   declareField('duration', {
     flag: 'ipvs-sync-period',
@@ -172,7 +172,7 @@ const modes = [
     path: 'ipvs.minSyncPeriod',
     default: second,
     fileDefault: 0,
-    help: 'Minimum time between two syncs in ipvs mode. In a file the default is 0.',
+    help: 'Minimum time between two syncs in ipvs mode; syncs that cost less than 50 ms of CPU wait for less. In a file the default is 0.',
   }),
   declareField('string', {
     flag: 'ipvs-scheduler',
@@ -229,7 +229,7 @@ const modes = [
   declareField('duration', {
     path: 'nftables.minSyncPeriod',
     default: second,
-    help: 'Minimum time between two syncs in nftables mode.',
+    help: 'Minimum time between two syncs in nftables mode; syncs that cost less than 50 ms of CPU wait for less.',
   }),
   declareField('portRange', {
     flag: 'proxy-port-range',

@@ -9,6 +9,7 @@ import type {
   SlicePortRecord,
   SliceRecord,
 } from './types.ts'
+import { findWeight, leaveOutWeightless, type WeightRules } from './weights.ts'
 
 /** An endpoint under one port, with the conditions and hints that decide whether it is used. */
 export interface Candidate {
@@ -108,6 +109,15 @@ function addCandidates(found: Candidate[], slice: SliceRecord, port: number, nod
   }
 }
 
+/** Returns the candidates with the weights that the service gives them; unchanged if it gives none. */
+export function applyWeights(candidates: readonly Candidate[], rules: WeightRules | undefined): readonly Candidate[] {
+  if (rules === undefined) return candidates
+  return candidates.map(({ record, endpoint }) => {
+    const weight = findWeight(rules, record, endpoint.weight)
+    return { record, endpoint: weight === (endpoint.weight ?? 1) ? endpoint : { ...endpoint, weight } }
+  })
+}
+
 /** Keeps one candidate per address. Equal addresses are neighbours, in the order of arrival. Changes the array, which the caller owns. */
 function withoutDuplicates(sorted: Candidate[]): readonly Candidate[] {
   let kept = 0
@@ -156,10 +166,12 @@ export function categorise(
   if (uses.cluster) {
     cluster = pick(candidates, isNearby(candidates, node))
     if (cluster.length === 0) cluster = pick(candidates, isDraining)
+    cluster = leaveOutWeightless(cluster)
   }
   if (!uses.local) return { cluster, local: none, hasAny: cluster.length > 0 }
   let local = pick(candidates, (candidate) => candidate.endpoint.local && isReady(candidate))
   if (local.length === 0) local = pick(candidates, (candidate) => candidate.endpoint.local && isDraining(candidate))
+  local = leaveOutWeightless(local)
   const hasAny = cluster.length > 0 || candidates.some((candidate) => isReady(candidate) || isDraining(candidate))
   return { cluster, local, hasAny }
 }

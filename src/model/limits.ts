@@ -1,7 +1,9 @@
 // The size of a service before anything is multiplied, and the limits on it: one object must not cost more than the node can bear. Pure.
 
 import { type Family, familyOf } from '../lib/ip.ts'
+import { hashTableSize } from './consistent-hash.ts'
 import type { ServiceRecord, SliceRecord } from './types.ts'
+import { manySlots, slotsPerEndpoint } from './weights.ts'
 
 /** The most that one service may have. The fields are those of `limits` in SluiceConfiguration. */
 export interface ServiceLimits {
@@ -41,9 +43,20 @@ export function measureService(service: ServiceRecord, slices: readonly SliceRec
     sourceRangesPerService: ranges * Math.max(1, loadBalancerIps * ports),
     endpointsPerService: endpoints,
     slicesPerService: slices.length,
-    entriesPerService: (ports + endpoints * (service.affinitySeconds > 0 ? affinityEntries : 1)) * (addresses + 2),
+    entriesPerService: (ports + countEntries(service, slices, endpoints)) * (addresses + 2),
   }
 }
+
+/** The entries of all endpoints for one address. With weights, a slow start or consistent hashing an endpoint has several slots. */
+function countEntries(service: ServiceRecord, slices: readonly SliceRecord[], endpoints: number): number {
+  const ports = Math.max(1, service.ports.length)
+  if (service.affinitySeconds > 0) return endpoints * affinityEntries
+  if (service.algorithm === 'consistent-hash') return ports * hashTableSize(Math.ceil(endpoints / ports))
+  const hasWeights = service.weights !== undefined || (service.slowStartMs ?? 0) > 0 || slices.some(isWeighted)
+  return hasWeights ? Math.min(slotsPerEndpoint * endpoints, Math.max(endpoints, manySlots * ports)) : endpoints
+}
+
+const isWeighted = ({ weight = 1 }: SliceRecord): boolean => weight !== 1
 
 /** The first limit that a service exceeds, in the order of the configuration; undefined if it exceeds none. */
 export function findExceeded(size: ServiceSize, limits: ServiceLimits): ExceededLimit | undefined {
@@ -65,7 +78,8 @@ const countedThings: Readonly<Record<keyof ServiceLimits, string>> = {
   sourceRangesPerService: 'source ranges (spec.loadBalancerSourceRanges multiplied by load-balancer IPs and ports)',
   slicesPerService: 'EndpointSlices',
   endpointsPerService: 'endpoints (endpoints of its EndpointSlices multiplied by their ports)',
-  entriesPerService: 'entries (endpoints, with affinity ten times, multiplied by the addresses)',
+  entriesPerService:
+    'entries (endpoints, with affinity ten times, with weights up to 16 times, multiplied by the addresses)',
 }
 
 const limitNames = Object.keys(countedThings) as readonly (keyof ServiceLimits)[]

@@ -28,6 +28,8 @@ export interface ModeBehaviour {
   readonly hidesClients: boolean
   /** SCTP is refused. */
   readonly refusesSctp: boolean
+  /** Where consistent hashing looks up the endpoint of a client: in our table, in one that the kernel makes for itself, or not at all. */
+  readonly hashTable: 'ours' | 'kernel' | 'none'
 }
 
 /** The behaviour that modes share; each mode adds its name and its differences. */
@@ -42,4 +44,5 @@ export const commonBehaviour: Omit<ModeBehaviour, 'name' | 'localhostNodePorts'>
   refusesNodePortsEverywhere: false,
   hidesClients: false,
   refusesSctp: false,
+  hashTable: 'ours',
 }

@@ -1,6 +1,6 @@
 // Turns a service and its slices, as this node sees them in one family, into service ports with every policy decided. Pure.
 
-import { categorise, countLocalReady, findCandidates, servingOf, slicesOf } from './endpoints.ts'
+import { applyWeights, categorise, countLocalReady, findCandidates, servingOf, slicesOf } from './endpoints.ts'
 import { addressesOf, frontendsOf } from './frontends.ts'
 import type { Disposition, NodeView, ServicePort, ServicePortRecord, ServiceRecord, SliceRecord } from './types.ts'
 
@@ -28,7 +28,7 @@ export function* resolvePorts(
   for (const record of ports) {
     const { name: portName, protocol } = record
     const exposed = addresses.exposed || record.nodePort !== 0
-    const candidates = candidatesOf(record)
+    const candidates = applyWeights(candidatesOf(record), service.weights)
     // Even if both policies are Local, this node and its pods reach external addresses under the Cluster policy.
     const uses = { cluster: !internalLocal || exposed, local: internalLocal || (externalLocal && exposed) }
     const { cluster, local, hasAny } = categorise(candidates, uses, node)
@@ -56,6 +56,7 @@ export function* resolvePorts(
       nodeAllowed: addresses.nodeAllowed,
       health,
       ...(service.scheduler === undefined ? {} : { scheduler: service.scheduler }),
+      ...(service.algorithm === undefined ? {} : { algorithm: service.algorithm }),
     }
   }
 }

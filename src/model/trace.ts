@@ -1,6 +1,8 @@
 // Predicts what happens to the first packet of a connection, from the model alone, for tests and for `explain`. Pure.
 
 import { familyOf, hostPort, isLoopback } from '../lib/ip.ts'
+import { slotOfClient } from './consistent-hash.ts'
+import { listSlots, tableSizeOf } from './endpoint-slots.ts'
 import type { ModeBehaviour } from './mode-behaviour.ts'
 import {
   describeTarget,
@@ -140,7 +142,7 @@ function traceExternal(matched: MatchedPacket): Outcome {
   }
   if (isRefusedSctp(matched)) return rejectSctp(matched)
   if (port.external === 'cluster') {
-    steps.push(describePolicy('externalTrafficPolicy', 'cluster', port.cluster.length))
+    steps.push(describeExternal(port))
     steps.push('The endpoint may be on another node: the source becomes this node, so that replies come back here.')
     return forward(matched, port.cluster, true)
   }
@@ -213,9 +215,10 @@ function forward(matched: MatchedPacket, endpoints: readonly Endpoint[], rewritt
     steps.push(`If ${packet.from} is chosen to answer itself, the source becomes this node (hairpin).`)
   }
   if (port.affinitySeconds > 0) steps.push(`The client keeps its endpoint for ${port.affinitySeconds} s (ClientIP).`)
+  const chosen = chooseByAlgorithm(matched, endpoints)
   return {
     verdict: 'forward',
-    endpoints: endpoints.map((endpoint) => ({
+    endpoints: chosen.map((endpoint) => ({
       address: hostPort(endpoint.ip, endpoint.port),
       snat: masquerade || hairpins(endpoint),
     })),
@@ -225,6 +228,24 @@ function forward(matched: MatchedPacket, endpoints: readonly Endpoint[], rewritt
     frontend,
     steps,
   }
+}
+
+/** Returns the endpoints that this client may get: one with consistent hashing, and otherwise all. */
+function chooseByAlgorithm({ packet, port, behaviour, steps }: MatchedPacket, endpoints: readonly Endpoint[]) {
+  const size = tableSizeOf(port)
+  if (size === 0 || endpoints.length === 0) return endpoints
+  if (behaviour.hashTable !== 'ours') {
+    steps.push(
+      behaviour.hashTable === 'none'
+        ? `${behaviour.name} mode has no consistent hashing: the endpoint is chosen at random.`
+        : `A hash of ${packet.from}, which the kernel looks up in a table of its own, chooses the endpoint.`,
+    )
+    return endpoints
+  }
+  const table = listSlots(port, endpoints)
+  const slot = slotOfClient(packet.from, table.length)
+  steps.push(`Consistent hashing chooses ${table[slot]}: ${packet.from} has slot ${slot} of ${table.length}.`)
+  return endpoints.filter(({ ip, port: number }) => hostPort(ip, number) === table[slot])
 }
 
 function isFromLocalPod(packet: Packet, detector: LocalDetector): boolean {
@@ -258,6 +279,11 @@ function describeDetector(detector: LocalDetector): string {
 
 const count = (endpoints: readonly Endpoint[]): string =>
   endpoints.length === 1 ? '1 usable endpoint' : `${endpoints.length} usable endpoints`
+
+function describeExternal({ drainingUntil, cluster }: ServicePort): string {
+  if (drainingUntil === undefined) return describePolicy('externalTrafficPolicy', 'cluster', cluster.length)
+  return `externalTrafficPolicy is Local, and the last endpoint on this node has gone: draining until ${drainingUntil}, ${count(cluster)} on other nodes may answer.`
+}
 
 function describePolicy(name: string, disposition: Disposition, endpoints: number): string {
   const which = endpoints === 1 ? 'the one usable endpoint' : `any of the ${endpoints} usable endpoints`

@@ -30,7 +30,40 @@ export interface ServiceRecord {
   readonly scheduler?: string
   /** Annotation sluice/outlier-ejection: whether endpoints to which connections fail are left out; as configured if absent. */
   readonly outlierEjection?: boolean
+  /** Annotation sluice/local-drain: for how many ms external traffic is forwarded after the last local endpoint has gone; as configured if absent. */
+  readonly localDrain?: OptIn
+  /** Annotation sluice/reset-connections: after how many ms connections to an endpoint that is gone are ended; as configured if absent. */
+  readonly resetConnections?: OptIn
+  /** Annotation sluice/probe: how this node finds out whether endpoints answer; absent if it does not. */
+  readonly probe?: ProbeRecord
+  /** Annotation sluice/algorithm: how an endpoint is chosen; as configured, or as the data plane does by itself, if absent. */
+  readonly algorithm?: Algorithm
+  /** Annotation sluice/weights: weights by endpoint address or node name; `*` is for all others. */
+  readonly weights?: Readonly<Record<string, number>>
+  /** Annotation sluice/slow-start: the time in which a new endpoint gets its whole share, in ms; as configured if absent. */
+  readonly slowStartMs?: number
 }
+
+/** A field that is absent is as configured. */
+export interface ProbeRecord {
+  readonly kind: 'tcp' | 'http' | 'https' | 'grpc'
+  /** The path of http and https, the service of grpc; '' otherwise. */
+  readonly target: string
+  /** The name of the only port that is probed; all TCP ports if absent. */
+  readonly port?: string
+  readonly intervalMs?: number
+  readonly timeoutMs?: number
+  /** Probes in a row that must fail, and that must succeed. */
+  readonly failures?: number
+  readonly successes?: number
+}
+
+/** Whether a service wants something: as configured, not at all, or for its own time in ms. */
+export type OptIn = 'on' | 'off' | number
+
+export const algorithms = ['random', 'round-robin', 'consistent-hash'] as const
+
+export type Algorithm = (typeof algorithms)[number]
 
 export interface ServicePortRecord {
   /** '' for an unnamed port. */
@@ -51,7 +84,7 @@ export interface SliceRecord {
   readonly endpoints: readonly EndpointRecord[]
   /** Unix ms of the last-change-trigger-time annotation; 0 if there is none. */
   readonly triggered: number
-  /** Annotation sluice/weight: the share of each endpoint of this slice, for data planes with weights; 1 if absent. */
+  /** Annotation sluice/weight: the weight of each endpoint of this slice; 1 if absent. */
   readonly weight?: number
 }
 
@@ -175,8 +208,14 @@ export interface ServicePort {
   readonly health: { readonly port: number; readonly localEndpoints: number } | undefined
   /** The scheduler of the data plane that chooses endpoints; its default if absent. */
   readonly scheduler?: string
-  /** Endpoints that are left out for a while, because connections to them fail; absent if there are none. */
+  /** How an endpoint is chosen; as the data plane does by itself if absent. */
+  readonly algorithm?: Algorithm
+  /** True if new endpoints get their share step by step. */
+  readonly slowStart?: boolean
+  /** Endpoints that are left out for a while, because connections to them or probes of them fail; absent if there are none. */
   readonly ejected?: readonly EjectedEndpoint[]
+  /** Present while external traffic of a service with policy Local is forwarded to other nodes: the time (RFC 3339) at which that ends. */
+  readonly drainingUntil?: string
 }
 
 export interface EjectedEndpoint {
@@ -200,8 +239,10 @@ export interface Endpoint {
   readonly port: number
   /** True if the endpoint is on this node. */
   readonly local: boolean
-  /** The share of the traffic, for data planes with weights; 1 if absent. */
+  /** The share of the traffic beside other endpoints; 1 if absent. */
   readonly weight?: number
+  /** The step of its slow start, from 1 on: as many tenths of its share as it gets; its whole share if absent. */
+  readonly startStep?: number
 }
 
 // ---- Problems of objects. ----

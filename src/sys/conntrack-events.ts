@@ -19,6 +19,8 @@ export interface TrackedEvent {
   readonly replied: boolean
   /** `ip:port` of who answers, or should. */
   readonly endpoint: string
+  /** True if the client dialled another address than that of the endpoint. */
+  readonly translated: boolean
 }
 
 export interface ConnectionListener {
@@ -43,7 +45,8 @@ export function watchConnections(listener: ConnectionListener, clock: Clock): Su
     const flow = decoder.decode(message)
     if (flow === undefined) return
     const endpoint = hostPort(flow.replySource, flow.replySourcePort)
-    listener.event({ id: flow.id, kind, replied: decoder.isReplied, endpoint })
+    const translated = flow.destination !== flow.replySource || flow.destinationPort !== flow.replySourcePort
+    listener.event({ id: flow.id, kind, replied: decoder.isReplied, endpoint, translated })
   }
   const options = { protocol: 'netfilter', purpose: 'connections', receiveBufferBytes: 2 << 20, clock } as const
   return subscribe(options, groups, { message: read, lost: (reason) => listener.lost(reason) })

@@ -26,6 +26,7 @@ interface Library {
   readonly recv: Native
   readonly setsockopt: Native
   readonly getsockopt: Native
+  readonly attachFilter: Native
   readonly open: Native
   readonly close: Native
   readonly setns: Native
@@ -46,6 +47,7 @@ interface Library {
 
 interface Koffi {
   load(path: null): { func(definition: string): Native }
+  struct(name: string, members: Readonly<Record<string, string>>): unknown
   errno(): number
   readonly node: { poll: Library['poll'] }
 }
@@ -61,6 +63,10 @@ export const SO_SNDBUF = 7
 export const SO_RCVBUF = 8
 export const SO_SNDBUFFORCE = 32
 export const SO_RCVBUFFORCE = 33
+const SO_ATTACH_FILTER = 26
+const instructionBytes = 8
+/** The size of struct sock_fprog where pointers have 8 bytes. */
+const fprogBytes = 16
 export const CLONE_NEWNET = 0x40000000
 const MFD_CLOEXEC = 1
 const POSIX_SPAWN_SETSIGDEF = 4
@@ -73,6 +79,7 @@ function library(): Library {
   if (loaded !== undefined) return loaded
   const koffi = loadKoffi() as Koffi
   const libc = koffi.load(null)
+  koffi.struct('sock_fprog', { len: 'uint16_t', filter: 'void *' })
   loaded = {
     socket: libc.func('int socket(int domain, int type, int protocol)'),
     bind: libc.func('int bind(int fd, const void *address, uint32_t length)'),
@@ -84,6 +91,7 @@ function library(): Library {
     recv: libc.func('intptr_t recv(int fd, void *bytes, size_t length, int flags)'),
     setsockopt: libc.func('int setsockopt(int fd, int level, int option, const void *value, uint32_t length)'),
     getsockopt: libc.func('int getsockopt(int fd, int level, int option, void *value, void *length)'),
+    attachFilter: libc.func('int setsockopt(int fd, int level, int option, const sock_fprog *value, uint32_t length)'),
     open: libc.func('int open(const char *path, int flags)'),
     close: libc.func('int close(int fd)'),
     setns: libc.func('int setns(int fd, int type)'),
@@ -173,6 +181,13 @@ export function getsockoptBytes(fd: number, level: number, option: number, value
   const length = Uint32Array.of(value.length)
   const returned = result(native, native.getsockopt(fd, level, option, value, length))
   return returned < 0 ? returned : Math.min(length[0] as number, value.length)
+}
+
+/** Attaches a program of classic BPF, 8 bytes per instruction: datagrams for which the program returns 0 are not received. */
+export function attachFilter(fd: number, program: Uint8Array): number {
+  const native = library()
+  const value = { len: program.length / instructionBytes, filter: program }
+  return result(native, native.attachFilter(fd, SOL_SOCKET, SO_ATTACH_FILTER, value, fprogBytes))
 }
 
 export function open(path: string, flags: number): number {

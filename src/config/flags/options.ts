@@ -25,6 +25,8 @@ export interface Options {
   /** Settings of SluiceConfiguration, which kube-proxy does not have. */
   readonly sluice: SluiceConfig
   /** '' if there is none. */
+  readonly sluiceFile: string
+  /** '' if there is none. */
   readonly configFile: string
   readonly writeConfigTo: string
   readonly cleanup: boolean
@@ -66,6 +68,7 @@ export function resolveOptions(
   return {
     config,
     sluice: sluiceFile === '' ? defaultSluiceConfig() : loadSluice(sluiceFile, readFile),
+    sluiceFile,
     configFile: values.config,
     writeConfigTo: values['write-config-to'],
     cleanup: values.cleanup || values['cleanup-iptables'],

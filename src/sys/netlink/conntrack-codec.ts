@@ -51,12 +51,14 @@ export interface TrackedFlow {
 
 export interface FlowFilter {
   readonly family: Family
-  /** The IP protocol number: 17 for UDP. */
-  readonly protocol: number
+  /** The IP protocol number: 17 for UDP. Absent: all protocols. */
+  readonly protocol?: number
   /** Selects flows by their original destination port, before anything is allocated for the flow. Absent: all ports. */
   readonly destinationPorts?: ReadonlySet<number>
   /** Selects flows in which no reply was seen. */
   readonly unreplied?: boolean
+  /** Selects flows by who answers them, if the kernel can; the caller compares again. */
+  readonly replySource?: string
 }
 
 /** Matches flows whose fields equal all given ones. */
@@ -71,11 +73,16 @@ export interface FlowMatch {
 
 /** Writes the body of a dump request. If `filtered`, the kernel leaves out other protocols (Linux 5.8) and, if it is newer, flows with replies. */
 export function writeDump(writer: MessageWriter, filter: FlowFilter, filtered: boolean): void {
-  const { family, protocol, unreplied } = filter
+  const { family, protocol, unreplied, replySource } = filter
   writer.netfilter(familyNumber(family))
   if (!filtered) return
-  writeTuple(writer, CTA.TUPLE_ORIG, { family, protocol })
-  writeFilter(writer, CTA_FILTER_F.PROTO_NUM, 0)
+  if (protocol !== undefined) {
+    writeTuple(writer, CTA.TUPLE_ORIG, { family, protocol })
+    // In IPv6 the kernel inverts the comparison of addresses (seen on 6.18).
+    const source = family === 4 ? replySource : undefined
+    if (source !== undefined) writeTuple(writer, CTA.TUPLE_REPLY, { family, protocol, source })
+    writeFilter(writer, CTA_FILTER_F.PROTO_NUM, source === undefined ? 0 : CTA_FILTER_F.PROTO_NUM | CTA_FILTER_F.IP_SRC)
+  }
   if (unreplied !== true) return
   writer.u32(CTA.STATUS, 0)
   writer.u32(CTA.STATUS_MASK, IPS_SEEN_REPLY)
@@ -205,7 +212,7 @@ export class FlowDecoder {
   }
 
   #selects(original: TuplePositions): boolean {
-    const { protocol, destinationPorts } = this.#filter
+    const { protocol = original.protocol, destinationPorts } = this.#filter
     return original.protocol === protocol && destinationPorts?.has(original.destinationPort) !== false
   }
 
@@ -253,7 +260,11 @@ function readIp(reader: AttributeReader, into: TuplePositions, family: Family): 
   reader.leave()
 }
 
-function readProtocol(reader: AttributeReader, into: TuplePositions): void {
+/** Reads the protocol and the ports of one direction. */
+export function readProtocol(
+  reader: AttributeReader,
+  into: Pick<TuplePositions, 'protocol' | 'sourcePort' | 'destinationPort'>,
+): void {
   reader.enter()
   while (reader.next()) {
     if (reader.type === CTA_PROTO.NUM) into.protocol = reader.u8()

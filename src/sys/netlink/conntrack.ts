@@ -66,6 +66,11 @@ export class ConntrackTable {
     return outcome
   }
 
+  /** Passes every message of a dump to `visit`, for callers that read more of a flow than `list` does. */
+  dump(filter: FlowFilter, visit: (message: MessageReader) => void, wait: Wait = {}) {
+    return this.#dump(filter, wait, visit)
+  }
+
   /** Finds out what this kernel can do. Its requests match no flow, so they change nothing. */
   async features(wait: Wait = {}): Promise<{ readonly filteredList: boolean; readonly filteredDelete: boolean }> {
     let ignoresFilter = false
@@ -132,7 +137,9 @@ export class ConntrackTable {
   async #dump(filter: FlowFilter, wait: Wait, visit: (message: MessageReader) => void) {
     const dump = (filtered: boolean) => {
       const body = (writer: MessageWriter) => writeDump(writer, filter, filtered)
-      return this.#socket().dump({ op: 'list flows', type: IPCTNL_MSG_CT_GET, body }, visit, wait)
+      // The kernel walks all buckets before it answers, if few flows match: 10 to 35 ms for 262,144 buckets, even if all are empty.
+      const request = { op: 'list flows', type: IPCTNL_MSG_CT_GET, body, isSlow: true }
+      return this.#socket().dump(request, visit, wait)
     }
     try {
       return await dump(this.#filters)

@@ -49,6 +49,7 @@ const IPVS_DEST_ATTR = {
   ACTIVE_CONNS: 7,
   INACT_CONNS: 8,
   ADDR_FAMILY: 11,
+  STATS64: 12,
 } as const
 const IPVS_STATS_ATTR = { CONNS: 1, INPKTS: 2, OUTPKTS: 3, INBYTES: 4, OUTBYTES: 5 } as const
 
@@ -107,6 +108,7 @@ export interface ListedDestination extends Destination {
   readonly method: number
   readonly active: number
   readonly inactive: number
+  readonly statistics: ServerStatistics
 }
 
 // ---- Requests. ----
@@ -264,6 +266,7 @@ export function decodeDestination(
 ): ListedDestination | undefined {
   if (!enterAttribute(message, reader, IPVS_CMD_ATTR.DEST)) return undefined
   const found = { port: 0, method: 0, weight: 0, active: 0, inactive: 0 }
+  let statistics = noStatistics
   let addressAt = -1
   let ownFamily = family
   while (reader.next()) {
@@ -289,10 +292,13 @@ export function decodeDestination(
       case IPVS_DEST_ATTR.ADDR_FAMILY:
         ownFamily = reader.hostU16() === AF_INET6 ? 6 : 4
         break
+      case IPVS_DEST_ATTR.STATS64:
+        statistics = readStatistics(reader, true)
+        break
     }
   }
   if (reader.error !== undefined || addressAt < 0) return undefined
-  return { ip: cache.text(ownFamily, message.bytes, addressAt), ...found }
+  return { ip: cache.text(ownFamily, message.bytes, addressAt), ...found, statistics }
 }
 
 const noStatistics: ServerStatistics = { connections: 0, packetsIn: 0, packetsOut: 0, bytesIn: 0, bytesOut: 0 }

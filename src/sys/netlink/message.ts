@@ -10,6 +10,8 @@ export const NLMSG_OVERRUN = 4
 
 export const NLM_F_REQUEST = 0x1
 export const NLM_F_ACK = 0x4
+/** In a request: the kernel reports what it changed to the sender too. */
+export const NLM_F_ECHO = 0x8
 /** In a reply: the table changed during the dump, so entries may be missing or occur twice. */
 export const NLM_F_DUMP_INTR = 0x10
 export const NLM_F_DUMP = 0x300

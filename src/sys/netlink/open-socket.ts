@@ -6,7 +6,7 @@ import { describeMessages, routeHeader } from './debug.ts'
 import { hostU32, littleEndian } from './message.ts'
 import { callError } from './netlink-errors.ts'
 
-const protocols = { route: 0, netfilter: 12, generic: 16 } as const
+const protocols = { route: 0, diagnosis: 4, netfilter: 12, generic: 16 } as const
 const SOL_NETLINK = 270
 const NETLINK_ADD_MEMBERSHIP = 1
 const NETLINK_CAP_ACK = 10

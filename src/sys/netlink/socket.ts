@@ -4,13 +4,15 @@
 //    operation reads at once, and waits for the event loop only if nothing is there, and never longer than the deadline.
 // 2. A socket runs one operation at a time; the others queue. The kernel would refuse a second dump (EBUSY), and answers would mix.
 // 3. A datagram that is so large that the kernel would hold the event loop is sent from another thread. The kernel makes all other senders
-//    wait until it is done, so no socket of this process sends meanwhile.
+//    wait until it is done, so no socket of this process sends meanwhile. A dump of a table that the kernel walks for long is asked for
+//    from another thread, too, and keeps nobody waiting.
 // 4. When a wait is given up, its late answers are discarded before the next operation.
 // 5. A socket that is lost (its descriptor is not ours any more) fails one operation, and is opened again before the next.
 
 import { ProxyError } from '../../lib/errors.ts'
 import { Mutex } from '../../lib/mutex.ts'
 import { type Clock, nextTurn, systemClock } from '../../lib/time.ts'
+import { BackgroundSend } from '../background-send.ts'
 import * as errno from '../errno.ts'
 import * as libc from '../libc.ts'
 import {
@@ -40,6 +42,11 @@ export interface Wait {
   readonly deadlineMs?: number
 }
 
+export interface BatchWait extends Wait {
+  /** Gets the messages that are not answers: what the kernel reports of changes with NLM_F_ECHO. */
+  readonly visit?: Visit
+}
+
 /** One message. The socket adds the sequence number and the flags of the operation. */
 export interface NetlinkRequest {
   /** The operation, as errors name it: `list conntrack entries`. */
@@ -47,6 +54,8 @@ export interface NetlinkRequest {
   readonly type: number
   readonly flags?: number
   readonly body?: (writer: MessageWriter) => void
+  /** True if the kernel works for tens of milliseconds before it answers: then another thread sends the request. */
+  readonly isSlow?: boolean
 }
 
 export type Visit = (message: MessageReader) => void
@@ -66,6 +75,7 @@ export interface BatchOutcome {
 interface BatchAnswers {
   /** The sequence number of the last message. */
   readonly last: number
+  readonly visit: Visit | undefined
   readonly failures: MessageFailure[]
   overflow: boolean
   /** The answer to the last message has been read. */
@@ -76,37 +86,12 @@ const outcomeOf = ({ failures, overflow }: BatchAnswers): BatchOutcome => ({ fai
 const isDecided = ({ isComplete, failures, overflow }: BatchAnswers): boolean =>
   isComplete || failures.length > 0 || overflow
 
-/**
- * The send in the background, of which there is at most one among all sockets that share this object. The sockets of a process share one,
- * because the kernel would block the main thread in any other send.
- */
-export class BackgroundSend {
-  #running: Promise<number> | undefined
-
-  /** Resolves when no send is in the background. */
-  async whenIdle(): Promise<void> {
-    while (this.#running !== undefined) await this.#running.catch(() => {})
-  }
-
-  async run(fd: number, { bytes, length }: MessageWriter): Promise<number> {
-    const running = libc.sendInBackground(fd, bytes, length)
-    this.#running = running
-    try {
-      return await running
-    } finally {
-      this.#running = undefined
-    }
-  }
-
-  get isIdle(): boolean {
-    return this.#running === undefined
-  }
-}
-
 const processSend = new BackgroundSend()
+
 export class NetlinkSocket {
   #fd: number
   #port: number
+  #timesOpened = 1
   readonly #options: SocketOptions
   readonly #purpose: string
   readonly #clock: Clock
@@ -137,6 +122,12 @@ export class NetlinkSocket {
   get port(): number {
     return this.#port
   }
+
+  /** How often the socket was opened. The number of a socket that is opened again may be that of the lost one. */
+  get timesOpened(): number {
+    return this.#timesOpened
+  }
+
   /** Whether the descriptor is not ours any more. Then the next operation fails, and the one after it opens a new socket. */
   get isLost(): boolean {
     return !this.#isClosed && (this.#isLost || readPort(this.#fd) !== this.#port)
@@ -145,7 +136,8 @@ export class NetlinkSocket {
   /** Sends one message and waits for its acknowledgement. Messages that precede it are passed to `visit`. */
   request(request: NetlinkRequest, visit?: Visit, wait: Wait = {}): Promise<void> {
     return this.#exclusively(async () => {
-      const sequence = this.#sendOne(request, NLM_F_REQUEST | NLM_F_ACK)
+      const sequence = this.#writeOne(request, NLM_F_REQUEST | NLM_F_ACK)
+      this.#send(request.op, this.#writer)
       await this.#readUntil(request.op, sequence, wait, (message) => {
         if (message.type !== NLMSG_ERROR) {
           visit?.(message)
@@ -161,7 +153,9 @@ export class NetlinkSocket {
   /** Visits every message of a dump, and lets the event loop run in between. If `interrupted`, some may be missing or occur twice. */
   dump(request: NetlinkRequest, visit: Visit, wait: Wait = {}): Promise<{ readonly interrupted: boolean }> {
     return this.#exclusively(async () => {
-      const sequence = this.#sendOne(request, NLM_F_REQUEST | NLM_F_DUMP)
+      const sequence = this.#writeOne(request, NLM_F_REQUEST | NLM_F_DUMP)
+      if (request.isSlow === true) await this.#sendAside(request.op, this.#writer, libc.sendInBackground)
+      else this.#send(request.op, this.#writer)
       let interrupted = false
       await this.#readUntil(request.op, sequence, wait, (message) => {
         if (message.flags & NLM_F_DUMP_INTR) interrupted = true
@@ -182,9 +176,10 @@ export class NetlinkSocket {
    * Sends all messages of the writer in one datagram. The caller must not touch the writer until this resolves. The kernel always reports
    * failures. It reports success if the last message that can be acknowledged, with sequence number `last`, has NLM_F_ACK.
    */
-  batch(op: string, writer: MessageWriter, last: number, wait: Wait = {}): Promise<BatchOutcome> {
+  batch(op: string, writer: MessageWriter, last: number, wait: BatchWait = {}): Promise<BatchOutcome> {
     return this.#exclusively(() => {
-      const answers: BatchAnswers = { last, failures: [], overflow: false, isComplete: false }
+      const { visit } = wait
+      const answers: BatchAnswers = { last, visit, failures: [], overflow: false, isComplete: false }
       if (writer.length > foregroundBytes) return this.#batchInBackground(op, writer, answers, wait)
       this.#send(op, writer)
       this.#readBatch(op, answers)
@@ -198,16 +193,7 @@ export class NetlinkSocket {
     answers: BatchAnswers,
     wait: Wait,
   ): Promise<BatchOutcome> {
-    if (debugging) trace('send', this.#options, writer.bytes, writer.length)
-    this.#sending = this.#background.run(this.#fd, writer)
-    let sent: number
-    try {
-      sent = await this.#sending
-    } finally {
-      this.#sending = undefined
-    }
-    if (this.#isClosed) throw this.#closedError()
-    this.#check(op, sent)
+    await this.#sendAside(op, writer, (fd) => this.#background.run(fd, writer))
     this.#readBatch(op, answers)
     return this.#awaitBatch(op, answers, wait)
   }
@@ -233,6 +219,7 @@ export class NetlinkSocket {
   #readAnswers(length: number, answers: BatchAnswers): void {
     const message = new MessageReader(this.#buffer, 0, length)
     while (message.next()) {
+      if (message.type !== NLMSG_ERROR) answers.visit?.(message)
       if (message.type !== NLMSG_ERROR) continue
       const answer = decodeAnswer(message)
       if (answer.errno !== 0) answers.failures.push({ ...answer, sequence: message.sequence })
@@ -275,14 +262,26 @@ export class NetlinkSocket {
     }
   }
 
-  #sendOne(request: NetlinkRequest, flags: number): number {
+  #writeOne(request: NetlinkRequest, flags: number): number {
     const writer = this.#writer
     writer.clear()
     const sequence = writer.begin(request.type, flags | (request.flags ?? 0))
     request.body?.(writer)
     writer.end()
-    this.#send(request.op, writer)
     return sequence
+  }
+
+  /** Waits for a send of this socket by another thread. */
+  async #sendAside(op: string, writer: MessageWriter, send: typeof libc.sendInBackground): Promise<void> {
+    if (debugging) trace('send', this.#options, writer.bytes, writer.length)
+    this.#sending = send(this.#fd, writer.bytes, writer.length)
+    try {
+      const sent = await this.#sending
+      if (this.#isClosed) throw this.#closedError()
+      this.#check(op, sent)
+    } finally {
+      this.#sending = undefined
+    }
   }
 
   #send(op: string, writer: MessageWriter): void {
@@ -387,6 +386,7 @@ export class NetlinkSocket {
   #reopen(): void {
     this.#fd = openNetlink(this.#options)
     this.#port = readPort(this.#fd)
+    this.#timesOpened++
     this.#isLost = false
     this.#hasStaleAnswers = false
   }

@@ -11,6 +11,12 @@ export interface Subscription {
   close(): void
 }
 
+/** A subscription whose notifications the kernel filters before it queues them. */
+export interface FilteredSubscription extends Subscription {
+  /** Replaces the filter, a program of classic BPF. Returns false if the kernel does not take it: then all notifications come. */
+  setFilter(program: Uint8Array): boolean
+}
+
 export interface NotificationListener {
   /** Called for every message. The reader is valid during the call. */
   message(message: MessageReader): void
@@ -33,9 +39,9 @@ export function subscribe(
   options: SocketOptions,
   groups: readonly number[],
   listener: NotificationListener,
-): Subscription {
+): FilteredSubscription {
   const subscriber = new Subscriber(options, groups, listener)
-  return { close: () => subscriber.close() }
+  return { close: () => subscriber.close(), setFilter: (program) => subscriber.setFilter(program) }
 }
 
 interface OpenSocket {
@@ -54,6 +60,7 @@ class Subscriber {
   #socket: OpenSocket | undefined
   /** Checks the socket, or tries to open it again. */
   #timer: Timer
+  #filter: Uint8Array | undefined
   #isClosed = false
 
   constructor(options: SocketOptions, groups: readonly number[], listener: NotificationListener) {
@@ -72,8 +79,14 @@ class Subscriber {
     this.#release()
   }
 
+  setFilter(program: Uint8Array): boolean {
+    this.#filter = program
+    return this.#socket !== undefined && libc.attachFilter(this.#socket.fd, program) >= 0
+  }
+
   #open(): OpenSocket {
     const fd = openNetlink(this.#options, this.#groups)
+    if (this.#filter !== undefined) libc.attachFilter(fd, this.#filter)
     return { fd, port: readPort(fd), readiness: libc.watchReadable(fd, () => this.#read()) }
   }
 

@@ -20,11 +20,13 @@ export const NFTA_SET = {
   ID: 10,
   TIMEOUT: 11,
   USERDATA: 13,
+  EXPR: 17,
 } as const
 export const NFTA_SET_DESC = { SIZE: 1, CONCAT: 2 } as const
 export const NFTA_SET_FIELD = { LEN: 1 } as const
 export const NFTA_SET_ELEM_LIST = { TABLE: 1, SET: 2, ELEMENTS: 3, SET_ID: 4 } as const
-export const NFTA_SET_ELEM = { KEY: 1, DATA: 2, FLAGS: 3, TIMEOUT: 4, USERDATA: 6, KEY_END: 10 } as const
+export const NFTA_SET_ELEM = { KEY: 1, DATA: 2, FLAGS: 3, TIMEOUT: 4, USERDATA: 6, EXPR: 7, KEY_END: 10 } as const
+export const NFTA_OBJ = { TABLE: 1, NAME: 2, TYPE: 3, DATA: 4, USERDATA: 8 } as const
 export const NFTA_GEN = { ID: 1, PROC_PID: 2, PROC_NAME: 3 } as const
 
 // ---- Expressions and their data. ----
@@ -42,7 +44,10 @@ export const NFTA_LOOKUP = { SET: 1, SREG: 2, DREG: 3, SET_ID: 4, FLAGS: 5 } as 
 export const NFTA_IMMEDIATE = { DREG: 1, DATA: 2 } as const
 /** The kernel's name is NFTA_NG_…, short for number generator. */
 export const NFTA_NG = { DREG: 1, MODULUS: 2, TYPE: 3, OFFSET: 4 } as const
+export const NFTA_HASH = { SREG: 1, DREG: 2, LEN: 3, MODULUS: 4, SEED: 5, OFFSET: 6, TYPE: 7 } as const
 export const NFTA_NAT = { TYPE: 1, FAMILY: 2, REG_ADDR_MIN: 3, REG_PROTO_MIN: 5, FLAGS: 7 } as const
+export const NFTA_LIMIT = { RATE: 1, UNIT: 2, BURST: 3 } as const
 export const NFTA_MASQ = { FLAGS: 1 } as const
 export const NFTA_REJECT = { TYPE: 1, ICMP_CODE: 2 } as const
+export const NFTA_COUNTER = { BYTES: 1, PACKETS: 2 } as const
 export const NFTA_DYNSET = { SET_NAME: 1, SET_ID: 2, OP: 3, SREG_KEY: 4, TIMEOUT: 6 } as const

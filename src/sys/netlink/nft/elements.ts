@@ -6,10 +6,11 @@ import { familyOfNumber } from '../../ip-numbers.ts'
 import { type AttributeReader, align4, littleEndian, type MessageReader, NLA_F_NESTED } from '../message.ts'
 import type { MessageWriter } from '../message-writer.ts'
 import { NFTA_DATA, NFTA_LIST, NFTA_SET_ELEM, NFTA_SET_ELEM_LIST } from './attributes.ts'
-import { readData, writeVerdict } from './expressions.ts'
+import { readCounter, writeCounter, writeVerdict } from './expressions.ts'
 import type { Element, Elements, SetName, Verb } from './nft-types.ts'
+import { readData } from './read-data.ts'
 import { commentBytes, readComment, USERDATA_COMMENT } from './userdata.ts'
-import { beginChange } from './write-objects.ts'
+import { beginChange, beginDeletion } from './write-objects.ts'
 
 const NFT_SET_ELEM_INTERVAL_END = 1
 /** A list of this size leaves room in its attribute for one more element of any size that we write. */
@@ -26,8 +27,10 @@ export function writeElements(writer: MessageWriter, list: Elements, verb: Verb 
 }
 
 /** Starts a message that `writeElement` fills. `endElements` needs the returned position. */
-export function beginElements(writer: MessageWriter, { family, table, set, setId }: SetName, verb: Verb): number {
-  beginChange(writer, 'elements', verb, family)
+export function beginElements(writer: MessageWriter, name: SetName, verb: Verb, echo = false): number {
+  const { family, table, set, setId } = name
+  if (verb === 'delete') beginDeletion(writer, family, echo)
+  else beginChange(writer, 'elements', verb, family)
   writer.text(NFTA_SET_ELEM_LIST.TABLE, table)
   writer.text(NFTA_SET_ELEM_LIST.SET, set)
   if (setId !== undefined) writer.u32(NFTA_SET_ELEM_LIST.SET_ID, setId)
@@ -43,7 +46,7 @@ export function endElements(writer: MessageWriter, at: number): void {
 }
 
 export function writeElement(writer: MessageWriter, element: Element, verb: Verb): void {
-  const { key, keyEnd, data, comment, timeoutMs } = element
+  const { key, keyEnd, data, comment, timeoutMs, packets } = element
   const adds = verb === 'add'
   const at = writer.open(NFTA_LIST.ELEM)
   if (element.intervalEnd === true) writer.u32(NFTA_SET_ELEM.FLAGS, NFT_SET_ELEM_INTERVAL_END)
@@ -54,6 +57,7 @@ export function writeElement(writer: MessageWriter, element: Element, verb: Verb
     if (data instanceof Uint8Array) writeBytes(writer, NFTA_SET_ELEM.DATA, data)
     else if (data !== undefined) writeVerdict(writer, NFTA_SET_ELEM.DATA, data)
     if (comment !== undefined) writeComment(writer, comment)
+    if (packets !== undefined) writeCounter(writer, NFTA_SET_ELEM.EXPR, packets)
   }
   writer.close(at)
 }
@@ -148,6 +152,9 @@ function readElement(reader: AttributeReader): Element {
       case NFTA_SET_ELEM.USERDATA:
         readElementComment(reader, element)
         break
+      case NFTA_SET_ELEM.EXPR:
+        readPackets(reader, element)
+        break
     }
   }
   reader.leave()
@@ -162,6 +169,11 @@ function readElementData(reader: AttributeReader, element: { data?: Element['dat
 function readElementComment(reader: AttributeReader, element: { comment?: Element['comment'] }): void {
   const comment = readComment(reader.raw())
   if (comment !== undefined) element.comment = comment
+}
+
+function readPackets(reader: AttributeReader, element: { packets?: number }): void {
+  const packets = readCounter(reader)
+  if (packets !== undefined) element.packets = packets
 }
 
 const noBytes = new Uint8Array(0)

@@ -11,12 +11,15 @@ import type { MessageWriter } from '../message-writer.ts'
 import {
   NFTA_BITWISE,
   NFTA_CMP,
+  NFTA_COUNTER,
   NFTA_CT,
   NFTA_DATA,
   NFTA_DYNSET,
   NFTA_EXPR,
   NFTA_FIB,
+  NFTA_HASH,
   NFTA_IMMEDIATE,
+  NFTA_LIMIT,
   NFTA_LIST,
   NFTA_LOOKUP,
   NFTA_MASQ,
@@ -35,7 +38,7 @@ export type Verdict =
 /** NFT_PAYLOAD_*_HEADER. */
 export const payloadBases = { network: 1, transport: 2 } as const
 /** NFT_META_*. */
-export const metaKeys = { mark: 3, iifname: 6, l4proto: 16 } as const
+export const metaKeys = { mark: 3, iifname: 6, nftrace: 12, l4proto: 16 } as const
 /** NFT_CT_*. */
 export const ctKeys = { state: 0, status: 2 } as const
 /** NFT_CMP_*. */
@@ -46,10 +49,14 @@ export const fibFlags = { saddr: 1, daddr: 2 } as const
 const NFT_FIB_RESULT_ADDRTYPE = 3
 const NFT_LOOKUP_F_INV = 1
 const NFT_REG_VERDICT = 0
+const NFT_NG_INCREMENTAL = 0
 const NFT_NG_RANDOM = 1
+const NFT_HASH_JENKINS = 0
 const NFT_NAT_DNAT = 1
 const NFT_DYNSET_OP_UPDATE = 1
+const NFT_DYNSET_OP_DELETE = 2
 const NFT_REJECT_ICMP_UNREACH = 0
+const NFT_REJECT_TCP_RST = 1
 const NF_NAT_RANGE_PROTO_RANDOM_FULLY = 0x10
 
 /** The fields of each expression, by our name for it. */
@@ -85,6 +92,17 @@ export interface ExpressionFields {
   readonly verdict: Verdict
   /** Loads a random number below the modulus, plus `offset`. */
   readonly 'numgen random': { readonly dreg: number; readonly modulus: number; readonly offset?: number }
+  /** Loads the numbers below the modulus one after the other, plus `offset`. The rule counts, for all its packets. */
+  readonly 'numgen inc': { readonly dreg: number; readonly modulus: number; readonly offset?: number }
+  /** Loads a number below the modulus that follows from the bytes at `sreg`, plus `offset`. */
+  readonly jhash: {
+    readonly sreg: number
+    readonly dreg: number
+    readonly length: number
+    readonly modulus: number
+    readonly seed: number
+    readonly offset?: number
+  }
   readonly dnat: {
     readonly family: Family
     readonly addressReg: number
@@ -92,8 +110,16 @@ export interface ExpressionFields {
     /** NF_NAT_RANGE_* bits; the kernel adds those it needs. */
     readonly flags?: number
   }
+  /** Counts packets, from `packets` on. */
+  readonly counter: { readonly packets: number }
   readonly masquerade: { readonly fullyRandom: boolean }
+  /** Matches so many packets per second, and `burst` at once. */
+  readonly limit: { readonly perSecond: number; readonly burst: number }
   readonly reject: { readonly code: number }
+  /** Answers a TCP segment with a reset. */
+  readonly 'reject tcp': Readonly<Record<never, never>>
+  /** Removes the key from a dynamic set. */
+  readonly 'delete from set': { readonly set: string; readonly keyReg: number }
   /** Adds the key to a dynamic set, or restarts its timeout. */
   readonly 'update set': {
     readonly set: string
@@ -200,11 +226,22 @@ const writers: { readonly [Name in ExpressionName]: ExpressionWriter<Name> } = {
   },
   'numgen random': {
     name: 'numgen',
-    write(writer, { dreg, modulus, offset = 0 }) {
-      writer.u32(NFTA_NG.DREG, dreg)
-      writer.u32(NFTA_NG.MODULUS, modulus)
-      writer.u32(NFTA_NG.TYPE, NFT_NG_RANDOM)
-      writer.u32(NFTA_NG.OFFSET, offset)
+    write: (writer, fields) => writeGenerator(writer, fields, NFT_NG_RANDOM),
+  },
+  'numgen inc': {
+    name: 'numgen',
+    write: (writer, fields) => writeGenerator(writer, fields, NFT_NG_INCREMENTAL),
+  },
+  jhash: {
+    name: 'hash',
+    write(writer, { sreg, dreg, length, modulus, seed, offset = 0 }) {
+      writer.u32(NFTA_HASH.SREG, sreg)
+      writer.u32(NFTA_HASH.DREG, dreg)
+      writer.u32(NFTA_HASH.LEN, length)
+      writer.u32(NFTA_HASH.MODULUS, modulus)
+      writer.u32(NFTA_HASH.SEED, seed)
+      if (offset !== 0) writer.u32(NFTA_HASH.OFFSET, offset)
+      writer.u32(NFTA_HASH.TYPE, NFT_HASH_JENKINS)
     },
   },
   dnat: {
@@ -217,10 +254,25 @@ const writers: { readonly [Name in ExpressionName]: ExpressionWriter<Name> } = {
       if (flags !== undefined) writer.u32(NFTA_NAT.FLAGS, flags)
     },
   },
+  counter: {
+    name: 'counter',
+    write(writer, { packets }) {
+      writer.u64(NFTA_COUNTER.BYTES, 0)
+      writer.u64(NFTA_COUNTER.PACKETS, packets)
+    },
+  },
   masquerade: {
     name: 'masq',
     write(writer, { fullyRandom }) {
       if (fullyRandom) writer.u32(NFTA_MASQ.FLAGS, NF_NAT_RANGE_PROTO_RANDOM_FULLY)
+    },
+  },
+  limit: {
+    name: 'limit',
+    write(writer, { perSecond, burst }) {
+      writer.u64(NFTA_LIMIT.RATE, perSecond)
+      writer.u64(NFTA_LIMIT.UNIT, 1)
+      writer.u32(NFTA_LIMIT.BURST, burst)
     },
   },
   reject: {
@@ -228,6 +280,20 @@ const writers: { readonly [Name in ExpressionName]: ExpressionWriter<Name> } = {
     write(writer, { code }) {
       writer.u32(NFTA_REJECT.TYPE, NFT_REJECT_ICMP_UNREACH)
       writer.u8(NFTA_REJECT.ICMP_CODE, code)
+    },
+  },
+  'reject tcp': {
+    name: 'reject',
+    write(writer) {
+      writer.u32(NFTA_REJECT.TYPE, NFT_REJECT_TCP_RST)
+    },
+  },
+  'delete from set': {
+    name: 'dynset',
+    write(writer, { set, keyReg }) {
+      writer.u32(NFTA_DYNSET.SREG_KEY, keyReg)
+      writer.u32(NFTA_DYNSET.OP, NFT_DYNSET_OP_DELETE)
+      writer.text(NFTA_DYNSET.SET_NAME, set)
     },
   },
   'update set': {
@@ -240,6 +306,17 @@ const writers: { readonly [Name in ExpressionName]: ExpressionWriter<Name> } = {
       if (setId !== undefined) writer.u32(NFTA_DYNSET.SET_ID, setId)
     },
   },
+}
+
+function writeGenerator(
+  writer: MessageWriter,
+  { dreg, modulus, offset = 0 }: Pick<Expression<'numgen random'>, 'dreg' | 'modulus' | 'offset'>,
+  type: number,
+): void {
+  writer.u32(NFTA_NG.DREG, dreg)
+  writer.u32(NFTA_NG.MODULUS, modulus)
+  writer.u32(NFTA_NG.TYPE, type)
+  writer.u32(NFTA_NG.OFFSET, offset)
 }
 
 export function writeExpression<Name extends ExpressionName>(
@@ -255,9 +332,47 @@ export function writeExpression<Name extends ExpressionName>(
   writer.close(element)
 }
 
+// ---- Counters of elements and named counters. ----
+
+/** Writes a counter expression as an attribute of a set or an element. */
+export function writeCounter(writer: MessageWriter, type: number, packets: number): void {
+  const at = writer.open(type)
+  writer.text(NFTA_EXPR.NAME, 'counter')
+  writeCount(writer, NFTA_EXPR.DATA, packets)
+  writer.close(at)
+}
+
+export function writeCount(writer: MessageWriter, type: number, packets: number): void {
+  const at = writer.open(type)
+  writer.u64(NFTA_COUNTER.BYTES, 0)
+  writer.u64(NFTA_COUNTER.PACKETS, packets)
+  writer.close(at)
+}
+
+/** Reads the packets of the counter expression that the reader is at; undefined if it is another expression. */
+export function readCounter(reader: AttributeReader): number | undefined {
+  let name = ''
+  let packets: number | undefined
+  reader.enter()
+  while (reader.next()) {
+    if (reader.type === NFTA_EXPR.NAME) name = reader.text()
+    else if (reader.type === NFTA_EXPR.DATA && name === 'counter') packets = readCount(reader)
+  }
+  reader.leave()
+  return packets
+}
+
+export function readCount(reader: AttributeReader): number {
+  let packets = 0
+  reader.enter()
+  while (reader.next()) if (reader.type === NFTA_COUNTER.PACKETS) packets = reader.u64()
+  reader.leave()
+  return packets
+}
+
 // ---- Data: raw bytes or a verdict. ----
 
-const verdictCodes = { drop: 0, accept: 1, jump: -3, goto: -4, return: -5 } as const
+export const verdictCodes = { drop: 0, accept: 1, jump: -3, goto: -4, return: -5 } as const
 
 /** Writes a data attribute that holds raw bytes. */
 function writeValue(writer: MessageWriter, type: number, value: Uint8Array): void {
@@ -274,41 +389,4 @@ export function writeVerdict(writer: MessageWriter, type: number, verdict: Verdi
   if ('chain' in verdict) writer.text(NFTA_VERDICT.CHAIN, verdict.chain)
   writer.close(at)
   writer.close(data)
-}
-
-/** Reads the data attribute that the reader is at: bytes, a verdict, or undefined if it is neither. */
-export function readData(reader: AttributeReader): Uint8Array | Verdict | undefined {
-  let found: Uint8Array | Verdict | undefined
-  reader.enter()
-  while (reader.next()) {
-    if (reader.type === NFTA_DATA.VALUE) found = reader.raw()
-    else if (reader.type === NFTA_DATA.VERDICT) found = readVerdict(reader)
-  }
-  reader.leave()
-  return found
-}
-
-function readVerdict(reader: AttributeReader): Verdict | undefined {
-  let code = Number.NaN
-  let chain = ''
-  reader.enter()
-  while (reader.next()) {
-    if (reader.type === NFTA_VERDICT.CODE) code = reader.i32()
-    else if (reader.type === NFTA_VERDICT.CHAIN) chain = reader.text()
-  }
-  reader.leave()
-  switch (code) {
-    case verdictCodes.jump:
-      return { verdict: 'jump', chain }
-    case verdictCodes.goto:
-      return { verdict: 'goto', chain }
-    case verdictCodes.accept:
-      return { verdict: 'accept' }
-    case verdictCodes.drop:
-      return { verdict: 'drop' }
-    case verdictCodes.return:
-      return { verdict: 'return' }
-    default:
-      return undefined
-  }
 }

@@ -17,6 +17,7 @@ export const messageTypes = {
   rule: { add: NFNL_SUBSYS_NFTABLES | 6, get: NFNL_SUBSYS_NFTABLES | 7, delete: NFNL_SUBSYS_NFTABLES | 8 },
   set: { add: NFNL_SUBSYS_NFTABLES | 9, get: NFNL_SUBSYS_NFTABLES | 10, delete: NFNL_SUBSYS_NFTABLES | 11 },
   elements: { add: NFNL_SUBSYS_NFTABLES | 12, get: NFNL_SUBSYS_NFTABLES | 13, delete: NFNL_SUBSYS_NFTABLES | 14 },
+  object: { add: NFNL_SUBSYS_NFTABLES | 18, get: NFNL_SUBSYS_NFTABLES | 19, delete: NFNL_SUBSYS_NFTABLES | 20 },
   generation: { add: NFNL_SUBSYS_NFTABLES | 15, get: NFNL_SUBSYS_NFTABLES | 16 },
 } as const
 
@@ -95,6 +96,8 @@ export interface NftSet {
   readonly fieldLengths?: readonly number[]
   readonly timeoutMs?: number
   readonly userdata?: Uint8Array
+  /** True if every element counts the packets that find it. */
+  readonly counter?: boolean
 }
 
 /** The names that an element list begins with. */
@@ -120,4 +123,18 @@ export interface Element {
   readonly intervalEnd?: boolean
   readonly timeoutMs?: number
   readonly comment?: string | undefined
+  /** Packets that found the element; when it is added, the number from which it counts. */
+  readonly packets?: number
+}
+
+/** NFT_OBJECT_COUNTER. */
+export const OBJECT_COUNTER = 1
+
+/** A named counter. */
+export interface NamedCounter {
+  readonly family: Family
+  readonly table: string
+  readonly name: string
+  readonly packets: number
+  readonly comment?: string
 }

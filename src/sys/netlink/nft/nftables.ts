@@ -10,12 +10,22 @@ import type { MessageWriter } from '../message-writer.ts'
 import { malformed } from '../netlink-errors.ts'
 import { type BatchOutcome, type MessageFailure, type NetlinkRequest, NetlinkSocket, type Wait } from '../socket.ts'
 import { type Subscription, subscribe } from '../subscribe.ts'
-import { NFTA_CHAIN, NFTA_SET_ELEM_LIST } from './attributes.ts'
-import { decodeElements } from './elements.ts'
-import { type Chain, type Element, messageTypes, type NftSet, type SetName, type Table } from './nft-types.ts'
+import { NFTA_CHAIN, NFTA_RULE, NFTA_SET_ELEM_LIST } from './attributes.ts'
+import { decodeElements, writeElement } from './elements.ts'
+import {
+  type Chain,
+  type Element,
+  type Elements,
+  messageTypes,
+  type NamedCounter,
+  type NftSet,
+  type SetName,
+  type Table,
+} from './nft-types.ts'
 import {
   type Decode,
   decodeChain,
+  decodeNamedCounter,
   decodeNotice,
   decodeRule,
   decodeSet,
@@ -28,7 +38,10 @@ const purpose = 'nftables'
 const NFNLGRP_NFTABLES = 7
 /** A transaction is one datagram and must fit; nft uses the same size. */
 const sendBufferBytes = 64 << 20
-const receiveBufferBytes = 4 << 20
+/** This is a limit and takes no memory by itself. When a table is exchanged, the kernel reports all counters of the old one at once. */
+const receiveBufferBytes = 64 << 20
+/** A request for more would not fit into one attribute. */
+const elementsPerRequest = 500
 /** How often a dump is tried that commits of other processes interrupt. */
 const attempts = 10
 /** A resize of 100,000 elements takes about this long on a busy machine. */
@@ -50,6 +63,11 @@ export class Nftables {
     return this.#socket.port
   }
 
+  /** How often the socket was opened: a socket that is opened again owns no table. */
+  get timesOpened(): number {
+    return this.#socket.timesOpened
+  }
+
   /** Whether the descriptor is not ours any more: then we own no table. */
   get isLost(): boolean {
     return this.#socket.isLost
@@ -58,6 +76,17 @@ export class Nftables {
   /** Commits all of the transaction or, with any failure, nothing. `last` is what `endBatch` returned. */
   commit(writer: MessageWriter, last: number, wait?: Wait): Promise<BatchOutcome> {
     return this.#socket.batch('commit', writer, last, wait)
+  }
+
+  /** As `commit`, and adds to `removed` what deletions with `echo` report. */
+  commitCounted(writer: MessageWriter, last: number, removed: RemovedObjects): Promise<BatchOutcome> {
+    const decode = (message: MessageReader) => {
+      const list = message.type === messageTypes.elements.delete ? decodeElements(message, this.#reader) : undefined
+      const rule = message.type === messageTypes.rule.delete ? decodeRule(message, this.#reader) : undefined
+      if (list !== undefined) removed.elements.push(list)
+      if (rule !== undefined) removed.rules.push(rule)
+    }
+    return this.#socket.batch('commit', writer, last, { visit: decode })
   }
 
   /** Makes the error for a failure of a commit. */
@@ -84,6 +113,35 @@ export class Nftables {
   rules(family: Family, table: string, wait?: Wait): Promise<readonly ListedRule[]> {
     const request = { op: `list rules of ${table}`, type: messageTypes.rule.get, body: tableBody(family, table) }
     return this.#list(request, filterByTable(table, decodeRule), wait)
+  }
+
+  /** Visits the rules of one dump. Resolves false if a commit of another process interrupted it: some may be missing or occur twice. */
+  rulesOnce(family: Family, table: string, visit: (rule: ListedRule) => void, wait?: Wait): Promise<boolean> {
+    const request = { op: `list rules of ${table}`, type: messageTypes.rule.get, body: tableBody(family, table) }
+    const collect: Collect = (answer, reader) => {
+      const rule = decodeRule(answer, reader)
+      if (rule?.table === table) visit(rule)
+    }
+    return this.#dump(request, collect, wait)
+  }
+
+  /** Lists the rules of one chain of any family, by the kernel's number of the family. */
+  chainRules<T>(family: number, table: string, chain: string, decode: Decode<T>): Promise<readonly T[]> {
+    const body = (writer: MessageWriter) => {
+      writer.netfilter(family)
+      writer.text(NFTA_RULE.TABLE, table)
+      writer.text(NFTA_RULE.CHAIN, chain)
+    }
+    return this.#list({ op: `list rules of ${chain}`, type: messageTypes.rule.get, body }, decode)
+  }
+
+  /** Lists the rules of one chain. */
+  rulesOf(family: Family, table: string, chain: string): Promise<readonly ListedRule[]> {
+    const body = (writer: MessageWriter) => {
+      tableBody(family, table)(writer)
+      writer.text(NFTA_RULE.CHAIN, chain)
+    }
+    return this.#list({ op: `list rules of ${chain}`, type: messageTypes.rule.get, body }, decodeRule)
   }
 
   /**
@@ -121,6 +179,24 @@ export class Nftables {
     return [...found.values()]
   }
 
+  /** Reads single elements by their keys. Rejects if one does not exist. */
+  async elementsAt<T>(list: Elements, convert: (element: Element) => T): Promise<readonly T[]> {
+    const found: T[] = []
+    const visit = (answer: MessageReader) => {
+      for (const element of decodeElements(answer, this.#reader)?.elements ?? []) found.push(convert(element))
+    }
+    for (let from = 0; from < list.elements.length; from += elementsPerRequest) {
+      const elements = list.elements.slice(from, from + elementsPerRequest)
+      await this.#socket.request(elementsRequest({ ...list, elements }), visit)
+    }
+    return found
+  }
+
+  namedCounters(family: Family, table: string, wait?: Wait): Promise<readonly NamedCounter[]> {
+    const request = { op: `list counters of ${table}`, type: messageTypes.object.get, body: tableBody(family, table) }
+    return this.#list(request, filterByTable(table, decodeNamedCounter), wait)
+  }
+
   close(): void {
     this.#socket.close()
   }
@@ -156,8 +232,14 @@ export class Nftables {
   }
 }
 
+/** What a commit removed, as far as it asked for reports. */
+export interface RemovedObjects {
+  readonly elements: Elements[]
+  readonly rules: ListedRule[]
+}
+
 /** The public part of Nftables, which tests replace by a fake. */
-export type NftablesSocket = Pick<Nftables, keyof Nftables>
+export type NftablesSocket = Omit<Pick<Nftables, keyof Nftables>, 'chainRules' | 'rulesOnce'>
 
 type Collect = (answer: MessageReader, reader: AttributeReader) => void
 
@@ -194,6 +276,19 @@ const elementRequest = (op: string, { family, table, set }: SetName): NetlinkReq
     writer.netfilter(familyNumber(family))
     writer.text(NFTA_SET_ELEM_LIST.TABLE, table)
     writer.text(NFTA_SET_ELEM_LIST.SET, set)
+  },
+})
+
+const elementsRequest = (list: Elements): NetlinkRequest => ({
+  op: `read elements of ${list.set}`,
+  type: messageTypes.elements.get,
+  body(writer) {
+    writer.netfilter(familyNumber(list.family))
+    writer.text(NFTA_SET_ELEM_LIST.TABLE, list.table)
+    writer.text(NFTA_SET_ELEM_LIST.SET, list.set)
+    const at = writer.open(NFTA_SET_ELEM_LIST.ELEMENTS)
+    for (const element of list.elements) writeElement(writer, element, 'delete')
+    writer.close(at)
   },
 })
 

@@ -7,13 +7,24 @@ import {
   NFTA_CHAIN,
   NFTA_GEN,
   NFTA_HOOK,
+  NFTA_OBJ,
   NFTA_RULE,
   NFTA_SET,
   NFTA_SET_DESC,
   NFTA_SET_FIELD,
   NFTA_TABLE,
 } from './attributes.ts'
-import { type Chain, type Hook, hooks, messageTypes, type NftSet, type Table } from './nft-types.ts'
+import { readCount, readCounter } from './expressions.ts'
+import {
+  type Chain,
+  type Hook,
+  hooks,
+  messageTypes,
+  type NamedCounter,
+  type NftSet,
+  OBJECT_COUNTER,
+  type Table,
+} from './nft-types.ts'
 import { readComment, readTag } from './userdata.ts'
 
 /** A decoder returns undefined if the object belongs to another family than IPv4 and IPv6, or if `reader.error` is set. */
@@ -100,26 +111,43 @@ const hookNames = Object.keys(hooks) as Hook[]
 
 const isChainType = (type: string): type is 'filter' | 'nat' | 'route' => ['filter', 'nat', 'route'].includes(type)
 
-/** A rule as it is listed: its place and its tag. Its expressions are not read. */
+/** A rule as it is listed: its place, its tag and its counter. Other expressions are not read. */
 export interface ListedRule {
   readonly table: string
   readonly chain: string
   readonly tag?: string
+  readonly comment?: string
+  /** The packets of its counter; absent if it has none. */
+  readonly packets?: number
 }
 
 export const decodeRule: Decode<ListedRule> = (message, reader) => {
   if (readFamily(message) === undefined) return undefined
   let table = ''
   let chain = ''
-  let tag: string | undefined
+  let userdata: Uint8Array | undefined
+  let packets: number | undefined
   message.attributes(4, reader)
   while (reader.next()) {
     if (reader.type === NFTA_RULE.TABLE) table = reader.text()
     else if (reader.type === NFTA_RULE.CHAIN) chain = reader.text()
-    else if (reader.type === NFTA_RULE.USERDATA) tag = readTag(reader.raw())
+    else if (reader.type === NFTA_RULE.USERDATA) userdata = reader.raw()
+    else if (reader.type === NFTA_RULE.EXPRESSIONS) packets = readRuleCounter(reader)
   }
   if (reader.error !== undefined) return undefined
-  return tag === undefined ? { table, chain } : { table, chain, tag }
+  const tag = userdata && readTag(userdata)
+  const rule = tag === undefined ? { table, chain } : { table, chain, tag }
+  if (packets === undefined) return rule
+  const comment = userdata && readComment(userdata)
+  return { ...rule, packets, ...(comment === undefined ? {} : { comment }) }
+}
+
+function readRuleCounter(reader: AttributeReader): number | undefined {
+  let packets: number | undefined
+  reader.enter()
+  while (reader.next()) packets = readCounter(reader) ?? packets
+  reader.leave()
+  return packets
 }
 
 export const decodeSet: Decode<NftSet> = (message, reader) => {
@@ -167,6 +195,9 @@ const setReaders: Readonly<Record<number, (reader: AttributeReader, set: Mutable
   [NFTA_SET.USERDATA]: (reader, set) => {
     set.userdata = reader.raw()
   },
+  [NFTA_SET.EXPR]: (reader, set) => {
+    if (readCounter(reader) !== undefined) set.counter = true
+  },
   [NFTA_SET.DESC]: readDescription,
 }
 
@@ -189,6 +220,25 @@ function readFieldLengths(reader: AttributeReader): number[] {
   }
   reader.leave()
   return lengths
+}
+
+/** Named objects of other kinds are not decoded. */
+export const decodeNamedCounter: Decode<NamedCounter> = (message, reader) => {
+  const family = readFamily(message)
+  if (family === undefined) return undefined
+  const found = { table: '', name: '', type: 0, packets: 0 }
+  let comment: string | undefined
+  message.attributes(4, reader)
+  while (reader.next()) {
+    if (reader.type === NFTA_OBJ.TABLE) found.table = reader.text()
+    else if (reader.type === NFTA_OBJ.NAME) found.name = reader.text()
+    else if (reader.type === NFTA_OBJ.TYPE) found.type = reader.u32()
+    else if (reader.type === NFTA_OBJ.DATA && found.type === OBJECT_COUNTER) found.packets = readCount(reader)
+    else if (reader.type === NFTA_OBJ.USERDATA) comment = readComment(reader.raw())
+  }
+  if (reader.error !== undefined || found.type !== OBJECT_COUNTER) return undefined
+  const { table, name, packets } = found
+  return { family, table, name, packets, ...(comment === undefined ? {} : { comment }) }
 }
 
 /** The version of the ruleset, which grows with every commit of any process. */

@@ -34,6 +34,7 @@ export type Field =
   | 'ip6 saddr'
   | 'ip6 daddr'
   | 'meta l4proto'
+  | 'th sport'
   | 'th dport'
   /** `numgen random mod slots`: an integer without a type name, which only `typeof` can declare. */
   | { readonly slots: number }
@@ -61,6 +62,13 @@ const fieldTypes: Readonly<Record<Exclude<Field, object>, FieldType>> = {
     byteOrder: byteOrders.big,
     expression: 'meta',
     detail: [16],
+  },
+  'th sport': {
+    type: dataTypes.port,
+    length: 2,
+    byteOrder: byteOrders.big,
+    expression: 'payload',
+    detail: [protocols.transport, 1],
   },
   'th dport': {
     type: dataTypes.port,

@@ -2,20 +2,33 @@
 
 import type { Family } from '../../../lib/ip.ts'
 import { familyNumber } from '../../ip-numbers.ts'
-import { NLM_F_APPEND, NLM_F_CREATE, NLM_F_REQUEST } from '../message.ts'
+import { NLM_F_APPEND, NLM_F_CREATE, NLM_F_ECHO, NLM_F_REQUEST } from '../message.ts'
 import type { MessageWriter } from '../message-writer.ts'
 import {
   NFTA_CHAIN,
   NFTA_HOOK,
   NFTA_LIST,
+  NFTA_OBJ,
   NFTA_RULE,
   NFTA_SET,
   NFTA_SET_DESC,
+  NFTA_SET_ELEM_LIST,
   NFTA_SET_FIELD,
   NFTA_TABLE,
 } from './attributes.ts'
-import { writeExpression } from './expressions.ts'
-import { type Chain, hooks, messageTypes, type NftSet, type Rule, type Table, type Verb } from './nft-types.ts'
+import { writeCount, writeCounter, writeExpression } from './expressions.ts'
+import {
+  type Chain,
+  hooks,
+  messageTypes,
+  type NamedCounter,
+  type NftSet,
+  OBJECT_COUNTER,
+  type Rule,
+  type SetName,
+  type Table,
+  type Verb,
+} from './nft-types.ts'
 import { commentBytes, ruleUserdata } from './userdata.ts'
 
 const NFNL_MSG_BATCH_BEGIN = 0x10
@@ -45,12 +58,17 @@ const createFlags = {
   rule: NLM_F_CREATE | NLM_F_APPEND,
   set: NLM_F_CREATE,
   elements: NLM_F_CREATE,
+  object: NLM_F_CREATE,
 } as const
 
 /** Starts a message that adds or deletes an object. Returns its sequence number, by which the kernel names a refused message. */
 export function beginChange(writer: MessageWriter, kind: keyof typeof createFlags, verb: Verb, family: Family): number {
   return begin(writer, messageTypes[kind][verb], verb === 'add' ? createFlags[kind] : 0, family)
 }
+
+/** Starts a message that deletes elements. With `echo` the kernel reports each to the sender, with its counter as it was at the end. */
+export const beginDeletion = (writer: MessageWriter, family: Family, echo: boolean): number =>
+  begin(writer, messageTypes.elements.delete, echo ? NLM_F_ECHO : 0, family)
 
 function begin(writer: MessageWriter, type: number, flags: number, family: Family): number {
   const sequence = writer.begin(type, NLM_F_REQUEST | flags)
@@ -101,9 +119,13 @@ export function writeRule(writer: MessageWriter, rule: Rule): number {
   return sequence
 }
 
-/** Deletes all rules of a chain. */
-export function flushChain(writer: MessageWriter, chain: Pick<Chain, 'family' | 'table' | 'name'>): number {
-  const sequence = beginChange(writer, 'rule', 'delete', chain.family)
+/** Deletes all rules of a chain. With `echo` the kernel reports each to the sender, with its counter as it was at the end. */
+export function flushChain(
+  writer: MessageWriter,
+  chain: Pick<Chain, 'family' | 'table' | 'name'>,
+  echo = false,
+): number {
+  const sequence = begin(writer, messageTypes.rule.delete, echo ? NLM_F_ECHO : 0, chain.family)
   writer.text(NFTA_RULE.TABLE, chain.table)
   writer.text(NFTA_RULE.CHAIN, chain.name)
   writer.end()
@@ -125,6 +147,7 @@ export function writeSet(writer: MessageWriter, set: NftSet): number {
   if (set.size !== undefined || set.fieldLengths !== undefined) writeDescription(writer, set)
   if (set.timeoutMs !== undefined) writer.u64(NFTA_SET.TIMEOUT, set.timeoutMs)
   if (set.userdata !== undefined) writer.raw(NFTA_SET.USERDATA, set.userdata)
+  if (set.counter === true) writeCounter(writer, NFTA_SET.EXPR, 0)
   writer.end()
   return sequence
 }
@@ -151,6 +174,28 @@ export function deleteSet(
   const sequence = beginChange(writer, 'set', 'delete', family)
   writer.text(NFTA_SET.TABLE, table)
   writer.text(NFTA_SET.NAME, name)
+  writer.end()
+  return sequence
+}
+
+/** Deletes all elements of a set. The kernel reports each to the sender, with its counter as it was at the end. */
+export function flushSet(writer: MessageWriter, { family, table, set }: SetName): number {
+  const sequence = begin(writer, messageTypes.elements.delete, NLM_F_ECHO, family)
+  writer.text(NFTA_SET_ELEM_LIST.TABLE, table)
+  writer.text(NFTA_SET_ELEM_LIST.SET, set)
+  writer.end()
+  return sequence
+}
+
+export function writeNamedCounter(writer: MessageWriter, counter: NamedCounter, verb: Verb = 'add'): number {
+  const sequence = beginChange(writer, 'object', verb, counter.family)
+  writer.text(NFTA_OBJ.TABLE, counter.table)
+  writer.text(NFTA_OBJ.NAME, counter.name)
+  writer.u32(NFTA_OBJ.TYPE, OBJECT_COUNTER)
+  if (verb === 'add') {
+    writeCount(writer, NFTA_OBJ.DATA, counter.packets)
+    if (counter.comment !== undefined) writer.raw(NFTA_OBJ.USERDATA, commentBytes(counter.comment))
+  }
   writer.end()
   return sequence
 }

@@ -1,0 +1,362 @@
+// Reads flows with their state, their counters and who began them: from a dump of the kernel's table, and as notifications.
+//
+// A flow that began before anyone listened sends no notification, not even when it ends (nf_conntrack_events is 2, "auto"). A process that follows
+// flows must list them again from time to time.
+
+import type { Family } from '../lib/ip.ts'
+import type { Clock } from '../lib/time.ts'
+import { familyOfNumber, type IpProtocol, protocolNumbers, protocolOfNumber } from './ip-numbers.ts'
+import { AddressCache } from './netlink/address-codec.ts'
+import type { ConntrackTable } from './netlink/conntrack.ts'
+import { readProtocol } from './netlink/conntrack-codec.ts'
+import { AttributeReader, littleEndian, type MessageReader, NLM_F_CREATE } from './netlink/message.ts'
+import type { Wait } from './netlink/socket.ts'
+import { type FilteredSubscription, subscribe } from './netlink/subscribe.ts'
+
+/** NFNLGRP_CONNTRACK_NEW, _UPDATE and _DESTROY. */
+const groups = [1, 2, 3]
+const IPCTNL_MSG_CT_NEW = 0x100
+const IPCTNL_MSG_CT_DELETE = 0x102
+const IPS_SEEN_REPLY = 2
+
+// Attribute numbers, one object per enum of linux/netfilter/nfnetlink_conntrack.h: CTA_IP.V4_SRC is CTA_IP_V4_SRC.
+const CTA = {
+  TUPLE_ORIG: 1,
+  TUPLE_REPLY: 2,
+  STATUS: 3,
+  PROTOINFO: 4,
+  COUNTERS_ORIG: 9,
+  COUNTERS_REPLY: 10,
+  ID: 12,
+  TIMESTAMP: 20,
+} as const
+const CTA_TUPLE = { IP: 1, PROTO: 2 } as const
+const CTA_IP = { V4_SRC: 1, V4_DST: 2, V6_SRC: 3, V6_DST: 4 } as const
+const CTA_PROTOINFO_TCP = 1
+const CTA_PROTOINFO_TCP_STATE = 1
+const CTA_COUNTERS = { PACKETS: 1, BYTES: 2 } as const
+const CTA_TIMESTAMP_START = 1
+
+/** How far a flow has come. `closed`: both sides have said goodbye. `reset`: one side has broken it off. */
+export type FlowStage = 'opening' | 'open' | 'closed' | 'reset'
+
+/** By the number of the TCP state, TCP_CONNTRACK_*. Once one side has closed, the flow is still open for the other. */
+const stages: readonly FlowStage[] = [
+  'opening',
+  'opening',
+  'opening',
+  'open',
+  'open',
+  'open',
+  'open',
+  'closed',
+  'reset',
+  'opening',
+]
+
+/** Packets and bytes that the client sent and received. */
+export interface FlowTraffic {
+  readonly packetsIn: number
+  readonly bytesIn: number
+  readonly packetsOut: number
+  readonly bytesOut: number
+}
+
+/** Addresses are canonical. */
+export interface ObservedFlow {
+  readonly id: number
+  readonly family: Family
+  readonly protocol: IpProtocol
+  readonly source: string
+  readonly sourcePort: number
+  readonly destination: string
+  readonly destinationPort: number
+  /** The address that replies: the endpoint, if the flow is translated. */
+  readonly replySource: string
+  readonly replySourcePort: number
+  /** The address to which the endpoint replies: another address than the source if the source is translated. */
+  readonly replyDestination: string
+  /** A reply was seen. */
+  readonly replied: boolean
+  readonly stage: FlowStage
+  /** Undefined if the kernel does not count (nf_conntrack_acct). */
+  readonly traffic: FlowTraffic | undefined
+  /** Unix ms; undefined if the kernel does not note it (nf_conntrack_timestamp). */
+  readonly startedAt: number | undefined
+}
+
+export type FlowEventKind = 'new' | 'update' | 'destroy'
+
+export interface FlowListener {
+  event(kind: FlowEventKind, flow: ObservedFlow): void
+  /** Called when notifications were lost. */
+  lost(reason: string): void
+}
+
+export interface FlowSubscription {
+  close(): void
+  /** Receives from now on only one in `rate` flows, always with all notifications of the flow. `rate` is a power of two. */
+  sample(rate: number): void
+}
+
+/** True if the flow is among the one in `rate` that `sample` selects. Ports of clients are often all even: the lowest bit does not count. */
+export const isSampled = (sourcePort: number, rate: number): boolean => ((sourcePort >> 1) & (rate - 1)) === 0
+
+/** Throws if the kernel has no connection tracking, or does not allow it. */
+export function watchFlows(listener: FlowListener, selects: (port: number) => boolean, clock: Clock): FlowSubscription {
+  const decoder = new ObservedFlowDecoder(selects)
+  let rate = 1
+  const read = (message: MessageReader) => {
+    const kind = kindOf(message)
+    const flow = kind === undefined ? undefined : decoder.decode(message)
+    // Notifications that were queued before the filter was attached still come.
+    if (flow !== undefined && isSampled(flow.sourcePort, rate)) listener.event(kind as FlowEventKind, flow)
+  }
+  const options = { protocol: 'netfilter', purpose: 'flows', receiveBufferBytes: 4 << 20, clock } as const
+  const subscription = subscribe(options, groups, { message: read, lost: (reason) => listener.lost(reason) })
+  return {
+    close: () => subscription.close(),
+    sample(wanted) {
+      rate = wanted
+      filterSamples(subscription, wanted)
+    },
+  }
+}
+
+/** Visits every flow of a protocol whose destination port is selected. */
+export async function visitFlows(
+  table: ConntrackTable,
+  query: { readonly family: Family; readonly protocol: IpProtocol; readonly selects: (port: number) => boolean },
+  visit: (flow: ObservedFlow) => void,
+  wait: Wait = {},
+): Promise<void> {
+  const decoder = new ObservedFlowDecoder(query.selects)
+  const filter = { family: query.family, protocol: protocolNumbers[query.protocol] }
+  const read = (message: MessageReader) => {
+    const flow = decoder.decode(message)
+    if (flow?.protocol === query.protocol) visit(flow)
+  }
+  await table.dump(filter, read, wait)
+}
+
+function kindOf({ type, flags }: MessageReader): FlowEventKind | undefined {
+  if (type === IPCTNL_MSG_CT_DELETE) return 'destroy'
+  if (type !== IPCTNL_MSG_CT_NEW) return undefined
+  return (flags & NLM_F_CREATE) !== 0 ? 'new' : 'update'
+}
+
+// ---- The filter in the kernel. ----
+
+const BPF_LD_B_ABS = 0x30
+const BPF_LD_H_ABS = 0x28
+const BPF_RSH_K = 0x74
+const BPF_AND_K = 0x54
+const BPF_JEQ_K = 0x15
+const BPF_RET_K = 0x06
+
+/** Where the family and, in the tuple of the original direction, the source port are. The kernel writes all attributes in one order. */
+const familyAt = 16
+const portAt: Readonly<Record<Family, number>> = { 4: 60, 6: 84 }
+const AF_INET = 2
+
+/** Notifications of other flows cost a comparison in the kernel, and nothing in this process. */
+function filterSamples(subscription: FilteredSubscription, rate: number): void {
+  const program: readonly (readonly [code: number, value: number, ifTrue?: number, ifFalse?: number])[] = [
+    [BPF_LD_B_ABS, familyAt],
+    [BPF_JEQ_K, AF_INET, 0, 2],
+    [BPF_LD_H_ABS, portAt[4]],
+    [BPF_JEQ_K, 0, 1, 1],
+    [BPF_LD_H_ABS, portAt[6]],
+    [BPF_RSH_K, 1],
+    [BPF_AND_K, rate - 1],
+    [BPF_JEQ_K, 0, 1, 0],
+    [BPF_RET_K, 0],
+    [BPF_RET_K, 0x7fff_ffff],
+  ]
+  const bytes = Buffer.alloc(program.length * 8)
+  for (const [i, [code, value, ifTrue = 0, ifFalse = 0]] of program.entries()) {
+    const at = i * 8
+    if (littleEndian) bytes.writeUInt16LE(code, at)
+    else bytes.writeUInt16BE(code, at)
+    bytes[at + 2] = ifTrue
+    bytes[at + 3] = ifFalse
+    if (littleEndian) bytes.writeUInt32LE(value, at + 4)
+    else bytes.writeUInt32BE(value, at + 4)
+  }
+  subscription.setFilter(bytes)
+}
+
+// ---- The codec. ----
+
+/** One direction: addresses are positions in the message. */
+interface Direction {
+  source: number
+  destination: number
+  protocol: number
+  sourcePort: number
+  destinationPort: number
+}
+
+const makeDirection = (): Direction => ({ source: 0, destination: 0, protocol: 0, sourcePort: 0, destinationPort: 0 })
+
+interface Counted {
+  packets: number
+  bytes: number
+}
+
+/** What is read of one message. */
+interface Found {
+  id: number
+  status: number
+  state: number
+  startedAt: number
+  sent: Counted | undefined
+  received: Counted | undefined
+  readonly original: Direction
+  readonly reply: Direction
+}
+
+const readers: Readonly<Record<number, (reader: AttributeReader, found: Found) => void>> = {
+  [CTA.TUPLE_ORIG]: (reader, { original }) => readDirection(reader, original),
+  [CTA.TUPLE_REPLY]: (reader, { reply }) => readDirection(reader, reply),
+  [CTA.STATUS]: (reader, found) => {
+    found.status = reader.u32()
+  },
+  [CTA.ID]: (reader, found) => {
+    found.id = reader.u32()
+  },
+  [CTA.PROTOINFO]: (reader, found) => {
+    found.state = readTcpState(reader)
+  },
+  [CTA.COUNTERS_ORIG]: (reader, found) => {
+    found.sent = readCounters(reader)
+  },
+  [CTA.COUNTERS_REPLY]: (reader, found) => {
+    found.received = readCounters(reader)
+  },
+  [CTA.TIMESTAMP]: (reader, found) => {
+    found.startedAt = readStart(reader)
+  },
+}
+
+class ObservedFlowDecoder {
+  readonly #selects: (port: number) => boolean
+  readonly #addresses = new AddressCache()
+  readonly #reader = new AttributeReader()
+
+  constructor(selects: (port: number) => boolean) {
+    this.#selects = selects
+  }
+
+  /** Undefined if the flow is not selected, or the message is not that of a flow. */
+  decode(message: MessageReader): ObservedFlow | undefined {
+    const family = familyOfNumber(message.bytes[message.start] ?? 0)
+    if (family === undefined) return undefined
+    const reader = this.#reader
+    const [original, reply] = [makeDirection(), makeDirection()]
+    const found: Found = {
+      id: 0,
+      status: 0,
+      state: -1,
+      startedAt: 0,
+      sent: undefined,
+      received: undefined,
+      original,
+      reply,
+    }
+    message.attributes(4, reader)
+    while (reader.next()) {
+      const { type } = reader
+      readers[type]?.(reader, found)
+      // The original direction comes first: most flows of a busy node are left here.
+      if (type === CTA.TUPLE_ORIG && !this.#selects(original.destinationPort)) return undefined
+    }
+    const protocol = protocolOfNumber(original.protocol)
+    const isWhole = original.source !== 0 && original.destination !== 0 && reply.source !== 0
+    if (reader.error !== undefined || protocol === undefined || !isWhole) return undefined
+    return { ...this.#describe(message.bytes, family, found), protocol, stage: stageOf(protocol, found.state) }
+  }
+
+  #describe(bytes: Buffer, family: Family, found: Found): Omit<ObservedFlow, 'protocol' | 'stage'> {
+    const { id, status, original, reply, sent, received, startedAt } = found
+    const text = (at: number) => this.#addresses.text(family, bytes, at)
+    return {
+      id,
+      family,
+      source: text(original.source),
+      sourcePort: original.sourcePort,
+      destination: text(original.destination),
+      destinationPort: original.destinationPort,
+      replySource: text(reply.source),
+      replySourcePort: reply.sourcePort,
+      replyDestination: text(reply.destination),
+      replied: (status & IPS_SEEN_REPLY) !== 0,
+      traffic: sent === undefined || received === undefined ? undefined : joinCounters(sent, received),
+      startedAt: startedAt === 0 ? undefined : startedAt,
+    }
+  }
+}
+
+const stageOf = (protocol: IpProtocol, state: number): FlowStage =>
+  protocol === 'tcp' ? (stages[state] ?? 'open') : 'open'
+
+const joinCounters = (sent: Counted, received: Counted): FlowTraffic => ({
+  packetsIn: sent.packets,
+  bytesIn: sent.bytes,
+  packetsOut: received.packets,
+  bytesOut: received.bytes,
+})
+
+function readDirection(reader: AttributeReader, into: Direction): void {
+  reader.enter()
+  while (reader.next()) {
+    if (reader.type === CTA_TUPLE.IP) readAddresses(reader, into)
+    else if (reader.type === CTA_TUPLE.PROTO) readProtocol(reader, into)
+  }
+  reader.leave()
+}
+
+function readAddresses(reader: AttributeReader, into: Direction): void {
+  reader.enter()
+  while (reader.next()) {
+    const { type, length } = reader
+    const expected = type === CTA_IP.V4_SRC || type === CTA_IP.V4_DST ? 4 : 16
+    if (length !== expected) reader.fail(`an address of ${length} bytes`)
+    else if (type === CTA_IP.V4_SRC || type === CTA_IP.V6_SRC) into.source = reader.start
+    else if (type === CTA_IP.V4_DST || type === CTA_IP.V6_DST) into.destination = reader.start
+  }
+  reader.leave()
+}
+
+function readTcpState(reader: AttributeReader): number {
+  let state = -1
+  reader.enter()
+  while (reader.next()) {
+    if (reader.type !== CTA_PROTOINFO_TCP) continue
+    reader.enter()
+    while (reader.next()) if (reader.type === CTA_PROTOINFO_TCP_STATE) state = reader.u8()
+    reader.leave()
+  }
+  reader.leave()
+  return state
+}
+
+function readCounters(reader: AttributeReader): Counted {
+  const found = { packets: 0, bytes: 0 }
+  reader.enter()
+  while (reader.next()) {
+    if (reader.type === CTA_COUNTERS.PACKETS) found.packets = reader.u64()
+    else if (reader.type === CTA_COUNTERS.BYTES) found.bytes = reader.u64()
+  }
+  reader.leave()
+  return found
+}
+
+/** The kernel counts nanoseconds of Unix time. */
+function readStart(reader: AttributeReader): number {
+  let start = 0
+  reader.enter()
+  while (reader.next()) if (reader.type === CTA_TIMESTAMP_START) start = Math.floor(reader.u64() / 1e6)
+  reader.leave()
+  return start
+}
