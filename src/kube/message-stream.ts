@@ -1,4 +1,5 @@
-// Cuts a byte stream into messages, with back-pressure: nothing more is read before the reader has dealt with the messages that are there.
+// Cuts a byte stream into messages, with back-pressure: no more than `bytesPerTurn` is read before the reader has dealt with the messages
+// that are there. An API server sends each event as a part of its own, and a pause after each part would cost as much as reading the event.
 //
 // It uses the events of the stream, not `for await`: each promise of the stream costs as much as reading a change does, and a single change
 // would pass through all of them.
@@ -85,7 +86,7 @@ class BatchReader<M> implements AsyncIterableIterator<readonly M[]> {
     }
     this.#sinceTurn += chunk.length
     this.#deliver()
-    if (this.#ready.length === 0 && this.#sinceTurn < bytesPerTurn) return
+    if (this.#sinceTurn < bytesPerTurn) return
     this.#stream.pause()
     if (this.#waiter !== undefined) this.#resume()
   }

@@ -34,10 +34,24 @@ export const readLabels: readonly string[] = [
 export const readAnnotations: readonly string[] = [
   'endpoints.kubernetes.io/last-change-trigger-time',
   'k8s.io/initial-events-end',
+  'sluice/algorithm',
+  'sluice/local-drain',
   'sluice/outlier-ejection',
+  'sluice/probe',
+  'sluice/reset-connections',
   'sluice/scheduler',
+  'sluice/slow-start',
   'sluice/weight',
+  'sluice/weights',
 ]
+
+/** One manager of an object, and when it changed the object last. Its fields are not read. */
+export const managedFieldsEntry = describeMessage(`${meta}.ManagedFieldsEntry`, {
+  manager: readString(1),
+  operation: readString(2),
+  time: readTimestamp(4),
+  subresource: readString(8),
+})
 
 const describeMetadata = (more: Readonly<Record<string, FieldMaker>>): MessageTable =>
   describeMessage(`${meta}.ObjectMeta`, {
@@ -47,6 +61,8 @@ const describeMetadata = (more: Readonly<Record<string, FieldMaker>>): MessageTa
     resourceVersion: readUniqueString(6),
     labels: readMap(11, readLabels),
     annotations: readMap(12, readAnnotations),
+    // Left as bytes: only changes that the history records need them (reflect/object-origin.ts).
+    managedFields: readEach(17),
     ...more,
   })
 

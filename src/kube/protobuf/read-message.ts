@@ -1,5 +1,5 @@
 // Reads protobuf messages into objects of the form that their JSON has, with only those fields that a table names. Everything else is
-// skipped by its length, so that managed fields, owner references and pod names cost nothing.
+// skipped by its length, so that owner references and pod names cost nothing.
 
 import { WireCursor, wireTypes } from '../../lib/protobuf-wire.ts'
 import type { JsonObject } from '../reflect/fields.ts'

@@ -9,8 +9,9 @@ import { readVersion } from './watch-messages.ts'
 import type { WatchedResource } from './watched-resources.ts'
 
 export interface RecordSink<R> {
-  put(key: string, record: R): void
-  drop(key: string): void
+  /** `json` is the object as it came; it is only valid during the call, and absent if the record does not come from an event. */
+  put(key: string, record: R, json?: unknown): void
+  drop(key: string, json?: unknown): void
   /** Called once, when every object of the first snapshot has been put. */
   synced(): void
   problem(problem: Problem): void
@@ -89,7 +90,7 @@ export class ChangeFilter<R> {
     const { key } = identify(json)
     this.#refused.delete(key)
     this.#unused.delete(key)
-    this.#drop(key)
+    this.#drop(key, json)
   }
 
   #deliver(json: unknown, key: string, version: Version): void {
@@ -101,7 +102,7 @@ export class ChangeFilter<R> {
     if (record !== undefined) {
       this.#refused.delete(key)
       this.#delivered.set(own, version)
-      this.#sink.put(own, record)
+      this.#sink.put(own, record, json)
       return
     }
     this.#drop(key)
@@ -114,8 +115,8 @@ export class ChangeFilter<R> {
     this.#onUnused(key, reason)
   }
 
-  #drop(key: string): void {
-    if (this.#delivered.delete(key)) this.#sink.drop(key)
+  #drop(key: string, json?: unknown): void {
+    if (this.#delivered.delete(key)) this.#sink.drop(key, json)
   }
 }
 

@@ -3,7 +3,15 @@
 import { cutText } from '../../lib/bounded-json.ts'
 import { canonicalIp, familyOf } from '../../lib/ip.ts'
 import type { ServicePortRecord, ServiceRecord } from '../../model/types.ts'
-import { readOutlierEjection, readScheduler } from './annotations.ts'
+import {
+  readAlgorithm,
+  readLocalDrain,
+  readOutlierEjection,
+  readResetConnections,
+  readScheduler,
+  readSlowStart,
+  readWeights,
+} from './annotations.ts'
 import { readCidrs, readPort } from './decode-parts.ts'
 import {
   asObject,
@@ -19,6 +27,7 @@ import {
   readTime,
 } from './fields.ts'
 import { internName, internTables } from './interned.ts'
+import { readProbe } from './probe-annotation.ts'
 
 /** Services with this label belong to another proxy. */
 export const proxyNameLabel = 'service.kubernetes.io/service-proxy-name'
@@ -59,6 +68,12 @@ export function decodeService(json: unknown): DecodedRecord<ServiceRecord> {
     healthCheckNodePort: readNodePort(reader, spec, 'healthCheckNodePort', 'spec'),
     ...readScheduler(reader, metadata),
     ...readOutlierEjection(reader, metadata),
+    ...readLocalDrain(reader, metadata),
+    ...readProbe(reader, metadata),
+    ...readAlgorithm(reader, metadata),
+    ...readWeights(reader, metadata),
+    ...readSlowStart(reader, metadata),
+    ...readResetConnections(reader, metadata),
   }
   if (type === 'LoadBalancer' && record.externalPolicy === 'Local' && record.healthCheckNodePort === 0) {
     reader.report('spec.healthCheckNodePort', 'is not set on a load balancer with externalTrafficPolicy Local')

@@ -5,7 +5,8 @@
 //     message at the end of a connection is dropped, since the next watch repeats its event.
 //  2. No change is delivered twice. ChangeFilter knows the version of each object, so that a snapshot delivers only the difference.
 //  3. Memory holds only what is needed: objects become records one by one, and neither messages nor lists are kept.
-//  4. The event loop is never held for long: WatchList comes event by event, lists come in pages.
+//  4. The event loop is never held for long: WatchList comes event by event, lists come in pages. Events of a namespace with very many of
+//     them are held back while others have any (deferred-events.ts).
 //  5. The load on the server stays low: jittered back-off, Retry-After, bookmarks, long watches with random ends.
 //  6. A silent connection is trusted only as long as the server was asked to keep it open (silence-limit.ts).
 //  7. Older servers work: without WatchList, and without the field selector if the decoder filters as well.
@@ -21,6 +22,8 @@ import { makeStatusError } from '../api-errors.ts'
 import type { Client } from '../client.ts'
 import type { MessageBatches } from '../message-stream.ts'
 import { ChangeFilter, type RecordSink } from './change-filter.ts'
+import { DeferredEvents, readInTurns } from './deferred-events.ts'
+import { asObject, readString } from './fields.ts'
 import { PageReader } from './page-reader.ts'
 import { canResume, computeRetryDelay, maxBackoffMs } from './retry-policy.ts'
 import { SilenceLimit } from './silence-limit.ts'
@@ -77,9 +80,16 @@ export class Reflector<R> {
   readonly #random: () => number
   readonly #timeSlice: TimeSlice
   readonly #pages: PageReader
+  readonly #deferred: DeferredEvents
   /** Where the next watch starts; '' if a snapshot is needed. */
   #version = ''
+  /** The next snapshot may be of any version from this one on; '' if it must be the newest one. */
+  #leastVersion = ''
   #usesWatchList = true
+  /** True if this server has streamed a snapshot: then silence means that it is busy. */
+  #hasStreamed = false
+  /** True while the watch sends a snapshot. */
+  #inSnapshot = false
   #fieldSelector: string | undefined
   #synced = false
   #connected = false
@@ -96,6 +106,7 @@ export class Reflector<R> {
     this.#random = options.random ?? Math.random
     this.#timeSlice = new TimeSlice(options.clock)
     this.#pages = new PageReader(options)
+    this.#deferred = new DeferredEvents(options.clock)
     this.#fieldSelector = options.fieldSelector
   }
 
@@ -151,6 +162,7 @@ export class Reflector<R> {
   /** Returns whether a list may provide the snapshot that WatchList did not provide. */
   #canListInstead(error: unknown): boolean {
     if (!(error instanceof ProxyError) || this.#isSelectorUnknown(error)) return false
+    if (error.code === 'watch-list-ignored' && this.#hasStreamed) return false
     const isRefused = watchListRefusals.has(error.code) || (error instanceof ApiError && error.status === 501)
     if (isRefused) {
       this.#usesWatchList = false
@@ -169,7 +181,11 @@ export class Reflector<R> {
     const limit = new SilenceLimit(clock, signal, timeoutSeconds)
     if (isInitial) this.#filter.beginSnapshot()
     const start = isInitial
-      ? { sendInitialEvents: 'true', resourceVersionMatch: 'NotOlderThan' }
+      ? {
+          sendInitialEvents: 'true',
+          resourceVersionMatch: 'NotOlderThan',
+          resourceVersion: this.#leastVersion || undefined,
+        }
       : { resourceVersion: this.#version }
     const bounds = { allowWatchBookmarks: 'true', timeoutSeconds: String(timeoutSeconds) }
     const query = { ...this.#selectors(), watch: 'true', ...bounds, ...start }
@@ -179,36 +195,75 @@ export class Reflector<R> {
       await this.#readMessages(messages, limit, isInitial)
     } finally {
       limit.close()
+      // The next watch starts after them.
+      await this.#applyDeferred(signal)
     }
   }
 
   async #readMessages(messages: MessageBatches, limit: SilenceLimit, isInitial: boolean): Promise<void> {
-    let inSnapshot = isInitial
-    if (inSnapshot) limit.expectSnapshot()
+    this.#inSnapshot = isInitial
+    if (isInitial) limit.expectSnapshot()
     else limit.expectChanges()
-    for await (const batch of messages) {
-      const wasInSnapshot = inSnapshot
+    for await (const batch of readInTurns(messages, this.#deferred)) {
+      const wasInSnapshot = this.#inSnapshot
       this.#timeSlice.restart()
-      for (const message of batch) {
-        const event = parseEvent(message, this.#options.protobuf)
-        // Parsing has held the event loop long enough, and decoding will.
-        if (message.length > largeMessage) await this.#yieldLoop(limit.signal)
-        const snapshotVersion = this.#applyEvent(event, message, inSnapshot)
+      if (batch === undefined) this.#applySomeDeferred()
+      else await this.#readBatch(batch, limit.signal)
+      if (this.#inSnapshot) limit.expectSnapshot()
+      else if (wasInSnapshot) limit.expectChanges()
+    }
+    if (this.#inSnapshot) throw new ProxyError('connection', 'the connection ended before the snapshot did')
+  }
+
+  async #readBatch(batch: readonly WatchMessage[], signal: AbortSignal): Promise<void> {
+    for (const message of batch) {
+      const event = parseEvent(message, this.#options.protobuf)
+      // Parsing has held the event loop long enough, and decoding will.
+      if (message.length > largeMessage) await this.#yieldLoop(signal)
+      if (this.#defer(event, message)) {
+        if (this.#deferred.isFull) await this.#applyDeferred(signal)
+      } else {
+        const snapshotVersion = this.#applyEvent(event, message)
         if (snapshotVersion !== undefined) {
           await this.#completeSnapshot(snapshotVersion)
-          inSnapshot = false
+          this.#hasStreamed = true
         }
-        if (this.#timeSlice.over) await this.#yieldLoop(limit.signal)
       }
-      if (inSnapshot) limit.expectSnapshot()
-      else if (wasInSnapshot) limit.expectChanges()
-      this.#lastMessageAt = this.#options.clock.now()
+      if (this.#timeSlice.over) await this.#yieldLoop(signal)
     }
-    if (inSnapshot) throw new ProxyError('connection', 'the connection ended before the snapshot did')
+    this.#lastMessageAt = this.#options.clock.now()
+  }
+
+  /** Returns true if the event is held back. It counts as read: it is applied before the next watch starts. */
+  #defer({ type, object, version }: WatchEvent, message: WatchMessage): boolean {
+    if (this.#inSnapshot || (type !== 'ADDED' && type !== 'MODIFIED' && type !== 'DELETED')) return false
+    const metadata = asObject(object.metadata)
+    const name = readString(metadata, 'name')
+    if (name === '' || !this.#deferred.take(readString(metadata, 'namespace'), name, message)) return false
+    if (version !== '') this.#noteProgress(version)
+    return true
+  }
+
+  /** Applies events that were held back until none is left or the time slice is used up. */
+  #applySomeDeferred(): void {
+    do {
+      const message = this.#deferred.shift()
+      if (message === undefined) return
+      const { type, object } = parseEvent(message, this.#options.protobuf)
+      if (type === 'DELETED') this.#filter.drop(object)
+      else this.#filter.put(object)
+    } while (!this.#timeSlice.over)
+  }
+
+  async #applyDeferred(signal: AbortSignal): Promise<void> {
+    while (!this.#deferred.isEmpty && !signal.aborted) {
+      this.#applySomeDeferred()
+      await this.#timeSlice.yieldLoop()
+    }
   }
 
   /** Returns the version of the snapshot if the event ends it. */
-  #applyEvent({ type, object, version }: WatchEvent, message: WatchMessage, inSnapshot: boolean): string | undefined {
+  #applyEvent({ type, object, version }: WatchEvent, message: WatchMessage): string | undefined {
     switch (type) {
       case 'ADDED':
       case 'MODIFIED':
@@ -218,7 +273,7 @@ export class Reflector<R> {
         this.#filter.drop(object)
         break
       case 'BOOKMARK':
-        if (inSnapshot && version !== '' && isSnapshotEnd(object)) return version
+        if (this.#inSnapshot && version !== '' && isSnapshotEnd(object)) return version
         break
       case 'ERROR': {
         const error = makeStatusError({ status: 0, body: object, what: `watching ${this.#options.resource}` })
@@ -231,7 +286,7 @@ export class Reflector<R> {
         throw makeMalformedError(message)
     }
     // The objects of a snapshot come in the order of their names, so that a watch can only start at its end.
-    if (!inSnapshot && version !== '') this.#noteProgress(version)
+    if (!this.#inSnapshot && version !== '') this.#noteProgress(version)
     return undefined
   }
 
@@ -268,6 +323,7 @@ export class Reflector<R> {
   async #completeSnapshot(version: string): Promise<void> {
     const { log, kind, sink } = this.#options
     await runSliced(this.#filter.commitSnapshot(), this.#timeSlice)
+    this.#inSnapshot = false
     this.#noteProgress(version)
     log.v(2, 'Snapshot complete', { kind, objects: this.#filter.size, version })
     if (this.#synced) return
@@ -291,6 +347,8 @@ export class Reflector<R> {
     }
     if (error.code === 'malformed-event') this.#reportMalformed(error)
     const failures = this.#failures++
+    // A server that has forgotten the version has a newer one in its cache. It need not ask etcd for the newest, once for every node.
+    this.#leastVersion = error.code === 'expired' ? this.#version : ''
     if (!canResume(error.code, failures)) this.#version = ''
     this.#report(error)
     const isSnapshotRecent = this.#options.clock.monotonic() - this.#snapshotAt < recentSnapshotMs

@@ -13,6 +13,8 @@ const resumableCodes: ReadonlySet<ErrorCode> = new Set([
   'tls',
   'credentials',
   'unauthorized',
+  // An API server that has just started refuses everybody until it has read the roles. Every node would take a snapshot then.
+  'forbidden',
   'too-many-requests',
   'unavailable',
   'timeout',
@@ -49,5 +51,7 @@ export function computeRetryDelay(error: ProxyError, { failures, isSnapshotRecen
   if (error.code === 'expired' && !isSnapshotRecent) return random() * firstBackoffMs
   const requestedMs = error instanceof ApiError ? (error.retryAfterMs ?? 0) : 0
   const ceilingMs = Math.min(maxBackoffMs, firstBackoffMs * 2 ** (failures + 1))
-  return Math.max(Math.min(requestedMs, 2 * maxBackoffMs), ceilingMs / 2) + random() * (ceilingMs / 2)
+  // An API server that ends breaks the watches of all its nodes at the same moment: the first attempts use the whole range.
+  const leastMs = failures === 0 ? 0 : ceilingMs / 2
+  return Math.max(Math.min(requestedMs, 2 * maxBackoffMs), leastMs) + random() * (ceilingMs - leastMs)
 }

@@ -4,8 +4,11 @@ import { ProxyError } from '../../lib/errors.ts'
 import type { Clock } from '../../lib/time.ts'
 import { Deadline } from '../deadline.ts'
 
-/** A server that accepts sendInitialEvents without supporting it would never send the end of the snapshot. */
-const snapshotSilenceMs = 10_000
+/**
+ * A server that accepts sendInitialEvents without supporting it would never send the end of the snapshot. A server that sends snapshots to
+ * all nodes at once may be silent for many seconds, and giving up on it makes it send everything again.
+ */
+const snapshotSilenceMs = 30_000
 /** How much later than requested a server may end a watch. */
 const endToleranceMs = 30_000
 
