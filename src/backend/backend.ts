@@ -4,7 +4,7 @@ import type { ProxyError } from '../lib/errors.ts'
 import type { Family } from '../lib/ip.ts'
 import type { Logger } from '../lib/log.ts'
 import type { Clock } from '../lib/time.ts'
-import type { Frontend, NodeView, ServicePort } from '../model/types.ts'
+import type { Frontend, NodeView, Protocol, ServicePort } from '../model/types.ts'
 
 /** The name of a proxy mode, as the configuration spells it. `modes.ts` lists the modes. */
 export type Mode = string
@@ -109,6 +109,8 @@ export interface Settings {
   readonly syncPeriodMs: number
   readonly masqueradeBit: number
   readonly localhostNodePorts: boolean
+  /** Whether traffic is counted per service port and endpoint. */
+  readonly counters: boolean
   readonly ipvs: {
     readonly scheduler: string
     readonly excludeCidrs: readonly string[]
@@ -125,16 +127,24 @@ export interface Settings {
   }
 }
 
-/** The traffic of one service port. All numbers only grow. */
-export interface PortCounters {
+/** What was counted. Packets and bytes are undefined where nothing counts them. `in` is from clients, `out` is to them. */
+export interface TrafficCounts {
+  /** New connections; for UDP new flows. */
+  readonly connections: number
+  readonly packetsIn?: number | undefined
+  readonly packetsOut?: number | undefined
+  readonly bytesIn?: number | undefined
+  readonly bytesOut?: number | undefined
+}
+
+/** The traffic of one service port in one family, since the data plane began to count. */
+export interface PortCounters extends TrafficCounts {
   readonly family: Family
   /** `ns/name:port`. */
   readonly port: string
-  readonly connections: number
-  readonly packetsIn: number
-  readonly packetsOut: number
-  readonly bytesIn: number
-  readonly bytesOut: number
+  readonly protocol: Protocol
+  /** By `ip:port`. Endpoints that are gone are counted in the service port alone. */
+  readonly endpoints: ReadonlyMap<string, TrafficCounts>
 }
 
 export interface Backend<E extends Held> {
@@ -165,8 +175,13 @@ export interface Backend<E extends Held> {
   answersAt?(frontend: Frontend): string
   /** Present if the proxy listens on the services' own addresses: the kernel translates nothing, and no flow can become stale. */
   readonly untracked?: true
-  /** Reads the traffic of at most `limit` service ports, and of the rest as one. Absent if the data plane does not count. */
-  counters?(limit: number): Promise<readonly PortCounters[]>
+  /** Present if this process itself connects to the endpoints: how those connections begin. */
+  readonly dials?: {
+    /** Replaces the listener. It returns true if it decides how long the endpoint gets no connections. */
+    listen(listener: ((endpoint: string, result: 'answered' | 'refused' | 'unanswered') => boolean) | undefined): void
+  }
+  /** Reads what was counted for every service port. Expensive, so the caller limits how often. Absent if nothing is counted. */
+  counters?(): Promise<readonly PortCounters[]>
 }
 
 /** Removes everything that a mode may have left on the node, by us or by kube-proxy, and nothing else. */

@@ -45,6 +45,9 @@ export class Ledger<E extends Held> {
   #postponed: Slot<E>[] = []
   #isDisturbed = false
   readonly #refused = new Set<string>()
+  #hasSettled = false
+  /** What was held, for ids that differed when the data plane was observed again; all others were settled. Until the next settle. */
+  #beforeReset: Map<string, Held | undefined> | undefined
   #size = 0
   /** How often claims have changed. */
   #claimChanges = 0
@@ -163,6 +166,8 @@ export class Ledger<E extends Held> {
       if (refusedIds.has(id)) this.#setAside(id, undefined)
       else this.#settleDrop(id, known)
     }
+    this.#hasSettled = true
+    this.#beforeReset = undefined
     yield* this.#unlistSettled()
   }
 
@@ -170,8 +175,11 @@ export class Ledger<E extends Held> {
   *reset(held: Iterable<Held>): Steps<void> {
     yield* this.recall()
     let seen = 0
+    const before = this.#hasSettled ? new Map<string, Held | undefined>() : undefined
+    this.#beforeReset = before
     for (const [id, slot] of this.#slots) {
       if (++seen % stride === 0) yield
+      if (differs(slot)) before?.set(id, slot.held)
       slot.held = undefined
       if (slot.entry === undefined) this.#slots.delete(id)
       else this.#list(slot)
@@ -199,6 +207,18 @@ export class Ledger<E extends Held> {
     const slot = this.#slots.get(id)
     if (slot?.entry === undefined) return []
     return [slot.owner, ...(slot.others ?? []).map((claim) => claim.owner)]
+  }
+
+  /** What was written last under an id, whatever another program made of it since. After the first `reset` it is what was observed. */
+  lastWritten(id: string): Held | undefined {
+    const slot = this.#slots.get(id)
+    if (this.#beforeReset === undefined) return slot?.held
+    return this.#beforeReset.has(id) ? this.#beforeReset.get(id) : slot?.entry
+  }
+
+  /** What was written, is no longer wanted, and was gone when the data plane was observed: nothing has to be dropped. */
+  *vanished(): Iterable<Held> {
+    for (const [id, held] of this.#beforeReset ?? []) if (held !== undefined && !this.#slots.has(id)) yield held
   }
 
   /** The entries that an owner claims, whether they win or not. */

@@ -20,6 +20,7 @@ export interface ProxyMode {
   readonly metrics: MetricTraits
   readonly doctor: DoctorTraits
   readonly leftovers: LeftoverTraits
+  readonly traffic: TrafficTraits
   /** Why `sluice plan` cannot try a change in a network namespace of its own; absent if it can. */
   readonly trialObstacle?: string
 }
@@ -31,8 +32,6 @@ export interface UnprivilegedTraits {
 }
 
 export interface ExplainTraits {
-  /** True if endpoint weights decide the shares; otherwise all endpoints have equal shares. */
-  readonly usesWeights: boolean
   /** Sentences that are added to every answer with the verdict "forward". */
   readonly remarks: readonly string[]
   /** How people find a part of an entry; absent if its id and digest say it. */
@@ -49,6 +48,13 @@ export interface PartDescription {
   readonly content: string
   /** A shell command that shows the part on the node; '' if there is none. */
   readonly command: string
+}
+
+export interface TrafficTraits {
+  /** What `sluice flows` does not show in this mode, as sentences. */
+  readonly flowRemarks: readonly string[]
+  /** Why `sluice trace` cannot follow packets in this mode; '' if it can. */
+  readonly traceObstacle: string
 }
 
 /** What is known of a sync that failed. */

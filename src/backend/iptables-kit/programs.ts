@@ -94,6 +94,12 @@ export class IptablesPrograms {
     return runForLines(`${this.#program}-save`, [], options, visit)
   }
 
+  /** Lists the rules of a table with their counters, as `-S -v` prints them, in pieces of whole lines. Holds the xtables lock meanwhile. */
+  listCounters(table: string, visit: (lines: string) => void, signal?: AbortSignal): Promise<void> {
+    const options = { deadlineMs: commandDeadlineMs, ...(signal && { signal }) }
+    return runForLines(this.#program, [...this.#lockWait('command'), '-t', table, '-S', '-v'], options, visit)
+  }
+
   #lockWait(kind: keyof typeof lockWaitSince): readonly string[] {
     return isAtLeast(this.set.version, lockWaitSince[kind]) ? ['-w', String(lockSeconds)] : []
   }

@@ -71,5 +71,6 @@ export function suspectLines(stderr: string, text: string): readonly string[] {
   if (match === null) return []
   const number = Number(match[1])
   const lines = text.split('\n', number)
-  return [lines[number - 1] ?? '', lines[number - 2] ?? ''].filter((line) => /^(?:-A|-X|:)/.test(line))
+  const suspects = [lines[number - 1] ?? '', lines[number - 2] ?? ''].map((line) => line.replace(/^\[\d+:\d+\] /, ''))
+  return suspects.filter((line) => /^(?:-A|-X|:)/.test(line))
 }

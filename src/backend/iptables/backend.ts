@@ -1,8 +1,9 @@
 // The iptables data plane as the engine sees it: kube-proxy's own rules, chain for chain.
 
+import type { Family } from '../../lib/ip.ts'
 import { silentLogger } from '../../lib/log.ts'
 import { ensureSysctl } from '../../sys/sysctl.ts'
-import type { Backend, Settings } from '../backend.ts'
+import type { Backend, PortCounters, Settings } from '../backend.ts'
 import { findPrograms, findUsableFamilies } from '../iptables-kit/flavour.ts'
 import type { ProgramSet } from '../iptables-kit/programs.ts'
 import { RuleCheck } from '../iptables-kit/rule-check.ts'
@@ -12,10 +13,11 @@ import { type IptablesEntry, splitEntry } from './entries.ts'
 import { plan } from './plan.ts'
 import { IptablesTarget } from './target.ts'
 
-export type IptablesSettings = Pick<Settings, 'syncPeriodMs' | 'localhostNodePorts'>
+export type IptablesSettings = Pick<Settings, 'syncPeriodMs' | 'localhostNodePorts' | 'counters'>
 
 export function iptables(settings: IptablesSettings): Backend<IptablesEntry> {
-  const { localhostNodePorts, syncPeriodMs } = settings
+  const { localhostNodePorts, syncPeriodMs, counters } = settings
+  const targets = new Map<Family, IptablesTarget>()
   let found: Promise<ProgramSet> | undefined
   return {
     name: 'iptables',
@@ -43,7 +45,16 @@ export function iptables(settings: IptablesSettings): Backend<IptablesEntry> {
       const programs = await found
       const { flavour, version } = programs
       context.log.info('Using iptables', { family: context.family, flavour, version: version.join('.') })
-      return new IptablesTarget({ context, programs, syncPeriodMs })
+      const target = new IptablesTarget({ context, programs, syncPeriodMs, counters })
+      targets.set(context.family, target)
+      return target
     },
+    ...(counters ? { counters: () => readCounters([...targets.values()]) } : {}),
   }
+}
+
+async function readCounters(targets: readonly IptablesTarget[]): Promise<readonly PortCounters[]> {
+  const found: PortCounters[] = []
+  for (const target of targets) found.push(...(await target.readCounters()))
+  return found
 }

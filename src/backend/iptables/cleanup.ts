@@ -19,12 +19,14 @@ import { listHoldingPrograms } from '../iptables-kit/held-flavours.ts'
 import { IptablesPrograms, type ProgramSet } from '../iptables-kit/programs.ts'
 import { formatDeclarations, formatDeletion } from '../iptables-kit/restore-text.ts'
 import { readSavedTable } from '../iptables-kit/saved-table.ts'
+import { removeCarriedTables } from './count/carried-table.ts'
 
 export const cleanupIptables: Cleanup = async (log) => {
   const errors: string[] = []
   for (const set of await listHoldingPrograms()) {
     for (const family of [4, 6] as const) errors.push(...(await cleanFamily(set, family, log)))
   }
+  await removeCarriedTables()
   if (errors.length > 0) throw new ProxyError('iptables-cleanup', `iptables leftovers remain: ${errors.join('; ')}`)
 }
 

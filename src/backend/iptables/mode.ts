@@ -7,6 +7,7 @@ import { iptablesDoctor } from './traits/doctor.ts'
 import { iptablesExplain } from './traits/explain.ts'
 import { iptablesLeftovers } from './traits/leftovers.ts'
 import { iptablesMetrics } from './traits/metrics.ts'
+import { iptablesTraffic } from './traits/traffic.ts'
 
 export const iptablesMode: ProxyMode = {
   name: 'iptables',
@@ -16,4 +17,5 @@ export const iptablesMode: ProxyMode = {
   metrics: iptablesMetrics,
   doctor: iptablesDoctor,
   leftovers: iptablesLeftovers,
+  traffic: iptablesTraffic,
 }

@@ -3,6 +3,7 @@
 import { hostPort } from '../../lib/ip.ts'
 import { reachableOf } from '../../model/endpoints.ts'
 import type { Endpoint, Frontend, NodeView, ServicePort } from '../../model/types.ts'
+import { areSharesEqual, shareOf } from '../../model/weights.ts'
 import { counters } from '../iptables-kit/chains.ts'
 import { iptablesEndpointHash, iptablesHash } from '../names.ts'
 import { createPortEntry, type PortEntry } from './entries.ts'
@@ -209,7 +210,8 @@ function planEndpoints(context: PortContext, chains: string[], own: string[]): n
     const chain = which === 'cluster' ? svc : svl
     chains.push(chain)
     const targets = port[which] === reachable ? names : port[which].flatMap((one) => nameOf?.get(one) ?? [])
-    balance(chain, targets, port.affinitySeconds, own)
+    remember(chain, targets, port.affinitySeconds, own)
+    balance(chain, targets, chancesOf(port, port[which]), own)
   }
   for (const [i, endpoint] of reachable.entries()) {
     const chain = names[i] as string
@@ -219,18 +221,38 @@ function planEndpoints(context: PortContext, chains: string[], own: string[]): n
   return reachable.length
 }
 
-/** The first endpoint with probability 1/n, the next with 1/(n-1) of what is left, and the last with all of it. */
-function balance(chain: string, targets: readonly string[], affinitySeconds: number, out: string[]): void {
-  if (affinitySeconds > 0) {
-    for (const target of targets) {
-      out.push(`-A ${chain} -m recent --name ${target} --rcheck --seconds ${affinitySeconds} --reap -j ${target}`)
-    }
-  }
-  let left = targets.length
+function remember(chain: string, targets: readonly string[], affinitySeconds: number, out: string[]): void {
+  if (affinitySeconds === 0) return
   for (const target of targets) {
-    const chance = left === 1 ? '' : ` -m statistic --mode random --probability ${formatProbability(left)}`
-    left--
-    out.push(`-A ${chain}${chance} -j ${target}`)
+    out.push(`-A ${chain} -m recent --name ${target} --rcheck --seconds ${affinitySeconds} --reap -j ${target}`)
+  }
+}
+
+function balance(chain: string, targets: readonly string[], chances: Iterable<string>, out: string[]): void {
+  const chance = chances[Symbol.iterator]()
+  for (const [i, target] of targets.entries()) {
+    const match = i === targets.length - 1 ? '' : ` -m statistic --mode ${chance.next().value}`
+    out.push(`-A ${chain}${match} -j ${target}`)
+  }
+}
+
+/**
+ * The first endpoint with probability 1/n, the next with 1/(n-1) of what is left, and the last with all of it. With weights, each with its
+ * part of the weights that are left. By turns, every n-th connection and so on; turns know no weights. There is no hash of the client.
+ */
+function* chancesOf(port: ServicePort, endpoints: readonly Endpoint[]): Iterable<string> {
+  if (areSharesEqual(endpoints, port)) {
+    for (let left = endpoints.length; left > 0; left--) {
+      if (port.algorithm === 'round-robin') yield `nth --every ${left} --packet 0`
+      else yield `random --probability ${formatProbability(left)}`
+    }
+    return
+  }
+  const shares = endpoints.map((endpoint) => shareOf(endpoint, port))
+  let left = shares.reduce((sum, share) => sum + share, 0)
+  for (const share of shares) {
+    yield `random --probability ${(share / left).toFixed(10)}`
+    left -= share
   }
 }
 

@@ -81,6 +81,15 @@ export class PortText {
     return lines.map((line) => addComment(line, portName, addresses)).join('')
   }
 
+  /** The chains that translate, with the endpoints to which they do. */
+  *destinations(): Iterable<readonly [chain: string, endpoint: string]> {
+    const { text } = this
+    for (let at = text.indexOf(destination, this.#sharedEnd); at >= 0; at = text.indexOf(destination, at + 1)) {
+      const chain = text.lastIndexOf('\n', at) + '\n-A '.length
+      yield [text.slice(chain, text.indexOf(' ', chain)), text.slice(at + destination.length, text.indexOf('\n', at))]
+    }
+  }
+
   /** All rules in nat: `shared` followed by `own`. */
   nat(): string {
     return this.text.slice(this.#declarationsEnd, this.#ownEnd)
@@ -147,7 +156,8 @@ export function groupByChain(rules: string): Map<string, string> {
 
 export const joinLines = (lines: readonly string[]): string => (lines.length === 0 ? '' : `${lines.join('\n')}\n`)
 
-const destination = ' --to-destination '
+/** What precedes the endpoint in a rule that translates. */
+export const destination = ' --to-destination '
 
 function addComment(line: string, portName: string, addresses: ReadonlyMap<string, string>): string {
   const chain = chainOfRule(line)

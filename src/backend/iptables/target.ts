@@ -1,14 +1,19 @@
 // Writes entries into the kernel's iptables tables, observes which chains exist, and reports drift.
 
 import { describeError, ProxyError } from '../../lib/errors.ts'
+import { Mutex } from '../../lib/mutex.ts'
 import { PacketCounters } from '../../sys/netlink/nfacct.ts'
 import { MemoryFile } from '../../sys/process/memory-file.ts'
 import { tcpIsLiberal } from '../../sys/tuning.ts'
-import type { Applied, Changes, Held, OpenContext, RefusedEntry, Target, Wanted } from '../backend.ts'
+import type { Applied, Changes, Held, OpenContext, PortCounters, RefusedEntry, Target, Wanted } from '../backend.ts'
 import { counters } from '../iptables-kit/chains.ts'
 import type { DriftWatch } from '../iptables-kit/drift-watch.ts'
 import { IptablesPrograms, isAtLeast, type ProgramSet } from '../iptables-kit/programs.ts'
 import { type ChainSurvey, type ChainUses, openTableReader, type TableReader } from '../iptables-kit/table-reader.ts'
+import { CarriedTable } from './count/carried-table.ts'
+import { type CountedWrite, EndpointCounting } from './count/counting.ts'
+import { type ChainReading, openChainCounters } from './count/read-chains.ts'
+import { ChainSweeper } from './count/sweeper.ts'
 import { createDriftWatch } from './drift.ts'
 import { createStray, type IptablesEntry, type PortEntry } from './entries.ts'
 import { ensureJumps } from './jumps.ts'
@@ -23,6 +28,8 @@ export interface IptablesTargetOptions {
   readonly context: OpenContext
   readonly programs: ProgramSet
   readonly syncPeriodMs: number
+  /** Whether connections are counted. */
+  readonly counters: boolean
 }
 
 const hourMs = 3_600_000
@@ -48,8 +55,12 @@ export class IptablesTarget implements Target<IptablesEntry> {
   readonly #limits: PartLimits | undefined
   /** Ports of which a part is written. */
   readonly #incomplete = new Set<string>()
+  /** A sweep of chains is the only write that no sync asks for. */
+  readonly #mutex = new Mutex()
+  readonly #counting: EndpointCounting | undefined
+  readonly #sweeper: ChainSweeper | undefined
 
-  constructor({ context, programs, syncPeriodMs }: IptablesTargetOptions) {
+  constructor({ context, programs, syncPeriodMs, counters: isCounting }: IptablesTargetOptions) {
     const { family, log, clock } = context
     this.#context = context
     this.#programs = new IptablesPrograms({ set: programs, family, log, clock, lockTimeoutMs: syncPeriodMs })
@@ -62,13 +73,27 @@ export class IptablesTarget implements Target<IptablesEntry> {
       createSink: () => new MemoryFile('rules'),
       restore: (input, signal) => this.#programs.restore(input, signal),
     })
+    if (!isCounting) return
+    const chainCounters = openChainCounters(this.#programs, family)
+    this.#counting = new EndpointCounting({
+      ...{ family, clock, log, written: this.#written, counters: chainCounters, table: new CarriedTable(family) },
+      listRules: (chain, signal) => this.#programs.listRules('nat', chain, signal),
+    })
+    this.#sweeper = new ChainSweeper({
+      ...{ context, lingering: this.#counting.lingering, counters: chainCounters },
+      remove: (chains, reading) => this.#mutex.run(() => this.#removeChains(chains, reading)),
+    })
   }
 
   /**
    * Returns service chains that we did not write. Rules carry no digest, so all other entries are in doubt and will be written. Entries
    * that we wrote and that are no longer wanted are known to `WrittenRules`.
    */
-  async observe(signal: AbortSignal): Promise<readonly Held[]> {
+  observe(signal: AbortSignal): Promise<readonly Held[]> {
+    return this.#mutex.run(() => this.#observe(signal))
+  }
+
+  async #observe(signal: AbortSignal): Promise<readonly Held[]> {
     this.#watch.postpone()
     this.#observed = await this.#reader.readChains(signal)
     const { serviceChains } = this.#observed
@@ -80,7 +105,15 @@ export class IptablesTarget implements Target<IptablesEntry> {
       .map(createStray)
   }
 
-  async apply(changes: Changes<IptablesEntry>, signal: AbortSignal, wanted?: Wanted<IptablesEntry>): Promise<Applied> {
+  apply(changes: Changes<IptablesEntry>, signal: AbortSignal, wanted?: Wanted<IptablesEntry>): Promise<Applied> {
+    return this.#mutex.run(() => this.#apply(changes, signal, wanted))
+  }
+
+  async #apply(
+    changes: Changes<IptablesEntry>,
+    signal: AbortSignal,
+    wanted: Wanted<IptablesEntry> | undefined,
+  ): Promise<Applied> {
     if (this.#observed !== undefined || this.#limits === undefined) return this.#write(changes, signal)
     const split = (some: Changes<IptablesEntry>) =>
       splitChanges(some, (id) => this.#written.port(id), this.#limits as PartLimits)
@@ -98,9 +131,10 @@ export class IptablesTarget implements Target<IptablesEntry> {
   /** Writes until everything is written or another change waits. */
   async #writeParts(parts: readonly Part[], signal: AbortSignal): Promise<Applied> {
     const written = { put: [] as IptablesEntry[], drop: [] as Held[] }
-    for (const [i, { id, changes, complete }] of parts.entries()) {
+    for (const [i, { id, changes, complete, isRemoval }] of parts.entries()) {
       if (id !== '') this.#incomplete.add(id)
-      const { refused, figures = {} } = await this.#write(changes(), signal)
+      const counted = isRemoval ? this.#counting?.keepNone(changes()) : undefined
+      const { refused, figures = {} } = await this.#write(counted?.kept.changes ?? changes(), signal, counted)
       if (complete.put.length + complete.drop.length > 0 && refused.length === 0) this.#incomplete.delete(id)
       written.put.push(...complete.put)
       written.drop.push(...complete.drop)
@@ -109,10 +143,14 @@ export class IptablesTarget implements Target<IptablesEntry> {
       if (refused.length > 0) return this.#leaveOut(refused, rest, { written, figures })
       if (rest.length === 0) return { refused, figures, written }
       if (this.#context.shouldPause?.() === true) {
-        return { refused, figures, written, resume: (next) => this.#writeParts(rest, next) }
+        return { refused, figures, written, resume: this.#resumeWith(rest) }
       }
     }
     return { refused: [], written }
+  }
+
+  #resumeWith(parts: readonly Part[]): (signal: AbortSignal) => Promise<Applied> {
+    return (signal) => this.#mutex.run(() => this.#writeParts(parts, signal))
   }
 
   /** Reports a refused service, and goes on with the parts of the others in the next sync. */
@@ -127,7 +165,7 @@ export class IptablesTarget implements Target<IptablesEntry> {
     const drop = [...done.written.drop, ...left.flatMap((one) => one.drop)]
     const rest = parts.filter(({ id }) => !ids.has(id))
     const applied = { refused, figures: done.figures, written: { put, drop } }
-    return rest.length === 0 ? applied : { ...applied, resume: (next) => this.#writeParts(rest, next) }
+    return rest.length === 0 ? applied : { ...applied, resume: this.#resumeWith(rest) }
   }
 
   /** Ports that are written in part and no longer wanted: no change names them. */
@@ -138,26 +176,19 @@ export class IptablesTarget implements Target<IptablesEntry> {
     return ids.map((id) => this.#written.port(id)).filter((port) => port !== undefined)
   }
 
-  async #write(changes: Changes<IptablesEntry>, signal: AbortSignal): Promise<Applied> {
+  /** `counted` says what becomes of chains that have counted. By default they linger, unless everything is written. */
+  async #write(wanted: Changes<IptablesEntry>, signal: AbortSignal, counted?: CountedWrite): Promise<Applied> {
     const observed = this.#observed
     const isFull = observed !== undefined
+    const write = counted ?? (isFull ? this.#counting?.keepNone(wanted) : this.#counting?.keep(wanted))
+    const changes = write?.kept.changes ?? wanted
     if (!isFull && this.#changesNoRule(changes)) {
       this.#written.apply(stage(this.#written, groupChanges(changes).units, false))
+      if (write !== undefined) await this.#counting?.end(write, false, () => true)
       return { refused: [], figures: this.#figures({ filter: 0, nat: 0 }) }
     }
-    const commits = this.#programs.commits
     try {
-      await this.#watch.beginWrite()
-      if (isFull) await this.#prepare(observed, signal)
-      const result = await this.#writer.write(groupChanges(changes), { everything: isFull, signal })
-      if (isFull) {
-        this.#lastFullMs = this.#context.clock.monotonic()
-        this.#incomplete.clear()
-      }
-      this.#observed = undefined
-      const write = { commits: this.#programs.commits - commits, full: isFull, clean: result.failures === 0 }
-      await this.#watch.endWrite(write, signal)
-      return this.#report(result, isFull)
+      return await this.#writeChanges(changes, write, signal)
     } catch (error) {
       this.#watch.abandonWrite()
       // What was there before is refused without any change of ours: another program broke it, and waiting does not repair it.
@@ -168,6 +199,54 @@ export class IptablesTarget implements Target<IptablesEntry> {
     }
   }
 
+  async #writeChanges(
+    changes: Changes<IptablesEntry>,
+    write: CountedWrite | undefined,
+    signal: AbortSignal,
+  ): Promise<Applied> {
+    const commits = this.#countCommits()
+    const observed = this.#observed
+    const isFull = observed !== undefined
+    const deletesOnly = !isFull && write !== undefined && write.leaving.size > 0
+    await this.#watch.beginWrite()
+    if (isFull) await this.#prepare(observed, signal)
+    if (write !== undefined) await this.#counting?.[isFull ? 'beginFull' : 'begin'](write, signal)
+    const counts = this.#counting === undefined ? {} : { countOf: this.#counting.countOf }
+    const options = { everything: isFull, deletesOnly, signal, ...counts }
+    const result = await this.#writer.write(groupChanges(changes), options)
+    const kept = new Set(result.refused.map(({ id }) => id))
+    const isDeleted = (chain: string) => result.undeleted === undefined && !kept.has(createStray(chain).id)
+    if (write !== undefined) await this.#counting?.end(write, isFull, isDeleted)
+    if (isFull) {
+      this.#lastFullMs = this.#context.clock.monotonic()
+      this.#incomplete.clear()
+    }
+    this.#observed = undefined
+    const finished = { commits: this.#countCommits() - commits, full: isFull, clean: result.failures === 0 }
+    await this.#watch.endWrite(finished, signal)
+    this.#sweeper?.schedule()
+    return this.#report(result, isFull)
+  }
+
+  /** Transactions of nf_tables that this target has committed so far. */
+  #countCommits(): number {
+    return this.#programs.commits + (this.#counting?.commits ?? 0)
+  }
+
+  /** Deletes chains that linger and have been read. */
+  async #removeChains(chains: ReadonlyMap<string, string>, reading: ChainReading): Promise<void> {
+    // If everything is about to be written, these chains go as well.
+    if (this.#observed !== undefined || this.#counting === undefined) return
+    const write = this.#counting.sweep(chains, reading)
+    if (write.leaving.size === 0) return
+    await this.#write(write.kept.changes, new AbortController().signal, write)
+  }
+
+  /** Reads what was counted for every service port. */
+  async readCounters(): Promise<readonly PortCounters[]> {
+    return (await this.#counting?.read((work) => this.#mutex.run(work))) ?? []
+  }
+
   /** Also true once an hour, because a full write is cheap while a cluster is not large. */
   drifted(): boolean {
     const ageMs = this.#context.clock.monotonic() - this.#lastFullMs
@@ -175,6 +254,9 @@ export class IptablesTarget implements Target<IptablesEntry> {
   }
 
   async close(): Promise<void> {
+    this.#sweeper?.close()
+    // A sweep that runs is awaited: a legacy program that is killed may leave the table without its counters.
+    await this.#mutex.run(async () => this.#counting?.close())
     this.#watch.close()
     this.#packetCounters.close()
   }

@@ -12,7 +12,7 @@ import { plan } from './plan.ts'
 import { prepare, requireIpvs } from './prepare.ts'
 import { IpvsTarget } from './target.ts'
 
-export type IpvsSettings = Pick<Settings, 'syncPeriodMs' | 'ipvs'>
+export type IpvsSettings = Pick<Settings, 'syncPeriodMs' | 'counters' | 'ipvs'>
 
 const defaultScheduler = 'rr'
 /** A draining destination is removed after this time even if it has connections; they end then. */
@@ -34,7 +34,7 @@ export function ipvs(settings: IpvsSettings): Backend<IpvsEntry> {
     base,
     plan: (port, node) => plan(port, node, { scheduler }),
     open: (context) => targets.open(context),
-    counters: (limit) => targets.readCounters(limit),
+    ...(settings.counters ? { counters: () => targets.readCounters() } : {}),
   }
 }
 
@@ -72,14 +72,14 @@ class OpenTargets {
     return target
   }
 
-  async readCounters(limit: number): Promise<readonly PortCounters[]> {
+  async readCounters(): Promise<readonly PortCounters[]> {
     // A socket of its own: a sync does not wait until ten thousand servers are read.
     const kernel = await IpvsNetlink.open()
     if (kernel === undefined) return []
     try {
       const listed = await kernel.listServers({})
       const readings = [...this.#open].flatMap((target) => target.readCounters(listed))
-      return this.#totals.report(readings, limit)
+      return await this.#totals.report(readings, (key) => kernel.listDestinations(key, {}))
     } finally {
       kernel.close()
     }

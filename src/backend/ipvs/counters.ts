@@ -1,71 +1,93 @@
-// Sums IPVS's own statistics by service port, and reports the busiest service ports by name and all others as one.
+// Sums IPVS's own statistics by service port and endpoint, so that the sums only grow although virtual servers are created again.
 
-import type { Family } from '../../lib/ip.ts'
-import type { ServerStatistics } from '../../sys/netlink/ipvs.ts'
+import { type Family, hostPort } from '../../lib/ip.ts'
+import type { Protocol } from '../../model/types.ts'
+import type { ListedDestination, ServerStatistics, VirtualServerKey } from '../../sys/netlink/ipvs.ts'
 import type { PortCounters } from '../backend.ts'
-
-/** The name under which all service ports beyond the limit are reported. */
-const others = 'others'
 
 /** The kernel's counters of one virtual server of a service port. They start from zero when the server is created again. */
 export interface CounterReading {
   readonly family: Family
   /** `tcp 10.0.0.1:80`. */
   readonly server: string
+  readonly key: VirtualServerKey
   /** `ns/name:port`. */
   readonly port: string
   readonly statistics: ServerStatistics
+  /** The endpoints of the server now, as `ip:port`. */
+  readonly endpoints: readonly string[]
 }
 
-interface RunningTotal {
-  /** Everything counted so far, which decides the rank of the service port. */
-  readonly all: PortCounters
-  /** What was reported under the name of the service port. */
-  readonly reported: PortCounters
+/** What is known of one server. */
+interface KnownServer {
+  readonly statistics: ServerStatistics
+  /** True if the server had counted more than in the reading before. */
+  readonly isBusy: boolean
+  /** By endpoint. */
+  readonly destinations: ReadonlyMap<string, DestinationTotal>
 }
 
-/**
- * Every reported counter only grows, although servers are created again, services are deleted, and the busiest service ports change:
- * what was counted since the last report is added to the name under which the service port is reported now, so no count is lost.
- */
+interface DestinationTotal {
+  readonly seen: ServerStatistics
+  readonly total: ServerStatistics
+}
+
+type Total = PortCounters & ServerStatistics & { readonly endpoints: Map<string, ServerStatistics> }
+
+/** Adds what each server counted since the last reading to the total of its service port. Service ports without servers are forgotten. */
 export class PortTotals {
-  #lastReadings = new Map<string, ServerStatistics>()
-  #totals = new Map<string, RunningTotal>()
-  readonly #others = new Map<Family, PortCounters>()
+  #servers = new Map<string, KnownServer>()
+  #totals = new Map<string, Total>()
 
-  report(readings: readonly CounterReading[], limit: number): readonly PortCounters[] {
-    const ports = [...this.#countSinceLast(readings)].map(([key, more]) => {
-      const before = this.#totals.get(key) ?? { all: zero(more), reported: zero(more) }
-      return { key, more, all: add(before.all, more), reported: before.reported }
-    })
-    if (ports.length > limit) ports.sort((a, b) => b.all.connections - a.all.connections || (a.key < b.key ? -1 : 1))
-    const named = ports.slice(0, limit).map((one) => ({ ...one, reported: add(one.reported, one.more) }))
-    const unnamed = ports.slice(limit)
-    for (const { more } of unnamed) {
-      const sum = this.#others.get(more.family) ?? { ...zero(more), port: others }
-      this.#others.set(more.family, add(sum, more))
-    }
-    this.#totals = new Map([...named, ...unnamed].map(({ key, all, reported }) => [key, { all, reported }]))
-    return [...named.map(({ reported }) => reported), ...this.#others.values()]
-  }
-
-  /** Returns, by service port, what its servers counted since the last report. */
-  #countSinceLast(readings: readonly CounterReading[]): ReadonlyMap<string, PortCounters> {
-    const readingByServer = new Map<string, ServerStatistics>()
-    const ports = new Map<string, PortCounters>()
-    for (const { family, server, port, statistics } of readings) {
-      readingByServer.set(server, statistics)
-      const more = { family, port, ...subtract(statistics, this.#lastReadings.get(server)) }
+  /**
+   * Destinations are read with a request for each server, so only servers that have counted are asked: in this reading or in the one
+   * before, since the kernel adds up the counters of its processors every two seconds, at other times for destinations than for servers.
+   */
+  async report(
+    readings: readonly CounterReading[],
+    readDestinations: (key: VirtualServerKey) => Promise<readonly ListedDestination[]>,
+  ): Promise<readonly PortCounters[]> {
+    const servers = new Map<string, KnownServer>()
+    const totals = new Map<string, Total>()
+    for (const reading of readings) {
+      const { family, server, port, statistics } = reading
+      const known = this.#servers.get(server)
+      const more = subtract(statistics, known?.statistics)
+      const isBusy = more.connections + more.packetsIn + more.packetsOut > 0
+      const listed = isBusy || known?.isBusy === true ? await readDestinations(reading.key) : undefined
+      const destinations = listed === undefined ? known?.destinations : addDestinations(known?.destinations, listed)
+      servers.set(server, { statistics, isBusy, destinations: destinations ?? new Map() })
       const key = `${family} ${port}`
-      const before = ports.get(key)
-      ports.set(key, before === undefined ? more : add(before, more))
+      const before = totals.get(key) ?? this.#totals.get(key)
+      const endpoints = totals.get(key)?.endpoints ?? new Map<string, ServerStatistics>()
+      for (const endpoint of reading.endpoints) {
+        endpoints.set(endpoint, add(endpoints.get(endpoint) ?? zero, destinations?.get(endpoint)?.total ?? zero))
+      }
+      const protocol = server.slice(0, server.indexOf(' ')) as Protocol
+      totals.set(key, { family, port, protocol, ...(before === undefined ? more : add(before, more)), endpoints })
     }
-    this.#lastReadings = readingByServer
-    return ports
+    this.#servers = servers
+    this.#totals = totals
+    return [...totals.values()]
   }
 }
 
-/** A server that counts less than before was created again in between. */
+const zero: ServerStatistics = { connections: 0, packetsIn: 0, packetsOut: 0, bytesIn: 0, bytesOut: 0 }
+
+/** Destinations that are not listed are gone. */
+const addDestinations = (
+  known: ReadonlyMap<string, DestinationTotal> | undefined,
+  listed: readonly ListedDestination[],
+): ReadonlyMap<string, DestinationTotal> =>
+  new Map(
+    listed.map(({ ip, port, statistics: seen }) => {
+      const endpoint = hostPort(ip, port)
+      const before = known?.get(endpoint)
+      return [endpoint, { seen, total: add(before?.total ?? zero, subtract(seen, before?.seen)) }]
+    }),
+  )
+
+/** A server or destination that counts less than before was created again in between. */
 function subtract(now: ServerStatistics, before: ServerStatistics | undefined): ServerStatistics {
   if (before === undefined || now.connections < before.connections || now.packetsIn < before.packetsIn) return now
   return {
@@ -77,19 +99,7 @@ function subtract(now: ServerStatistics, before: ServerStatistics | undefined): 
   }
 }
 
-const zero = ({ family, port }: PortCounters): PortCounters => ({
-  family,
-  port,
-  connections: 0,
-  packetsIn: 0,
-  packetsOut: 0,
-  bytesIn: 0,
-  bytesOut: 0,
-})
-
-const add = (one: PortCounters, more: ServerStatistics): PortCounters => ({
-  family: one.family,
-  port: one.port,
+const add = (one: ServerStatistics, more: ServerStatistics): ServerStatistics => ({
   connections: one.connections + more.connections,
   packetsIn: one.packetsIn + more.packetsIn,
   packetsOut: one.packetsOut + more.packetsOut,

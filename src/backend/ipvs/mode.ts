@@ -7,6 +7,7 @@ import { ipvsDoctor } from './traits/doctor.ts'
 import { ipvsExplain } from './traits/explain.ts'
 import { ipvsLeftovers } from './traits/leftovers.ts'
 import { ipvsMetrics } from './traits/metrics.ts'
+import { ipvsTraffic } from './traits/traffic.ts'
 
 export const ipvsMode: ProxyMode = {
   name: 'ipvs',
@@ -16,4 +17,5 @@ export const ipvsMode: ProxyMode = {
   metrics: ipvsMetrics,
   doctor: ipvsDoctor,
   leftovers: ipvsLeftovers,
+  traffic: ipvsTraffic,
 }

@@ -3,7 +3,8 @@
 import { isLinkLocal6, isLoopback } from '../../lib/ip.ts'
 import { reachableOf } from '../../model/endpoints.ts'
 import { leadsToApiServers } from '../../model/reserved-addresses.ts'
-import type { Endpoint, Frontend, NodeView, ServicePort } from '../../model/types.ts'
+import type { Algorithm, Endpoint, Frontend, NodeView, ServicePort } from '../../model/types.ts'
+import { shareOf } from '../../model/weights.ts'
 import { ipvsFlag, type VirtualServer } from '../../sys/netlink/ipvs.ts'
 import {
   addressEntry,
@@ -48,7 +49,7 @@ class PortPlan {
   constructor(port: ServicePort, node: NodeView, scheduler: string) {
     this.#port = port
     this.#node = node
-    this.#scheduler = port.scheduler ?? scheduler
+    this.#scheduler = port.scheduler ?? schedulerOf(port.algorithm) ?? scheduler
     this.#isExternalLocal = port.external === 'local' || port.external === 'drop'
   }
 
@@ -127,7 +128,7 @@ class PortPlan {
   /** Without destinations the kernel refuses clients: it answers that the port is unreachable. */
   #addServer(ip: string, number: number, endpoints: readonly Endpoint[], isNodePort = false): void {
     const { family, protocol, affinitySeconds, name } = this.#port
-    const scheduler = chooseWeighted(this.#scheduler, endpoints)
+    const scheduler = chooseWeighted(this.#scheduler, endpoints, this.#port)
     const persistent = affinitySeconds > 0 ? ipvsFlag.persistent : 0
     const server: VirtualServer = {
       family,
@@ -135,10 +136,10 @@ class PortPlan {
       ip,
       port: number,
       scheduler,
-      flags: persistent | (scheduler === 'mh' ? ipvsFlag.schedulerPort : 0),
+      flags: persistent | (this.#port.scheduler === undefined && hashesClients(this.#port) ? 0 : portFlag(scheduler)),
       timeout: affinitySeconds,
     }
-    const destinations = endpoints.map((one) => ({ ip: one.ip, port: one.port, weight: one.weight ?? 1 }))
+    const destinations = endpoints.map((one) => ({ ip: one.ip, port: one.port, weight: shareOf(one, this.#port) }))
     const key = serverKey(server)
     const entry: ServerEntry = {
       id: isNodePort ? nodePortId(key) : exactId(key),
@@ -156,8 +157,19 @@ class PortPlan {
   }
 }
 
+/** Maglev hashing chooses by the client's address; with this flag by its port as well, which is what `mh` alone means upstream. */
+const portFlag = (scheduler: string): number => (scheduler === 'mh' ? ipvsFlag.schedulerPort : 0)
+
+const hashesClients = ({ algorithm }: ServicePort): boolean => algorithm === 'consistent-hash'
+
+/** IPVS has no choice at random: its own scheduler stays. */
+function schedulerOf(algorithm: Algorithm | undefined): string | undefined {
+  if (algorithm === 'round-robin') return 'rr'
+  return algorithm === 'consistent-hash' ? 'mh' : undefined
+}
+
 /** Round robin and least connections ignore weights; wrr and wlc are the same schedulers with weights. */
-function chooseWeighted(scheduler: string, endpoints: readonly Endpoint[]): string {
+function chooseWeighted(scheduler: string, endpoints: readonly Endpoint[], port: ServicePort): string {
   if (scheduler !== 'rr' && scheduler !== 'lc') return scheduler
-  return endpoints.some(({ weight = 1 }) => weight !== 1) ? `w${scheduler}` : scheduler
+  return endpoints.some((endpoint) => shareOf(endpoint, port) !== 1) ? `w${scheduler}` : scheduler
 }

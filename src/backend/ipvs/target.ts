@@ -116,7 +116,8 @@ export class IpvsTarget implements Target<IpvsEntry> {
     return listed.flatMap((one) => {
       const server = serverKey(one)
       const port = one.family === family ? this.#portNames.get(server) : undefined
-      return port === undefined ? [] : [{ family, server, port, statistics: one.statistics }]
+      const endpoints = [...(this.#servers.known.get(server)?.destinations.keys() ?? [])]
+      return port === undefined ? [] : [{ family, server, key: one, port, statistics: one.statistics, endpoints }]
     })
   }
 

@@ -1,8 +1,9 @@
 // Plans ClientIP affinity, the only feature with chains and sets per service. They have the names and the form of kube-proxy's. Pure.
 
 import type { Endpoint, NodeView, ServicePort } from '../../model/types.ts'
+import { countSlots } from '../../model/weights.ts'
 import { nftEndpointBase, nftServiceBase } from '../names.ts'
-import { chainEntry, type NftEntry, type PlannedRule, setEntry } from './entries.ts'
+import { chainEntry, type NftEntry, type PlannedRule, type Statement, setEntry } from './entries.ts'
 import { matchLocalPods } from './rules.ts'
 
 /** Returns the name of the chain that traffic of this kind enters. */
@@ -10,28 +11,30 @@ export function affinityChainName(port: ServicePort, kind: 'cluster' | 'local' |
   return `${kind === 'cluster' ? 'service' : kind}-${nftServiceBase(port)}`
 }
 
-export function* planAffinity(port: ServicePort, node: NodeView): Iterable<NftEntry> {
+export function* planAffinity(port: ServicePort, node: NodeView, counting: boolean): Iterable<NftEntry> {
   const cluster = new Map(port.cluster.map((endpoint) => [endpoint, nftEndpointBase(port, endpoint)] as const))
   const local = new Map(port.local.map((endpoint) => [endpoint, nftEndpointBase(port, endpoint)] as const))
   const endpoints = new Map<string, Endpoint>()
   for (const own of [cluster, local]) for (const [endpoint, base] of own) endpoints.set(base, endpoint)
-  for (const [base, endpoint] of endpoints) yield* endpointEntries(port, base, endpoint)
-  if (cluster.size > 0) yield* balanceEntries(port, 'cluster', [...cluster.values()])
-  if (local.size > 0) yield* balanceEntries(port, 'local', [...local.values()])
+  for (const [base, endpoint] of endpoints) yield* endpointEntries(port, base, endpoint, counting)
+  if (cluster.size > 0) yield* balanceEntries(port, 'cluster', cluster)
+  if (local.size > 0) yield* balanceEntries(port, 'local', local)
   const external = port.frontends.some((frontend) => frontend.kind !== 'cluster-ip') && port.external !== 'reject'
   if (external) yield externalEntry(port, node)
 }
 
 /** Adds the client to the set of this endpoint, then sends it there. */
-function endpointEntries(port: ServicePort, base: string, endpoint: Endpoint): readonly NftEntry[] {
+function endpointEntries(port: ServicePort, base: string, endpoint: Endpoint, counting: boolean): readonly NftEntry[] {
   const set = `affinity-${base}`
+  const translate: Statement = { kind: 'dnat', protocol: port.protocol, ip: endpoint.ip, port: endpoint.port }
   return [
     setEntry({ name: set, shape: 'affinity', comment: '', timeoutSeconds: port.affinitySeconds }),
     chainEntry({
       name: `endpoint-${base}`,
       rules: [
         { statements: [{ kind: 'remember', set, timeoutSeconds: port.affinitySeconds }] },
-        { statements: [{ kind: 'dnat', protocol: port.protocol, ip: endpoint.ip, port: endpoint.port }] },
+        // The comment says whose connections the rule counts.
+        counting ? { statements: [{ kind: 'count' }, translate], comment: port.name } : { statements: [translate] },
       ],
     }),
   ]
@@ -41,7 +44,12 @@ function endpointEntries(port: ServicePort, base: string, endpoint: Endpoint): r
  * Sends clients back to the endpoint whose set contains them, and spreads the others at random. The kernel takes 0.1 ms for each of these
  * rules and holds every other change meanwhile, so the rules of many endpoints are spread over several chains: a change writes one of them.
  */
-function* balanceEntries(port: ServicePort, kind: 'cluster' | 'local', bases: readonly string[]): Iterable<NftEntry> {
+function* balanceEntries(
+  port: ServicePort,
+  kind: 'cluster' | 'local',
+  endpoints: ReadonlyMap<Endpoint, string>,
+): Iterable<NftEntry> {
+  const bases = [...endpoints.values()]
   const name = affinityChainName(port, kind)
   const remembered: PlannedRule[] = []
   if (bases.length <= maxRulesOfChain) remembered.push(...bases.map(returnClients))
@@ -52,12 +60,19 @@ function* balanceEntries(port: ServicePort, kind: 'cluster' | 'local', bases: re
       remembered.push({ statements: [{ kind: 'jump', chain: part }] })
     }
   }
+  const turn = port.algorithm === 'round-robin' ? ({ turn: true } as const) : {}
   const spread: PlannedRule = {
-    statements: [{ kind: 'random-verdict', targets: bases.map((base) => `endpoint-${base}`) }],
+    statements: [{ kind: 'random-verdict', targets: listTargets(port, endpoints), ...turn }],
   }
   // A packet that entered before a commit may look up the old map after it and find nothing. The client sends a dropped packet again.
   const drop: PlannedRule = { statements: [{ kind: 'drop' }] }
   yield chainEntry({ name, rules: [...remembered, spread, drop], comment: port.name })
+}
+
+/** The chain of each endpoint, as often as its weight wants. */
+function listTargets(port: ServicePort, endpoints: ReadonlyMap<Endpoint, string>): readonly string[] {
+  const counts = countSlots([...endpoints.keys()], port)
+  return [...endpoints.values()].flatMap((base, i) => new Array<string>(counts?.[i] ?? 1).fill(`endpoint-${base}`))
 }
 
 /** A service with more endpoints does not keep the form of kube-proxy, which has all rules in one chain. */

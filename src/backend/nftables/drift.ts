@@ -68,9 +68,9 @@ const socketCheckMs = 10_000
 export class OwnSocketCheck {
   #timer: Timer
 
-  constructor(nft: NftablesSocket, { clock, onDrift }: OpenContext) {
+  constructor(isLost: () => boolean, { clock, onDrift }: OpenContext) {
     const check = (): void => {
-      if (nft.isLost) onDrift('an unknown process; the socket that owns the table was lost', 'reports-lost')
+      if (isLost()) onDrift('an unknown process; the socket that owns the table was lost', 'reports-lost')
       this.#timer = clock.after(socketCheckMs, check)
     }
     this.#timer = clock.after(socketCheckMs, check)

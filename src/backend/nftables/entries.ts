@@ -3,6 +3,7 @@
 import type { Protocol } from '../../model/types.ts'
 import type { Held } from '../backend.ts'
 import { hash32 } from '../names.ts'
+import type { BalancerChoice } from '../relay/balancer-choice.ts'
 
 export type NftEntry = NftSetEntry | ChainEntry | ElementEntry | FrontendEntry | LoopbackListenerEntry
 
@@ -90,7 +91,8 @@ export type Match =
 
 type Action =
   | { readonly kind: 'verdict-map'; readonly fields: readonly KeyField[]; readonly set: string }
-  | { readonly kind: 'random-verdict'; readonly targets: readonly string[] }
+  /** One of the targets: at random, or with `turn` one after the other. A target may stand there several times. */
+  | { readonly kind: 'random-verdict'; readonly targets: readonly string[]; readonly turn?: true }
   | { readonly kind: 'remember'; readonly set: string; readonly timeoutSeconds: number }
   | {
       readonly kind: 'dnat-map'
@@ -98,8 +100,11 @@ type Action =
       readonly count: number
       readonly offset: number
       readonly set: string
+      /** How the slot is chosen; at random if absent. */
+      readonly choice?: SlotChoice
     }
   | { readonly kind: 'dnat'; readonly protocol: Protocol; readonly ip: string; readonly port: number }
+  | { readonly kind: 'count' }
   | { readonly kind: 'mark-or'; readonly bits: number }
   | { readonly kind: 'mark-clear'; readonly bits: number }
   | { readonly kind: 'masquerade' }
@@ -107,6 +112,9 @@ type Action =
   | { readonly kind: 'drop' }
   | { readonly kind: 'jump'; readonly chain: string }
   | { readonly kind: 'goto'; readonly chain: string }
+
+/** By the hash of the source address, or one after the other. */
+export type SlotChoice = 'hash' | 'turn'
 
 export type KeyField = 'saddr' | 'daddr' | 'l4proto' | 'dport'
 
@@ -117,7 +125,9 @@ export interface FrontendSpec {
   readonly port: number
   /** `local` sends traffic from other machines to `local`, and traffic of this node and its pods to `cluster`. */
   readonly policy: 'plain' | 'masquerade' | 'local'
-  /** Endpoints as `ip:port`, sorted. */
+  /** How a slot is chosen; at random if absent. */
+  readonly choice?: SlotChoice | undefined
+  /** Endpoints as `ip:port`, sorted, each as often as its weight wants. With the choice `hash` the endpoint of each slot. */
   readonly cluster: readonly string[]
   readonly local: readonly string[]
   /** The name of the service port. */
@@ -130,6 +140,7 @@ export interface ListenerSpec {
   readonly port: number
   readonly endpoints: readonly string[]
   readonly affinitySeconds: number
+  readonly choice?: BalancerChoice
 }
 
 export const element = (container: string, key: string, value = '', comment = ''): ElementEntry => ({
@@ -145,8 +156,16 @@ export const frontendKey = (spec: Pick<FrontendSpec, 'ip' | 'protocol' | 'port'>
 export const frontendId = (spec: Pick<FrontendSpec, 'ip' | 'protocol' | 'port'>): string =>
   `frontend ${frontendKey(spec)}`
 
-export const frontendDigest = (spec: FrontendSpec): string =>
-  `${spec.policy} ${spec.cluster.join(',')} ${spec.local.join(',')} # ${spec.comment}`
+export function frontendDigest({ policy, choice, cluster, local, comment }: FrontendSpec): string {
+  const list = choice === 'hash' ? digestTable : joinSlots
+  const kind = choice === undefined ? policy : `${choice}-${policy}`
+  return `${kind} ${list(cluster)} ${list(local)} # ${comment}`
+}
+
+const joinSlots = (slots: readonly string[]): string => slots.join(',')
+
+/** `1024:ABCDEFGH`: thousands of slots are not kept as text. */
+const digestTable = (slots: readonly string[]): string => `${slots.length}:${hash32(slots.join(','), 12)}`
 
 export const frontendEntry = (frontend: FrontendSpec): FrontendEntry => ({
   kind: 'frontend',

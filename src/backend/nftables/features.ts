@@ -4,6 +4,7 @@ import { ProxyError } from '../../lib/errors.ts'
 import type { Family } from '../../lib/ip.ts'
 import { EINVAL, EPERM } from '../../sys/errno.ts'
 import { MessageWriter } from '../../sys/netlink/message-writer.ts'
+import { writeElements } from '../../sys/netlink/nft/elements.ts'
 import type { Expression } from '../../sys/netlink/nft/expressions.ts'
 import { type Chain, TABLE_OWNER, TABLE_PERSIST } from '../../sys/netlink/nft/nft-types.ts'
 import type { Nftables } from '../../sys/netlink/nft/nftables.ts'
@@ -11,12 +12,13 @@ import {
   beginBatch,
   endBatch,
   writeChain,
+  writeNamedCounter,
   writeRule,
   writeSet,
   writeTable,
 } from '../../sys/netlink/nft/write-objects.ts'
 import { compile } from './commit/compile.ts'
-import { declareSet } from './commit/set-codec.ts'
+import { declareSet, SetCodec } from './commit/set-codec.ts'
 import type { ChainHook, NftSetShape, Statement } from './entries.ts'
 import { addressKey } from './rules.ts'
 
@@ -27,13 +29,27 @@ export interface NftablesFeatures {
   readonly persist: boolean
   /** The kernel can delete an object without an error if it does not exist (Linux 6.3). */
   readonly destroy: boolean
+  /** The slots of a map can count (Linux 5.7 with CONFIG_NFT_COUNTER). */
+  readonly counters: boolean
 }
 
 const probe = 'sluice-probe'
 
-/** Throws a ProxyError that says what is missing if the mode cannot work on this kernel. */
-export async function findFeatures(nft: Nftables, family: Family): Promise<NftablesFeatures> {
-  const table = { family, name: probe }
+/** Tries the kernel once per family, and once for what does not depend on the family. */
+export class FeatureProbe {
+  readonly #tried = new Set<Family>()
+  #found: NftablesFeatures | undefined
+
+  /** Throws a ProxyError that says what is missing if the mode cannot work on this kernel. */
+  async find(nft: Nftables, family: Family): Promise<NftablesFeatures> {
+    if (!this.#tried.has(family)) await tryRequired(nft, family)
+    this.#tried.add(family)
+    this.#found ??= await findTableFeatures(nft)
+    return this.#found
+  }
+}
+
+async function tryRequired(nft: Nftables, family: Family): Promise<void> {
   const parts = new Map<number, string>()
   const refused = new Set<number>()
   const failures = await tryCommit(nft, (writer) => writeRequired(writer, family, { parts, refused }))
@@ -46,15 +62,22 @@ export async function findFeatures(nft: Nftables, family: Family): Promise<Nftab
         : `this kernel cannot do nftables mode: it has no ${part ?? 'nf_tables with NAT'} (Linux 5.13 has it)`
     throw new ProxyError('nftables', missing, { cause: nft.failure('try the kernel', failure) })
   }
+}
+
+/** Finds out what a table can be in this kernel, in every family. A transaction takes the kernel up to tens of milliseconds. */
+async function findTableFeatures(nft: Nftables): Promise<NftablesFeatures> {
+  const table = { family: 4, name: probe } as const
   const withFlags = (flags: number) => (writer: MessageWriter) => {
     writeTable(writer, { ...table, flags })
     writeTable(writer, table, 'delete')
   }
   const works = async (write: (writer: MessageWriter) => void) => (await tryCommit(nft, write)).length === 0
+  const persist = await works(withFlags(TABLE_OWNER | TABLE_PERSIST))
   return {
-    owner: await works(withFlags(TABLE_OWNER)),
-    persist: await works(withFlags(TABLE_OWNER | TABLE_PERSIST)),
+    persist,
+    owner: persist || (await works(withFlags(TABLE_OWNER))),
     destroy: await works((writer) => writeTable(writer, table, 'destroy')),
+    counters: await works((writer) => writeCounting(writer, table.family)),
   }
 }
 
@@ -83,7 +106,7 @@ function writeRequired(writer: MessageWriter, family: Family, { parts, refused }
     ['ranges', 'address . protocol . port . range'],
   ]
   for (const [i, [name, shape]] of sets.entries()) {
-    const declared = declareSet({ name, shape, comment: '', timeoutSeconds: 1 }, family)
+    const declared = declareSet({ name, shape, comment: '', timeoutSeconds: 1 }, family, false)
     parts.set(writeSet(writer, { ...names, name, id: i + 1, ...declared }), `sets of the shape ${shape}`)
   }
   for (const [name, chain, statement] of optional) {
@@ -94,6 +117,21 @@ function writeRequired(writer: MessageWriter, family: Family, { parts, refused }
     parts.set(sequence, name)
     if (isTracking) refused.add(sequence)
   }
+  writeTable(writer, { family, name: probe }, 'delete')
+}
+
+/** Makes and deletes a table with a map whose elements count, a rule that counts, and a named counter. */
+function writeCounting(writer: MessageWriter, family: Family): void {
+  const names = { family, table: probe }
+  const [name, shape] = ['slots', 'protocol . port . slot : address . port'] as const
+  writeTable(writer, { family, name: probe })
+  writeSet(writer, { ...names, name, id: 1, ...declareSet({ name, shape, comment: '' }, family, true) })
+  writeNamedCounter(writer, { ...names, name: 'probe', packets: 1, comment: 'probe' })
+  writeChain(writer, { ...names, name: 'probe' })
+  writeRule(writer, { ...names, chain: 'probe', expressions: [{ expression: 'counter', packets: 1 }] })
+  const codec = new SetCodec(shape, family)
+  const element = { key: Buffer.alloc(codec.keyLength), data: Buffer.alloc(codec.endpointLength), packets: 1 }
+  writeElements(writer, { ...names, set: name, elements: [element] })
   writeTable(writer, { family, name: probe }, 'delete')
 }
 
@@ -136,6 +174,7 @@ export function restrictFeatures(found: NftablesFeatures, names = process.env.SL
     owner: found.owner && allowed.has('owner'),
     persist: found.persist && allowed.has('persist'),
     destroy: found.destroy && allowed.has('destroy'),
+    counters: found.counters && allowed.has('counters'),
   }
 }
 

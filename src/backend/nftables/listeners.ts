@@ -57,13 +57,13 @@ export class LoopbackListeners {
     const { clock, log } = this.#context
     const open = this.#open.get(id)
     if (open !== undefined) {
-      open.balancer.update(listener.endpoints, listener.affinitySeconds)
+      open.balancer.update(listener.endpoints, listener.affinitySeconds, listener.choice)
       open.relay.keepOnly(new Set(listener.endpoints))
       open.digest = digest
       return
     }
     const balancer = new Balancer(Math.random, () => clock.monotonic())
-    balancer.update(listener.endpoints, listener.affinitySeconds)
+    balancer.update(listener.endpoints, listener.affinitySeconds, listener.choice)
     const options = { host: listener.ip, port: listener.port, balancer, log }
     const relay = await (listener.protocol === 'udp' ? relayUdp({ ...options, idleMs: udpIdleMs }) : relayTcp(options))
     this.#open.set(id, { relay, balancer, digest })

@@ -7,6 +7,7 @@ import { nftablesDoctor } from './traits/doctor.ts'
 import { nftablesExplain } from './traits/explain.ts'
 import { nftablesLeftovers } from './traits/leftovers.ts'
 import { nftablesMetrics } from './traits/metrics.ts'
+import { nftablesTraffic } from './traits/traffic.ts'
 
 export const nftablesMode: ProxyMode = {
   name: 'nftables',
@@ -16,4 +17,5 @@ export const nftablesMode: ProxyMode = {
   metrics: nftablesMetrics,
   doctor: nftablesDoctor,
   leftovers: nftablesLeftovers,
+  traffic: nftablesTraffic,
 }

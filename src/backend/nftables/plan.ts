@@ -1,9 +1,11 @@
 // Plans the nftables entries of one service port: elements and balanced frontends, and with ClientIP affinity its own chains. Pure.
 
 import { formatIp, hostPort, isLoopback, maskBytes, parseCidr, parseIp } from '../../lib/ip.ts'
+import { listSlots, listWeighted, tableSizeOf } from '../../model/endpoint-slots.ts'
 import type { Endpoint, Frontend, NodeView, ServicePort } from '../../model/types.ts'
+import { planChoice } from '../relay/balancer-choice.ts'
 import { affinityChainName, planAffinity } from './affinity.ts'
-import { element, frontendEntry, frontendKey, type NftEntry } from './entries.ts'
+import { element, frontendEntry, frontendKey, type NftEntry, type SlotChoice } from './entries.ts'
 
 /** A service port while its entries are planned. What its frontends share is made once: a port may have thousands of frontends. */
 interface PortPlan {
@@ -12,19 +14,24 @@ interface PortPlan {
   readonly entries: NftEntry[]
   readonly cluster: readonly string[]
   readonly local: readonly string[]
+  readonly choice: SlotChoice | undefined
   /** The source ranges of its load balancer frontends. */
   readonly allowed: readonly string[]
 }
 
-export const plan = (port: ServicePort, node: NodeView): readonly NftEntry[] => [...planLazily(port, node)]
+/** With `counting`, endpoints with affinity have counters. The slots of all other endpoints count without any entry. */
+export const plan = (port: ServicePort, node: NodeView, counting = false): readonly NftEntry[] => [
+  ...planLazily(port, node, counting),
+]
 
 /** As `plan`, entry by entry while the caller iterates: a port may have thousands of endpoints. */
-export function* planLazily(resolved: ServicePort, node: NodeView): Iterable<NftEntry> {
+export function* planLazily(resolved: ServicePort, node: NodeView, counting: boolean): Iterable<NftEntry> {
   if (resolved.frontends.length === 0) return
   const port = withShortName(resolved)
   const entries: NftEntry[] = []
-  const [cluster, local] = [port.cluster.map(addressOf), port.local.map(addressOf)]
-  const planned = { port, node, entries, cluster, local, allowed: listAllowed(port) }
+  const [cluster, local] = [listSlots(port, port.cluster), listSlots(port, port.local)]
+  const choice = chooserOf(port)
+  const planned = { port, node, entries, cluster, local, choice, allowed: listAllowed(port) }
   for (const frontend of port.frontends) {
     if (frontend.kind === 'cluster-ip') planClusterIp(planned, frontend)
     else planExternal(planned, frontend)
@@ -37,7 +44,13 @@ export function* planLazily(resolved: ServicePort, node: NodeView): Iterable<Nft
       yield element('hairpin-connections', key)
     }
   }
-  if (port.affinitySeconds > 0) yield* planAffinity(port, node)
+  if (port.affinitySeconds > 0) yield* planAffinity(port, node, counting)
+}
+
+/** Undefined: at random, which is what this mode does by itself. */
+function chooserOf(port: ServicePort): SlotChoice | undefined {
+  if (tableSizeOf(port) > 0) return 'hash'
+  return port.algorithm === 'round-robin' ? 'turn' : undefined
 }
 
 /** nft lists longer comments, but does not read them back. */
@@ -57,7 +70,7 @@ function listReachable(port: ServicePort): readonly Endpoint[] {
   return [...port.cluster, ...port.local.filter((endpoint) => !known.has(addressOf(endpoint)))]
 }
 
-function planClusterIp({ port, entries, cluster, local }: PortPlan, frontend: Frontend): void {
+function planClusterIp({ port, entries, cluster, local, choice }: PortPlan, frontend: Frontend): void {
   const key = frontendKey({ ...frontend, protocol: port.protocol })
   entries.push(element('cluster-ips', frontend.ip))
   if (port.internal === 'reject' || port.internal === 'drop') {
@@ -71,6 +84,7 @@ function planClusterIp({ port, entries, cluster, local }: PortPlan, frontend: Fr
         protocol: port.protocol,
         port: frontend.port,
         policy: 'plain',
+        choice,
         cluster: port.internal === 'local' ? local : cluster,
         local: none,
         comment: port.name,
@@ -80,7 +94,7 @@ function planClusterIp({ port, entries, cluster, local }: PortPlan, frontend: Fr
 }
 
 function planExternal(planned: PortPlan, frontend: Frontend): void {
-  const { port, node, entries, cluster, local } = planned
+  const { port, node, entries, cluster, local, choice } = planned
   const isNodePort = frontend.kind === 'node-port'
   const key = frontendKey({ ...frontend, protocol: port.protocol })
   if (frontend.allow.length > 0) planFirewall(planned, key)
@@ -100,6 +114,7 @@ function planExternal(planned: PortPlan, frontend: Frontend): void {
         protocol: port.protocol,
         port: frontend.port,
         policy: port.external === 'cluster' ? 'masquerade' : 'local',
+        choice,
         cluster,
         local: port.external === 'cluster' ? none : local,
         comment: port.name,
@@ -147,18 +162,20 @@ export function removeNested(ranges: readonly string[]): readonly string[] {
 const networkOf = (ip: string, bits: number): string =>
   `${formatIp(maskBytes(parseIp(ip) as Uint8Array, bits))}/${bits}`
 
-function planListener({ port, entries, cluster }: PortPlan, ip: string, frontend: Frontend): void {
+function planListener({ port, entries }: PortPlan, ip: string, frontend: Frontend): void {
   const listener = {
     ip,
     protocol: port.protocol,
     port: frontend.port,
-    endpoints: cluster,
+    endpoints: listWeighted(port, port.cluster),
     affinitySeconds: port.affinitySeconds,
+    ...planChoice(port),
   }
+  const choice = listener.choice === undefined ? '' : ` ${JSON.stringify(listener.choice)}`
   entries.push({
     kind: 'listener',
     id: `listener ${listener.ip} ${listener.protocol} ${listener.port}`,
-    digest: `${listener.endpoints.join(',')} ${listener.affinitySeconds}`,
+    digest: `${listener.endpoints.join(',')} ${listener.affinitySeconds}${choice}`,
     listener,
   })
 }

@@ -14,13 +14,15 @@ function formatStatement(one: Statement): string {
     case 'verdict-map':
       return `${fields(one.fields)} vmap @${one.set}`
     case 'random-verdict':
-      return `numgen random mod ${one.targets.length} vmap { ${one.targets.map((to, i) => `${i} : goto ${to}`).join(', ')} }`
+      return `numgen ${one.turn ? 'inc' : 'random'} mod ${one.targets.length} vmap { ${one.targets.map((to, i) => `${i} : goto ${to}`).join(', ')} }`
     case 'remember':
       return `update @${one.set} { saddr timeout ${one.timeoutSeconds}s }`
     case 'dnat-map':
-      return `dnat to ${fields(one.fields)} . numgen random mod ${one.count} offset ${one.offset} map @${one.set}`
+      return `dnat to ${fields(one.fields)} . ${chooser(one)} mod ${one.count} offset ${one.offset} map @${one.set}`
     case 'dnat':
       return `${one.protocol} dnat to ${one.ip.includes(':') ? `[${one.ip}]` : one.ip}:${one.port}`
+    case 'count':
+      return 'counter'
     case 'mark-or':
       return `mark set mark or ${hex(one.bits)}`
     case 'mark-clear':
@@ -36,6 +38,11 @@ function formatStatement(one: Statement): string {
     default:
       return formatMatch(one)
   }
+}
+
+function chooser({ choice }: Statement & { kind: 'dnat-map' }): string {
+  if (choice === 'hash') return 'jhash saddr'
+  return choice === 'turn' ? 'numgen inc' : 'numgen random'
 }
 
 function formatMatch(one: Match): string {

@@ -1,7 +1,17 @@
-// Makes rules that several chains share, and the chains that frontends with the same number of endpoints share. Pure.
+// Makes rules that several chains share, and the chains that frontends with the same number of slots share. Pure.
 
 import type { NodeView } from '../../model/types.ts'
-import { type ChainSpec, chainDigest, type KeyField, type PlannedRule, type Statement } from './entries.ts'
+import { hash32 } from '../names.ts'
+import {
+  type ChainSpec,
+  chainDigest,
+  type FrontendSpec,
+  frontendKey,
+  type KeyField,
+  type PlannedRule,
+  type SlotChoice,
+  type Statement,
+} from './entries.ts'
 
 /** Matches traffic of this node's pods, or all other traffic; undefined if the node does not know its pods. */
 export function matchLocalPods(node: NodeView, isLocal: boolean): Statement | undefined {
@@ -22,27 +32,57 @@ export const nodePortKey: readonly KeyField[] = ['l4proto', 'dport']
 export interface Balance {
   readonly nodePort: boolean
   readonly policy: 'plain' | 'masquerade' | 'local'
-  /** The number of endpoints in the cluster, and of those on this node (with policy `local`). */
+  /** How a slot is chosen; at random if absent. */
+  readonly choice?: SlotChoice | undefined
+  /** Only with the choice `turn`: the frontend that alone uses the chains, since a rule has one counter for all its packets. */
+  readonly owner?: string | undefined
+  /** The number of slots for the whole cluster, and of those for this node (with policy `local`). */
   readonly cluster: number
   readonly local: number
 }
 
-/** `lb-5`, `lb-masquerade-5`, `lb-local-2-of-5`; `np-…` for node ports. */
+export const balanceOf = (spec: FrontendSpec): Balance => ({
+  nodePort: spec.ip === '',
+  policy: spec.policy,
+  cluster: spec.cluster.length,
+  local: spec.local.length,
+  choice: spec.choice,
+  owner: spec.choice === 'turn' ? hash32(frontendKey(spec), 8) : undefined,
+})
+
+/** `lb-5`, `lb-masquerade-5`, `lb-local-2-of-5`; `np-…` for node ports; `lb-hash-1024`; `lb-turn-5-ABCDEFGH`. */
 export function balanceName(balance: Balance): string {
-  const head = balance.nodePort ? 'np' : 'lb'
-  if (balance.policy === 'plain') return `${head}-${balance.cluster}`
-  if (balance.policy === 'masquerade') return `${head}-masquerade-${balance.cluster}`
-  return `${head}-local-${balance.local}-of-${balance.cluster}`
+  const head = `${balance.nodePort ? 'np' : 'lb'}${balance.choice === undefined ? '' : `-${balance.choice}`}`
+  const tail = balance.owner === undefined ? '' : `-${balance.owner}`
+  if (balance.policy === 'plain') return `${head}-${balance.cluster}${tail}`
+  if (balance.policy === 'masquerade') return `${head}-masquerade-${balance.cluster}${tail}`
+  return `${head}-local-${balance.local}-of-${balance.cluster}${tail}`
 }
 
 /** The inverse of `balanceName`, for the names of chains that are read from the kernel. */
 export function parseBalanceName(name: string): Balance | undefined {
-  const match = /^(lb|np)-(?:(\d+)|masquerade-(\d+)|local-(\d+)-of-(\d+))$/.exec(name)
-  if (match === null) return undefined
-  const nodePort = match[1] === 'np'
-  if (match[2] !== undefined) return { nodePort, policy: 'plain', cluster: Number(match[2]), local: 0 }
-  if (match[3] !== undefined) return { nodePort, policy: 'masquerade', cluster: Number(match[3]), local: 0 }
-  return { nodePort, policy: 'local', cluster: Number(match[5]), local: Number(match[4]) }
+  const match = balanceForm.exec(name)?.groups as BalanceGroups | undefined
+  if (match === undefined || (match.owner !== undefined) !== (match.choice === 'turn')) return undefined
+  const { choice, owner } = match
+  const common = { nodePort: match.head === 'np', ...(choice && { choice }), ...(owner && { owner }) }
+  if (match.plain !== undefined) return { ...common, policy: 'plain', cluster: Number(match.plain), local: 0 }
+  if (match.masquerade !== undefined) {
+    return { ...common, policy: 'masquerade', cluster: Number(match.masquerade), local: 0 }
+  }
+  return { ...common, policy: 'local', cluster: Number(match.cluster), local: Number(match.local) }
+}
+
+const balanceForm =
+  /^(?<head>lb|np)-(?:(?<choice>hash|turn)-)?(?:(?<plain>\d+)|masquerade-(?<masquerade>\d+)|local-(?<local>\d+)-of-(?<cluster>\d+))(?:-(?<owner>[A-Z2-7]{8}))?$/
+
+interface BalanceGroups {
+  readonly head: string
+  readonly choice?: SlotChoice
+  readonly plain?: string
+  readonly masquerade?: string
+  readonly local?: string
+  readonly cluster?: string
+  readonly owner?: string
 }
 
 export interface BalanceChain {
@@ -65,7 +105,8 @@ export class BalanceChains {
     let chains = this.#made.get(name)
     if (chains === undefined) {
       chains = makeChains(balance, this.#node).map((chain) => ({ chain, digest: chainDigest(chain) }))
-      this.#made.set(name, chains)
+      // Chains of one frontend are not shared, and every change of its endpoints makes others.
+      if (balance.owner === undefined) this.#made.set(name, chains)
     }
     return chains
   }
@@ -123,5 +164,7 @@ function chooseSlot(balance: Balance, count: number, offset: number): readonly P
   if (count === 0) return [drop]
   const fields = balance.nodePort ? nodePortKey : addressKey
   const set = balance.nodePort ? 'nodeport-endpoints' : 'endpoints'
-  return [{ statements: [{ kind: 'dnat-map', fields, count, offset, set }] }, drop]
+  const { choice } = balance
+  const choose: Statement = { kind: 'dnat-map', fields, count, offset, set, ...(choice && { choice }) }
+  return [{ statements: [choose] }, drop]
 }

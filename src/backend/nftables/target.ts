@@ -11,14 +11,20 @@ import { Mutex } from '../../lib/mutex.ts'
 import { runSliced, TimeSlice } from '../../lib/yielding.ts'
 import { TABLE_OWNER, TABLE_PERSIST, type Table } from '../../sys/netlink/nft/nft-types.ts'
 import type { NftablesSocket } from '../../sys/netlink/nft/nftables.ts'
-import type { Applied, Changes, Held, OpenContext, RefusedEntry, Target, Wanted } from '../backend.ts'
+import type { Applied, Changes, Held, OpenContext, PortCounters, RefusedEntry, Target, Wanted } from '../backend.ts'
 import { dumpTable, readAffinityClients } from './adopt/dump.ts'
 import { describeTable, type ExpectedTable, findShape } from './adopt/expected.ts'
 import { isOurs, recogniseTable } from './adopt/recognise.ts'
+import { tableName } from './base.ts'
 import { selectListeners } from './commit/order.ts'
 import { TransactionSender } from './commit/sender.ts'
 import { Sweeper } from './commit/sweeper.ts'
 import { type AffinityClients, TableWriter, type Writing } from './commit/table-writer.ts'
+import type { Transaction } from './commit/transaction.ts'
+import { readInitialCounts } from './count/exchange-counts.ts'
+import type { InitialCounts } from './count/initial-counts.ts'
+import { type CountSource, readCounts } from './count/read-counts.ts'
+import { SlotCounting } from './count/slot-counting.ts'
 import { findTable, OwnerPoll, OwnSocketCheck, TableWatch } from './drift.ts'
 import type { NftEntry } from './entries.ts'
 import type { NftablesFeatures } from './features.ts'
@@ -36,6 +42,8 @@ export class NftTarget implements Target<NftEntry> {
   readonly #sender: TransactionSender
   readonly #writer: TableWriter
   readonly #sweeper: Sweeper
+  /** Undefined if nothing is counted. */
+  readonly #counting: SlotCounting | undefined
   readonly #ownerPoll: OwnerPoll
   /** Undefined if the kernel has table owners. */
   readonly #watch: TableWatch | undefined
@@ -44,13 +52,17 @@ export class NftTarget implements Target<NftEntry> {
   /** Allows one transaction at a time: of a sync, a sweep or the release. */
   readonly #mutex = new Mutex()
   #wanted: Wanted<NftEntry> | undefined
+  /** How often the socket had been opened when the table was observed. A socket that is opened again does not own the table. */
+  #observedOpening: number | undefined
   /** Set if the table must be exchanged: the clients that its affinity sets remember. */
   #exchange: AffinityClients | undefined
 
   constructor(context: OpenContext, nft: NftablesSocket, features: NftablesFeatures) {
     const { node } = context
     const isOwned = features.owner && features.persist
-    const expected = describeTable(node)
+    const expected = describeTable(node, features.counters)
+    const counting = features.counters ? new SlotCounting(nft, node.family) : undefined
+    this.#counting = counting
     this.#context = context
     this.#nft = nft
     this.#flags = isOwned ? TABLE_OWNER | TABLE_PERSIST : 0
@@ -61,21 +73,30 @@ export class NftTarget implements Target<NftEntry> {
       nft,
       flags: this.#flags,
       findShape: (set) => findShape(expected, set),
+      counting,
       onForeignOwner: () => this.#ownerPoll.start(),
     })
-    this.#writer = new TableWriter(this.#sender, expected.balanceChains, context)
+    this.#writer = new TableWriter(this.#sender, expected.balanceChains, context, counting)
     this.#sweeper = new Sweeper(context, this.#writer, this.#mutex)
     this.#listeners = new LoopbackListeners(context)
     this.#watch = isOwned ? undefined : new TableWatch(nft, context)
-    this.#socketCheck = isOwned ? new OwnSocketCheck(nft, context) : undefined
+    this.#socketCheck = isOwned ? new OwnSocketCheck(() => nft.isLost || this.#hasNewSocket, context) : undefined
   }
 
   drifted(): boolean {
-    return this.#sweeper.isStuck || (this.#watch?.hasDrifted ?? false)
+    return this.#sweeper.isStuck || this.#hasNewSocket || (this.#watch?.hasDrifted ?? false)
+  }
+
+  get #hasNewSocket(): boolean {
+    return this.#flags !== 0 && this.#observedOpening !== undefined && this.#observedOpening !== this.#nft.timesOpened
   }
 
   observe(signal: AbortSignal): Promise<readonly Held[]> {
-    return this.#mutex.run(async () => [...(await this.#observeTable(signal)), ...this.#listeners.held()])
+    return this.#mutex.run(async () => {
+      const held = [...(await this.#observeTable(signal)), ...this.#listeners.held()]
+      this.#observedOpening = this.#nft.timesOpened
+      return held
+    })
   }
 
   apply(changes: Changes<NftEntry>, signal: AbortSignal, wanted: Wanted<NftEntry>): Promise<Applied> {
@@ -142,10 +163,33 @@ export class NftTarget implements Target<NftEntry> {
     const dump = await dumpTable(this.#nft, this.#expected, signal)
     const isUsable = isOurs(dump) && this.#canOwn(table) && !this.#sweeper.isStuck
     const held = isUsable ? await recogniseTable(dump, this.#expected, committed, this.#newSlice()) : undefined
-    if (held !== undefined) return held
+    if (held !== undefined) {
+      await this.#adoptCounters(signal)
+      return held
+    }
     committed.clear()
     this.#exchange = await readAffinityClients(this.#nft, family, signal)
     return [foreignTable]
+  }
+
+  async #adoptCounters(signal: AbortSignal): Promise<void> {
+    if (this.#counting === undefined) return
+    const counters = await this.#nft.namedCounters(this.#context.family, tableName, { signal })
+    for (const { name } of counters) this.#writer.committed.counters.add(name)
+    this.#counting.adopt(counters)
+  }
+
+  /** Reads what the table counted, before it is exchanged. */
+  readonly #readInitialCounts = async (transaction: Transaction): Promise<InitialCounts | undefined> =>
+    this.#counting && readInitialCounts(this.#nft, this.#context.family, transaction, this.#newSlice())
+
+  /** Sums what the table has counted by service port; empty if nothing is counted. */
+  async readCounters(nft: CountSource['nft']): Promise<readonly PortCounters[]> {
+    const counting = this.#counting
+    if (counting === undefined || !this.#sender.isEstablished) return []
+    const { committed } = this.#writer
+    const exclusively = <T>(work: () => Promise<T>) => this.#mutex.run(work)
+    return readCounts({ nft, family: this.#context.family, committed, counting, exclusively, slice: this.#newSlice() })
   }
 
   /** The kernel cannot make an existing table persistent. */
@@ -158,14 +202,15 @@ export class NftTarget implements Target<NftEntry> {
     clients: AffinityClients,
     refused: Map<string, ProxyError>,
   ): Promise<void> {
-    await this.#writer.exchange(entries, clients, refused)
+    await this.#writer.exchange(entries, clients, refused, this.#readInitialCounts)
     this.#exchange = undefined
     this.#sweeper.resetFailures()
   }
 
   async #release(): Promise<void> {
     if (this.#flags === 0 || this.#wanted === undefined || !this.#sender.isEstablished) return
-    await this.#writer.release(this.#wanted.entries(), () => readAffinityClients(this.#nft, this.#context.family))
+    const readClients = () => readAffinityClients(this.#nft, this.#context.family)
+    await this.#writer.release(this.#wanted.entries(), readClients, this.#readInitialCounts)
   }
 
   #newSlice(): TimeSlice {

@@ -2,6 +2,7 @@
 
 import type { Logger } from '../../lib/log.ts'
 import type { Balancer } from './balancer.ts'
+import type { DialReports } from './dial-reports.ts'
 
 /** `files`: no descriptor is left. `dial`: no endpoint answers. `ports`: no local port is left. `flows`: there are too many UDP clients. */
 export type ShedReason = 'files' | 'dial' | 'ports' | 'flows'
@@ -25,6 +26,20 @@ export interface RelayOptions {
   /** Called for every client that the relay turns away. */
   readonly onShed?: (why: ShedReason) => void
   readonly budget?: DescriptorBudget
+  /** Called for every client that got an endpoint, `ip:port`. */
+  readonly onServed?: (endpoint: string) => void
+  /** Called when the connection or flow of such a client has ended. */
+  readonly onEnded?: (endpoint: string, relayed: RelayedTraffic) => void
+  /** Gets the result of each TCP connection to an endpoint. */
+  readonly dials?: DialReports | undefined
+}
+
+/** What was relayed from (in) and to (out) one client. Datagrams are counted for UDP only. */
+export interface RelayedTraffic {
+  readonly bytesIn: number
+  readonly bytesOut: number
+  readonly packetsIn?: number
+  readonly packetsOut?: number
 }
 
 export interface Relay {

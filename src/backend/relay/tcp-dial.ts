@@ -4,12 +4,16 @@ import { createConnection, type Socket } from 'node:net'
 import { hasErrno, ProxyError } from '../../lib/errors.ts'
 import { splitHostPort } from '../../lib/ip.ts'
 import type { Logger } from '../../lib/log.ts'
-import type { Balancer } from './balancer.ts'
+import { type Balancer, skipMs } from './balancer.ts'
+import type { DialReports } from './dial-reports.ts'
 import type { ShedReason } from './relay.ts'
 import { readInto } from './tcp-copy.ts'
 
 /** How long each attempt may take; each attempt goes to the next endpoint. */
 const dialTimeoutsMs: readonly number[] = [250, 500, 1000, 2000]
+
+/** If others decide about an endpoint that does not answer, they need more than one failure in ten seconds to do so. */
+const watchedSkipMs = 500
 
 /** An endpoint that refuses at once costs no time, only a connection attempt; one client must not cause hundreds of them. */
 const maxDials = 16
@@ -26,6 +30,7 @@ export interface DialRequest {
   readonly client: Socket
   readonly clientIp: string
   readonly balancer: Balancer
+  readonly dials: DialReports | undefined
   readonly log: Logger
 }
 
@@ -53,18 +58,22 @@ export async function dialAnyEndpoint(request: DialRequest): Promise<Socket | Sh
 async function dialOne(
   endpoint: string,
   timeoutMs: number,
-  { client, balancer, log }: DialRequest,
+  { client, balancer, dials, log }: DialRequest,
 ): Promise<Socket | ShedReason | 'refused' | 'timeout'> {
   try {
     const socket = await dial(endpoint, client, timeoutMs)
     balancer.markResponsive(endpoint)
+    dials?.report(endpoint, 'answered')
     return socket
   } catch (error) {
     const ownFault = classifyOwnFault(error)
     if (ownFault !== undefined) return ownFault
     log.v(2, 'An endpoint did not answer', { endpoint, error })
-    if (!(error instanceof ProxyError)) return 'refused'
-    balancer.markUnresponsive(endpoint)
+    if (!(error instanceof ProxyError)) {
+      dials?.report(endpoint, 'refused')
+      return 'refused'
+    }
+    balancer.markUnresponsive(endpoint, dials?.report(endpoint, 'unanswered') === true ? watchedSkipMs : skipMs)
     return 'timeout'
   }
 }

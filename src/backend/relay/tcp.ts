@@ -85,10 +85,23 @@ class TcpRelay implements Relay {
     // Without a listener, a client that closes while an endpoint is dialled would be an unhandled error.
     client.on('error', () => client.destroy())
     const clientIp = plainIp(client.remoteAddress)
-    const { log } = this.#options
-    const dialled = await dialAnyEndpoint({ client, clientIp, balancer: balancerFor(this.#options, clientIp), log })
+    const { log, dials } = this.#options
+    const balancer = balancerFor(this.#options, clientIp)
+    const dialled = await dialAnyEndpoint({ client, clientIp, balancer, dials, log })
     if (typeof dialled === 'string') this.#shed(client, dialled)
-    else if (dialled !== undefined) joinSockets(client, dialled)
+    else if (dialled !== undefined) {
+      this.#count(client, dialled)
+      joinSockets(client, dialled)
+    }
+  }
+
+  #count(client: Socket, endpoint: Socket): void {
+    const { onServed, onEnded } = this.#options
+    const { remoteAddress, remotePort } = endpoint
+    if (remoteAddress === undefined || remotePort === undefined) return
+    const address = hostPort(remoteAddress, remotePort)
+    onServed?.(address)
+    client.once('close', () => onEnded?.(address, { bytesIn: client.bytesRead, bytesOut: client.bytesWritten }))
   }
 
   #shed(client: Socket, why: ShedReason): void {

@@ -106,6 +106,7 @@ class UdpRelay implements Relay {
       },
     })
     this.#flows.set(client, flow)
+    this.#options.onServed?.(endpoint)
     flow.connect()
     return flow
   }
@@ -116,6 +117,7 @@ class UdpRelay implements Relay {
     this.#flows.delete(client)
     flow.close()
     this.#options.budget?.release(1)
+    this.#options.onEnded?.(flow.endpoint, flow.relayed)
   }
 
   #shed(why: ShedReason): undefined {
@@ -137,6 +139,7 @@ interface UdpFlowOptions {
 /** The socket of one client, connected to one endpoint. */
 class UdpFlow {
   readonly endpoint: string
+  readonly relayed = { bytesIn: 0, bytesOut: 0, packetsIn: 0, packetsOut: 0 }
   readonly #address: UdpFlowOptions['address']
   readonly #socket: Socket
   readonly #idleTimer: NodeJS.Timeout
@@ -152,6 +155,8 @@ class UdpFlow {
     this.#socket.on('error', onError)
     this.#socket.on('message', (answer) => {
       this.#noteRelayed(answer)
+      this.relayed.packetsOut++
+      this.relayed.bytesOut += answer.length
       onAnswer(answer)
     })
   }
@@ -169,6 +174,9 @@ class UdpFlow {
     this.#noteRelayed(datagram)
     if (this.#pending === undefined) this.#socket.send(datagram)
     else if (this.#pending.length < maxPending) this.#pending.push(datagram)
+    else return
+    this.relayed.packetsIn++
+    this.relayed.bytesIn += datagram.length
   }
 
   close(): void {

@@ -7,6 +7,7 @@ import type { Backend, Settings } from '../backend.ts'
 import { findPrograms, findUsableFamilies } from '../iptables-kit/flavour.ts'
 import type { ProgramSet } from '../iptables-kit/programs.ts'
 import { RuleCheck } from '../iptables-kit/rule-check.ts'
+import { DialReports } from '../relay/dial-reports.ts'
 import { base } from './base.ts'
 import { makeCheck } from './check.ts'
 import type { UserspaceEntry } from './entries.ts'
@@ -14,8 +15,11 @@ import { FdBudget, raiseOpenFileLimit } from './fd-budget.ts'
 import { plan } from './plan.ts'
 import { UserspaceTarget } from './target.ts'
 
-export function userspace(settings: Pick<Settings, 'syncPeriodMs' | 'userspace'>): Backend<UserspaceEntry> {
+export function userspace(
+  settings: Pick<Settings, 'syncPeriodMs' | 'userspace'> & Partial<Pick<Settings, 'counters'>>,
+): Backend<UserspaceEntry> {
   const budget = new FdBudget()
+  const dials = new DialReports()
   const targets = new Map<Family, UserspaceTarget>()
   let programsFound: Promise<ProgramSet> | undefined
   /** The limit is one of the process, so it is raised once for both families. */
@@ -40,7 +44,7 @@ export function userspace(settings: Pick<Settings, 'syncPeriodMs' | 'userspace'>
       const programs = await programsFound
       const { flavour, version } = programs
       context.log.info('Using iptables', { family: context.family, flavour, version: version.join('.') })
-      const target = new UserspaceTarget({ context, programs, budget, settings })
+      const target = new UserspaceTarget({ context, programs, budget, dials, settings })
       targets.set(context.family, target)
       return target
     },
@@ -50,6 +54,10 @@ export function userspace(settings: Pick<Settings, 'syncPeriodMs' | 'userspace'>
       const target = targets.get(node.family)
       return target === undefined ? { presence: () => 'missing' } : makeCheck(rules, target.openListeners)
     },
+    dials,
+    ...(settings.counters === false
+      ? {}
+      : { counters: async () => [...targets.values()].flatMap((target) => target.readCounters()) }),
     answers: (family, id, ip, port) => targets.get(family)?.answers(id, ip, port) === true,
   }
 }

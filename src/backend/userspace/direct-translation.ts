@@ -26,7 +26,7 @@ function translateLine(
 ): readonly string[] {
   const start = line.lastIndexOf('<')
   if (start < 0) return [line]
-  const endpoints = endpointsOf(line.slice(start + 1, -1)).slice(0, maxEndpoints)
+  const endpoints = [...new Set(endpointsOf(line.slice(start + 1, -1)))].slice(0, maxEndpoints)
   const protocol = / -p (\w+) /.exec(line)?.[1] as string
   for (const endpoint of endpoints) masquerades.add(masquerade(endpoint, protocol))
   return endpoints.map((endpoint, index) => {

@@ -2,6 +2,7 @@
 
 import type { Protocol } from '../../model/types.ts'
 import type { Held } from '../backend.ts'
+import type { BalancerChoice } from '../relay/balancer-choice.ts'
 
 /** Which endpoints a listener offers: all usable ones, or those on this node. */
 export type Reach = 'cluster' | 'local'
@@ -16,11 +17,12 @@ export interface RelayListenerEntry extends Held {
 
 export interface ListenerPlan {
   readonly protocol: Protocol
-  /** `ip:port`. */
+  /** `ip:port`, each as often as its weight wants. */
   readonly endpoints: readonly string[]
   /** UDP flows to these endpoints may continue, although new flows go to `endpoints`; empty for TCP. */
   readonly serving: readonly string[]
   readonly affinitySeconds: number
+  readonly choice?: BalancerChoice
 }
 
 /**
@@ -48,8 +50,9 @@ export const lastOrders = { apiServers: '~0 ', unused: '~1 ', unallocated: '~2 '
 export const listenerId = (port: string, reach: Reach): string => `${port} ${reach}`
 
 export function listenerEntry(id: string, listener: ListenerPlan): RelayListenerEntry {
-  const { protocol, endpoints, serving, affinitySeconds } = listener
-  const digest = `${protocol} ${affinitySeconds} ${endpoints.join(',')} ${serving.join(',')}`
+  const { protocol, endpoints, serving, affinitySeconds, choice } = listener
+  const chosen = choice === undefined ? '' : ` ${JSON.stringify(choice)}`
+  const digest = `${protocol} ${affinitySeconds} ${endpoints.join(',')} ${serving.join(',')}${chosen}`
   return { kind: 'listener', id, digest, listener }
 }
 

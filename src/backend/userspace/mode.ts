@@ -8,6 +8,7 @@ import { userspaceDoctor } from './traits/doctor.ts'
 import { userspaceExplain } from './traits/explain.ts'
 import { userspaceLeftovers } from './traits/leftovers.ts'
 import { userspaceMetrics } from './traits/metrics.ts'
+import { userspaceTraffic } from './traits/traffic.ts'
 
 export const userspaceMode: ProxyMode = {
   name: 'userspace',
@@ -18,6 +19,7 @@ export const userspaceMode: ProxyMode = {
   metrics: userspaceMetrics,
   doctor: userspaceDoctor,
   leftovers: userspaceLeftovers,
+  traffic: userspaceTraffic,
   trialObstacle: 'userspace mode programs sockets, and a trial would have to open them',
 }
 

@@ -5,7 +5,9 @@
 // The nat table can neither drop nor refuse. Packets that it does not redirect keep their destination, and the filter table handles them.
 
 import { hostPort, isLoopback } from '../../lib/ip.ts'
+import { listWeighted } from '../../model/endpoint-slots.ts'
 import type { Endpoint, Frontend, LocalDetector, NodeView, ServicePort } from '../../model/types.ts'
+import { planChoice } from '../relay/balancer-choice.ts'
 import {
   type ListenerPlan,
   lastOrders,
@@ -53,9 +55,10 @@ function planPort(port: ServicePort, node: NodeView): readonly UserspaceEntry[] 
 function planListener(port: ServicePort, reach: Reach): ListenerPlan {
   return {
     protocol: port.protocol,
-    endpoints: port[reach].map(formatEndpoint),
+    endpoints: listWeighted(port, port[reach]),
     serving: port.serving.map(formatEndpoint),
     affinitySeconds: port.affinitySeconds,
+    ...planChoice(port),
   }
 }
 

@@ -1,21 +1,25 @@
 // The relays of userspace mode in one family: opens them, updates their endpoints, closes them. Open connections outlive a closed relay.
 
 import { ProxyError } from '../../lib/errors.ts'
+import type { Family } from '../../lib/ip.ts'
 import type { Logger } from '../../lib/log.ts'
 import { type Clock, sleep } from '../../lib/time.ts'
-import type { Held, RefusedEntry } from '../backend.ts'
+import type { Held, PortCounters, RefusedEntry } from '../backend.ts'
 import { Balancer } from '../relay/balancer.ts'
-import type { DescriptorBudget, Relay, RelayOptions, ShedReason } from '../relay/relay.ts'
+import type { DialReports } from '../relay/dial-reports.ts'
+import type { DescriptorBudget, Relay, RelayedTraffic, RelayOptions, ShedReason } from '../relay/relay.ts'
 import { relayTcp } from '../relay/tcp.ts'
 import { relayUdp } from '../relay/udp.ts'
 import type { ListenerPlan, RelayListenerEntry } from './entries.ts'
 import { openAnyPort, type ProxyPortRange } from './proxy-ports.ts'
+import { RelayCounts } from './relay-counts.ts'
 import type { OpenedListener } from './restore.ts'
 
 export interface RelayListenersOptions {
   readonly portRange: ProxyPortRange | undefined
   readonly udpIdleMs: number
   readonly budget: DescriptorBudget
+  readonly dials?: DialReports
   readonly clock: Clock
   readonly log: Logger
   readonly random?: () => number
@@ -46,6 +50,7 @@ export class RelayListeners {
   /** Closed relays that still have connections. */
   readonly #closing = new Set<Relay>()
   readonly #shed: Record<ShedReason, number> = { files: 0, dial: 0, ports: 0, flows: 0 }
+  readonly #counts = new RelayCounts()
   #failures = 0
   #openedCount = 0
 
@@ -85,7 +90,7 @@ export class RelayListeners {
       }
       try {
         const opened = await this.#listen(entry, place)
-        await this.close([entry.id])
+        await this.#closeOne(entry.id)
         this.#open.set(entry.id, opened)
         this.#openedCount++
       } catch (error) {
@@ -99,12 +104,22 @@ export class RelayListeners {
   /** Open TCP connections go on. UDP flows end, and their clients come to the next listener of the service. */
   async close(ids: Iterable<string>): Promise<void> {
     for (const id of ids) {
-      const open = this.#open.get(id)
-      if (open === undefined) continue
-      this.#open.delete(id)
-      await open.relay.close()
-      if (open.relay.active > 0) this.#closing.add(open.relay)
+      await this.#closeOne(id)
+      this.#counts.forget(id)
     }
+  }
+
+  async #closeOne(id: string): Promise<void> {
+    const open = this.#open.get(id)
+    if (open === undefined) return
+    this.#open.delete(id)
+    await open.relay.close()
+    if (open.relay.active > 0) this.#closing.add(open.relay)
+  }
+
+  /** What the relays counted, by service port. */
+  readCounters(family: Family): readonly PortCounters[] {
+    return this.#counts.report(family, (id) => this.listEndpoints(id))
   }
 
   /** Resolves when the connections of closed listeners have ended, at the latest after `limitMs`. */
@@ -147,13 +162,15 @@ export class RelayListeners {
   }
 
   async #listen({ id, digest, listener }: RelayListenerEntry, { host, avoid }: ListenPlace): Promise<OpenRelay> {
-    const { clock, log, budget, portRange, random = Math.random, udpIdleMs: idleMs } = this.#options
+    const { clock, log, budget, dials, portRange, random = Math.random, udpIdleMs: idleMs } = this.#options
     const { protocol } = listener
     if (protocol === 'sctp') throw new ProxyError('sctp', 'SCTP cannot be relayed in userspace mode: use another mode')
     const balancer = new Balancer(random, () => clock.monotonic())
     const onShed = (why: ShedReason) => this.#noteShed(id, why)
+    const onServed = (endpoint: string) => this.#counts.countClient(id, endpoint)
+    const onEnded = (endpoint: string, relayed: RelayedTraffic) => this.#counts.countRelayed(id, endpoint, relayed)
     const open = (port: number): Promise<Relay> => {
-      const options: RelayOptions = { host, port, balancer, log, budget, onShed }
+      const options: RelayOptions = { host, port, balancer, log, budget, onShed, onServed, onEnded, dials }
       return protocol === 'udp' ? relayUdp({ ...options, idleMs }) : relayTcp(options)
     }
     const relay = await openAnyPort(open, portRange, { random, avoid: (port) => avoid({ protocol, port }) })
@@ -181,7 +198,7 @@ const reasons: Readonly<Record<ShedReason, string>> = {
 }
 
 function updateEndpoints({ balancer, relay }: Pick<OpenRelay, 'balancer' | 'relay'>, listener: ListenerPlan): void {
-  balancer.update(listener.endpoints, listener.affinitySeconds)
+  balancer.update(listener.endpoints, listener.affinitySeconds, listener.choice)
   relay.keepOnly(new Set([...listener.endpoints, ...listener.serving]))
 }
 

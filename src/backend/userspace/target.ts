@@ -2,8 +2,19 @@
 
 import { describeError } from '../../lib/errors.ts'
 import { sleep } from '../../lib/time.ts'
-import type { Applied, Changes, Held, OpenContext, RefusedEntry, Settings, Target, Wanted } from '../backend.ts'
+import type {
+  Applied,
+  Changes,
+  Held,
+  OpenContext,
+  PortCounters,
+  RefusedEntry,
+  Settings,
+  Target,
+  Wanted,
+} from '../backend.ts'
 import type { ProgramSet } from '../iptables-kit/programs.ts'
+import type { DialReports } from '../relay/dial-reports.ts'
 import type { DescriptorBudget } from '../relay/relay.ts'
 import type { OpenListeners } from './check.ts'
 import { listenerId, type PortalRulesEntry, type RelayListenerEntry, reaches, type UserspaceEntry } from './entries.ts'
@@ -16,11 +27,12 @@ export interface UserspaceTargetOptions {
   readonly context: OpenContext
   readonly programs: ProgramSet
   readonly budget: DescriptorBudget
+  readonly dials: DialReports
   readonly settings: Pick<Settings, 'syncPeriodMs' | 'userspace'>
 }
 
 /** A process that ends waits so long for its last restore, */
-const handOverMs = 5_000
+const handOverMs = 15_000
 /** so long for clients that were redirected to a listener just before it, */
 const lastAcceptMs = 100
 /** and so long for connections that it relays. Longer ones are cut. */
@@ -39,13 +51,13 @@ export class UserspaceTarget implements Target<UserspaceEntry> {
   /** The address of the listeners at the last write. */
   #host: string | undefined
 
-  constructor({ context, programs, budget, settings }: UserspaceTargetOptions) {
+  constructor({ context, programs, budget, dials, settings }: UserspaceTargetOptions) {
     const { log, clock } = context
     this.#context = context
     this.#settings = settings
     this.#rules = new PortalRules({ context, programs, lockTimeoutMs: settings.syncPeriodMs })
     const { portRange, udpTimeoutMs: udpIdleMs } = settings.userspace
-    this.#listeners = new RelayListeners({ portRange, udpIdleMs, budget, clock, log })
+    this.#listeners = new RelayListeners({ portRange, udpIdleMs, budget, dials, clock, log })
   }
 
   /** Returns our own listeners, which no other process can change. Rules have no digest, so they are not returned and will be written. */
@@ -68,6 +80,10 @@ export class UserspaceTarget implements Target<UserspaceEntry> {
     }
     await this.#listeners.close(changes.drop.filter(({ kind }) => kind === 'listener').map(({ id }) => id))
     return { refused, figures: this.#listeners.figures() }
+  }
+
+  readCounters(): readonly PortCounters[] {
+    return this.#listeners.readCounters(this.#context.family)
   }
 
   /** For a check of the kernel. */

@@ -5,6 +5,7 @@ import { commonBehaviour, type ModeBehaviour } from '../../../model/mode-behavio
 /** The behaviour of kube-proxy's iptables mode. Its setting `localhostNodePorts` is on by default. */
 export const iptablesBehaviour = (localhostNodePorts: boolean): ModeBehaviour => ({
   ...commonBehaviour,
+  hashTable: 'none',
   name: 'iptables',
   rejectsUnusedPorts: false,
   dropsUnallocated: false,

@@ -6,7 +6,6 @@ import type { ExplainTraits, PartDescription } from '../../proxy-mode.ts'
 import { strayChainOf } from '../entries.ts'
 
 export const iptablesExplain: ExplainTraits = {
-  usesWeights: false,
   remarks: [],
   describePart,
   listCommand: 'iptables-save -t nat',

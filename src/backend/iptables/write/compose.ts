@@ -8,6 +8,7 @@ import { counters, isEndpointChain, kubeletFirewall, sharedChains } from '../../
 import type { RestoreInput } from '../../iptables-kit/restore-input.ts'
 import {
   chainOfRule,
+  countRules,
   formatDeclaration,
   formatDeclarations,
   formatDeletion,
@@ -15,10 +16,24 @@ import {
 } from '../../iptables-kit/restore-text.ts'
 import { type BasePart, type PortEntry, portNameOf } from '../entries.ts'
 import { adapt } from '../features.ts'
+import { destination } from '../port-text.ts'
 import { findPlace, type StagedWrite } from './stage.ts'
 
 /** A cluster with more endpoints has no comments in their rules: comments are half of the text. */
 export const largeEndpoints = 1000
+
+export interface RestoreLimits {
+  /** More chains than these are written in several restores. */
+  readonly chainsPerRestore: number
+  /** True if nothing changes but that chains are deleted. */
+  readonly deletesOnly?: boolean | undefined
+  /** The number from which the rule of an endpoint's chain counts. */
+  readonly countOf?: ((chain: string) => number) | undefined
+}
+
+interface CountedWrite extends StagedWrite {
+  readonly countOf: RestoreLimits['countOf']
+}
 
 /** A port with the chains of it that one restore writes; undefined: all that are written at all. */
 interface PortPart {
@@ -32,14 +47,19 @@ interface PortPart {
  * its endpoints come first, in several restores: nothing jumps to new ones, and the others jump to them.
  */
 export function planRestores(
-  staged: StagedWrite,
-  chainsPerRestore: number,
+  change: StagedWrite,
+  { chainsPerRestore, deletesOnly = false, countOf }: RestoreLimits,
 ): readonly ((input: RestoreInput) => void)[] {
+  const staged = { ...change, countOf }
   const { rewritten, staleChains, chains } = staged
   const parts = rewritten.flatMap((port) => splitPort(port, chains?.get(port.id), chainsPerRestore))
   const weigh = ({ port, chains: some }: PortPart) => (some ?? chains?.get(port.id))?.size ?? port.rules.chainCount
   const writes = splitByWeight(parts, weigh, chainsPerRestore)
   const deletions = splitByWeight(staleChains, () => 1, chainsPerRestore)
+  if (deletesOnly) {
+    const some = deletions.filter((stale) => stale.length > 0)
+    return some.map((stale) => (input: RestoreInput) => composeDeletions(input, stale))
+  }
   const isSplit = { writes: writes.length > 1, deletions: deletions.length > 1 }
   return [
     ...(isSplit.writes ? writes.map((some) => (input: RestoreInput) => composeChains(input, staged, some)) : []),
@@ -51,7 +71,7 @@ export function planRestores(
 /** Both tables: all shared chains, the service chains of `ports`, and the deletion of `stale` chains. */
 function composeTables(
   input: RestoreInput,
-  staged: StagedWrite,
+  staged: CountedWrite,
   ports: readonly PortEntry[],
   stale: readonly string[],
 ): void {
@@ -84,14 +104,12 @@ function splitPort(port: PortEntry, some: ReadonlySet<string> | undefined, limit
 }
 
 /** Service chains alone, with the only shared chain that they jump to. */
-function composeChains(input: RestoreInput, staged: StagedWrite, parts: readonly PortPart[]): void {
+function composeChains(input: RestoreInput, staged: CountedWrite, parts: readonly PortPart[]): void {
   input.begin('nat')
   input.add(formatDeclaration('KUBE-MARK-MASQ'))
   for (const { port, chains } of parts) addDeclaration(input, port, chains ?? staged.chains?.get(port.id), staged)
   for (const line of adaptBase(staged, 'nat head').match(/^-A KUBE-MARK-MASQ .*\n/gm) ?? []) input.add(line)
-  for (const { port, chains } of parts) {
-    input.add(selectOwnRules(port, staged, chains ?? staged.chains?.get(port.id)))
-  }
+  for (const { port, chains } of parts) addOwnRules(input, port, staged, chains ?? staged.chains?.get(port.id))
   input.commit()
 }
 
@@ -104,11 +122,11 @@ function composeDeletions(input: RestoreInput, stale: readonly string[]): void {
 
 // Each of these loops is a function of its own: V8 compiles small loops sooner.
 
-function addFilterRules(input: RestoreInput, { ports }: StagedWrite): void {
+function addFilterRules(input: RestoreInput, { ports }: CountedWrite): void {
   for (const { rules } of ports) if (rules.filterCount > 0) input.addCounted(rules.filter(), rules.filterCount)
 }
 
-function addDeclarations(input: RestoreInput, staged: StagedWrite, ports: readonly PortEntry[]): void {
+function addDeclarations(input: RestoreInput, staged: CountedWrite, ports: readonly PortEntry[]): void {
   for (const port of ports) addDeclaration(input, port, staged.chains?.get(port.id), staged)
 }
 
@@ -117,7 +135,7 @@ function addDeclaration(
   input: RestoreInput,
   { rules }: PortEntry,
   some: ReadonlySet<string> | undefined,
-  { appended }: StagedWrite,
+  { appended }: CountedWrite,
 ): void {
   const isWritten = (chain: string) => some?.has(chain) === true && !appended.has(chain)
   const text = some === undefined ? rules.declarations() : formatDeclarations(rules.chains().filter(isWritten))
@@ -125,7 +143,7 @@ function addDeclaration(
 }
 
 /** The shared rules of all ports, those of a rewritten port followed by the rules of its own chains. */
-function addNatRules(input: RestoreInput, staged: StagedWrite, rewritten: readonly PortEntry[]): void {
+function addNatRules(input: RestoreInput, staged: CountedWrite, rewritten: readonly PortEntry[]): void {
   if (rewritten === staged.ports && staged.chains === undefined && isLarge(staged)) {
     addAllRules(input, staged)
     return
@@ -134,22 +152,26 @@ function addNatRules(input: RestoreInput, staged: StagedWrite, rewritten: readon
   for (const port of rewritten) {
     const to = findPlace(staged.ports, port.id, from) + 1
     addSharedRules(input, staged, from, to)
-    input.add(selectOwnRules(port, staged, staged.chains?.get(port.id)))
+    addOwnRules(input, port, staged, staged.chains?.get(port.id))
     from = to
   }
   addSharedRules(input, staged, from, staged.ports.length)
 }
 
-function addAllRules(input: RestoreInput, { ports, features }: StagedWrite): void {
+function addAllRules(input: RestoreInput, { ports, features, countOf }: CountedWrite): void {
   const isCounting = features.counters.has(counters.localhost)
   for (const { rules } of ports) {
-    if (isCounting || rules.countedCount === 0) input.addCounted(rules.nat(), rules.sharedCount + rules.ownCount)
-    else input.add(`${adapt(rules.shared(), features)}${rules.own()}`)
+    const isWhole = isCounting || rules.countedCount === 0
+    if (isWhole && countOf === undefined) input.addCounted(rules.nat(), rules.sharedCount + rules.ownCount)
+    else {
+      input.add(isWhole ? rules.shared() : adapt(rules.shared(), features))
+      input.addCounted(addCounts(rules.own(), countOf), rules.ownCount)
+    }
   }
 }
 
 /** The shared rules of the ports from index `from` to `to`. */
-function addSharedRules(input: RestoreInput, { ports, features }: StagedWrite, from: number, to: number): void {
+function addSharedRules(input: RestoreInput, { ports, features }: CountedWrite, from: number, to: number): void {
   const isCounting = features.counters.has(counters.localhost)
   for (let i = from; i < to; i++) {
     const { rules } = ports[i] as PortEntry
@@ -158,8 +180,33 @@ function addSharedRules(input: RestoreInput, { ports, features }: StagedWrite, f
   }
 }
 
+function addOwnRules(
+  input: RestoreInput,
+  port: PortEntry,
+  staged: CountedWrite,
+  some: ReadonlySet<string> | undefined,
+): void {
+  const rules = selectOwnRules(port, staged, some)
+  input.addCounted(addCounts(rules, staged.countOf), countRules(rules))
+}
+
+/** Puts `[packets:bytes]` before rules that translate and do not count from zero. */
+function addCounts(rules: string, countOf: RestoreLimits['countOf']): string {
+  if (countOf === undefined) return rules
+  let counted = ''
+  let from = 0
+  for (let at = rules.indexOf(destination); at >= 0; at = rules.indexOf(destination, at + 1)) {
+    const start = rules.lastIndexOf('\n', at) + 1
+    const count = countOf(rules.slice(start + 3, rules.indexOf(' ', start + 3)))
+    if (count === 0) continue
+    counted += `${rules.slice(from, start)}[${count}:0] `
+    from = start
+  }
+  return counted + rules.slice(from)
+}
+
 /** The rules of the own chains of a port; of these chains only, if given. */
-function selectOwnRules(port: PortEntry, staged: StagedWrite, some: ReadonlySet<string> | undefined): string {
+function selectOwnRules(port: PortEntry, staged: CountedWrite, some: ReadonlySet<string> | undefined): string {
   const rules = isLarge(staged) ? port.rules.own() : port.rules.ownWithComments(portNameOf(port))
   if (some === undefined) return rules
   const { appended } = staged
@@ -169,9 +216,9 @@ function selectOwnRules(port: PortEntry, staged: StagedWrite, some: ReadonlySet<
   return [...whole, ...more].join('')
 }
 
-const isLarge = ({ endpoints }: StagedWrite): boolean => endpoints > largeEndpoints
+const isLarge = ({ endpoints }: CountedWrite): boolean => endpoints > largeEndpoints
 
-const adaptBase = ({ base, features }: StagedWrite, part: BasePart): string =>
+const adaptBase = ({ base, features }: CountedWrite, part: BasePart): string =>
   adapt(base.get(part)?.digest ?? '', features)
 
 /** Splits a list into as few runs as possible, each of at most `limit` in weight or of a single item. */

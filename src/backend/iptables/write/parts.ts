@@ -35,6 +35,8 @@ export interface PartLimits {
 export interface Part {
   /** The port that it is a part of; '' for all changes that are not split. */
   readonly id: string
+  /** True if the port goes. */
+  readonly isRemoval: boolean
   /** Makes what is to be written. There may be tens of parts with the text of a large port each. */
   readonly changes: () => Changes<IptablesEntry>
   /** The changes, as the caller knows them, that are complete with this part. */
@@ -61,17 +63,19 @@ export function splitChanges(
     else parts.push(...makeParts(held.id, steps, { put: [], drop: [held] }))
   }
   const isEmpty = small.put.length + small.drop.length === 0
-  return isEmpty && parts.length > 0 ? parts : [{ id: '', changes: () => small, complete: small }, ...parts]
+  if (isEmpty && parts.length > 0) return parts
+  return [{ id: '', isRemoval: false, changes: () => small, complete: small }, ...parts]
 }
 
 type Step = () => PortEntry
 
 function makeParts(id: string, steps: readonly Step[], complete: Part['complete']): readonly Part[] {
-  const parts = steps.map((step): Part => ({ id, changes: () => ({ put: [step()], drop: [] }), complete: none }))
+  const isRemoval = complete.drop.length > 0
+  const changesOf = (step: Step) => () => ({ put: [step()], drop: [] })
+  const parts = steps.map((step): Part => ({ id, isRemoval, changes: changesOf(step), complete: none }))
   // A port that goes has only the chains of its last step by now.
-  const isDrop = complete.drop.length > 0
-  const changes = () => (isDrop ? { put: [], drop: [(steps.at(-1) as Step)()] } : complete)
-  return [...parts, { id, changes, complete }]
+  const changes = () => (isRemoval ? { put: [], drop: [(steps.at(-1) as Step)()] } : complete)
+  return [...parts, { id, isRemoval, changes, complete }]
 }
 
 const none = { put: [], drop: [] }

@@ -30,6 +30,10 @@ export interface RestoreWriterOptions<S extends ByteSink> {
 export interface RestoreWriteOptions {
   /** The changes are all that is wanted: what is not among them is forgotten, and no chain is taken to be as it was. */
   readonly everything: boolean
+  /** True if nothing changes but that chains are deleted: then the shared chains are not written. */
+  readonly deletesOnly?: boolean
+  /** The number from which the rule of an endpoint's chain counts. Default: 0. */
+  readonly countOf?: (chain: string) => number
   readonly signal: AbortSignal
 }
 
@@ -110,10 +114,10 @@ class Write<S extends ByteSink> {
   /** One restore, or several for very many chains. If all succeed, the units are part of what is written. */
   async #restore(units: readonly Unit[]): Promise<IsolationFailure | undefined> {
     const { written, chainsPerRestore, createSink, restore } = this.#writer
-    const { everything, signal } = this.#options
+    const { everything, deletesOnly = false, countOf, signal } = this.#options
     const staged = stage(written, [...this.#required, ...units], everything)
     const rules = { filter: 0, nat: 0 }
-    for (const compose of planRestores(staged, chainsPerRestore)) {
+    for (const compose of planRestores(staged, { chainsPerRestore, deletesOnly, countOf })) {
       const input = new RestoreInput(createSink(), this.#buffer)
       try {
         signal.throwIfAborted()

@@ -5,6 +5,7 @@ import { commonBehaviour, type ModeBehaviour } from '../../../model/mode-behavio
 /** Stricter than kube-proxy's ipvs mode: what kube-proxy's other modes drop and refuse is dropped and refused here, too. */
 export const ipvsBehaviour: ModeBehaviour = {
   ...commonBehaviour,
+  hashTable: 'kernel',
   name: 'ipvs',
   ownsAddresses: true,
   // A virtual server has one list of destinations for all clients.

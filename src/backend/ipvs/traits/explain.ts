@@ -6,7 +6,6 @@ import type { ExplainTraits, PartDescription } from '../../proxy-mode.ts'
 import { addressOfId, deviceName, keyOfId, splitMember } from '../entries.ts'
 
 export const ipvsExplain: ExplainTraits = {
-  usesWeights: true,
   remarks: ['IPVS chooses by its scheduler; the shares are averages over many connections.'],
   describePart,
   // The kernel does not say which virtual servers are for node ports.

@@ -11,17 +11,19 @@ export interface ExpectedTable {
   readonly sets: ReadonlyMap<string, NftSetSpec>
   readonly chains: ReadonlyMap<string, ChainSpec>
   readonly balanceChains: BalanceChains
+  /** Whether slots count. */
+  readonly counting: boolean
 }
 
 /** Describes the base with every set that it may ever have. */
-export function describeTable(node: NodeView): ExpectedTable {
+export function describeTable(node: NodeView, counting: boolean): ExpectedTable {
   const sets = new Map<string, NftSetSpec>()
   const chains = new Map<string, ChainSpec>()
   for (const entry of base({ ...node, nodePorts: { ...node.nodePorts, all: false } })) {
     if (entry.kind === 'set') sets.set(entry.set.name, entry.set)
     else if (entry.kind === 'chain') chains.set(entry.chain.name, entry.chain)
   }
-  return { node, sets, chains, balanceChains: new BalanceChains(node) }
+  return { node, sets, chains, balanceChains: new BalanceChains(node), counting }
 }
 
 export const isAffinitySet = (name: string): boolean => name.startsWith('affinity-')

@@ -111,12 +111,13 @@ function parseVerdict(digest: string): { readonly chain: string; readonly commen
 }
 
 function describeFrontend(key: string, balance: Balance, comment: string, slots: SlotMap | undefined): Held {
-  const { policy } = balance
+  const { policy, choice } = balance
   const cluster = endpointsBeforeHole(slots, 0, balance.cluster)
   const local = policy === 'local' ? endpointsBeforeHole(slots, localSlots, balance.local) : []
-  const spec = { ...parseFrontendKey(key), policy, comment }
+  const spec = { ...parseFrontendKey(key), policy, choice, comment }
   const isComplete = cluster.length === balance.cluster && local.length === balance.local
-  const digest = isComplete ? frontendDigest({ ...spec, cluster: cluster.sort(), local: local.sort() }) : 'damaged'
+  if (choice !== 'hash') for (const slots of [cluster, local]) slots.sort()
+  const digest = isComplete ? frontendDigest({ ...spec, cluster, local }) : 'damaged'
   return { id: frontendId(spec), kind: 'frontend', digest }
 }
 

@@ -61,19 +61,20 @@ function recogniseSets(dump: TableDump, expected: ExpectedTable, committed: Comm
     const spec: NftSetSpec | undefined = isAffinitySet(set.name)
       ? { name: set.name, shape: 'affinity', comment: '' }
       : expected.sets.get(set.name)
-    const digest = spec !== undefined && isDeclaredAs(set, spec) ? setDigest(spec) : otherShape
+    const digest = spec !== undefined && isDeclaredAs(set, spec, expected.counting) ? setDigest(spec) : otherShape
     committed.sets.set(set.name, digest)
     return [{ id: `set ${set.name}`, kind: 'set', digest }]
   })
 }
 
-function isDeclaredAs(set: NftSet, spec: NftSetSpec): boolean {
-  const wanted = declareSet(spec, set.family)
+function isDeclaredAs(set: NftSet, spec: NftSetSpec, counting: boolean): boolean {
+  const wanted = declareSet(spec, set.family, counting)
   return (
     wanted.flags === set.flags &&
     wanted.keyType === set.keyType &&
     wanted.keyLength === set.keyLength &&
     wanted.dataType === set.dataType &&
+    wanted.counter === set.counter &&
     (readSetComment(set.userdata) ?? '') === spec.comment
   )
 }

@@ -1,5 +1,6 @@
 // What the kernel holds of our table: read once at the start, then updated by every committed transaction. Pure.
 
+import { FrontendOwners } from '../count/frontend-owners.ts'
 import type { ChainSpec } from '../entries.ts'
 
 /** The slots of one frontend. */
@@ -31,6 +32,11 @@ export class CommittedState {
   strays = 0
   /** Chains of frontends that differ from what they should be: another version wrote them, or another process damaged them. */
   readonly damagedChains = new Map<string, ChainSpec>()
+  /** The names of the counters in the table that are not part of a rule or a slot. */
+  readonly counters = new Set<string>()
+  /** Which service ports the frontends belong to; empty if nothing is counted. */
+  readonly owners = new FrontendOwners()
+  readonly #isCounting: boolean
   /** The number of elements that lead into each chain. */
   readonly #references = new Map<string, number>()
   /** The age at which each object was retired. Only objects that were retired at an earlier age may be swept. */
@@ -38,8 +44,19 @@ export class CommittedState {
   readonly #retiredChains = new Map<string, number>()
   #age = 0
 
+  constructor(isCounting = false) {
+    this.#isCounting = isCounting
+  }
+
+  /** True if slots and the rules of endpoints with affinity count connections. */
+  get isCounting(): boolean {
+    return this.#isCounting
+  }
+
   setElement(id: string, digest: string | undefined): void {
-    this.#countReference(this.elements.get(id), -1)
+    const before = this.elements.get(id)
+    if (this.#isCounting) this.owners.update(id, before, digest)
+    this.#countReference(before, -1)
     this.#countReference(digest, 1)
     if (digest === undefined) this.elements.delete(id)
     else this.elements.set(id, digest)
@@ -124,7 +141,10 @@ export class CommittedState {
     for (const [id, table] of slots) {
       table.present.splice(table.count)
       this.#retiredSlots.delete(id)
-      if (table.present.length === 0) this.slots.delete(id)
+      if (table.present.length === 0) {
+        this.slots.delete(id)
+        this.owners.forget(id.replace(/ local$/, ''))
+      }
     }
     for (const name of chains) {
       this.chains.delete(name)
@@ -135,6 +155,8 @@ export class CommittedState {
 
   clear(): void {
     for (const map of [this.sets, this.chains, this.elements, this.slots, this.damagedChains]) map.clear()
+    this.owners.clear()
+    this.counters.clear()
     for (const map of [this.#references, this.#retiredSlots, this.#retiredChains]) map.clear()
     this.strays = 0
   }
@@ -155,12 +177,12 @@ export class CommittedState {
 
 const [zero, nine] = [0x30, 0x39]
 
-/** The chain itself, and the plain chain that it leads into: `lb-masquerade-5` and `lb-local-2-of-5` lead into `lb-5`. */
+/** The chain itself, and the plain chain that it leads into: `lb-masquerade-5` and `lb-hash-local-2-of-5` lead into `lb-5` and `lb-hash-5`. */
 function reachedChains(name: string): readonly string[] {
   const third = name.charCodeAt(3)
   if (third >= zero && third <= nine) return [name]
-  const match = /^(lb|np)-(?:masquerade-|local-\d+-of-)(\d+)$/.exec(name)
-  return match === null ? [name] : [name, `${match[1]}-${match[2]}`]
+  const match = /^((?:lb|np)-(?:hash-|turn-)?)(?:masquerade-|local-\d+-of-)(\d+(?:-[A-Z2-7]+)?)$/.exec(name)
+  return match === null ? [name] : [name, `${match[1]}${match[2]}`]
 }
 
 /** The key under which slots are stored: a frontend may have slots of the whole cluster and slots of this node. */

@@ -1,6 +1,7 @@
 // Compiles our statements to the kernel's expressions, with the registers that nft uses, so that nft prints the rules as they are meant. Pure.
 
 import { type Family, parseCidr } from '../../../lib/ip.ts'
+import { hashSeed } from '../../../model/consistent-hash.ts'
 import { protocolNumbers } from '../../../sys/ip-numbers.ts'
 import { addressBytes } from '../../../sys/netlink/address-codec.ts'
 import { littleEndian } from '../../../sys/netlink/message.ts'
@@ -22,7 +23,7 @@ export function compile(statement: Statement, family: Family, anonymousMap: numb
       return [...loadKey(family, statement.fields), { expression: 'lookup', set: statement.set, sreg: 1, dreg: 0 }]
     case 'random-verdict':
       return [
-        { expression: 'numgen random', dreg: 1, modulus: statement.targets.length },
+        { expression: statement.turn ? 'numgen inc' : 'numgen random', dreg: 1, modulus: statement.targets.length },
         { expression: 'lookup', set: anonymousMapName, sreg: 1, dreg: 0, setId: anonymousMap },
       ]
     case 'remember':
@@ -34,6 +35,8 @@ export function compile(statement: Statement, family: Family, anonymousMap: numb
       return dnatByMap(family, statement)
     case 'dnat':
       return dnatTo(family, statement)
+    case 'count':
+      return [{ expression: 'counter', packets: 0 }]
     case 'mark-or':
       return setMark(hostBytes(~statement.bits), hostBytes(statement.bits))
     case 'mark-clear':
@@ -108,13 +111,30 @@ function loadKey(family: Family, fields: readonly KeyField[]): readonly Expressi
 }
 
 function dnatByMap(family: Family, statement: Statement & { kind: 'dnat-map' }): readonly Expression[] {
-  const { fields, count, offset, set } = statement
+  const { fields, set } = statement
   const words = fields.length - 1 + (fields.includes('daddr') ? addressWords(family) : 1)
   return [
     ...loadKey(family, fields),
-    { expression: 'numgen random', dreg: register(words), modulus: count, ...(offset === 0 ? {} : { offset }) },
+    ...chooseSlot(family, statement, register(words)),
     { expression: 'lookup', set, sreg: 1, dreg: 1 },
     { expression: 'dnat', family, addressReg: 1, portReg: register(addressWords(family)) },
+  ]
+}
+
+/** The source address is hashed in a register beyond the key, which has at most seven words. */
+const hashedReg = 3
+
+function chooseSlot(
+  family: Family,
+  { choice, count, offset }: Statement & { kind: 'dnat-map' },
+  dreg: number,
+): readonly Expression[] {
+  const range = { dreg, modulus: count, ...(offset === 0 ? {} : { offset }) }
+  if (choice !== 'hash') return [{ expression: choice === 'turn' ? 'numgen inc' : 'numgen random', ...range }]
+  const length = addressWords(family) * 4
+  return [
+    loadAddress(family, 'saddr', hashedReg),
+    { expression: 'jhash', sreg: hashedReg, length, seed: hashSeed, ...range },
   ]
 }
 

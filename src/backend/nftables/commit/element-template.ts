@@ -67,10 +67,11 @@ export class SlotTemplate {
     if (slot !== undefined) this.#codec.writeSlot(slot, this.#key)
   }
 
-  /** The value is an endpoint. */
-  writeAdded(writer: MessageWriter, value: string): void {
+  /** The value is an endpoint. The slot counts from `packets` on. */
+  writeAdded(writer: MessageWriter, value: string, packets = 0): void {
     this.#codec.writeEndpoint(value, this.#endpoint)
-    writer.verbatim(this.#bytes)
+    if (packets > 0) writeElement(writer, { key: this.#key, data: this.#endpoint, packets }, 'add')
+    else writer.verbatim(this.#bytes)
   }
 
   writeDeleted(writer: MessageWriter): void {

@@ -12,17 +12,22 @@ import {
   deleteSet,
   endBatch,
   flushChain,
+  flushSet,
   writeChain,
+  writeNamedCounter,
   writeRule,
   writeSet,
   writeTable,
 } from '../../../sys/netlink/nft/write-objects.ts'
 import { tableName } from '../base.ts'
+import { isEndpointChain } from '../count/counter-names.ts'
+import { type InitialCounts, initialKey, reportedSets } from '../count/initial-counts.ts'
 import type { ChainSpec, PlannedRule } from '../entries.ts'
 import { anonymousMapName, compile, hostBytes } from './compile.ts'
 import { type ElementTemplate, type ElementTemplates, SlotTemplate } from './element-template.ts'
+import type { Operation } from './operation.ts'
 import { declareSet } from './set-codec.ts'
-import { type Operation, operationStride } from './transaction.ts'
+import { operationStride } from './transaction.ts'
 
 /** An operation cannot be expressed in netlink, and one entry is at fault. */
 export class EncodeError extends ProxyError {
@@ -53,6 +58,10 @@ export interface TableOptions {
   readonly flags: number
   /** One message per element: the kernel then names the element that it refuses. Otherwise as many as fit, for half the cost. */
   readonly single?: boolean
+  /** Whether slots, and endpoints with affinity, count connections. */
+  readonly counting: boolean
+  /** Numbers from which new slots and counters count; absent if they begin with 0. */
+  readonly initial?: InitialCounts | undefined
   /** Deletes the table first, in the same transaction: nothing of the old table stays, and no packet sees a gap. */
   readonly replace: boolean
   /** The table exists with these flags, so the batch need not create it. */
@@ -82,7 +91,12 @@ export function* encode(
   return { last, entryOf: (sequence) => batch.entries.get(sequence) }
 }
 
-function writeTableItself(writer: MessageWriter, { family, flags, replace, established }: TableOptions): void {
+function writeTableItself(writer: MessageWriter, options: TableOptions): void {
+  const { family, flags, replace, established, initial } = options
+  if (replace && initial !== undefined) {
+    for (const set of reportedSets(initial)) flushSet(writer, { family, table: tableName, set })
+    for (const chain of initial.chains) flushChain(writer, { family, table: tableName, name: chain }, true)
+  }
   if (replace) writeTable(writer, { family, name: tableName }, 'delete')
   else if (established === true) return
   writeTable(writer, { family, name: tableName, flags, comment: 'rules for kube-proxy' })
@@ -108,10 +122,14 @@ class BatchEncoder {
   readonly #templates: ElementTemplates
   readonly #table: { readonly family: Family; readonly table: string }
   readonly #single: boolean
+  readonly #counting: boolean
+  readonly #initial: Map<string, number> | undefined
   #list: ElementList | undefined
   #setId = 0
 
-  constructor({ writer, templates }: EncodeBuffers, { family, single = false }: TableOptions) {
+  constructor({ writer, templates }: EncodeBuffers, { family, single = false, counting, initial }: TableOptions) {
+    this.#counting = counting
+    this.#initial = initial === undefined ? undefined : new Map(initial.packets)
     this.#writer = writer
     this.#templates = templates
     this.#table = { family, table: tableName }
@@ -143,7 +161,8 @@ class BatchEncoder {
     switch (operation.op) {
       case 'add-set': {
         const { set } = operation
-        writeSet(writer, { ...table, name: set.name, id: ++this.#setId, ...declareSet(set, table.family) })
+        const declared = declareSet(set, table.family, this.#counting)
+        writeSet(writer, { ...table, name: set.name, id: ++this.#setId, ...declared })
         break
       }
       case 'delete-set':
@@ -153,10 +172,18 @@ class BatchEncoder {
         writeChain(writer, { ...table, ...describeChain(operation.chain) })
         break
       case 'flush-chain':
-        flushChain(writer, { ...table, name: operation.name })
+        flushChain(writer, { ...table, name: operation.name }, this.#counting && isEndpointChain(operation.name))
         break
       case 'delete-chain':
         writeChain(writer, { ...table, name: operation.name }, 'delete')
+        break
+      case 'add-counter': {
+        const { name, port, packets } = operation
+        writeNamedCounter(writer, { ...table, name, packets, comment: port })
+        break
+      }
+      case 'delete-counter':
+        writeNamedCounter(writer, { ...table, name: operation.name, packets: 0 }, 'delete')
         break
       case 'add-rule':
         this.#writeRule(operation.chain, operation.rule, Object.values(operation.tag).join(' '))
@@ -171,7 +198,10 @@ class BatchEncoder {
     writeRule(this.#writer, {
       ...this.#table,
       chain,
-      expressions: statements.flatMap((statement) => compile(statement, this.#table.family, map)),
+      expressions: statements
+        .filter(({ kind }) => this.#counting || kind !== 'count')
+        .flatMap((statement) => compile(statement, this.#table.family, map))
+        .map((one) => (one.expression === 'counter' ? { ...one, packets: this.#initial?.get(chain) ?? 0 } : one)),
       ...(comment === undefined ? {} : { comment }),
       tag,
     })
@@ -210,10 +240,18 @@ class BatchEncoder {
     const template = this.#findTemplate(set)
     if (!(template instanceof SlotTemplate)) throw new Error(`${set} has no slots`)
     for (let i = 0; i < values.length; i++) {
+      const value = values[i] as string
       template.setKey(key, offset + i)
       this.#continueList(operation, 'add', template)
-      template.writeAdded(this.#writer, values[i] as string)
+      template.writeAdded(this.#writer, value, this.#takeInitial(initialKey(key, offset, value)))
     }
+  }
+
+  /** The first slot of an endpoint counts on for all its slots: an endpoint with a weight has several. */
+  #takeInitial(key: string): number | undefined {
+    const packets = this.#initial?.get(key)
+    if (packets !== undefined) this.#initial?.delete(key)
+    return packets
   }
 
   #findTemplate(set: string): ElementTemplate {
@@ -229,7 +267,8 @@ class BatchEncoder {
     this.finishList()
     this.entries.set(writer.sequence, entry)
     const { family, table } = this.#table
-    this.#list = { set, verb, at: beginElements(writer, { family, table, set }, verb), template }
+    const echo = this.#counting && template instanceof SlotTemplate
+    this.#list = { set, verb, at: beginElements(writer, { family, table, set }, verb, echo), template }
   }
 }
 

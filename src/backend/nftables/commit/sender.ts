@@ -5,9 +5,11 @@ import { sleep } from '../../../lib/time.ts'
 import { runSliced, TimeSlice } from '../../../lib/yielding.ts'
 import * as errno from '../../../sys/errno.ts'
 import { MessageWriter } from '../../../sys/netlink/message-writer.ts'
-import type { NftablesSocket } from '../../../sys/netlink/nft/nftables.ts'
+import type { NftablesSocket, RemovedObjects } from '../../../sys/netlink/nft/nftables.ts'
 import type { MessageFailure } from '../../../sys/netlink/socket.ts'
 import type { OpenContext } from '../../backend.ts'
+import type { InitialCounts } from '../count/initial-counts.ts'
+import type { SlotCounting } from '../count/slot-counting.ts'
 import { ElementTemplates, type FindShape } from './element-template.ts'
 import { type EncodeBuffers, type EncodedBatch, EncodeError, encode } from './encode.ts'
 import type { Transaction } from './transaction.ts'
@@ -21,6 +23,8 @@ export interface SenderOptions {
   /** The table's flags: OWNER and PERSIST where the kernel supports them. */
   readonly flags: number
   readonly findShape: FindShape
+  /** Absent if nothing is counted. */
+  readonly counting?: SlotCounting | undefined
   /** Called when the kernel refuses a transaction because another process owns the table. */
   readonly onForeignOwner: () => void
 }
@@ -32,6 +36,8 @@ export interface CommitOptions {
   readonly flags?: number
   /** Another entry of the same changes was refused already. What is missing now may be missing for that reason. */
   readonly hasRefusals?: boolean
+  /** With `replace`: what the old table counted. */
+  readonly initial?: InitialCounts | undefined
 }
 
 /** Errors after which the same transaction may succeed. */
@@ -70,16 +76,32 @@ export class TransactionSender {
   }
 
   /** Returns the refused entries: then nothing was committed. Throws if single entries are not at fault. */
-  commit(transaction: Transaction, options: CommitOptions = {}): Promise<Refusals> {
-    return this.#commit(transaction, options, false)
+  async commit(transaction: Transaction, options: CommitOptions = {}): Promise<Refusals> {
+    const { counting } = this.#options
+    const { initial, replace = false } = options
+    if (initial !== undefined) counting?.prepareExchange(transaction, initial.carried, initial.written)
+    else if (replace) counting?.prepareNew(transaction)
+    else await counting?.prepare(transaction)
+    const refused = await this.#commit(transaction, options, false)
+    if (refused.size === 0 && counting?.hasPending === true) await this.#commitPending(transaction, options)
+    return refused
+  }
+
+  /** Writes what was counted between the reading of counters and the commit that removed them. The next sweep tries again if it fails. */
+  async #commitPending(transaction: Transaction, { flags }: CommitOptions): Promise<void> {
+    const next = transaction.beginNext()
+    await this.#options.counting?.prepare(next)
+    await this.#commit(next, flags === undefined ? {} : { flags }, false).catch(() => none)
   }
 
   async #commit(transaction: Transaction, options: CommitOptions, single: boolean): Promise<Refusals> {
     const batch = await this.#encodeOrBlame(transaction, options, single)
     if (batch instanceof EncodeError) return new Map([[batch.entry, batch]])
-    const failures = await this.#sendWithRetry(batch)
+    const removed: RemovedObjects = { elements: [], rules: [] }
+    const failures = await this.#sendWithRetry(batch, removed)
     if (failures.length === 0) {
       await runSliced(transaction.markCommitted(), this.#newSlice())
+      this.#options.counting?.settle(removed)
       this.#isEstablished = true
       return none
     }
@@ -91,11 +113,13 @@ export class TransactionSender {
   /** Returns the error if an entry cannot be expressed in netlink. */
   async #encodeOrBlame(
     transaction: Transaction,
-    { replace = false, flags = this.#options.flags }: CommitOptions,
+    { replace = false, flags = this.#options.flags, initial }: CommitOptions,
     single: boolean,
   ): Promise<EncodedBatch | EncodeError> {
-    const { family } = this.#options.context
-    const table = { family, flags, replace, single, established: this.#isEstablished }
+    const { context, counting } = this.#options
+    const { family } = context
+    const isCounting = counting !== undefined
+    const table = { family, flags, replace, single, established: this.#isEstablished, counting: isCounting, initial }
     try {
       return await runSliced(encode(transaction.operations(), this.#buffers, table), this.#newSlice())
     } catch (error) {
@@ -105,10 +129,12 @@ export class TransactionSender {
   }
 
   /** Returns the messages that the kernel refused; none if it committed the batch. */
-  async #sendWithRetry({ last }: EncodedBatch): Promise<readonly MessageFailure[]> {
-    const { nft, context } = this.#options
+  async #sendWithRetry({ last }: EncodedBatch, removed: RemovedObjects): Promise<readonly MessageFailure[]> {
+    const { nft, context, counting } = this.#options
     for (let attempt = 1; ; attempt++) {
-      const { failures, overflow } = await nft.commit(this.#buffers.writer, last)
+      const { failures, overflow } = await (counting === undefined
+        ? nft.commit(this.#buffers.writer, last)
+        : nft.commitCounted(this.#buffers.writer, last, removed))
       if (overflow) throw new ProxyError('nftables', 'the kernel reported more errors than fit into the receive buffer')
       const [first] = failures
       if (first === undefined || !failures.some((failure) => transient.has(failure.errno))) return failures

@@ -36,8 +36,8 @@ const layouts: Readonly<Record<NftSetShape, Layout>> = {
   'protocol . port . slot : address . port': { key: ['protocol', 'port', 'slot'], value: 'endpoint' },
 }
 
-/** Describes a set to the kernel. Slots are declared by `typeof`: otherwise nft could print the map but not read it back. */
-export function declareSet(set: NftSetSpec, family: Family) {
+/** Describes a set to the kernel. With `counting` every slot counts the packets that find it. Slots are declared by `typeof`: otherwise nft could print the map but not read it back. */
+export function declareSet(set: NftSetSpec, family: Family, counting: boolean) {
   const { key, value } = layouts[set.shape]
   const daddr = family === 4 ? 'ip daddr' : 'ip6 daddr'
   const fields: Readonly<Record<Part, Field>> = {
@@ -62,6 +62,7 @@ export function declareSet(set: NftSetSpec, family: Family) {
   return {
     ...described,
     flags,
+    ...(counting && value === 'endpoint' ? { counter: true } : {}),
     ...(hasRanges ? { fieldLengths } : {}),
     // There is no size: the kernel limits a set that rules fill to 65,535 by itself, but reserves a megabyte for a set that states a size.
     ...(isAffinity ? { timeoutMs: (set.timeoutSeconds ?? 0) * 1000 } : {}),

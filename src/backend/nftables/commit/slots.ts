@@ -16,14 +16,18 @@ export function placeEndpoints(current: readonly string[], wanted: readonly stri
   const size = wanted.length
   if (current.length === 0) return { slots: wanted, written: wanted.map((_, i) => i) }
   const slots = new Array<string | undefined>(size)
-  const unplaced = new Set(wanted)
+  const unplaced = countEach(wanted)
   for (let i = 0; i < Math.min(size, current.length); i++) {
     const endpoint = current[i] as string
-    if (unplaced.delete(endpoint)) slots[i] = endpoint
+    const count = unplaced.get(endpoint)
+    if (count === undefined) continue
+    slots[i] = endpoint
+    if (count === 1) unplaced.delete(endpoint)
+    else unplaced.set(endpoint, count - 1)
   }
   const written: number[] = []
   // There are as many unplaced endpoints as holes.
-  const waiting = unplaced.values()
+  const waiting = repeatEach(unplaced)
   for (let i = 0; i < size; i++) {
     if (slots[i] !== undefined) continue
     slots[i] = waiting.next().value as string
@@ -31,4 +35,22 @@ export function placeEndpoints(current: readonly string[], wanted: readonly stri
   }
   // Every hole is filled by now.
   return { slots: slots as string[], written }
+}
+
+/** An endpoint is there as often as its weight wants. */
+function countEach(wanted: readonly string[]): Map<string, number> {
+  const counts = new Map<string, number>()
+  for (const endpoint of wanted) counts.set(endpoint, (counts.get(endpoint) ?? 0) + 1)
+  return counts
+}
+
+function* repeatEach(counts: ReadonlyMap<string, number>): Iterator<string> {
+  for (const [endpoint, count] of counts) for (let i = 0; i < count; i++) yield endpoint
+}
+
+/** With a hash the place of each endpoint is given. */
+export function placeTable(current: readonly string[], wanted: readonly string[]): Placement {
+  const written: number[] = []
+  for (let i = 0; i < wanted.length; i++) if (current[i] !== wanted[i]) written.push(i)
+  return { slots: wanted, written }
 }

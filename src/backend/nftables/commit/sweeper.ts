@@ -36,7 +36,7 @@ export class Sweeper {
 
   /** Schedules a sweep if there is something to sweep and none is scheduled. What one sweep finds retired, the next one removes. */
   schedule(): void {
-    if (this.#isClosed || this.#timer !== undefined || !this.#writer.committed.hasRetired) return
+    if (this.#isClosed || this.#timer !== undefined || !this.#writer.needsSweep) return
     this.#timer = this.#context.clock.after(periodMs, () => {
       this.#timer = undefined
       this.#mutex

@@ -7,6 +7,8 @@ import type { ProxyError } from '../../../lib/errors.ts'
 import type { Clock } from '../../../lib/time.ts'
 import { runSliced, TimeSlice } from '../../../lib/yielding.ts'
 import type { Changes, Held, OpenContext } from '../../backend.ts'
+import type { InitialCounts } from '../count/initial-counts.ts'
+import type { SlotCounting } from '../count/slot-counting.ts'
 import type { NftEntry } from '../entries.ts'
 import type { BalanceChains } from '../rules.ts'
 import { CommittedState } from './committed.ts'
@@ -16,6 +18,10 @@ import { operationStride, Transaction } from './transaction.ts'
 
 /** A transaction of this size takes some milliseconds of our time and of the kernel's. The event loop runs between transactions. */
 const chunkOperations = 1_000
+/** Transactions become smaller while one takes longer than this: a rule with a set takes the longer the more sets there are. */
+const slowMs = 15
+/** Not smaller than this: a transaction has a cost of its own. */
+const fewestOperations = 200
 /** Limits the steps of a transaction too, because a step may need no operation. */
 const chunkSteps = 2_000
 
@@ -33,18 +39,27 @@ interface Written {
 /** Clients that affinity sets remember, by set. */
 export type AffinityClients = ReadonlyMap<string, readonly string[]>
 
+/** Reads what the table counted, just before a transaction exchanges it. */
+export type ReadCounts = (transaction: Transaction) => Promise<InitialCounts | undefined>
+
 export class TableWriter {
-  readonly committed = new CommittedState()
+  readonly committed: CommittedState
+  readonly #counting: SlotCounting | undefined
   readonly #sender: TransactionSender
   readonly #balanceChains: BalanceChains
   readonly #clock: Clock
   readonly #shouldPause: () => boolean
+  /** The weight of a transaction, after how long the last ones took. */
+  #chunkWeight = chunkOperations
 
   constructor(
     sender: TransactionSender,
     balanceChains: BalanceChains,
     { clock, shouldPause = () => false }: Pick<OpenContext, 'clock' | 'shouldPause'>,
+    counting?: SlotCounting,
   ) {
+    this.committed = new CommittedState(counting !== undefined)
+    this.#counting = counting
     this.#sender = sender
     this.#balanceChains = balanceChains
     this.#clock = clock
@@ -75,30 +90,42 @@ export class TableWriter {
     return { written, isComplete: true }
   }
 
+  /** True if a sweep has something to do. */
+  get needsSweep(): boolean {
+    return this.committed.hasRetired || this.#counting?.hasPending === true || this.committed.owners.hasRetired
+  }
+
   /** Exchanges the whole table in one transaction of any size: a table with only a part of the entries would be a gap. */
   async exchange(
     entries: readonly NftEntry[],
     clients: AffinityClients,
     refused: Map<string, ProxyError>,
+    readCounts?: ReadCounts,
   ): Promise<void> {
     for (;;) {
       this.committed.clear()
       const transaction = this.#begin()
       await this.#putAll(transaction, entries, refused)
       transaction.addClients(clients)
-      const failed = await this.#sender.commit(transaction, { replace: true, hasRefusals: refused.size > 0 })
+      const initial = await readCounts?.(transaction)
+      const failed = await this.#sender.commit(transaction, { replace: true, initial, hasRefusals: refused.size > 0 })
       if (failed.size === 0) return
       addRefusals(refused, failed)
     }
   }
 
   /** Exchanges the table for an equal one that no process owns: kube-proxy cannot use a table that has or had an owner. */
-  async release(entries: Iterable<NftEntry>, readClients: () => Promise<AffinityClients>): Promise<void> {
-    const transaction = new Transaction(new CommittedState(), this.#balanceChains)
+  async release(
+    entries: Iterable<NftEntry>,
+    readClients: () => Promise<AffinityClients>,
+    readCounts?: ReadCounts,
+  ): Promise<void> {
+    const transaction = new Transaction(new CommittedState(this.#counting !== undefined), this.#balanceChains)
     await this.#putAll(transaction, entries, new Map())
     // Clients are read as late as possible, because packets add more all the time.
     transaction.addClients(await readClients())
-    throwFirst(await this.#sender.commit(transaction, { replace: true, flags: 0 }))
+    const initial = await readCounts?.(transaction)
+    throwFirst(await this.#sender.commit(transaction, { replace: true, flags: 0, initial }))
   }
 
   /** Removes slots and chains that fell out of use before the last sweep; the rest in the next sweep if `shouldStop` says so. */
@@ -108,7 +135,8 @@ export class TableWriter {
       const transaction = new Transaction(this.committed, this.#balanceChains)
       const retired = this.committed.selectRetired(chunkOperations)
       transaction.sweep(retired)
-      if (transaction.size === 0) {
+      this.#counting?.sweep(transaction)
+      if (transaction.size === 0 && this.#counting?.hasPending !== true) {
         this.committed.removeSwept(retired)
         break
       }
@@ -135,8 +163,10 @@ export class TableWriter {
       chunk.push(step)
       applyStep(transaction, step)
       if (chunk.length % operationStride === 0 && slice.over) await slice.yieldLoop()
-      if (transaction.weight < chunkOperations && chunk.length < chunkSteps) continue
+      if (transaction.weight < this.#chunkWeight && chunk.length < chunkSteps) continue
+      const began = this.#clock.monotonic()
       await this.#commitChunk(chunk, transaction, refused)
+      this.#adaptWeight(this.#clock.monotonic() - began)
       recordSteps(chunk, written)
       chunk = []
       transaction = undefined
@@ -147,6 +177,11 @@ export class TableWriter {
     if (transaction !== undefined) await this.#commitChunk(chunk, transaction, refused)
     recordSteps(chunk, written)
     return true
+  }
+
+  #adaptWeight(tookMs: number): void {
+    if (tookMs > slowMs) this.#chunkWeight = Math.max(fewestOperations, this.#chunkWeight / 2)
+    else if (tookMs < slowMs / 3) this.#chunkWeight = Math.min(chunkOperations, this.#chunkWeight * 2)
   }
 
   async #commitChunk(

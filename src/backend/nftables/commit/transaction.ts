@@ -2,6 +2,8 @@
 
 import type { Steps } from '../../../lib/yielding.ts'
 import type { Held } from '../../backend.ts'
+import { isEndpointChain } from '../count/counter-names.ts'
+import { namesPort, readComment } from '../count/frontend-owners.ts'
 import {
   type ChainSpec,
   chainDigest,
@@ -9,47 +11,13 @@ import {
   frontendKey,
   type NftEntry,
   type NftSetSpec,
-  type PlannedRule,
   type Statement,
   setDigest,
 } from '../entries.ts'
-import { type Balance, type BalanceChains, balanceName, localSlots } from '../rules.ts'
+import { type BalanceChains, balanceName, balanceOf, localSlots } from '../rules.ts'
 import { type CommittedState, type RetiredObjects, slotKey } from './committed.ts'
-import { placeEndpoints } from './slots.ts'
-
-/** One message to the kernel. `entry` is at fault if the kernel refuses the message. */
-export type Operation = { readonly entry: string } & (
-  | { readonly op: 'add-set'; readonly set: NftSetSpec }
-  | { readonly op: 'delete-set'; readonly name: string }
-  | { readonly op: 'add-chain'; readonly chain: ChainSpec }
-  | { readonly op: 'flush-chain'; readonly name: string }
-  | { readonly op: 'add-rule'; readonly chain: string; readonly rule: PlannedRule; readonly tag: RuleTag }
-  | { readonly op: 'delete-chain'; readonly name: string }
-  | ({ readonly op: 'add-element'; readonly value: string } & ElementKey)
-  | ({ readonly op: 'delete-element' } & ElementKey)
-  /** Adds all endpoints of a frontend that had none. */
-  | {
-      readonly op: 'add-slots'
-      readonly set: string
-      readonly key: string
-      readonly offset: number
-      readonly values: readonly string[]
-    }
-)
-
-interface ElementKey {
-  readonly set: string
-  readonly key: string
-  /** The slot of an endpoint, whose key is that of its frontend. */
-  readonly slot: number | undefined
-}
-
-/** Every rule of ours carries the digest of its chain, its own index and the number of rules. A chain is ours if all rules agree. */
-export interface RuleTag {
-  readonly digest: string
-  readonly index: number
-  readonly count: number
-}
+import type { Operation } from './operation.ts'
+import { placeEndpoints, placeTable } from './slots.ts'
 
 /** Stands for the digest of a chain at another hook: the kernel cannot move a chain. */
 export const otherHook = 'another hook'
@@ -62,6 +30,8 @@ const slowWeight = 20
 
 /** Collects the operations of one transaction, in the order in which the kernel must see them. */
 export class Transaction {
+  /** What the kernel held before. */
+  readonly committed: CommittedState
   readonly #committed: CommittedState
   readonly #balanceChains: BalanceChains
   readonly #structure: Operation[] = []
@@ -77,10 +47,13 @@ export class Transaction {
   readonly #elements = new Map<string, string | undefined>()
   readonly #slots = new Map<string, { readonly offset: number; readonly slots: readonly string[] }>()
   readonly #chains = new Map<string, string>()
+  /** Counters that this transaction deletes or writes again. */
+  readonly #written = new Set<string>()
   /** Other updates of the committed state. They are rare, and run in order before those of slots and elements. */
   readonly #updates: (() => void)[] = []
 
   constructor(committed: CommittedState, balanceChains: BalanceChains) {
+    this.committed = committed
     this.#committed = committed
     this.#balanceChains = balanceChains
   }
@@ -185,6 +158,68 @@ export class Transaction {
     this.#updates.push(() => this.#committed.removeSwept(retired))
   }
 
+  /** Writes a counter that no rule increments, or deletes it. `update` runs after the commit. */
+  setCounter(name: string, counter: { port: string; packets: number } | undefined, update: () => void): void {
+    const { counters } = this.#committed
+    const entry = `counter ${name}`
+    if (counters.has(name) && !this.#written.has(name)) this.#removals.push({ op: 'delete-counter', name, entry })
+    this.#written.add(name)
+    if (counter !== undefined) this.#removals.push({ op: 'add-counter', name, ...counter, entry })
+    this.#updates.push(update, () => void (counter === undefined ? counters.delete(name) : counters.add(name)))
+  }
+
+  /** Begins the next transaction on the same table. */
+  beginNext(): Transaction {
+    return new Transaction(this.#committed, this.#balanceChains)
+  }
+
+  afterCommit(update: () => void): void {
+    this.#updates.push(update)
+  }
+
+  /** The slots of a map that this transaction removes or replaces. */
+  *removedSlots(set: string): Generator<{ readonly set: string; readonly key: string; readonly slot: number }> {
+    for (const operation of this.#deletions.get(set) ?? []) {
+      if (operation.op !== 'delete-element' || operation.slot === undefined) continue
+      yield { set, key: operation.key, slot: operation.slot }
+    }
+  }
+
+  /** The chains of endpoints with affinity whose rules this transaction removes or replaces. */
+  *removedEndpointChains(): Generator<string> {
+    for (const list of [this.#rules, this.#removals]) {
+      for (const one of list) {
+        if (one.op !== 'flush-chain' || !isEndpointChain(one.name)) continue
+        if ((this.#committed.chains.get(one.name) ?? '') !== '') yield one.name
+      }
+    }
+  }
+
+  putsChain(name: string): boolean {
+    return this.#chains.has(name)
+  }
+
+  /** The endpoints of each service port, for a transaction that writes a whole table. */
+  endpointsByPort(): ReadonlyMap<string, ReadonlySet<string>> {
+    const ports = new Map<string, Set<string>>()
+    for (const [id, digest] of this.#elements) {
+      const port = namesPort(id) ? readComment(digest) : undefined
+      if (port === undefined) continue
+      const endpoints = ports.get(port) ?? new Set()
+      ports.set(port, endpoints)
+      const key = id.slice(id.indexOf(' ') + 1)
+      for (const offset of [0, localSlots]) {
+        for (const endpoint of this.#slots.get(slotKey(key, offset))?.slots ?? []) endpoints.add(endpoint)
+      }
+    }
+    return ports
+  }
+
+  /** The endpoints in the slots of a frontend as this transaction leaves them; undefined if it does not change them. */
+  slotsOf(id: string): readonly string[] | undefined {
+    return this.#slots.get(id)?.slots
+  }
+
   #putSet(entry: string, set: NftSetSpec): void {
     this.#slowCount++
     this.#structure.push({ op: 'add-set', set, entry })
@@ -224,9 +259,10 @@ export class Transaction {
     const key = frontendKey(spec)
     const set = slotSet(spec.ip === '')
     const isLocal = spec.policy === 'local'
-    this.#placeSlots({ entry, set, key, offset: 0 }, spec.cluster)
+    const place = spec.choice === 'hash' ? placeTable : placeEndpoints
+    this.#placeSlots({ entry, set, key, offset: 0, place }, spec.cluster)
     if (isLocal || this.#committed.slots.has(slotKey(key, localSlots))) {
-      this.#placeSlots({ entry, set, key, offset: localSlots }, isLocal ? spec.local : [])
+      this.#placeSlots({ entry, set, key, offset: localSlots, place }, isLocal ? spec.local : [])
     }
     const verdict = `goto ${balanceName(balanceOf(spec))} # ${spec.comment}`
     this.#setElement(entry, `${verdictSet(spec.ip === '')} ${key}`, verdict)
@@ -247,8 +283,7 @@ export class Transaction {
     }
   }
 
-  #placeSlots(place: SlotPlace, wanted: readonly string[]): void {
-    const { entry, set, key, offset } = place
+  #placeSlots({ entry, set, key, offset, place }: SlotPlace, wanted: readonly string[]): void {
     const id = slotKey(key, offset)
     const table = this.#committed.slots.get(id)
     if (table === undefined && this.#committed.strays === 0) {
@@ -258,7 +293,7 @@ export class Transaction {
       return
     }
     const present = table?.present ?? []
-    const { slots, written } = placeEndpoints(present.slice(0, table?.count ?? 0), wanted)
+    const { slots, written } = place(present.slice(0, table?.count ?? 0), wanted)
     for (const index of written) {
       const value = slots[index] as string
       // A retired slot may still hold the same endpoint.
@@ -310,6 +345,7 @@ interface SlotPlace {
   readonly set: string
   readonly key: string
   readonly offset: number
+  readonly place: typeof placeEndpoints
 }
 
 function listOf(lists: Map<string, Operation[]>, set: string): Operation[] {
@@ -320,13 +356,6 @@ function listOf(lists: Map<string, Operation[]>, set: string): Operation[] {
   }
   return list
 }
-
-const balanceOf = (spec: FrontendSpec): Balance => ({
-  nodePort: spec.ip === '',
-  policy: spec.policy,
-  cluster: spec.cluster.length,
-  local: spec.local.length,
-})
 
 /** Matches the names of the chains that services with affinity have. */
 export const affinityChain = /^(service|local|external|endpoint)-/

@@ -1,15 +1,15 @@
 // What `sluice explain`, `plan` and `status` say about the parts of nftables mode: names and commands that nft knows. Pure.
 
 import type { Family } from '../../../lib/ip.ts'
+import type { Protocol } from '../../../model/types.ts'
 import type { Held } from '../../backend.ts'
 import type { ExplainTraits, PartDescription } from '../../proxy-mode.ts'
 import { tableName } from '../base.ts'
-import type { NftEntry } from '../entries.ts'
+import type { NftEntry, SlotChoice } from '../entries.ts'
 import { formatRule } from '../rule-text.ts'
-import { balanceName } from '../rules.ts'
+import { balanceName, balanceOf } from '../rules.ts'
 
 export const nftablesExplain: ExplainTraits = {
-  usesWeights: false,
   remarks: [],
   describePart,
   listCommand: `nft list table ip ${tableName}`,
@@ -39,16 +39,35 @@ function describeElement(table: string, set: string, key: readonly string[], con
 
 /** From `policy cluster,endpoints local,endpoints # comment` to what nft lists, and the endpoints. */
 function frontendText({ id, digest }: Held): string {
-  const [policy = '', cluster = '', local = ''] = digest.split(' # ', 1)[0]?.split(' ') ?? []
-  const list = (text: string) => (text === '' ? [] : text.split(','))
-  const chain = balanceName({
-    nodePort: id.split(' ').length === 3,
-    policy: policy as 'plain' | 'masquerade' | 'local',
-    cluster: list(cluster).length,
-    local: list(local).length,
-  })
-  const onNode = policy === 'local' ? `; on this node ${list(local).join(', ') || 'none'}` : ''
-  return `goto ${chain}: ${list(cluster).join(', ')}${onNode}`
+  const [kind = '', cluster = '', local = ''] = digest.split(' # ', 1)[0]?.split(' ') ?? []
+  const [policy = '', choice] = kind.split('-').reverse() as [string, SlotChoice | undefined]
+  const [ip, protocol, port] = id.split(' ').length === 3 ? ['', ...id.split(' ').slice(1)] : id.split(' ').slice(1)
+  const chain = balanceName(
+    balanceOf({
+      ...{ ip: ip as string, protocol: protocol as Protocol, port: Number(port), comment: '', choice },
+      policy: policy as 'plain' | 'masquerade' | 'local',
+      cluster: listSlots(cluster),
+      local: listSlots(local),
+    }),
+  )
+  const onNode = policy === 'local' ? `; on this node ${countSlots(local) || 'none'}` : ''
+  return `goto ${chain}: ${countSlots(cluster)}${onNode}`
+}
+
+/** A table of a hash is known by its size and checksum alone. */
+function listSlots(text: string): readonly string[] {
+  const table = /^(\d+):[A-Z2-7]+$/.exec(text)
+  if (table !== null) return new Array<string>(Number(table[1])).fill('')
+  return text === '' ? [] : text.split(',')
+}
+
+/** `10.0.0.1:80 (3 slots), 10.0.0.2:80`. */
+function countSlots(text: string): string {
+  const slots = listSlots(text)
+  if (slots[0] === '') return `a table of ${slots.length} slots (checksum ${text.split(':')[1]})`
+  const counts = new Map<string, number>()
+  for (const slot of slots) counts.set(slot, (counts.get(slot) ?? 0) + 1)
+  return [...counts].map(([endpoint, count]) => (count === 1 ? endpoint : `${endpoint} (${count} slots)`)).join(', ')
 }
 
 /** A chain that was only observed has a digest and no rules. */

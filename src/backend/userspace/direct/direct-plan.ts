@@ -4,8 +4,10 @@
 // elsewhere. A frontend that cannot be served has no socket, and the system refuses its clients; nothing can be dropped silently here.
 
 import { contains, hostPort, isLinkLocal6, isLoopback, parseCidr } from '../../../lib/ip.ts'
+import { listWeighted } from '../../../model/endpoint-slots.ts'
 import type { Disposition, Endpoint, Frontend, NodeView, Protocol, ServicePort } from '../../../model/types.ts'
 import type { Held } from '../../backend.ts'
+import { type BalancerChoice, planChoice } from '../../relay/balancer-choice.ts'
 
 export interface DirectEntry extends Held {
   readonly kind: 'socket'
@@ -29,12 +31,13 @@ export interface DirectSocket {
   readonly pods: string
   readonly serving: readonly string[]
   readonly affinitySeconds: number
+  readonly choice?: BalancerChoice
 }
 
 export interface DirectEndpoints {
   /** All usable endpoints of the service port, or those on this node. Sockets with the same reach share sessions. */
   readonly reach: 'cluster' | 'local'
-  /** As `ip:port`. */
+  /** As `ip:port`, each as often as its weight wants. */
   readonly endpoints: readonly string[]
 }
 
@@ -89,7 +92,7 @@ interface SocketRequest {
 function planSocket({ port, node, frontend, policy, place }: SocketRequest): DirectSocket | undefined {
   const isInternal = frontend.kind === 'cluster-ip'
   if (isInternal && policy === 'drop') return undefined
-  const listEndpoints = (reach: 'cluster' | 'local') => ({ reach, endpoints: port[reach].map(formatEndpoint) })
+  const listEndpoints = (reach: 'cluster' | 'local') => ({ reach, endpoints: listWeighted(port, port[reach]) })
   const forOthers = policy === 'drop' ? undefined : listEndpoints(policy)
   return {
     protocol: port.protocol,
@@ -102,6 +105,7 @@ function planSocket({ port, node, frontend, policy, place }: SocketRequest): Dir
     pods: node.local?.kind === 'cidr' ? node.local.cidr : '',
     serving: port.serving.map(formatEndpoint),
     affinitySeconds: port.affinitySeconds,
+    ...planChoice(port),
   }
 }
 

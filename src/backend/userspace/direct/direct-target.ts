@@ -13,6 +13,7 @@ import {
   type Target,
 } from '../../backend.ts'
 import { Balancer } from '../../relay/balancer.ts'
+import type { DialReports } from '../../relay/dial-reports.ts'
 import type { DescriptorBudget, Relay, RelayOptions, ShedReason } from '../../relay/relay.ts'
 import { relayTcp } from '../../relay/tcp.ts'
 import { relayUdp } from '../../relay/udp.ts'
@@ -24,6 +25,7 @@ export interface DirectTargetOptions {
   readonly context: OpenContext
   readonly udpIdleMs: number
   readonly budget: DescriptorBudget
+  readonly dials?: DialReports
   /** Called when a socket cannot listen. If it resolves true, the socket tries again. */
   readonly retryListen?: (host: string, error: unknown, signal: AbortSignal) => Promise<boolean>
 }
@@ -88,7 +90,7 @@ export class DirectTarget implements Target<DirectEntry> {
     open.digest = digest
     const reached = [socket.forNode, ...(socket.forOthers === undefined ? [] : [socket.forOthers])]
     for (const { reach, endpoints } of reached) {
-      this.#findBalancer(socket, reach).update(endpoints, socket.affinitySeconds)
+      this.#findBalancer(socket, reach).update(endpoints, socket.affinitySeconds, socket.choice)
     }
     open.relay.keepOnly(new Set([...reached.flatMap(({ endpoints }) => endpoints), ...socket.serving]))
   }
@@ -147,7 +149,7 @@ export class DirectTarget implements Target<DirectEntry> {
   }
 
   #relayOptions(id: string, parts: Omit<OpenSocket, 'relay'>): Omit<RelayOptions, 'port'> {
-    const { context, budget } = this.#options
+    const { context, budget, dials } = this.#options
     const current = () => this.#open.get(id)?.socket ?? parts.socket
     const isNodeClient = (client: string) => isOnNode(client, current().pods, this.#ownAddresses)
     return {
@@ -160,6 +162,7 @@ export class DirectTarget implements Target<DirectEntry> {
         isAllowed(client, current().allow) && (current().forOthers !== undefined || isNodeClient(client)),
       log: context.log,
       budget,
+      dials,
       onShed: (why) => {
         this.#shed[why]++
       },

@@ -7,6 +7,7 @@ import { hostPort } from '../../../lib/ip.ts'
 import type { Frontend } from '../../../model/types.ts'
 import { readSysctl } from '../../../sys/sysctl.ts'
 import type { Backend, Settings } from '../../backend.ts'
+import { DialReports } from '../../relay/dial-reports.ts'
 import { FdBudget } from '../fd-budget.ts'
 import { type DirectEntry, type DirectPlace, planDirect } from './direct-plan.ts'
 import { checkSockets, DirectTarget } from './direct-target.ts'
@@ -31,6 +32,7 @@ export const firstFreePort = (): number => Number(readSysctl('net/ipv4/ip_unpriv
 
 export function userspaceUnprivileged(settings: Pick<Settings, 'userspace'>): Backend<DirectEntry> {
   const budget = new FdBudget()
+  const dials = new DialReports()
   const { udpTimeoutMs: udpIdleMs } = settings.userspace
   const place = placeOnLoopback(firstFreePort())
   let target: DirectTarget | undefined
@@ -38,6 +40,7 @@ export function userspaceUnprivileged(settings: Pick<Settings, 'userspace'>): Ba
     name: 'userspace',
     periodic: true,
     untracked: true,
+    dials,
     families: async () => [4],
     prepare: async () => {},
     base: () => [],
@@ -47,7 +50,7 @@ export function userspaceUnprivileged(settings: Pick<Settings, 'userspace'>): Ba
       return ports[0] === undefined ? '' : hostPort(host, ports[0])
     },
     async open(context) {
-      target = new DirectTarget({ context, udpIdleMs, budget })
+      target = new DirectTarget({ context, udpIdleMs, budget, dials })
       return target
     },
     openCheck: () => checkSockets(target),

@@ -6,7 +6,6 @@ import type { ExplainTraits, PartDescription } from '../../proxy-mode.ts'
 import { lastOrders } from '../entries.ts'
 
 export const userspaceExplain: ExplainTraits = {
-  usesWeights: false,
   remarks: [],
   describePart,
   listCommand: 'iptables-save -t nat',

@@ -9,6 +9,7 @@ import {
   nameServiceInterface,
 } from '../../../sys/platform/service-interface.ts'
 import type { Backend, Settings } from '../../backend.ts'
+import { DialReports } from '../../relay/dial-reports.ts'
 import { FdBudget } from '../fd-budget.ts'
 import { InterfaceAddresses, thisMachine, type WindowsMachine } from './service-addresses.ts'
 import { planOnWindows, type WindowsEntry } from './windows-plan.ts'
@@ -19,6 +20,7 @@ export function userspaceOnWindows(
   machine: WindowsMachine = thisMachine,
 ): Backend<WindowsEntry> {
   const budget = new FdBudget()
+  const dials = new DialReports()
   const { bindAddress, udpTimeoutMs: udpIdleMs } = settings.userspace
   const targets = new Map<Family, WindowsTarget>()
   let addresses: InterfaceAddresses | undefined
@@ -26,6 +28,7 @@ export function userspaceOnWindows(
     name: 'userspace',
     periodic: true,
     untracked: true,
+    dials,
     async families(): Promise<readonly Family[]> {
       if (isLoopback(bindAddress)) {
         throw new ProxyError('config', `--bind-address ${bindAddress} is loopback: clients could not reach any service`)
@@ -37,7 +40,7 @@ export function userspaceOnWindows(
     plan: planOnWindows,
     async open(context) {
       addresses ??= openAddresses(machine, context.log)
-      const target = new WindowsTarget({ context, addresses, udpIdleMs, budget })
+      const target = new WindowsTarget({ context, addresses, udpIdleMs, budget, dials })
       targets.set(context.family, target)
       return target
     },

@@ -8,6 +8,7 @@ import { userspaceBehaviour } from '../traits/behaviour.ts'
 import { userspaceDoctor } from '../traits/doctor.ts'
 import { userspaceExplain } from '../traits/explain.ts'
 import { userspaceMetrics } from '../traits/metrics.ts'
+import { userspaceTraffic } from '../traits/traffic.ts'
 import { InterfaceAddresses, thisMachine, type WindowsMachine } from './service-addresses.ts'
 import { userspaceOnWindows } from './windows-backend.ts'
 
@@ -15,10 +16,11 @@ export const windowsUserspaceMode: ProxyMode = {
   name: 'userspace',
   makeBackend: (settings) => userspaceOnWindows(settings),
   behaviour: () => userspaceBehaviour,
-  explain: { usesWeights: false, remarks: [], describePart, listCommand: 'netsh interface ip show addresses' },
+  explain: { remarks: [], describePart, listCommand: 'netsh interface ip show addresses' },
   metrics: userspaceMetrics,
   doctor: { ...userspaceDoctor, findings: async () => [] },
   leftovers: makeWindowsLeftovers(thisMachine),
+  traffic: userspaceTraffic,
   trialObstacle: 'userspace mode programs sockets, and a trial would have to open them',
 }
 

@@ -3,6 +3,7 @@
 import { hasErrno, ProxyError } from '../../../lib/errors.ts'
 import { sleep } from '../../../lib/time.ts'
 import type { Applied, Changes, Held, KernelCheck, OpenContext, RefusedEntry, Target } from '../../backend.ts'
+import type { DialReports } from '../../relay/dial-reports.ts'
 import type { DescriptorBudget } from '../../relay/relay.ts'
 import type { DirectEntry } from '../direct/direct-plan.ts'
 import { checkSockets, DirectTarget } from '../direct/direct-target.ts'
@@ -15,6 +16,7 @@ export interface WindowsTargetOptions {
   readonly addresses: InterfaceAddresses
   readonly udpIdleMs: number
   readonly budget: DescriptorBudget
+  readonly dials?: DialReports
 }
 
 /** Windows looks for duplicates of a new address in the network before a process can listen on it. */
@@ -29,9 +31,15 @@ export class WindowsTarget implements Target<WindowsEntry> {
 
   constructor(options: WindowsTargetOptions) {
     this.#options = options
-    const { context, udpIdleMs, budget } = options
+    const { context, udpIdleMs, budget, dials } = options
     const retryListen = (host: string, error: unknown, signal: AbortSignal) => this.#waitForAddress(host, error, signal)
-    this.#sockets = new DirectTarget({ context, udpIdleMs, budget, retryListen })
+    this.#sockets = new DirectTarget({
+      context,
+      udpIdleMs,
+      budget,
+      retryListen,
+      ...(dials === undefined ? {} : { dials }),
+    })
   }
 
   /** Addresses of an earlier process are held, too: those that no service wants are then dropped. */
