@@ -3,6 +3,7 @@
 import type { Backend, Held, KernelCheck, Settings } from '../backend/backend.ts'
 import { findMode } from '../backend/modes.ts'
 import type { Engine } from '../engine/engine.ts'
+import type { History } from '../engine/history/history.ts'
 import type { DriftRecord, SyncJournal, SyncReport } from '../engine/journal.ts'
 import type {
   AdminAnswers,
@@ -19,22 +20,27 @@ import type {
   Summary,
 } from '../http/admin.ts'
 import { socketPath } from '../http/admin-client.ts'
+import type { FlowAnswers } from '../http/admin-flows.ts'
 import { listenAdmin } from '../http/admin-listener.ts'
+import type { SampleSource } from '../http/admin-samples.ts'
+import type { TrafficAnswers } from '../http/admin-traffic.ts'
 import { type ExplainContext, explain } from '../inspect/explanation.ts'
 import { readKernelState } from '../inspect/kernel-state.ts'
 import { compareAll, summariseServices } from '../inspect/service-summaries.ts'
 import { describeError } from '../lib/errors.ts'
 import type { Family } from '../lib/ip.ts'
 import type { Logger } from '../lib/log.ts'
-import { formatTime } from '../lib/time.ts'
+import { formatTime, systemClock } from '../lib/time.ts'
 import type { ServiceLimits } from '../model/limits.ts'
 import type { NodeView } from '../model/types.ts'
 import { countConnections, readTrackedConnections } from './connection-counts.ts'
 import type { ManifestProblems } from './manifest-problems.ts'
+import { makeTraces } from './traffic/packet-trace.ts'
 
 export interface AdminOptions {
   readonly engine: Engine
   readonly journal: SyncJournal
+  readonly history: History
   readonly backend: Backend<Held>
   readonly settings: Settings
   readonly limits: ServiceLimits
@@ -46,6 +52,9 @@ export interface AdminOptions {
   readonly savedState: () => SavedStateSummary | null
   readonly readObject: (question: ObjectQuestion) => Promise<ObjectAnswer>
   readonly selectServices: (labelSelector: string) => Promise<readonly string[]>
+  readonly traffic: TrafficAnswers
+  readonly samples: SampleSource
+  readonly flows: FlowAnswers
   readonly log: Logger
 }
 
@@ -67,7 +76,7 @@ export async function openAdminSocket(options: AdminOptions): Promise<{ close():
 }
 
 export function makeAdminAnswers(options: AdminOptions): AdminAnswers {
-  const { engine, families, journal } = options
+  const { engine, families, journal, history } = options
   return {
     summary: () => summarise(options),
     services: (service, kernel) => summariseServices(makeExplainContext(options), service, kernel),
@@ -77,9 +86,19 @@ export function makeAdminAnswers(options: AdminOptions): AdminAnswers {
     inputs: () => readInputs(options),
     object: (question) => options.readObject(question),
     connections: () => countConnections(engine, families),
+    traffic: (service) => options.traffic.traffic(service),
     changes: () => countChanges(journal.recent()),
     reports: (service) => listReports(journal, service),
+    history: (question) => history.list(question),
+    historyDifference: (from, to, service) => history.compare(from, to, service),
+    samples: (after) => options.samples.samples(after),
     subscribe: (listener) => subscribe(options, listener),
+    flows: options.flows,
+    traces: makeTraces({
+      explain: (question) => explain(makeExplainContext(options), question),
+      obstacle: findMode(options.identity.mode).traffic.traceObstacle,
+      clock: systemClock,
+    }),
   }
 }
 
@@ -202,7 +221,9 @@ function subscribe({ journal, manifests }: AdminOptions, listener: (event: Admin
     known = text
   })
   const stopJournal = journal.subscribe({
-    report: (report) => listener({ kind: 'sync', report: summariseReport(report) }),
+    report: (report) => {
+      if (!report.idle) listener({ kind: 'sync', report: summariseReport(report) })
+    },
     conflict: (conflict) => listener({ kind: 'conflict', conflict }),
     resolved: (conflict) => listener({ kind: 'resolved', conflict }),
     drift: (drift) => listener({ kind: 'drift', drift: summariseDrift(drift) }),

@@ -16,8 +16,9 @@ import type { Clock } from '../lib/time.ts'
 import { describeHolder } from '../model/conflicts.ts'
 import { ConntrackTable } from '../sys/netlink/conntrack.ts'
 import type { ManifestProblems } from './manifest-problems.ts'
-import type { NodeViews } from './node-views.ts'
+import type { NodeViews } from './node/node-views.ts'
 import type { EarlyClients } from './resilience/early-clients.ts'
+import type { EndedConnections } from './resilience/ended-connections.ts'
 import { SyncEvents } from './sync-events.ts'
 
 export interface AfterSyncOptions {
@@ -30,6 +31,8 @@ export interface AfterSyncOptions {
   readonly backend: Pick<Backend<Held>, 'answers' | 'untracked'>
   /** Absent if the kernel translates nothing. */
   readonly early: EarlyClients['cleaner'] | undefined
+  /** Absent if the kernel translates nothing. */
+  readonly ended?: Pick<EndedConnections, 'announce'> | undefined
   /** Name of this node. */
   readonly name: string
   readonly manifests?: ManifestProblems | undefined
@@ -120,11 +123,11 @@ function makeEventListener(events: SyncEvents, log: Logger): JournalListener {
   }
 }
 
-function openCleaner({ engine, views, backend, clock, log }: AfterSyncOptions) {
+function openCleaner({ engine, views, backend, ended, clock, log }: AfterSyncOptions) {
   const table = new ConntrackTable()
   logConntrackFeatures(table, log)
   return new ConntrackCleaner({
-    table,
+    table: ended?.announce(table) ?? table,
     ports: (family) => engine.udpPorts(family),
     nodeAddresses: (family) => views.addresses.filter((ip) => familyOf(ip) === family),
     answers: backend.answers,

@@ -4,11 +4,13 @@ import type { Settings } from '../backend/backend.ts'
 import type { Config } from '../config/configuration.ts'
 import { parsePortRange } from '../config/value-syntax.ts'
 
-export function makeSettings(config: Config): Settings {
+/** `traffic` has our own settings; without a SluiceConfiguration they have their defaults. */
+export function makeSettings(config: Config, traffic = { counters: true }): Settings {
   return {
     syncPeriodMs: config.syncPeriod,
     masqueradeBit: config.masqueradeBit,
     localhostNodePorts: config.iptables.localhostNodePorts,
+    counters: traffic.counters,
     ipvs: {
       scheduler: config.ipvs.scheduler,
       excludeCidrs: config.ipvs.excludeCIDRs,

@@ -2,64 +2,44 @@
 // each part pushes its closer when it opens, so that a stop goes the same way back.
 
 import { hostname } from 'node:os'
-import type { Backend, Held } from '../backend/backend.ts'
 import { findMode } from '../backend/modes.ts'
-import type { Options } from '../config/flags/options.ts'
 import { sluiceVersion } from '../config/sluice-version.ts'
 import { Engine } from '../engine/engine.ts'
 import { SyncJournal } from '../engine/journal.ts'
 import type { ProxyIdentity } from '../http/admin.ts'
 import { readObject, selectServices } from '../kube/api-objects.ts'
 import { Client, defaultUserAgent } from '../kube/client.ts'
-import type { Connection } from '../kube/connection.ts'
 import { DialedAddresses } from '../kube/dialed-addresses.ts'
 import { EventRecorder } from '../kube/events.ts'
 import { loadConnection } from '../kube/kubeconfig.ts'
 import { chooseAccept } from '../kube/protobuf/accept-types.ts'
-import type { RecordSink } from '../kube/reflect/change-filter.ts'
 import { Reflector } from '../kube/reflect/reflector.ts'
-import {
-  describeOwnNode,
-  endpointSlices,
-  serviceCidrs,
-  services,
-  type WatchedResource,
-} from '../kube/reflect/watched-resources.ts'
+import { describeOwnNode, endpointSlices, serviceCidrs, services } from '../kube/reflect/watched-resources.ts'
 import { Closers } from '../lib/closers.ts'
-import { describeError, ProxyError } from '../lib/errors.ts'
-import type { Family } from '../lib/ip.ts'
-import type { Logger, RootLogger } from '../lib/log.ts'
+import { ProxyError } from '../lib/errors.ts'
 import { formatTime, nextTurn, systemClock } from '../lib/time.ts'
 import type { NodeRecord } from '../model/types.ts'
 import { platform } from '../sys/platform/platform.ts'
+import { readCpuMs } from '../sys/process/cpu-time.ts'
 import { openAdminSocket } from './admin-answers.ts'
 import { startAfterSync } from './after-sync.ts'
-import { ApiServerAddresses } from './api-server-addresses.ts'
 import { makeSettings } from './backend-settings.ts'
-import { CidrOverlaps } from './cidr-overlaps.ts'
+import { runAfterFirstSyncs } from './first-syncs.ts'
 import { publishReports } from './fleet/publish-reports.ts'
+import { openHistory } from './history/open-history.ts'
 import { HttpServers } from './http-servers.ts'
-import type { ManifestProblems } from './manifest-problems.ts'
-import { chooseNodeName, makeNodeFacts } from './node-facts.ts'
-import { findUsableFamilies, protectFromOom, tuneConnectionTracking } from './node-setup.ts'
-import { NodeViews, ServiceCidrs } from './node-views.ts'
-import { NodeWatch } from './node-watch.ts'
+import { ApiServerAddresses } from './node/api-server-addresses.ts'
+import { followNode } from './node/follow-node.ts'
+import { chooseNodeName, makeNodeFacts } from './node/node-facts.ts'
+import { findUsableFamilies, protectFromOom, tuneConnectionTracking } from './node/node-setup.ts'
+import { NodeViews, ServiceCidrs } from './node/node-views.ts'
+import { NodeWatch } from './node/node-watch.ts'
+import type { DaemonContext, DaemonOptions, OpenedDaemon } from './opened-daemon.ts'
 import { openEarlyClients } from './resilience/early-clients.ts'
 import { KeptApiService } from './resilience/kept-api-service.ts'
-import { OutlierEjection } from './resilience/outlier-ejection.ts'
-import { findStateFile, SavedStart } from './resilience/saved-start.ts'
-
-export interface DaemonOptions {
-  readonly options: Options
-  readonly backend: Backend<Held>
-  readonly log: RootLogger
-  /** Stops the daemon when it aborts. Every programmed rule stays. */
-  readonly signal: AbortSignal
-  /** The files that the objects come from, if this process applies them. */
-  readonly manifests?: ManifestProblems
-  /** Called once, after the first successful sync of every family. */
-  readonly onServing?: () => Promise<void>
-}
+import { openCanary, openPolicies, openSavedStart, openSettingsReload } from './resilience/open-resilience.ts'
+import { openFlows } from './traffic/open-flows.ts'
+import { Sampler, sumConnections } from './traffic/sampler.ts'
 
 /** Resolves after `--init-only` or a stop; rejects with the reason why the daemon cannot go on. */
 export async function runDaemon(given: DaemonOptions): Promise<void> {
@@ -68,12 +48,14 @@ export async function runDaemon(given: DaemonOptions): Promise<void> {
   const signal = AbortSignal.any([given.signal, stop.signal])
   const closers = new Closers()
   try {
-    const daemon = await openConnections({ ...given, signal, closers, onFatal: (error) => stop.abort(error) })
+    const daemon = await openConnections({ ...given, signal, clock, closers, onFatal: (error) => stop.abort(error) })
     const node = await awaitOwnNode(daemon)
     const views = await prepareNode(daemon, node.node)
     if (options.initOnly) return log.info('Initialised; exiting because of --init-only')
     const engine = await startEngine(daemon, node, views)
     reflectServices(daemon, engine, views)
+    openSettingsReload(daemon, engine, views.families)
+    openCanary(daemon, engine, views.families)
     log.info('Running', { node: daemon.name, mode: options.config.mode, families: views.families.join(',') })
     await waitForAbort(signal)
   } catch (error) {
@@ -83,24 +65,6 @@ export async function runDaemon(given: DaemonOptions): Promise<void> {
     await closers.closeAll()
   }
   if (signal.reason instanceof ProxyError) throw signal.reason
-}
-
-/** The parts that every later step of the start uses. */
-interface OpenedDaemon extends DaemonContext {
-  readonly name: string
-  readonly journal: SyncJournal
-  readonly servers: HttpServers
-  readonly recorder: EventRecorder
-  readonly apiServers: ApiServerAddresses
-  readonly client: Client
-  readonly savedStart: SavedStart
-  /** Feeds a sink from the API server until the daemon stops. */
-  reflect<R>(resource: WatchedResource<R>, sink: RecordSink<R>): void
-}
-
-interface DaemonContext extends DaemonOptions {
-  readonly closers: Closers
-  readonly onFatal: (error: ProxyError) => void
 }
 
 const clock = systemClock
@@ -114,7 +78,7 @@ async function openConnections(context: DaemonContext): Promise<OpenedDaemon> {
   const servers = new HttpServers({ ...context, packetCounters, journal, clock, node: name })
   const connection = loadConnection({ kubeconfig: clientConnection.kubeconfig, master: options.master })
   const { qps, burst } = clientConnection
-  const observer = servers.metrics.requests
+  const { observer } = servers
   const dialed = new DialedAddresses(clock)
   const apiServers = new ApiServerAddresses()
   dialed.subscribe((addresses) => apiServers.setDialed(addresses))
@@ -127,50 +91,26 @@ async function openConnections(context: DaemonContext): Promise<OpenedDaemon> {
   const savedStart = openSavedStart({ ...context, name, servers, recorder, connection })
   servers.setSavedState(savedStart)
   closers.push(() => savedStart.close())
+  const history = await openHistory({ ...context, journal, name, savedStart })
+  servers.setHistory(history)
   const reflectors: Promise<void>[] = []
   closers.push(() => Promise.allSettled(reflectors))
   return {
     ...context,
     name,
     journal,
+    history,
     servers,
     apiServers,
     client,
     recorder,
     savedStart,
     reflect(resource, sink) {
-      reflectors.push(new Reflector({ client, clock, log, ...resource, sink }).run(signal))
+      reflectors.push(
+        new Reflector({ client, clock, log, ...resource, sink: history.follow(resource.kind, sink) }).run(signal),
+      )
     },
   }
-}
-
-/** The state of `sluice up` is in files already, and its API server is in this process. */
-function openSavedStart({
-  name,
-  servers,
-  recorder,
-  connection,
-  ...context
-}: DaemonContext &
-  Pick<OpenedDaemon, 'name' | 'servers' | 'recorder'> & { readonly connection: Connection }): SavedStart {
-  const { options, log, signal, manifests } = context
-  const place = { settings: options.sluice.state, node: name, connection, log }
-  return new SavedStart({
-    file: manifests === undefined && !options.initOnly ? findStateFile(place) : undefined,
-    hasHeard: servers.hasHeard,
-    isCurrent: () => servers.silentMs() < options.sluice.apiServer.silence,
-    onReplaced: (note) =>
-      recorder.record({
-        type: 'Warning',
-        reason: 'ServedSavedState',
-        action: 'StartKubeProxy',
-        note,
-        regarding: { apiVersion: 'v1', kind: 'Node', namespace: '', name },
-      }),
-    clock,
-    log,
-    signal,
-  })
 }
 
 async function awaitOwnNode(daemon: OpenedDaemon) {
@@ -209,9 +149,9 @@ async function startEngine(daemon: OpenedDaemon, node: NodeWatch, views: NodeVie
   protectFromOom(config.oomScoreAdj, log)
   closers.push(sendEvents(daemon))
   const early = openEarlyClients({ backend, engine: () => engine, views, metrics: servers.metrics, clock, log })
-  const outliers = openOutliers(daemon, () => engine)
+  const policies = openPolicies(daemon, () => engine, views)
   const engine: Engine = new Engine({
-    resolve: outliers.resolve,
+    resolve: policies.resolve,
     backend: early?.backend ?? backend,
     families,
     views: (family) => views.get(family),
@@ -221,31 +161,26 @@ async function startEngine(daemon: OpenedDaemon, node: NodeWatch, views: NodeVie
     clock,
     log,
     journal,
+    spentMs: readCpuMs,
   })
   const health = servers.start(engine, recorder)
   // The start runs much code for the first time, and from now on another process may ask for our health.
   await nextTurn()
   const afterSync = startAfterSync({
     ...daemon,
+    ...policies,
     metrics: servers.metrics,
     engine,
     views,
     health,
     early: early?.cleaner,
-    clock,
   })
   closers.push(() => afterSync.close())
   // The engine stops first: its last sync may still report.
   closers.push(() => engine.stop())
   if (daemon.onServing !== undefined) runAfterFirstSyncs(journal, families, daemon.onServing, log)
   followNode(daemon, node, views, { engine, health })
-  const identity = {
-    node: name,
-    mode: config.mode,
-    pid: process.pid,
-    version: sluiceVersion,
-    startedAt: formatTime(clock.now()),
-  }
+  const identity = identifyProxy(name, config.mode)
   closers.push(await openAdmin(daemon, engine, views, identity))
   closers.push(publishReports({ ...daemon, silentMs: servers.silentMs, engine, families, identity, clock }))
   await nextTurn()
@@ -253,42 +188,13 @@ async function startEngine(daemon: OpenedDaemon, node: NodeWatch, views: NodeVie
   return engine
 }
 
-function openOutliers({ options, backend, closers, servers, log }: OpenedDaemon, engine: () => Engine | undefined) {
-  const outliers = new OutlierEjection({
-    settings: options.sluice.outliers,
-    untracked: backend.untracked === true,
-    store: () => engine()?.store,
-    metrics: servers.metrics,
-    clock,
-    log,
-  })
-  closers.push(() => outliers.close())
-  return outliers
-}
-
-/** Passes changes of the node, of its interface addresses and of the API server's addresses on to the engine and to health. */
-function followNode(
-  { apiServers, closers, recorder, savedStart, name, log }: OpenedDaemon,
-  node: NodeWatch,
-  views: NodeViews,
-  { engine, health }: { readonly engine: Engine; readonly health: ReturnType<HttpServers['start']> },
-): void {
-  node.subscribe((record) => {
-    health.setNode(record)
-    savedStart.noteNode(record)
-    views.update({ zone: record.zone })
-  })
-  const overlaps = new CidrOverlaps({ recorder, node: name, log })
-  views.watch((family, view) => {
-    engine.setView(family, view)
-    overlaps.check(view, views.addresses)
-  })
-  apiServers.watch((addresses) => views.update({ apiServers: addresses }))
-  views.update({ apiServers: apiServers.list() })
-  const onLost = (reason: string) => log.warn('Interface addresses are listed again', { reason })
-  const addresses = platform.watchAddresses(() => void refreshAddresses(views, log), { onLost })
-  closers.push(() => addresses.close())
-}
+const identifyProxy = (node: string, mode: string): ProxyIdentity => ({
+  node,
+  mode,
+  pid: process.pid,
+  version: sluiceVersion,
+  startedAt: formatTime(clock.now()),
+})
 
 /** Starts to send Events. They are sent until the rest has stopped, since the last one may say why the daemon ends. */
 function sendEvents({ recorder, signal }: OpenedDaemon): () => Promise<void> {
@@ -307,12 +213,19 @@ async function openAdmin(
   views: NodeViews,
   identity: ProxyIdentity,
 ): Promise<() => Promise<void>> {
-  const { options, backend, journal, client, log } = daemon
+  const { options, backend, journal, client, log, history } = daemon
+  const samples = new Sampler({
+    engine,
+    journal,
+    clock,
+    countConnections: () => sumConnections(daemon.servers.traffic),
+  })
   const admin = await openAdminSocket({
     engine,
     journal,
+    history: history.history,
     backend,
-    settings: makeSettings(options.config),
+    settings: makeSettings(options.config, options.sluice.traffic),
     limits: options.sluice.limits,
     identity,
     families: views.families,
@@ -320,11 +233,17 @@ async function openAdmin(
     nodeAddresses: () => views.addresses,
     manifests: daemon.manifests,
     savedState: () => daemon.savedStart.summarise(),
+    traffic: daemon.servers.traffic,
     readObject: (question) => readObject(client, question),
     selectServices: (labelSelector) => selectServices(client, labelSelector),
+    samples,
+    flows: openFlows(daemon, engine, views),
     log,
   })
-  return () => admin.close()
+  return () => {
+    samples.close()
+    return admin.close()
+  }
 }
 
 function reflectServices(
@@ -354,32 +273,6 @@ function reflectServices(
     note: '',
     regarding: { apiVersion: 'v1', kind: 'Node', namespace: '', name },
   })
-}
-
-function runAfterFirstSyncs(
-  journal: SyncJournal,
-  families: readonly Family[],
-  then: () => Promise<void>,
-  log: Logger,
-): void {
-  const waiting = new Set(families)
-  const unsubscribe = journal.subscribe({
-    report({ family, ok }) {
-      if (!ok || !waiting.delete(family) || waiting.size > 0) return
-      unsubscribe()
-      then().catch((error: unknown) =>
-        log.v(1, 'Stopped removing the rules of other modes', { error: describeError(error) }),
-      )
-    },
-  })
-}
-
-async function refreshAddresses(views: NodeViews, log: Logger): Promise<void> {
-  try {
-    views.update({ interfaceAddresses: await platform.listOwnIps() })
-  } catch (error) {
-    log.error('Cannot list interface addresses; node ports keep their addresses', { error })
-  }
 }
 
 function waitForAbort(signal: AbortSignal): Promise<void> {

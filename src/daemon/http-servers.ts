@@ -11,22 +11,28 @@ import { kubernetesVersion } from '../config/kubernetes-version.ts'
 import { sluiceVersion } from '../config/sluice-version.ts'
 import type { Engine } from '../engine/engine.ts'
 import type { SyncJournal } from '../engine/journal.ts'
+import type { KernelCounters } from '../http/feeds/kernel-metrics.ts'
+import { BusiestPorts } from '../http/feeds/port-metrics.ts'
 import { ProxyHealth } from '../http/health.ts'
 import { createMetrics, type Metrics } from '../http/metrics.ts'
-import { makeMetricsPages } from '../http/pages.ts'
+import { makeMetricsPages } from '../http/pages/pages.ts'
 import { type Routes, routeRequests } from '../http/routing.ts'
 import { healthLimits, type ServeOptions, serveWithRetry } from '../http/server.ts'
+import type { RequestObserver } from '../kube/client.ts'
 import type { EventRecorder } from '../kube/events.ts'
 import { describeError, ProxyError } from '../lib/errors.ts'
 import type { RootLogger } from '../lib/log.ts'
 import type { Clock } from '../lib/time.ts'
+import type { Canary } from './canary/canary.ts'
+import type { OpenedHistory } from './history/open-history.ts'
 import { countFiles, type ManifestProblems } from './manifest-problems.ts'
 import type { SavedStart } from './resilience/saved-start.ts'
+import { TrafficReader } from './traffic/traffic-reader.ts'
 
 export interface HttpServersOptions {
   readonly options: Options
   readonly packetCounters: PacketReader | undefined
-  readonly backend: Pick<Backend<Held>, 'counters'>
+  readonly backend: Pick<Backend<Held>, 'counters' | 'name'>
   readonly log: RootLogger
   readonly journal: SyncJournal
   readonly clock: Clock
@@ -49,13 +55,17 @@ interface ServerDescription {
 export class HttpServers {
   /** The metrics exist before the servers, so that they count the first request to the API server. */
   readonly metrics: Metrics
+  readonly traffic: TrafficReader
   readonly #options: HttpServersOptions
   readonly #startedAt: number
   readonly #version: { readonly kubernetes: string; readonly sluice: string }
   readonly #servers: { close(): Promise<void> }[] = []
   #engine: Engine | undefined
   #savedState: Pick<SavedStart, 'servesSince' | 'bytesWritten'> | undefined
+  #canary: Pick<Canary, 'broken'> | undefined
+  #history: OpenedHistory | undefined
   #hasHeard = false
+  #hasFailed = false
   /** Monotonic time. */
   #heardAt: number
 
@@ -65,6 +75,7 @@ export class HttpServers {
     this.#startedAt = clock.now()
     this.#heardAt = clock.monotonic()
     // As with kube-proxy, `--version=vX.Y.Z` changes the version that is reported.
+    this.traffic = new TrafficReader({ backend, enabled: options.sluice.traffic.counters, clock })
     this.#version = { kubernetes: options.version || kubernetesVersion.text, sluice: sluiceVersion }
     this.metrics = createMetrics({
       mode: findMode(options.config.mode),
@@ -77,9 +88,14 @@ export class HttpServers {
         inUse: this.#savedState?.servesSince !== undefined,
         bytesWritten: this.#savedState?.bytesWritten ?? 0,
       }),
+      history: () => ({
+        records: this.#history?.history.size ?? 0,
+        bytes: this.#history?.history.bytes ?? 0,
+        unwritten: this.#history?.isUnwritten() ?? false,
+      }),
       invalidManifests: () => countFiles(all.manifests?.problems() ?? []),
       ...(packetCounters === undefined ? {} : { packetCounters }),
-      ...(backend.counters === undefined ? {} : { portCounters: backend.counters }),
+      ...this.#countedPorts(),
       log,
       clock,
     })
@@ -96,6 +112,10 @@ export class HttpServers {
       clock,
       apiServer: { silentMs: this.silentMs, maxSilentMs: sluice.apiServer.silence },
       savedState: () => this.#savedState?.servesSince,
+      dataPath: () =>
+        this.#canary === undefined
+          ? undefined
+          : { broken: this.#canary.broken(), counts: sluice.canary.healthz === 'fail' },
       onAnswer: this.metrics.answered,
     })
     if (config.healthzBindAddress !== '') {
@@ -122,8 +142,31 @@ export class HttpServers {
     this.#heardAt = this.#options.clock.monotonic()
   }
 
+  /** Counts the requests to the API server, and notices those that have no answer. */
+  get observer(): RequestObserver {
+    const { requests } = this.metrics
+    return {
+      ...requests,
+      request: (measured) => {
+        this.#hasFailed ||= measured.code === '<error>'
+        requests.request(measured)
+      },
+    }
+  }
+
+  /** True if a request to the API server has failed without an answer. */
+  readonly hasFailed = (): boolean => this.#hasFailed
+
   /** True if the API server has sent anything. */
   readonly hasHeard = (): boolean => this.#hasHeard
+
+  setCanary(canary: Pick<Canary, 'broken'>): void {
+    this.#canary = canary
+  }
+
+  setHistory(history: OpenedHistory): void {
+    this.#history = history
+  }
 
   setSavedState(savedState: Pick<SavedStart, 'servesSince' | 'bytesWritten'>): void {
     this.#savedState = savedState
@@ -158,6 +201,13 @@ export class HttpServers {
       },
     })
     this.#servers.push(server)
+  }
+
+  #countedPorts(): Pick<KernelCounters, 'portCounters'> {
+    const limit = this.#options.options.sluice.traffic.metricPorts
+    if (!this.traffic.isCounting || limit <= 0) return {}
+    const busiest = new BusiestPorts()
+    return { portCounters: async () => busiest.report(await this.traffic.counters(), limit) }
   }
 
   #metricsRoutes(): Routes {

@@ -83,7 +83,7 @@ async function runUntilStopped(options: Options, log: RootLogger): Promise<void>
   }
   try {
     const { signal } = stop
-    const backend = findMode(config.mode).makeBackend(makeSettings(config))
+    const backend = findMode(config.mode).makeBackend(makeSettings(config, options.sluice.traffic))
     // A mode that cannot work on this node fails here, before anything is changed.
     await backend.families()
     const others = new RunningProxies({

@@ -40,6 +40,8 @@ export interface EngineOptions {
   /** The size that a service may have; any size if absent. */
   readonly limits?: ServiceLimits
   readonly waitForTurn?: () => Promise<void>
+  /** The CPU time that this process and its programs have used; the time counts if absent. */
+  readonly spentMs?: () => number
 }
 
 export interface ServiceStatus {
@@ -52,6 +54,8 @@ export interface ServiceStatus {
 const hourMs = 3_600_000
 /** A change of a service is seldom spread over more syncs than the first one and these. */
 const quickRuns = 2
+/** About what a sync of kube-proxy takes with few services, so that our cheap syncs together cost no more than its one per minimum period. */
+const wholeRunMs = 50
 
 /** A lane and the pacer that decides when it syncs. */
 interface PacedLane {
@@ -104,8 +108,10 @@ export class Engine {
 
   setView(family: Family, view: NodeView): void {
     const lane = this.#lane(family)
-    if (deepEqual(lane.planner.view, view)) return
+    const before = lane.planner.view
+    if (deepEqual(before, view)) return
     lane.setView(view)
+    if (this.store.ready) this.#options.journal.view(family, before, view)
     this.#schedule(family, 'node')
   }
 
@@ -188,10 +194,12 @@ export class Engine {
     const pacer = new Pacer({
       minMs: settings.minSyncMs,
       quickRuns,
+      wholeRunMs,
       retryMs: settings.syncMs,
       // A configured minimum may exceed our default of an hour: the configuration counts.
       maxMs: Math.max(maxMs, settings.minSyncMs),
       clock,
+      ...(this.#options.spentMs === undefined ? {} : { spentMs: this.#options.spentMs }),
       run: () => this.#syncAndReport(family, lane, causes),
     })
     return { lane, pacer, causes }
@@ -208,7 +216,13 @@ export class Engine {
     if (!report.ok) this.#log.error('Sync failed', { family: familyName(family), error: report.error })
     else {
       const { full, put, dropped, durationMs } = report
-      this.#log.v(2, 'Synced', { family: familyName(family), full, put, dropped, ms: Math.round(durationMs) })
+      this.#log.v(report.idle ? 4 : 2, 'Synced', {
+        family: familyName(family),
+        full,
+        put,
+        dropped,
+        ms: Math.round(durationMs),
+      })
     }
     const { journal, clock } = this.#options
     journal.report(report)

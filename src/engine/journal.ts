@@ -5,7 +5,8 @@ import type { ProxyError } from '../lib/errors.ts'
 import type { Family } from '../lib/ip.ts'
 import type { Logger } from '../lib/log.ts'
 import type { ConflictReason } from '../model/conflicts.ts'
-import type { Problem } from '../model/types.ts'
+import type { NodeView, Problem, ServiceRecord, SliceRecord } from '../model/types.ts'
+import type { EntryWrite } from './history/history-record.ts'
 
 /** An entry that could not be programmed, or a whole service if `id` is ''. */
 export interface RefusedService {
@@ -29,8 +30,12 @@ export interface SyncReport {
   readonly causes: readonly SyncCause[]
   /** Present if a part of a large service is not written yet, so that others need not wait for it. The next sync follows at once. */
   readonly unfinished?: true
+  /** Present if the changes made no difference to the data plane: nothing was written, and this does not count as a sync. */
+  readonly idle?: true
   readonly put: number
   readonly dropped: number
+  /** The first of the entries that were put or dropped. Reports that the journal keeps go without them. */
+  readonly entries?: readonly EntryWrite[]
   /** How many entries the data plane should hold. */
   readonly held: number
   /** The services that changed since the last successful sync. */
@@ -77,6 +82,22 @@ export interface Conflict {
 
 export type ChangeKind = 'service' | 'slice'
 
+/** A record that differs from the one before. Undefined stands for an object that does not exist. */
+export type RecordChange = RecordPair<'Service', ServiceRecord> | RecordPair<'EndpointSlice', SliceRecord>
+
+interface RecordPair<K, R> {
+  readonly kind: K
+  readonly key: string
+  readonly before: R | undefined
+  readonly after: R | undefined
+}
+
+/**
+ * `retry`: a quarantined service is tried again; `ejection`: the endpoints that are left out, because connections to them fail, changed;
+ * `drain`: local endpoints are drained; `settings`: settings changed while the proxy runs.
+ */
+export type OtherCause = 'retry' | 'ejection' | 'drain' | 'settings'
+
 export interface JournalListener {
   report?(report: SyncReport): void
   /** A sync was requested. */
@@ -87,6 +108,14 @@ export interface JournalListener {
   change?(kind: ChangeKind, pending: number): void
   /** A sync drained the changes. `pending` is the number of changes that still wait. */
   pending?(kind: ChangeKind, pending: number): void
+  /** A record changed after the first state was complete. */
+  object?(change: RecordChange): void
+  /** A sync took over the changes of the family that waited. */
+  drained?(family: Family): void
+  /** The view of the node changed. */
+  view?(family: Family, before: NodeView, after: NodeView): void
+  /** A service is planned again although no object changed. The text is for people. */
+  cause?(family: Family, kind: OtherCause, service: string, text: string): void
   conflict?(conflict: Conflict): void
   /** The conflict ended, or has another winner. */
   resolved?(conflict: Conflict): void
@@ -94,6 +123,22 @@ export interface JournalListener {
   /** An object has an invalid field. */
   problem?(problem: Problem): void
 }
+
+const eventNames = [
+  'report',
+  'queued',
+  'started',
+  'change',
+  'pending',
+  'object',
+  'drained',
+  'view',
+  'cause',
+  'conflict',
+  'resolved',
+  'drift',
+  'problem',
+] as const satisfies readonly (keyof JournalListener)[]
 
 export interface Counters {
   syncs: number
@@ -117,7 +162,8 @@ export class SyncJournal {
   readonly #capacity: number
   readonly #recent: SyncReport[] = []
   readonly #drifts: DriftRecord[] = []
-  readonly #listeners = new Set<JournalListener>()
+  /** Those who listen to each kind of event: every object that is read causes several events, and most listen to few kinds. */
+  readonly #listeners = new Map<keyof JournalListener, Set<JournalListener>>()
   readonly #counters: Counters = {
     syncs: 0,
     failures: 0,
@@ -137,53 +183,72 @@ export class SyncJournal {
   }
 
   report(report: SyncReport): void {
-    const { services } = report
-    this.#recent.push(services.length > maxServices ? { ...report, services: services.slice(0, maxServices) } : report)
+    if (!report.idle) this.#count(report)
+    this.#notify('report', (listener) => listener.report?.(report))
+  }
+
+  #count(report: SyncReport): void {
+    this.#recent.push({ ...report, services: report.services.slice(0, maxServices), entries: [] })
     if (this.#recent.length > this.#capacity) this.#recent.shift()
     this.#counters.syncs++
     if (!report.ok) this.#counters.failures++
     this.#counters.puts += report.put
     this.#counters.drops += report.dropped
     this.#counters.refusals += report.refused.length
-    this.#notify((listener) => listener.report?.(report))
   }
 
   queued(family: Family, at: number): void {
-    this.#notify((listener) => listener.queued?.(family, at))
+    this.#notify('queued', (listener) => listener.queued?.(family, at))
   }
 
   started(family: Family, at: number): void {
-    this.#notify((listener) => listener.started?.(family, at))
+    this.#notify('started', (listener) => listener.started?.(family, at))
   }
 
   change(kind: ChangeKind, pending: number): void {
     this.#counters[kind === 'service' ? 'serviceChanges' : 'sliceChanges']++
-    this.#notify((listener) => listener.change?.(kind, pending))
+    this.#notify('change', (listener) => listener.change?.(kind, pending))
   }
 
   pending(kind: ChangeKind, pending: number): void {
-    this.#notify((listener) => listener.pending?.(kind, pending))
+    this.#notify('pending', (listener) => listener.pending?.(kind, pending))
+  }
+
+  object(change: RecordChange): void {
+    this.#notify('object', (listener) => listener.object?.(change))
+  }
+
+  drained(family: Family): void {
+    this.#notify('drained', (listener) => listener.drained?.(family))
+  }
+
+  view(family: Family, before: NodeView, after: NodeView): void {
+    this.#notify('view', (listener) => listener.view?.(family, before, after))
+  }
+
+  cause(...about: Parameters<NonNullable<JournalListener['cause']>>): void {
+    this.#notify('cause', (listener) => listener.cause?.(...about))
   }
 
   conflict(conflict: Conflict): void {
     this.#counters.conflicts++
-    this.#notify((listener) => listener.conflict?.(conflict))
+    this.#notify('conflict', (listener) => listener.conflict?.(conflict))
   }
 
   resolved(conflict: Conflict): void {
-    this.#notify((listener) => listener.resolved?.(conflict))
+    this.#notify('resolved', (listener) => listener.resolved?.(conflict))
   }
 
   drift(drift: DriftRecord): void {
     this.#counters.drifts++
     this.#drifts.push(drift)
     if (this.#drifts.length > maxDrifts) this.#drifts.shift()
-    this.#notify((listener) => listener.drift?.(drift))
+    this.#notify('drift', (listener) => listener.drift?.(drift))
   }
 
   problem(problem: Problem): void {
     this.#counters.problems++
-    this.#notify((listener) => listener.problem?.(problem))
+    this.#notify('problem', (listener) => listener.problem?.(problem))
   }
 
   /** The last reports, oldest first. */
@@ -201,13 +266,22 @@ export class SyncJournal {
   }
 
   subscribe(listener: JournalListener): () => void {
-    this.#listeners.add(listener)
-    return () => void this.#listeners.delete(listener)
+    const names = eventNames.filter((name) => listener[name] !== undefined)
+    for (const name of names) {
+      const listeners = this.#listeners.get(name)
+      if (listeners === undefined) this.#listeners.set(name, new Set([listener]))
+      else listeners.add(listener)
+    }
+    return () => {
+      for (const name of names) this.#listeners.get(name)?.delete(listener)
+    }
   }
 
   /** An error of a listener must never keep rules from being programmed. */
-  #notify(call: (listener: JournalListener) => void): void {
-    for (const listener of this.#listeners) {
+  #notify(name: keyof JournalListener, call: (listener: JournalListener) => void): void {
+    const listeners = this.#listeners.get(name)
+    if (listeners === undefined) return
+    for (const listener of listeners) {
       try {
         call(listener)
       } catch (error) {

@@ -15,9 +15,9 @@ import { DeferredEntries, LargePlans } from './large-services.ts'
 import { Planner, type PlannerOptions } from './planner.ts'
 import { baseOwner, findRefused, Quarantine, type Quarantined } from './quarantine.ts'
 import type { PendingChanges } from './store.ts'
-import { beginRun, type LaneFigures, makeReport, type SyncRun } from './sync-run.ts'
+import { beginRun, isNothingToWrite, type LaneFigures, makeReport, noteWritten, type SyncRun } from './sync-run.ts'
 import { impactOf } from './view-impact.ts'
-import { WorkList } from './work-list.ts'
+import { type DrainBounds, WorkList } from './work-list.ts'
 
 export interface LaneOptions extends PlannerOptions {
   readonly journal: SyncJournal
@@ -44,6 +44,8 @@ export interface FamilyStatus {
 
 /** Services that a sync plans before it writes. The next sync follows at once, so that namespaces with few changes do not wait long. */
 const plannedAtOnce = 100
+/** Planning takes no longer than this, or than the last write did: code that is new to V8 takes ten times as long as later. */
+const planMs = 15
 
 export class Lane {
   readonly planner: Planner
@@ -70,6 +72,8 @@ export class Lane {
   /** Writes the rest of what large services have to write, if nothing changed it. */
   #resume: Applied['resume']
   #isWritingDeferred = false
+  /** How long the last write took. */
+  #writeMs = 0
   /** The sync that runs, or the last one. */
   #run: SyncRun | undefined
   /** What the next successful report covers. */
@@ -94,15 +98,8 @@ export class Lane {
     }
     const { view } = this.planner
     const shouldPause = () => this.#isWritingDeferred && this.#doOthersWait()
-    this.#target = await backend.open({
-      family,
-      node: view,
-      log,
-      clock,
-      onDrift,
-      onDue: () => onDue('retry'),
-      shouldPause,
-    })
+    const context = { family, node: view, log, clock, onDrift, shouldPause }
+    this.#target = await backend.open({ ...context, onDue: () => onDue('retry') })
   }
 
   async close(): Promise<void> {
@@ -145,7 +142,7 @@ export class Lane {
     const { clock, waitForTurn } = this.#options
     const startedAt = clock.now()
     const started = clock.monotonic()
-    const run = beginRun(clock, signal, waitForTurn)
+    const run = beginRun(clock, signal, causes, waitForTurn)
     this.#run = run
     let error: ProxyError | undefined
     try {
@@ -153,8 +150,8 @@ export class Lane {
     } catch (cause) {
       error = cause instanceof ProxyError ? cause : new ProxyError('sync', describeError(cause), { cause })
     }
-    const begun = { startedAt, durationMs: clock.monotonic() - started, causes }
-    const report = makeReport(run, begun, { ...this.#figures(), error })
+    const durationMs = clock.monotonic() - started
+    const report = makeReport(run, { startedAt, durationMs }, { ...this.#figures(), error })
     if (report.ok) this.#forgetReported(run.unfinished)
     if (!signal.aborted) this.#setRetryTimer()
     return report
@@ -166,15 +163,8 @@ export class Lane {
     const services = [...this.#changed].filter((service) => !this.#isWaiting(service))
     const held = this.ledger.wanted().size
     const noLocal = this.planner.noLocal()
-    return {
-      backend: backend.name,
-      family,
-      held,
-      services,
-      triggers: this.#triggers,
-      noLocal,
-      udpChanged: this.#udpChanged,
-    }
+    const drained = { triggers: this.#triggers, udpChanged: this.#udpChanged }
+    return { backend: backend.name, family, held, services, noLocal, ...drained }
   }
 
   async #planAndApply(run: SyncRun): Promise<void> {
@@ -196,11 +186,12 @@ export class Lane {
     if (draining !== undefined) await draining
     for (const service of this.quarantine.due()) {
       this.#retry(service)
+      this.#options.journal.cause(this.#options.family, 'retry', service, 'a quarantined service is tried again')
       if (service !== '') this.#toPlan.add(service)
     }
     if (run.full) {
       await this.#largePlans.run(run.slice)
-      await this.#plan(run, () => true)
+      await this.#plan(run)
       if (!observed) await this.#observe(run, target)
       await this.#apply(run)
       this.#resume = undefined
@@ -213,22 +204,25 @@ export class Lane {
 
   /** Large services are planned and written after all others, and both pause when other services have changes. */
   async #planAndApplyInOrder(run: SyncRun): Promise<void> {
-    await this.#planSmall(run, plannedAtOnce)
+    const end = this.#options.clock.monotonic() + Math.max(planMs, this.#writeMs)
+    await this.#planSmall(run, { most: plannedAtOnce, isOver: () => this.#options.clock.monotonic() >= end })
     if (this.#largePlans.isEmpty && this.#deferred.isEmpty) return this.#apply(run)
     let deferred = await this.#applyFirst(run)
     if (!this.#largePlans.isEmpty) {
       const shouldPause = () => !this.planner.isClaiming && this.#doOthersWait()
       if (!(await this.#largePlans.run(run.slice, shouldPause))) run.unfinished = true
       // Others may have won or lost an address by the plan of a large service.
-      await this.#planSmall(run, 0)
+      await this.#planSmall(run, { most: 0 })
       deferred = await this.#applyFirst(run)
     }
     if (this.#largePlans.isEmpty) await this.#writeDeferred(run, deferred)
+    // A large service that has lost an address is planned again by the next sync.
+    else run.unfinished = true
   }
 
-  /** Plans at most so many services, and those that must not wait. Large services join their own list. */
-  async #planSmall(run: SyncRun, most: number): Promise<void> {
-    await this.#plan(run, () => true, { most, isOrdered: true })
+  /** Plans services within bounds, and those that must not wait. Large services join their own list. */
+  async #planSmall(run: SyncRun, bounds: DrainBounds): Promise<void> {
+    await this.#plan(run, bounds)
     if (!this.#toPlan.isEmpty) run.unfinished = true
   }
 
@@ -309,19 +303,20 @@ export class Lane {
     for (const id of this.quarantine.beginRetry(service)) this.ledger.retry(id)
   }
 
-  async #plan(
-    run: SyncRun,
-    accepts: (service: string) => boolean,
-    { most = Number.POSITIVE_INFINITY, isOrdered = false } = {},
-  ): Promise<void> {
-    const { journal } = this.#options
+  /** Without bounds, plans all services, and large ones in the same order. */
+  async #plan(run: SyncRun, bounds?: DrainBounds): Promise<void> {
     const handle = (service: string) =>
-      isOrdered && this.#isLarge(service) ? this.#largePlans.add(service) : this.#planService(service)
-    await runSliced(this.#toPlan.drain(accepts, handle, most), run.slice)
+      bounds !== undefined && this.#isLarge(service) ? this.#largePlans.add(service) : this.#planService(service)
+    const drain = (within?: DrainBounds) =>
+      runSliced(
+        this.#toPlan.drain(() => true, handle, within),
+        run.slice,
+      )
+    await drain(bounds)
     const displaced = await runSliced(this.planner.findDisplaced(), run.slice)
     this.#addAffected(displaced)
-    if (displaced.length > 0) await runSliced(this.#toPlan.drain(accepts, handle, 0), run.slice)
-    reportConflicts(this.planner.conflicts.drainChanges(), journal, this.#log)
+    if (displaced.length > 0) await drain({ most: 0 })
+    reportConflicts(this.planner.conflicts.drainChanges(), this.#options.journal, this.#log)
   }
 
   /** True if changes of the service wait for those of others. */
@@ -354,11 +349,15 @@ export class Lane {
   }
 
   async #apply(run: SyncRun): Promise<void> {
-    await this.#applyChanges(run, await runSliced(this.ledger.diff(), run.slice))
+    const changes = await runSliced(this.ledger.diff(), run.slice)
+    if (!isNothingToWrite(run, changes)) await this.#applyChanges(run, changes)
   }
 
   async #applyChanges(run: SyncRun, changes: Changes<Held>): Promise<Applied> {
+    const { clock } = this.#options
+    const began = clock.monotonic()
     const applied = await (this.#target as Target<Held>).apply(changes, run.signal, this.ledger.wanted())
+    this.#writeMs = clock.monotonic() - began
     return this.#settle(run, applied, changes)
   }
 
@@ -367,11 +366,10 @@ export class Lane {
     run.slice.restart()
     const { written = changes } = applied
     const refused = findRefused(this.ledger, applied, written)
-    const refusedIds = applied.refused.map(({ id }) => id)
+    const refusedIds = new Set(applied.refused.map(({ id }) => id))
+    noteWritten(run, written, this.ledger, refusedIds)
     await runSliced(this.ledger.settle(written, refusedIds), run.slice)
     this.#quarantine(run, refused)
-    run.put += written.put.length
-    run.dropped += written.drop.length
     if (applied.figures !== undefined) run.figures = applied.figures
     return applied
   }

@@ -1,28 +1,36 @@
-// Decides when a lane syncs: at once after a quiet time or when urgent, otherwise a minimum distance after the last sync; again after a
-// failure; and at least once per maximum interval.
+// Decides when a lane syncs: at once while syncs are cheap or when urgent, otherwise up to a minimum distance after the last sync; again
+// after a failure; and at least once per maximum interval.
 //
-// A change often comes as two objects, a Service and then its slices, or a slice per family. So after a quiet time a few runs may follow
-// each other quickly. They are paid back: in any longer time there are at most as many runs as minimum distances, and the quick ones.
+// The minimum distance limits the load that runs cause, so what a run costs decides how long the next one waits. A run of `wholeRunMs` or
+// longer counts as one, and there is one per minimum distance; a shorter run counts as its share. With 50 ms and a distance of one second,
+// runs of 1 ms may follow each other several times per second, and all runs together take a twentieth of the time, unless single runs are
+// longer than 50 ms. After a quiet time a few runs may exceed this; they are paid back.
 
 import { ProxyError } from '../lib/errors.ts'
 import type { Clock, Timer } from '../lib/time.ts'
 
 export interface PacerOptions {
-  /** Distance between the end of a run and the start of the next one, on average. */
+  /** Distance between the end of a run of `wholeRunMs` or longer and the start of the next one, on average. */
   readonly minMs: number
-  /** Runs after a quiet time that need not keep the minimum distance. */
+  /** A run that costs less than this counts for less. */
+  readonly wholeRunMs: number
+  /** Runs after a quiet time that need not keep the minimum distance, however long they take. */
   readonly quickRuns: number
   /** Distance between a failed run and the next one, unless `minMs` is longer. */
   readonly retryMs: number
   /** Longest time without a run. */
   readonly maxMs: number
   readonly clock: Clock
+  /** What runs have cost so far, in ms; the time if absent. On a busy machine a run takes much longer than it costs. */
+  readonly spentMs?: () => number
   /** A rejection is a bug and ends the process. */
   readonly run: () => Promise<RunResult>
 }
 
-/** Distance of quick runs: requests that come together lead to one run. */
+/** The shortest distance of runs: requests that come together lead to one run. */
 const quickMs = 10
+/** No run counts for less than a run of this time: reports and steps that follow a run take time, too. */
+const leastRunMs = 1
 
 /** How a run ended. After `unfinished` the next run follows at once. */
 export type RunResult = 'ok' | 'failed' | 'unfinished'
@@ -38,8 +46,10 @@ export class Pacer {
   /** Monotonic times. A run starts at the later of the two; if it is requested, at the later of now and `#earliest`. */
   #earliest = Number.NEGATIVE_INFINITY
   #latest = Number.POSITIVE_INFINITY
-  /** When the next run would be due if all runs had kept the minimum distance. */
+  /** When the next run would be due if every run had waited for what those before it cost. */
   #paidUntil = Number.NEGATIVE_INFINITY
+  /** What unfinished runs cost; the run that finishes pays for them. */
+  #unpaidMs = 0
   #timer: Timer | undefined
   #running: Promise<void> = Promise.resolve()
 
@@ -93,9 +103,11 @@ export class Pacer {
     if (this.#urgent) this.#lastUrgent = clock.monotonic()
     this.#requested = false
     this.#urgent = false
+    const spentBefore = this.#readSpent()
     const result = await run()
     if ((this.#state as string) === 'stopped') return
     const now = clock.monotonic()
+    this.#unpaidMs += this.#readSpent() - spentBefore
     this.#state = 'idle'
     this.#requested ||= result === 'unfinished'
     this.#earliest = result === 'unfinished' ? now : this.#findEarliest(now, result)
@@ -103,10 +115,17 @@ export class Pacer {
     this.#setTimer()
   }
 
+  #readSpent(): number {
+    const { spentMs, clock } = this.#options
+    return spentMs?.() ?? clock.monotonic()
+  }
+
   #findEarliest(now: number, result: RunResult): number {
-    const { minMs, quickRuns } = this.#options
+    const { minMs, quickRuns, wholeRunMs } = this.#options
+    const share = Math.min(1, Math.max(leastRunMs, this.#unpaidMs) / wholeRunMs)
+    this.#unpaidMs = 0
     // Urgent runs do not delay others by more than the minimum distance.
-    this.#paidUntil = Math.min(Math.max(this.#paidUntil, now), now + quickRuns * minMs) + minMs
+    this.#paidUntil = Math.min(Math.max(this.#paidUntil, now), now + quickRuns * minMs) + share * minMs
     if (result === 'failed') return now + minMs
     return Math.max(now + Math.min(quickMs, minMs), this.#paidUntil - quickRuns * minMs)
   }

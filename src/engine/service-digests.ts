@@ -4,6 +4,7 @@
 import type { Family } from '../lib/ip.ts'
 import { hashText, type SketchElement } from '../lib/set-sketch.ts'
 import { type Steps, stride } from '../lib/yielding.ts'
+import { canaryService } from '../model/canary-records.ts'
 import type { ServiceRecord, SliceRecord } from '../model/types.ts'
 import type { Store } from './store.ts'
 
@@ -34,6 +35,8 @@ export class ServiceDigests {
     let seen = 0
     for (const record of store.records()) {
       if (++seen % stride === 0) yield
+      // Every node has its own.
+      if (record.key === canaryService) continue
       let content = this.#hash(record, () => record)
       for (const slice of families.flatMap((family) => store.slicesOf(record.key, family))) {
         if (!this.#known.has(slice)) yield

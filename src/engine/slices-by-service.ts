@@ -13,6 +13,12 @@ export class SlicesByService {
   readonly #unmerged = new Map<string, Unmerged>()
   /** How many slices of a service have UDP endpoints; absent for none. */
   readonly #udpSlices = new Map<string, number>()
+  #endpoints = 0
+
+  /** The number of endpoints in all slices. */
+  get endpointCount(): number {
+    return this.#endpoints
+  }
 
   /** The slices of a service. The list never changes; a later call may return another one. */
   of(service: string): readonly SliceRecord[] {
@@ -40,6 +46,7 @@ export class SlicesByService {
   replace(before: SliceRecord | undefined, record: SliceRecord | undefined): void {
     const at = (record ?? before) as SliceRecord
     const { service } = at
+    this.#endpoints += (record?.endpoints.length ?? 0) - (before?.endpoints.length ?? 0)
     const changed =
       Number(record !== undefined && servesUdp(record)) - Number(before !== undefined && servesUdp(before))
     if (changed !== 0) this.#countUdp(service, changed)

@@ -1,7 +1,7 @@
 // Keeps the records by key, which services have changes that wait for a sync in each family, and which kinds are complete. No decisions.
 
 import { deepEqual } from '../lib/equal.ts'
-import type { Family } from '../lib/ip.ts'
+import { type Family, familyOf } from '../lib/ip.ts'
 import type { Clock } from '../lib/time.ts'
 import type { EndpointRecord, Problem, ServiceRecord, SliceRecord } from '../model/types.ts'
 import type { ChangeKind, SyncJournal } from './journal.ts'
@@ -108,6 +108,13 @@ export class Store {
     return this.#services.size
   }
 
+  /** The number of endpoints in the slices of all families. */
+  get endpointCount(): number {
+    let count = 0
+    for (const { slices } of this.#families.values()) count += slices.endpointCount
+    return count
+  }
+
   records(): Iterable<ServiceRecord> {
     return this.#services.values()
   }
@@ -155,6 +162,7 @@ export class Store {
     this.#pendingSlices = 0
     this.#journal.pending('service', 0)
     this.#journal.pending('slice', 0)
+    this.#journal.drained(family)
     return {
       *services() {
         yield* withChangedSlices
@@ -172,18 +180,15 @@ export class Store {
     if (changed) {
       if (record === undefined) this.#services.delete(key)
       else this.#services.set(key, record)
+      if (this.ready) this.#journal.object({ kind: 'Service', key, before, after: record })
     }
-    const udp = changed && (offersUdp(before) || offersUdp(record))
     for (const [family, state] of this.#families) {
-      const { services } = state
-      if (changed) {
-        if (!services.has(key)) services.set(key, before)
-        else if (deepEqual(services.get(key), record)) services.delete(key)
+      // A service without a cluster IP of the family does not exist in it: a sync would find nothing to do.
+      if (changed && (hasFamily(before, family) || hasFamily(record, family))) {
+        replacePending(state, key, before, record)
       }
-      // Clients may have sent to a new address before anyone answered there, and a relay may answer from a new socket.
-      if (udp) state.udpChanged = true
-      this.#journal.change('service', services.size)
-      if (services.size > 0) this.#onPending(family)
+      this.#journal.change('service', state.services.size)
+      if (state.services.size > 0) this.#onPending(family)
     }
   }
 
@@ -197,6 +202,7 @@ export class Store {
     if (!changed) return
     if (after === undefined) this.#slices.delete(key)
     else this.#slices.set(key, after)
+    if (this.ready) this.#journal.object({ kind: 'EndpointSlice', key, before, after })
     const moved = before?.service !== after?.service || before?.family !== after?.family
     if (before !== undefined && (after === undefined || moved)) this.#replaceSlice(before, undefined)
     if (after !== undefined) this.#replaceSlice(moved ? undefined : before, after)
@@ -230,6 +236,19 @@ export class Store {
     this.#complete.add(kind)
     if (this.ready) this.#onReady()
   }
+}
+
+function replacePending(
+  state: FamilyState,
+  key: string,
+  before: ServiceRecord | undefined,
+  after: ServiceRecord | undefined,
+): void {
+  const { services } = state
+  if (!services.has(key)) services.set(key, before)
+  else if (deepEqual(services.get(key), after)) services.delete(key)
+  // Clients may have sent to a new address before anyone answered there, and a relay may answer from a new socket.
+  if (offersUdp(before) || offersUdp(after)) state.udpChanged = true
 }
 
 /**
@@ -273,6 +292,9 @@ function sameEndpoint(a: EndpointRecord, b: EndpointRecord): boolean {
     deepEqual(a.nodeHints, b.nodeHints)
   )
 }
+
+const hasFamily = (service: ServiceRecord | undefined, family: Family): boolean =>
+  service?.clusterIps.some((ip) => familyOf(ip) === family) === true
 
 const offersUdp = (service: ServiceRecord | undefined): boolean =>
   service?.ports.some((port) => port.protocol === 'udp') === true

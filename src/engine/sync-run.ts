@@ -1,18 +1,25 @@
 // The state of one sync while it runs, and the report that it becomes. No I/O.
 
+import type { Changes, Held } from '../backend/backend.ts'
+import type { Ledger } from '../backend/ledger.ts'
 import type { ProxyError } from '../lib/errors.ts'
+import { hashText } from '../lib/set-sketch.ts'
 import type { Clock } from '../lib/time.ts'
 import { TimeSlice } from '../lib/yielding.ts'
-import type { RefusedService, SyncReport } from './journal.ts'
+import type { EntryWrite } from './history/history-record.ts'
+import type { RefusedService, SyncCause, SyncReport } from './journal.ts'
 import type { Planner } from './planner.ts'
 
 export interface SyncRun {
   readonly slice: TimeSlice
   readonly signal: AbortSignal
+  readonly causes: readonly SyncCause[]
   full: boolean
   unfinished: boolean
   put: number
   dropped: number
+  /** The first of the entries that were put or dropped. */
+  readonly entries: EntryWrite[]
   figures: Readonly<Record<string, number>>
   readonly refused: RefusedService[]
 }
@@ -23,31 +30,89 @@ export interface LaneFigures
   readonly noLocal: ReturnType<Planner['noLocal']>
 }
 
-export function beginRun(clock: Clock, signal: AbortSignal, waitForTurn: () => Promise<void>): SyncRun {
+export function beginRun(
+  clock: Clock,
+  signal: AbortSignal,
+  causes: readonly SyncCause[],
+  waitForTurn: () => Promise<void>,
+): SyncRun {
   const slice = new TimeSlice(clock, async () => {
     await waitForTurn()
     signal.throwIfAborted()
   })
-  return { slice, signal, full: false, unfinished: false, put: 0, dropped: 0, figures: {}, refused: [] }
+  const figures = { put: 0, dropped: 0, entries: [], figures: {}, refused: [] }
+  return { slice, signal, causes, full: false, unfinished: false, ...figures }
 }
+
+/** True if the target has nothing to do. For other causes than changes it may have to repair or to repeat something by itself. */
+export const isNothingToWrite = ({ full, causes }: SyncRun, { put, drop }: Changes<Held>): boolean =>
+  !full && put.length + drop.length === 0 && causes.length > 0 && causes.every((cause) => cause === 'change')
+
+const idleCauses: readonly SyncCause[] = ['change', 'node', 'period']
+
+/** True if nothing was written, and nothing was observed or repeated. */
+const isIdle = ({ full, unfinished, put, dropped, refused, causes }: SyncRun): boolean =>
+  !full &&
+  !unfinished &&
+  put + dropped + refused.length === 0 &&
+  causes.length > 0 &&
+  causes.every((cause) => idleCauses.includes(cause))
 
 export function makeReport(
   run: SyncRun,
-  begun: Pick<SyncReport, 'startedAt' | 'durationMs' | 'causes'>,
+  begun: Pick<SyncReport, 'startedAt' | 'durationMs'>,
   { error, noLocal, ...figures }: LaneFigures & { readonly error: ProxyError | undefined },
 ): SyncReport {
   return {
     ...figures,
     ...begun,
+    causes: run.causes,
     full: run.full,
     ...(run.unfinished ? { unfinished: true } : {}),
+    ...(error === undefined && isIdle(run) ? { idle: true } : {}),
     ok: error === undefined,
     ...(error === undefined ? {} : { error }),
     put: run.put,
     dropped: run.dropped,
+    entries: run.entries,
     refused: run.refused,
     noLocal: noLocal.ports,
     noLocalServices: noLocal.services,
     figures: run.figures,
   }
 }
+
+/** Entries that a report names. */
+const maxEntries = 100
+
+/** Counts what the target wrote, and names the first of it. Called before the ledger settles: it knows what was there before. */
+export function noteWritten(
+  run: SyncRun,
+  { put, drop }: Changes<Held>,
+  ledger: Pick<Ledger<Held>, 'lastWritten' | 'vanished'>,
+  refused: ReadonlySet<string>,
+): void {
+  run.put += put.length
+  run.dropped += drop.length
+  for (const held of ledger.vanished()) {
+    if (run.entries.length < maxEntries) run.entries.push(describeWrite(held.id, held, undefined))
+  }
+  for (const entry of put) {
+    if (run.entries.length >= maxEntries) return
+    if (!refused.has(entry.id)) run.entries.push(describeWrite(entry.id, ledger.lastWritten(entry.id), entry))
+  }
+  for (const { id } of drop) {
+    if (run.entries.length >= maxEntries) return
+    if (!refused.has(id)) run.entries.push(describeWrite(id, ledger.lastWritten(id), undefined))
+  }
+}
+
+const describeWrite = (id: string, before: Held | undefined, after: Held | undefined): EntryWrite => ({
+  id,
+  before: before === undefined ? '' : hashDigest(before.digest),
+  after: after === undefined ? '' : hashDigest(after.digest),
+})
+
+/** Some modes cannot read what an entry contains that another process wrote. */
+const hashDigest = (digest: string): string =>
+  digest === '' ? 'unknown' : hashText(digest).toString(16).padStart(8, '0')

@@ -10,6 +10,15 @@ interface Queue {
   next: number
 }
 
+/** How much of a list is handled at once. */
+export interface DrainBounds {
+  readonly most?: number
+  readonly isOver?: () => boolean
+}
+
+/** Items that are handled at once in any case: each drain leads to a write, which has a cost of its own. */
+const few = 10
+
 /** The queue of urgent items. No namespace has this name. */
 const urgent = ' '
 
@@ -40,20 +49,20 @@ export class WorkList {
   }
 
   /**
-   * Removes and handles every item that `accepts` chooses, and looks at no more than `most` that are not urgent, in the steps that `handle` returns; the
-   * other items keep their order. Items that are added meanwhile follow, also an item that was handled before: it no longer waits when
+   * Removes and handles every item that `accepts` chooses, in the steps that `handle` returns; the other items keep their order. Looks at
+   * no more than `most` that are not urgent, and after the first few of them only at urgent ones when `isOver` says so. Items that are added meanwhile follow, also an item that was handled before: it no longer waits when
    * `handle` is called. An abandoned run leaves the rest on the list.
    */
   *drain(
     accepts: (item: string) => boolean,
     handle: (item: string) => Steps<void> | void,
-    most = Number.POSITIVE_INFINITY,
+    { most = Number.POSITIVE_INFINITY, isOver = () => false }: DrainBounds = {},
   ): Steps<void> {
     const kept: string[] = []
-    let left = most
+    let seen = 0
     try {
-      while (left > 0 || this.#queues.has(urgent)) {
-        if (!this.#queues.has(urgent)) left--
+      while (this.#queues.has(urgent) || (seen < most && (seen < few || !isOver()))) {
+        if (!this.#queues.has(urgent)) seen++
         const item = this.#take()
         if (item === undefined) break
         if (accepts(item)) yield* this.#run(item, handle(item) ?? noSteps)

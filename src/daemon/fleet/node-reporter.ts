@@ -48,7 +48,13 @@ export class NodeReporter {
   /** Listens to the journal from now on. */
   constructor(options: NodeReporterOptions) {
     this.#options = options
-    options.journal.subscribe({ report: (report) => void this.#last.set(report.family, report) })
+    options.journal.subscribe({
+      report: (report) => {
+        if (!report.idle) this.#last.set(report.family, report)
+        // The counters are the same as before, but the change does not wait any more.
+        else this.#snapshot = undefined
+      },
+    })
   }
 
   /** Returns undefined before every family has synced once. */

@@ -34,6 +34,7 @@ export function openEarlyClients({ engine, views, metrics, ...rest }: EarlyClien
   const cleaner = new EarlyFlowCleaner({
     // A socket of its own: the dumps of one socket follow each other, and a client sends again after a second.
     table: new ConntrackTable(),
+    recordOf: (service) => engine()?.store.service(service),
     portsOf: (service, family) => engine()?.portsOf(service, family) ?? [],
     nodeAddresses: (family) => views.addresses.filter((ip) => familyOf(ip) === family),
     countFlows: () => readTrackedConnections()?.tracked ?? 0,

@@ -1,7 +1,7 @@
 // Serves the last good state from disk while the API server does not answer at a start, and keeps that state up to date afterwards.
 //
-// 1. The saved state is used if nothing was heard from the API server in the first quarter of a second, or if the live state is not
-//    complete after five seconds. Its objects serve until the live ones come, kind by kind and object by object (live-sinks.ts).
+// 1. The saved state is used if the first request to the API server fails without an answer, if nothing was heard from it in the first
+//    quarter of a second, or if the live state is not complete after five seconds. Its objects serve until the live ones come, kind by kind and object by object (live-sinks.ts).
 // 2. What is saved is what the API server sent, never what was read from disk.
 
 import { createHash } from 'node:crypto'
@@ -16,6 +16,7 @@ import { describeError, ProxyError } from '../../lib/errors.ts'
 import type { Family } from '../../lib/ip.ts'
 import type { Logger } from '../../lib/log.ts'
 import { type Clock, formatTime, sleep } from '../../lib/time.ts'
+import { canaryService } from '../../model/canary-records.ts'
 import type { NodeRecord, ServiceCidrRecord, ServiceRecord, SliceRecord } from '../../model/types.ts'
 import { platform } from '../../sys/platform/platform.ts'
 import { ensurePrivateDirectory } from '../../sys/private-files.ts'
@@ -33,6 +34,8 @@ export interface SavedStartOptions {
   readonly file: StateFile | undefined
   /** True if the API server has sent anything. */
   readonly hasHeard: () => boolean
+  /** True if a request to the API server has failed without an answer: refused, or no route. */
+  readonly hasFailed: () => boolean
   /** True while the live state is up to date, as far as this proxy knows. */
   readonly isCurrent: () => boolean
   /** Called when the live state has replaced the saved one, with a sentence for people. */
@@ -125,6 +128,11 @@ export class SavedStart {
     return this.#saved !== undefined && !this.#isLive() ? this.#saved.savedAt : undefined
   }
 
+  /** The path of the file; undefined if no state is kept. */
+  get path(): string | undefined {
+    return this.#options.file?.path
+  }
+
   get bytesWritten(): number {
     return this.#writer?.figures.bytesWritten ?? 0
   }
@@ -149,9 +157,9 @@ export class SavedStart {
   }
 
   #isDue(): boolean {
-    const { clock, hasHeard } = this.#options
+    const { clock, hasHeard, hasFailed } = this.#options
     const passed = clock.monotonic() - this.#started
-    return passed >= completeMs || (passed >= silentMs && !hasHeard())
+    return passed >= completeMs || (!hasHeard() && (passed >= silentMs || hasFailed()))
   }
 
   async #read(): Promise<void> {
@@ -212,9 +220,12 @@ export class SavedStart {
   *#listObjects(store: Store, families: readonly Family[]): Iterable<StateChange> {
     if (this.#node !== undefined) yield { kind: 'node', key: this.#node.name, record: this.#node }
     for (const [key, record] of this.#cidrs) yield { kind: 'cidr', key, record }
-    for (const record of store.records()) yield { kind: 'service', key: record.key, record }
+    for (const record of store.records()) {
+      if (record.key !== canaryService) yield { kind: 'service', key: record.key, record }
+    }
     for (const family of families) {
       for (const slices of store.allSlices(family)) {
+        if (slices[0]?.service === canaryService) continue
         for (const record of slices) yield { kind: 'slice', key: record.key, record }
       }
     }

@@ -10,12 +10,14 @@
 //    second at the earliest, so no retransmission meets our rules with an old entry and is refused.
 // 4. A look takes the kernel as long as its table is large. Looks follow frontends that went live, never a period; a tenth of the time is
 //    the most that they take; and a large table is not looked at before the frontends are written, which would keep them waiting.
+// 5. A look that finds no untranslated connection without a reply, whatever its destination, counts for all writes that follow soon: the
+//    look after them comes before a client that dialled meanwhile sends again.
 
 import { type Family, isLoopback } from '../../lib/ip.ts'
 import type { Logger } from '../../lib/log.ts'
 import { type Clock, sleep, type Timer } from '../../lib/time.ts'
 import { runSliced, type Steps, TimeSlice } from '../../lib/yielding.ts'
-import type { ServicePort } from '../../model/types.ts'
+import type { ServicePort, ServiceRecord } from '../../model/types.ts'
 import { type Flow, type FlowTable, removeFlows } from './flow-table.ts'
 
 const protocols = { tcp: 6, udp: 17, sctp: 132 } as const
@@ -60,8 +62,30 @@ export function* earlyRule(ports: Iterable<ServicePort>, nodeAddresses: Iterable
   }
 }
 
+/** The destinations of untranslated flows without a reply: what a rule is needed for. */
+interface Candidates {
+  readonly protocols: ReadonlySet<number>
+  readonly ports: ReadonlySet<number>
+  /** `ip port`. */
+  readonly destinations: ReadonlySet<string>
+}
+
+/** False if no frontend of the service can be one of the destinations. Much cheaper than its service ports. */
+function mayHaveEarly(record: ServiceRecord, { ports, destinations }: Candidates): boolean {
+  return record.ports.some(({ port, nodePort }) => {
+    if (nodePort !== 0 && ports.has(nodePort)) return true
+    if (!ports.has(port)) return false
+    const isDialled = (ip: string) => destinations.has(`${ip} ${port}`)
+    return (
+      record.clusterIps.some(isDialled) || record.externalIps.some(isDialled) || record.loadBalancerIps.some(isDialled)
+    )
+  })
+}
+
 export interface EarlyCleanerOptions<F extends Flow> {
   readonly table: FlowTable<F>
+  /** Undefined if the service is gone. */
+  readonly recordOf: (service: string) => ServiceRecord | undefined
   /** The current service ports of a service, read when a look starts. */
   readonly portsOf: (service: string, family: Family) => readonly ServicePort[]
   readonly nodeAddresses: (family: Family) => Iterable<string>
@@ -78,14 +102,20 @@ const share = 10
 const maxPauseMs = 5_000
 /** A table with more flows takes the kernel tens of milliseconds. */
 const largeTable = 100_000
+/** How often the flows are listed if the kernel's table changes meanwhile. */
+const walks = 5
 /** Distance of looks while frontends are written: less than the time after which a client sends again. */
 const repeatMs = 400
+/** A look that found nothing counts for this time. The next one follows within `repeatMs`: both together are less than a second. */
+const clearMs = 300
 
 /** Looks once at a time. Services that go live during a look, or in the pause after a long one, wait for the next. */
 export class EarlyFlowCleaner<F extends Flow> {
   readonly #options: EarlyCleanerOptions<F>
   readonly #abort = new AbortController()
   readonly #waiting = new Map<Family, Set<string>>()
+  /** When the last look began that found nothing, by family. */
+  readonly #clearSince = new Map<Family, number>()
   #running: Promise<void> | undefined
 
   constructor(options: EarlyCleanerOptions<F>) {
@@ -107,7 +137,9 @@ export class EarlyFlowCleaner<F extends Flow> {
     if (services.length === 0 || this.#options.countFlows() > largeTable) return write()
     const { clock, log } = this.#options
     const named = new Set(services)
-    await this.#look(family, named).catch((error: unknown) => log.v(2, 'Cannot look for early clients', { error }))
+    if (!this.#isClear(family)) {
+      await this.#look(family, named).catch((error: unknown) => log.v(2, 'Cannot look for early clients', { error }))
+    }
     const repeat = (): Timer =>
       clock.after(repeatMs, () => {
         this.clean(family, services)
@@ -140,6 +172,11 @@ export class EarlyFlowCleaner<F extends Flow> {
     }
   }
 
+  #isClear(family: Family): boolean {
+    const since = this.#clearSince.get(family)
+    return since !== undefined && this.#options.clock.monotonic() - since < clearMs
+  }
+
   #take(): [Family, ReadonlySet<string>] | undefined {
     for (const next of this.#waiting) {
       this.#waiting.delete(next[0])
@@ -157,9 +194,9 @@ export class EarlyFlowCleaner<F extends Flow> {
     }
     // Most tables have no such flow, and the ports of thousands of services take long to resolve.
     let rule: EarlyRule | undefined
-    for (const protocol of Object.values(protocols)) {
-      if (!(await this.#hasCandidates(family, protocol))) continue
-      rule ??= await this.#makeRule(family, services)
+    const candidates = await this.#findCandidates(family)
+    for (const protocol of candidates.protocols) {
+      rule ??= await this.#makeRule(family, services, candidates)
       const destinationPorts = rule.ports.get(protocol)
       if (destinationPorts === undefined) continue
       const filter = { family, protocol, destinationPorts, unreplied: true }
@@ -170,23 +207,40 @@ export class EarlyFlowCleaner<F extends Flow> {
       log.v(2, 'Removed connections that clients dialled before the frontend was there', { family, removed })
   }
 
-  /** True if a flow of the protocol is untranslated and unreplied. */
-  async #hasCandidates(family: Family, protocol: number): Promise<boolean> {
-    let has = false
+  /** One walk for all protocols: the kernel needs as long for one as for all. An interrupted walk is repeated, since flows may be missing. */
+  async #findCandidates(family: Family): Promise<Candidates> {
+    const found = { protocols: new Set<number>(), ports: new Set<number>(), destinations: new Set<string>() }
     const visit = (flows: readonly F[]) => {
-      has ||= flows.some((flow) => !isTranslated(flow))
+      for (const flow of flows) {
+        if (isTranslated(flow)) continue
+        found.protocols.add(flow.protocol)
+        found.ports.add(flow.destinationPort)
+        found.destinations.add(`${flow.destination} ${flow.destinationPort}`)
+      }
     }
-    const { interrupted } = await this.#options.table.list({ family, protocol, unreplied: true }, visit, this.#abort)
-    return has || interrupted
+    const { table, clock } = this.#options
+    const began = clock.monotonic()
+    this.#clearSince.delete(family)
+    let isComplete = false
+    for (let attempt = 1; attempt <= walks && !isComplete; attempt++) {
+      const { interrupted } = await table.list({ family, unreplied: true }, visit, this.#abort)
+      isComplete = !interrupted
+    }
+    if (isComplete && found.protocols.size === 0) this.#clearSince.set(family, began)
+    return found
   }
 
-  #makeRule(family: Family, services: ReadonlySet<string>): Promise<EarlyRule> | EarlyRule {
+  #makeRule(family: Family, services: ReadonlySet<string>, candidates: Candidates): Promise<EarlyRule> | EarlyRule {
     const { nodeAddresses, clock } = this.#options
-    return runSliced(earlyRule(this.#ports(family, services), nodeAddresses(family)), new TimeSlice(clock))
+    const ports = this.#ports(family, services, candidates)
+    return runSliced(earlyRule(ports, nodeAddresses(family)), new TimeSlice(clock))
   }
 
-  *#ports(family: Family, services: ReadonlySet<string>): Iterable<ServicePort> {
-    for (const service of services) yield* this.#options.portsOf(service, family)
+  *#ports(family: Family, services: ReadonlySet<string>, candidates: Candidates): Iterable<ServicePort> {
+    for (const service of services) {
+      const record = this.#options.recordOf(service)
+      if (record !== undefined && mayHaveEarly(record, candidates)) yield* this.#options.portsOf(service, family)
+    }
   }
 }
 

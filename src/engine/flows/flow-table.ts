@@ -13,11 +13,14 @@ export interface Flow {
 
 interface FlowQuery {
   readonly family: Family
-  readonly protocol: number
+  /** Absent: all protocols. */
+  readonly protocol?: number
   /** Absent: all ports. */
   readonly destinationPorts?: ReadonlySet<number>
   /** Leaves out the flows in which a reply was seen. */
   readonly unreplied?: boolean
+  /** Leaves out flows that others answer, where the kernel can. */
+  readonly replySource?: string
 }
 
 /** The kernel's table of flows; `sys` implements it. */

@@ -1,6 +1,6 @@
 // Turns notifications about tracked connections into answers and failures of endpoints. No I/O, and no clock: the caller passes the time.
 
-import type { Failure } from './outlier-detector.ts'
+import type { Failure } from './failing-nodes.ts'
 
 export interface ConnectionEvent {
   /** Distinguishes connections. */
@@ -10,10 +10,14 @@ export interface ConnectionEvent {
   readonly replied: boolean
   /** `ip:port` of who answers, or should. */
   readonly endpoint: string
+  /** True if the client dialled another address than that of the endpoint. */
+  readonly translated?: boolean
 }
 
 export interface EndpointWatcher {
   has(endpoint: string): boolean
+  /** Called for a new connection that came by a service. */
+  used?(endpoint: string, now: number): void
   answered(endpoint: string, now: number): void
   failed(endpoint: string, failure: Failure, now: number): void
 }
@@ -32,7 +36,8 @@ export class ConnectionWatch {
     this.#watcher = watcher
   }
 
-  note({ id, kind, replied, endpoint }: ConnectionEvent, now: number): void {
+  note({ id, kind, replied, endpoint, translated }: ConnectionEvent, now: number): void {
+    if (kind === 'new' && translated === true) this.#watcher.used?.(endpoint, now)
     if (replied) {
       this.#pending.delete(id)
       if (kind !== 'destroy') this.#watcher.answered(endpoint, now)

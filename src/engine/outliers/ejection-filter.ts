@@ -1,27 +1,47 @@
-// Leaves ejected endpoints out of service ports, for services that want it, and tells the detector which endpoints serve which port.
+// Leaves ejected endpoints out of service ports, for services that want it, and tells the detector and the probes which endpoints serve which
+// port.
 
 import { hostPort } from '../../lib/ip.ts'
-import type { EjectedEndpoint, Endpoint, ServicePort, ServiceRecord, SliceRecord } from '../../model/types.ts'
+import type {
+  EjectedEndpoint,
+  Endpoint,
+  ProbeRecord,
+  ServicePort,
+  ServiceRecord,
+  SliceRecord,
+} from '../../model/types.ts'
 import type { Resolve } from '../planner.ts'
 import type { OutlierDetector, WatchedEndpoint } from './outlier-detector.ts'
 
+/** Where the filter says which endpoints are to be probed. */
+export interface ProbedGroups {
+  set(group: string, probe: ProbeRecord, endpoints: readonly string[]): void
+  drop(group: string): void
+}
+
+export interface EjectionFilterOptions {
+  /** Services without an annotation want ejection by their connections. */
+  readonly isDefault: () => boolean
+  /** Called when there is something to watch. */
+  readonly onWatched: () => void
+  readonly probes?: ProbedGroups
+}
+
 export class EjectionFilter {
   readonly #detector: OutlierDetector
-  readonly #isDefault: boolean
-  readonly #onWatched: () => void
+  readonly #options: EjectionFilterOptions
   /** The service of each group. */
   readonly #services = new Map<string, string>()
 
-  /** `isDefault`: services without an annotation want it. `onWatched` is called when there is something to watch. */
-  constructor(detector: OutlierDetector, { isDefault, onWatched }: { isDefault: boolean; onWatched: () => void }) {
+  constructor(detector: OutlierDetector, options: EjectionFilterOptions) {
     this.#detector = detector
-    this.#isDefault = isDefault
-    this.#onWatched = onWatched
+    this.#options = options
   }
 
   /** Wraps the policy of the model: what it returns lacks the endpoints that are ejected now. */
   wrap(resolve: Resolve): Resolve {
-    const apply = (port: ServicePort, nodes: () => ReadonlyMap<string, string>) => this.#apply(port, nodes)
+    const apply = (port: ServicePort, service: ServiceRecord, nodes: () => ReadonlyMap<string, string>) =>
+      this.#apply(port, service, nodes)
     const wants = (service: ServiceRecord) => this.wants(service)
     return function* (service, slices, node) {
       if (!wants(service)) {
@@ -30,7 +50,7 @@ export class EjectionFilter {
       }
       let nodes: ReadonlyMap<string, string> | undefined
       for (const port of resolve(service, slices, node)) {
-        yield apply(port, () => {
+        yield apply(port, service, () => {
           nodes ??= nodesOf(slices)
           return nodes
         })
@@ -39,7 +59,7 @@ export class EjectionFilter {
   }
 
   wants(service: ServiceRecord): boolean {
-    return service.outlierEjection ?? this.#isDefault
+    return this.#isPassive(service) || service.probe !== undefined
   }
 
   /** Forgets the ports of services that are gone or no longer want it. */
@@ -54,20 +74,32 @@ export class EjectionFilter {
     return this.#services.get(group)
   }
 
-  #apply(port: ServicePort, nodes: () => ReadonlyMap<string, string>): ServicePort {
+  #isPassive(service: ServiceRecord): boolean {
+    return service.outlierEjection ?? this.#options.isDefault()
+  }
+
+  #apply(port: ServicePort, service: ServiceRecord, nodes: () => ReadonlyMap<string, string>): ServicePort {
     if (port.protocol !== 'tcp') return port
     const id = `${port.family} ${port.id}`
+    const { probe } = service
+    const probed = probe?.port === undefined || probe.port === port.portName ? probe : undefined
     const all = [...new Map([...port.cluster, ...port.local].map((one) => [keyOf(one), one])).keys()]
-    if (all.length < 2) {
+    if (all.length < 2 || (probed === undefined && !this.#isPassive(service))) {
       this.#forget(id)
       return port
     }
     const watched = all.map(
       (key): WatchedEndpoint => ({ key, node: nodes().get(key.slice(0, key.lastIndexOf(':'))) ?? '' }),
     )
-    this.#detector.setGroup(id, watched)
+    this.#detector.setGroup(id, watched, this.#isPassive(service))
+    if (probed === undefined) this.#options.probes?.drop(id)
+    else this.#options.probes?.set(id, probed, all)
     this.#services.set(id, port.service)
-    this.#onWatched()
+    this.#options.onWatched()
+    return this.#leaveOut(port, id, all)
+  }
+
+  #leaveOut(port: ServicePort, id: string, all: readonly string[]): ServicePort {
     const ejected = this.#detector.ejected(id)
     if (ejected.size === 0) return port
     const list: EjectedEndpoint[] = all.flatMap((key) => {
@@ -80,7 +112,9 @@ export class EjectionFilter {
   }
 
   #forget(id: string): void {
-    if (this.#services.delete(id)) this.#detector.dropGroup(id)
+    if (!this.#services.delete(id)) return
+    this.#options.probes?.drop(id)
+    this.#detector.dropGroup(id)
   }
 }
 

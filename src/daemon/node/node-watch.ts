@@ -1,9 +1,9 @@
 // Watches this node's own Node object: waits for it at start, and reacts to its later changes.
 
-import { ProxyError } from '../lib/errors.ts'
-import type { Logger } from '../lib/log.ts'
-import { type Clock, sleep } from '../lib/time.ts'
-import type { NodeRecord, Problem } from '../model/types.ts'
+import { ProxyError } from '../../lib/errors.ts'
+import type { Logger } from '../../lib/log.ts'
+import { type Clock, sleep } from '../../lib/time.ts'
+import type { NodeRecord, Problem } from '../../model/types.ts'
 
 export interface NodeWatchOptions {
   readonly name: string

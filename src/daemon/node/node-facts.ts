@@ -1,12 +1,12 @@
 // Combines the configuration, the Node object and the interface addresses into the facts that node views are made of. Pure.
 
-import type { Config } from '../config/configuration.ts'
-import { isFeatureEnabled } from '../config/gates.ts'
-import { ProxyError } from '../lib/errors.ts'
-import { canonicalIp, splitHostPort } from '../lib/ip.ts'
-import { detectNodeIps, type NodeFacts, nodeAddresses } from '../model/node.ts'
-import type { ReservedSocket } from '../model/reserved-addresses.ts'
-import type { NodeRecord } from '../model/types.ts'
+import type { Config } from '../../config/configuration.ts'
+import { isFeatureEnabled } from '../../config/gates.ts'
+import { ProxyError } from '../../lib/errors.ts'
+import { canonicalIp, splitHostPort } from '../../lib/ip.ts'
+import { detectNodeIps, type NodeFacts, nodeAddresses } from '../../model/node.ts'
+import type { ReservedSocket } from '../../model/reserved-addresses.ts'
+import type { NodeRecord } from '../../model/types.ts'
 
 /** The name that EndpointSlices use for this node. If it differs from the Node's name, no endpoint is local. */
 export function chooseNodeName({ hostnameOverride }: Config, hostname: string): string {

@@ -1,8 +1,8 @@
 // Keeps the node's view of each family up to date: zone, interface addresses, service CIDRs and API servers.
 
-import type { Family } from '../lib/ip.ts'
-import { makeNodeView, type NodeFacts } from '../model/node.ts'
-import type { NodeView, Problem, ServiceCidrRecord } from '../model/types.ts'
+import type { Family } from '../../lib/ip.ts'
+import { makeNodeView, type NodeFacts } from '../../model/node.ts'
+import type { NodeView, Problem, ServiceCidrRecord } from '../../model/types.ts'
 
 export class NodeViews {
   readonly families: readonly Family[]

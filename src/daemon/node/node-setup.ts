@@ -1,14 +1,14 @@
 // Sets up this node before any rule is programmed: the IP families to serve, connection tracking, and the OOM score.
 
-import type { Backend, Held } from '../backend/backend.ts'
-import type { Config } from '../config/configuration.ts'
-import { describeError, ProxyError } from '../lib/errors.ts'
-import type { Family } from '../lib/ip.ts'
-import type { Logger } from '../lib/log.ts'
-import { checkFamilies, missingDetector } from '../model/families.ts'
-import { conntrackMax, type NodeFacts } from '../model/node.ts'
-import { platform } from '../sys/platform/platform.ts'
-import { countCpus } from '../sys/tuning.ts'
+import type { Backend, Held } from '../../backend/backend.ts'
+import type { Config } from '../../config/configuration.ts'
+import { describeError, ProxyError } from '../../lib/errors.ts'
+import type { Family } from '../../lib/ip.ts'
+import type { Logger } from '../../lib/log.ts'
+import { checkFamilies, missingDetector } from '../../model/families.ts'
+import { conntrackMax, type NodeFacts } from '../../model/node.ts'
+import { platform } from '../../sys/platform/platform.ts'
+import { countCpus } from '../../sys/tuning.ts'
 
 /** Returns both families where the machine and the mode support both. Throws if the primary family is not among them. */
 export async function findUsableFamilies(

@@ -1,10 +1,10 @@
 // Reports service CIDRs that contain an address of this node or of the API server, with a log line and an Event on the Node.
 
-import type { EventRecorder } from '../kube/events.ts'
-import type { Family } from '../lib/ip.ts'
-import type { Logger } from '../lib/log.ts'
-import { findCidrOverlaps } from '../model/reserved-addresses.ts'
-import type { NodeView } from '../model/types.ts'
+import type { EventRecorder } from '../../kube/events.ts'
+import type { Family } from '../../lib/ip.ts'
+import type { Logger } from '../../lib/log.ts'
+import { findCidrOverlaps } from '../../model/reserved-addresses.ts'
+import type { NodeView } from '../../model/types.ts'
 
 export interface CidrOverlapsOptions {
   readonly recorder: Pick<EventRecorder, 'record'>

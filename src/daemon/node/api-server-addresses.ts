@@ -1,9 +1,9 @@
 // Keeps the addresses of the API server: those that our client dials, and the endpoints of the Service default/kubernetes.
 
-import type { RecordSink } from '../kube/reflect/change-filter.ts'
-import { hostPort } from '../lib/ip.ts'
-import { apiServerEndpoints, apiServerService } from '../model/reserved-addresses.ts'
-import type { ServiceRecord, SliceRecord, SocketAddress } from '../model/types.ts'
+import type { RecordSink } from '../../kube/reflect/change-filter.ts'
+import { hostPort } from '../../lib/ip.ts'
+import { apiServerEndpoints, apiServerService } from '../../model/reserved-addresses.ts'
+import type { ServiceRecord, SliceRecord, SocketAddress } from '../../model/types.ts'
 
 export class ApiServerAddresses {
   #dialed: readonly SocketAddress[] = []
