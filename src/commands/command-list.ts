@@ -34,6 +34,26 @@ const commands: readonly ListedCommand[] = [
     load: async () => (await import('./top/top.ts')).topCommand,
   },
   {
+    name: 'history',
+    summary: 'show why the proxy synced and what each sync changed; what differs between two points',
+    load: async () => (await import('./history/history-command.ts')).historyCommand,
+  },
+  {
+    name: 'dashboard',
+    summary: 'serve a page on loopback that shows a running proxy, or with --kubeconfig all proxies of a cluster',
+    load: async () => (await import('./dashboard/dashboard.ts')).dashboardCommand,
+  },
+  {
+    name: 'trace',
+    summary: 'follow a real packet through the rules, beside what explain foretells',
+    load: async () => (await import('./trace/trace-command.ts')).traceCommand,
+  },
+  {
+    name: 'flows',
+    summary: 'show who talks to which service and endpoint, how much, and how it ended; --follow for new flows',
+    load: async () => (await import('./flows/flows.ts')).flowsCommand,
+  },
+  {
     name: 'nodes',
     summary: 'show the proxies of all nodes, and which of them differ from most in which services',
     load: async () => (await import('./nodes/nodes.ts')).nodesCommand,
@@ -103,7 +123,7 @@ export async function formatCommandDocs(): Promise<string> {
     '| 0 | success; for `plan`: nothing would change; for `cleanup --dry-run`: nothing is left |',
     '| 1 | an error, printed in one line on standard error |',
     '| 2 | `plan`: something would change; `cleanup --dry-run`: something is left |',
-    '| 3 | `status`, `doctor`, `nodes`: something is wrong, and the output says what |',
+    '| 3 | `status`, `doctor`, `nodes`, `trace`: something is wrong or not as foretold, and the output says what |',
   ]
   return [
     '# Commands',

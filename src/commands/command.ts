@@ -94,7 +94,7 @@ export function parseArguments(command: Command, argv: readonly string[]): Parse
   for (let word = rest.shift(); word !== undefined; word = rest.shift()) {
     if (word === '--') {
       args.push(...rest.splice(0))
-    } else if (word === '-' || !word.startsWith('-')) {
+    } else if (word === '-' || !word.startsWith('-') || /^-\d/.test(word)) {
       args.push(word)
     } else {
       const [name, value] = parseFlag(command, word, rest)

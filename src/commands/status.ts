@@ -1,6 +1,7 @@
 // `sluice status`: compares, per service, what is wanted, what was programmed and what the kernel holds; and shows the last syncs.
 
 import type { AdminClient } from '../http/admin-client.ts'
+import type { Traffic } from '../http/admin-traffic.ts'
 import { parseServiceName } from '../inspect/service-name.ts'
 import { compareAll } from '../inspect/service-summaries.ts'
 import { selectServices } from '../kube/api-objects.ts'
@@ -94,7 +95,14 @@ async function askProxy(client: AdminClient, flags: Flags, service: string): Pro
       return { ...one, lastSync: lastSync ?? null, base: 'entries' in shared ? shared : null }
     }),
     services: choose(services, filterOf(flags, service, selected), flags),
+    traffic: await readTraffic(client, filterOf(flags, service, selected)),
   }
+}
+
+/** A proxy of an older version has no counters. */
+async function readTraffic(client: AdminClient, filter: StatusFilter): Promise<Traffic | null> {
+  const traffic = await client.traffic(filter.service).catch(() => null)
+  return traffic && { ...traffic, ports: traffic.ports.filter((port) => matches(filter, port.service)) }
 }
 
 async function compute(flags: Flags, service: string): Promise<StatusAnswer> {
@@ -115,6 +123,7 @@ async function compute(flags: Flags, service: string): Promise<StatusAnswer> {
         return { family, stateHash, entries: Number.parseInt(stateHash.slice(0, 8), 16), lastSync: null, base: null }
       }),
       services: choose(services, filterOf(flags, service, selected), flags),
+      traffic: null,
     }
   } finally {
     await dryRun.close()

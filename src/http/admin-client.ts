@@ -18,6 +18,18 @@ import type {
   ServiceSummary,
   Summary,
 } from './admin.ts'
+import type { FlowEvent, FlowList, FlowQuery } from './admin-flows.ts'
+import {
+  type DifferenceAnswer,
+  type HistoryAnswer,
+  type HistoryPoint,
+  type HistoryQuestion,
+  writePoint,
+  writeQuestion,
+} from './admin-history.ts'
+import type { SampleAnswer } from './admin-samples.ts'
+import type { TraceQuestion, TraceReport } from './admin-trace.ts'
+import type { Traffic } from './admin-traffic.ts'
 
 const { sockets } = platform
 
@@ -58,6 +70,9 @@ function isListening(path: string): Promise<boolean> {
 
 /** A longer answer is not read: the proxy of another node may be in other hands. */
 const maxAnswer = 256 << 20
+
+/** Characters of a stream that are kept in case it is an error. */
+const maxError = 4_096
 
 export class AdminClient {
   readonly path: string
@@ -110,18 +125,59 @@ export class AdminClient {
     return this.#ask('/v1/changes')
   }
 
+  samples(after: number): Promise<SampleAnswer> {
+    return this.#ask('/v1/samples', { after: String(after) })
+  }
+
   reports(service: string): Promise<readonly ReportSummary[]> {
     return this.#ask('/v1/reports', { service })
   }
 
+  traffic(service: string): Promise<Traffic> {
+    return this.#ask('/v1/traffic', { service })
+  }
+
+  history(question: HistoryQuestion): Promise<HistoryAnswer> {
+    return this.#ask('/v1/history', writeQuestion(question))
+  }
+
+  historyDifference(from: HistoryPoint, to: HistoryPoint, service: string): Promise<DifferenceAnswer> {
+    return this.#ask('/v1/history/diff', { from: writePoint(from), to: writePoint(to), service })
+  }
+
   /** Calls `onEvent` for each event until the signal aborts or the proxy ends. */
-  async events(onEvent: (event: AdminEvent) => void, signal: AbortSignal): Promise<void> {
+  events(onEvent: (event: AdminEvent) => void, signal: AbortSignal): Promise<void> {
+    return this.#follow('/v1/events', onEvent, signal)
+  }
+
+  flows(query: FlowQuery): Promise<FlowList> {
+    return this.#ask('/v1/flows', flowParameters(query))
+  }
+
+  /** Calls `onEvent` for each flow that begins or ends until the signal aborts or the proxy ends. */
+  followFlows(query: FlowQuery, onEvent: (event: FlowEvent) => void, signal: AbortSignal): Promise<void> {
+    return this.#follow(`/v1/flows/events?${new URLSearchParams(flowParameters(query))}`, onEvent, signal)
+  }
+
+  /** Calls `onReport` until the trace has ended, or the signal aborts. */
+  trace(question: TraceQuestion, onReport: (report: TraceReport) => void, signal: AbortSignal): Promise<void> {
+    const { target, from, seconds, packets } = question
+    const query = new URLSearchParams({ target, from, seconds: String(seconds), packets: String(packets) })
+    return this.#follow(`/v1/trace?${query}`, onReport, signal)
+  }
+
+  async #follow<T>(path: string, onEvent: (event: T) => void, signal: AbortSignal): Promise<void> {
     let rest = ''
-    await this.#send('/v1/events', signal, (chunk) => {
+    let head = ''
+    const reviver = this.#agent === undefined ? undefined : withoutControls
+    const status = await this.#send(path, signal, (chunk) => {
       const lines = (rest + chunk).split('\n')
       rest = lines.pop() as string
-      for (const line of lines) if (line.startsWith('data: ')) onEvent(JSON.parse(line.slice(6)) as AdminEvent)
+      if (rest.length > maxAnswer) throw new ProxyError('admin', `the proxy at ${this.path} sends too long a line`)
+      for (const line of lines) if (line.startsWith('data: ')) onEvent(JSON.parse(line.slice(6), reviver) as T)
+      if (head.length < maxError) head += chunk
     })
+    if (status >= 400) throw toError(head, status, this.path)
   }
 
   async #ask<T>(path: string, query: Readonly<Record<string, string>> = {}): Promise<T> {
@@ -171,6 +227,13 @@ const controls = /[\x00-\x08\x0b-\x1f\x7f-\x9f]/g
 /** Another node must not send commands to the terminal of the person who asks. */
 const withoutControls = (_: string, value: unknown): unknown =>
   typeof value === 'string' ? value.replace(controls, ' ') : value
+
+const flowParameters = ({ service, from, verdicts, limit }: FlowQuery): Readonly<Record<string, string>> => ({
+  service,
+  from,
+  verdict: verdicts.join(','),
+  limit: String(limit),
+})
 
 function toError(body: string, status: number, path: string): ProxyError {
   try {

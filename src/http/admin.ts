@@ -2,15 +2,27 @@
 // This file has the types of the answers and the routes; admin-listener.ts listens, the daemon computes the answers, and admin-client.ts
 // asks for them.
 
-import type { ServerResponse } from 'node:http'
 import type { DriftReason, Mode, Presence, Settings } from '../backend/backend.ts'
 import type { Conflict, Counters, SyncCause } from '../engine/journal.ts'
-import { describeError, ProxyError } from '../lib/errors.ts'
 import type { Family } from '../lib/ip.ts'
 import type { ServiceLimits } from '../model/limits.ts'
 import type { Reason } from '../model/packet.ts'
-import type { Disposition, Frontend, NodeView, Protocol, ServiceRecord, SliceRecord } from '../model/types.ts'
-import { type Exchange, reply, replyText } from './routing.ts'
+import type {
+  Algorithm,
+  Disposition,
+  Frontend,
+  NodeView,
+  Protocol,
+  ServiceRecord,
+  SliceRecord,
+} from '../model/types.ts'
+import { type FlowAnswers, makeFlowRoutes } from './admin-flows.ts'
+import { type HistoryAnswers, makeHistoryRoutes } from './admin-history.ts'
+import { replyJson, streamJson } from './admin-replies.ts'
+import { makeSampleRoutes, type SampleSource } from './admin-samples.ts'
+import { makeTraceRoutes, type TraceAnswers } from './admin-trace.ts'
+import type { TrafficAnswers } from './admin-traffic.ts'
+import type { Exchange } from './routing.ts'
 
 export interface ProxyIdentity {
   readonly node: string
@@ -141,8 +153,12 @@ export interface PortSummary {
   readonly endpoints: readonly EndpointSummary[]
   /** Endpoints that are left out for a while, because connections to them fail: `10.0.0.1:80: why`. */
   readonly ejected: readonly string[]
+  /** Until when external traffic is forwarded to other nodes although the policy is Local; '' if it is not. */
+  readonly drainingUntil: string
   /** 0 if there is no affinity. */
   readonly affinitySeconds: number
+  /** How an endpoint is chosen; absent if the mode chooses as it does by itself. */
+  readonly algorithm?: Algorithm
 }
 
 export interface FrontendSummary {
@@ -159,6 +175,10 @@ export interface EndpointSummary {
   readonly address: string
   /** True if the endpoint is on this node. */
   readonly local: boolean
+  /** Absent if it is 1. */
+  readonly weight?: number
+  /** Only for a new endpoint in a slow start: the percentage of its share that it gets now. */
+  readonly startingPercent?: number
 }
 
 export interface Question {
@@ -268,7 +288,7 @@ export type AdminEvent =
   | { readonly kind: 'problem'; readonly object: string; readonly message: string }
 
 /** What the socket needs from the process that it belongs to. */
-export interface AdminAnswers {
+export interface AdminAnswers extends HistoryAnswers, SampleSource, TrafficAnswers {
   summary(): Summary
   /** Describes one service, or all if `service` is ''. With `kernel`, compares their entries with the kernel. */
   services(service: string, kernel: boolean): Promise<readonly ServiceSummary[]>
@@ -285,22 +305,13 @@ export interface AdminAnswers {
   /** The last syncs that changed the service, newest first. */
   reports(service: string): readonly ReportSummary[]
   subscribe(listener: (event: AdminEvent) => void): () => void
+  readonly flows: FlowAnswers
+  readonly traces: TraceAnswers
 }
 
-const json = (response: ServerResponse, status: number, value: unknown): void =>
-  reply(response, { status, type: 'application/json', body: `${JSON.stringify(value)}\n` })
-
 export function makeAdminRoutes(answers: AdminAnswers) {
-  const answer = (compute: (exchange: Exchange) => unknown) => async (exchange: Exchange) => {
-    if (exchange.method !== 'GET') return replyText(exchange.response, 405, 'only GET is allowed here\n')
-    try {
-      json(exchange.response, 200, await compute(exchange))
-    } catch (error) {
-      // The client gets errors about its question; the router logs all others.
-      if (!(error instanceof ProxyError)) throw error
-      json(exchange.response, 400, { error: describeError(error), code: error.code })
-    }
-  }
+  const answer = (compute: (exchange: Exchange) => unknown) => (exchange: Exchange) =>
+    replyJson(exchange, () => compute(exchange))
   return {
     '/v1/summary': answer(() => answers.summary()),
     '/v1/services': answer(({ query }) => answers.services(query.get('service') ?? '', query.get('kernel') === '1')),
@@ -322,19 +333,11 @@ export function makeAdminRoutes(answers: AdminAnswers) {
     '/v1/connections': answer(() => answers.connections()),
     '/v1/changes': answer(() => answers.changes()),
     '/v1/reports': answer(({ query }) => answers.reports(query.get('service') ?? '')),
-    '/v1/events': (exchange: Exchange) => streamEvents(answers, exchange),
+    '/v1/traffic': answer(({ query }) => answers.traffic(query.get('service') ?? '')),
+    ...makeHistoryRoutes(answers, answer),
+    ...makeSampleRoutes(answers, answer),
+    '/v1/events': (exchange: Exchange) => streamJson<AdminEvent>(exchange, (send) => answers.subscribe(send)),
+    ...makeFlowRoutes(answers.flows),
+    ...makeTraceRoutes(answers.traces),
   }
-}
-
-/** Sends server-sent events, one JSON object per line, until the client disconnects. */
-function streamEvents(answers: AdminAnswers, { request, response }: Exchange): void {
-  response.writeHead(200, { 'Content-Type': 'text/event-stream', 'Cache-Control': 'no-store' })
-  response.write(': sluice\n\n')
-  const stop = answers.subscribe((event) => {
-    // A client that does not keep up is disconnected: its backlog would fill the proxy's memory.
-    if (response.writableLength > 1 << 20) response.destroy()
-    else response.write(`data: ${JSON.stringify(event)}\n\n`)
-  })
-  request.on('close', stop)
-  response.on('close', stop)
 }

@@ -22,7 +22,15 @@ export interface ProxyHealthOptions {
   readonly apiServer?: ApiServerContact
   /** Unix ms of the saved state that serves now; undefined if the live state serves. */
   readonly savedState?: () => number | undefined
+  /** Why the data path of a family is broken, and whether the status code says so; undefined if nothing checks it. */
+  readonly dataPath?: () => DataPathHealth | undefined
   readonly onAnswer?: (endpoint: 'healthz' | 'livez', code: 200 | 503) => void
+}
+
+export interface DataPathHealth {
+  readonly broken: ReadonlyMap<Family, string>
+  /** True if a broken data path makes the proxy unhealthy. */
+  readonly counts: boolean
 }
 
 interface FamilyHealth {
@@ -61,7 +69,22 @@ export class ProxyHealth {
 
   /** True if no family is late. Families that never synced are not considered. */
   healthy(): boolean {
-    return this.#families().every(([, family]) => family.healthy)
+    return this.#families().every(([, family]) => family.healthy) && !this.#isPathBroken()
+  }
+
+  #isPathBroken(): boolean {
+    const path = this.#options.dataPath?.()
+    return path?.counts === true && path.broken.size > 0
+  }
+
+  /** Undefined if nothing checks the data path, so that the body is then equal to kube-proxy's. */
+  #describeDataPath(): object | undefined {
+    const broken = this.#options.dataPath?.()?.broken
+    if (broken === undefined) return undefined
+    return {
+      healthy: broken.size === 0,
+      broken: Object.fromEntries([...broken].map(([f, why]) => [familyName(f), why])),
+    }
   }
 
   /** True if the node is known and not about to be deleted. */
@@ -98,7 +121,8 @@ export class ProxyHealth {
       const families = this.#families()
       const healthy = families.every(([, family]) => family.healthy)
       const eligible = this.nodeEligible()
-      const code = healthy && (eligible || endpoint === 'livez') ? 200 : 503
+      const serves = eligible && !this.#isPathBroken()
+      const code = healthy && (serves || endpoint === 'livez') ? 200 : 503
       const now = this.#options.clock.now()
       const status = families.map(([family, health]) => [
         familyName(family),
@@ -114,6 +138,7 @@ export class ProxyHealth {
         status: status.length === 0 ? undefined : Object.fromEntries(status),
         apiServer: this.#describeSilence(now),
         savedState: this.#describeSavedState(),
+        dataPath: this.#describeDataPath(),
       })
       reply(response, { status: code, type: 'application/json', body })
     }

@@ -11,10 +11,19 @@ const countingServices = modes.filter(({ metrics }) => metrics.noLocalUnit === '
 
 /** kube-proxy's metrics; the prefix `kubeproxy_` is added below. */
 const proxyMetrics: readonly MetricDeclaration[] = [
-  histogram('sync_proxy_rules_duration_seconds', family, 'Duration of a sync, whether it succeeded or not.', {
-    buckets: 'EXP',
-  }),
-  gauge('sync_proxy_rules_last_timestamp_seconds', family, 'Unix time at which a sync last succeeded.'),
+  histogram(
+    'sync_proxy_rules_duration_seconds',
+    family,
+    'Duration of a sync that had something to write, whether it succeeded or not.',
+    {
+      buckets: 'EXP',
+    },
+  ),
+  gauge(
+    'sync_proxy_rules_last_timestamp_seconds',
+    family,
+    'Unix time at which a sync last succeeded, or found nothing to write.',
+  ),
   gauge('sync_proxy_rules_last_queued_timestamp_seconds', family, 'Unix time at which a sync was last queued.'),
   histogram(
     'network_programming_duration_seconds',
@@ -100,6 +109,11 @@ const componentMetrics: readonly MetricDeclaration[] = [
   ),
 ]
 
+const servicePort = ['namespace', 'service', 'port', 'ip_family'] as const
+/** The number of series is limited, so that one scrape of a large cluster's node stays small. */
+const counted =
+  ': those of the `traffic.metricPorts` busiest service ports; the rest together is service="others" ([traffic.md](traffic.md))'
+
 /** Metrics that kube-proxy does not have; the prefix `sluice_` is added below. */
 const ownMetrics: readonly MetricDeclaration[] = [
   gauge('build_info', ['version', 'mode'], 'Always 1; the version of this proxy.'),
@@ -129,7 +143,7 @@ const ownMetrics: readonly MetricDeclaration[] = [
   gauge(
     'ejected_endpoints',
     [],
-    'Endpoints that are left out of a service port now, because connections to them fail.',
+    'Endpoints that are left out of a service port now, because connections to them or probes of them fail.',
   ),
   counter('ejections_total', [], 'Changes of the endpoints of a service port after which some of them are left out.'),
   counter(
@@ -137,16 +151,73 @@ const ownMetrics: readonly MetricDeclaration[] = [
     [],
     'Times that the kernel dropped notifications about connections, because there were too many; the proxy then looks away for a second.',
   ),
+  gauge('probed_endpoints', [], 'Endpoints that this node probes now, counted once per service port.'),
+  counter(
+    'probes_total',
+    ['kind', 'result'],
+    'Probes of endpoints that have ended. `kind`: `tcp`, `http`, `https`, `grpc`. `result`: `success`, `failure`, or `unknown` if this machine could not dial.',
+  ),
+  counter(
+    'probes_delayed_total',
+    [],
+    'Probes that started more than a second late, because `probes.perSecond` or `probes.atOnce` allows no more.',
+  ),
+  gauge('flow_watchers', [], 'Commands and pages that follow flows now; without any, the proxy listens to nothing.'),
+  counter(
+    'flow_events_lost_total',
+    [],
+    'Times that the kernel dropped notifications about flows while someone followed them.',
+  ),
+  histogram(
+    'canary_programming_duration_seconds',
+    family,
+    'Time from a change of the endpoint of the canary, as if the API server had sent it, until its first packet arrived by the address of the service.',
+    { buckets: 'EXP' },
+  ),
+  histogram(
+    'canary_connect_duration_seconds',
+    family,
+    'Time that the connection of the canary to its own service took.',
+    { buckets: 'EXP' },
+  ),
+  counter('canary_failures_total', family, 'Checks of the canary in which the data path of this node did not work.'),
+  gauge('canary_broken', family, '1 while the data path of this node counts as broken, as the canary sees it.'),
   gauge(
     'saved_state_in_use',
     [],
     '1 while the proxy serves the state that it saved on disk, because the API server has not sent its own since the start.',
   ),
+  gauge(
+    'draining_ports',
+    [],
+    'Service ports with policy Local whose external traffic is forwarded to other nodes now, because the last endpoint on this node has gone.',
+  ),
+  counter('reset_connections_total', ['protocol'], 'Connections that were ended because their endpoint is gone.'),
+  counter('settings_applied_total', [], 'Times that new values of our own settings took effect without a restart.'),
+  gauge(
+    'settings_refused',
+    [],
+    '1 while the file of our own settings has changed and is not valid, so that the old settings stay.',
+  ),
+  gauge('history_records', [], 'Syncs that `sluice history` remembers now.'),
+  gauge('history_bytes', [], 'Memory that the history takes now.'),
+  gauge('history_unwritten', [], '1 while the history cannot be written on disk, so that a restart would lose a part.'),
   gauge('saved_state_written_bytes', [], 'Bytes written since the start to save the state on disk.'),
   counter(
     'early_connections_removed_total',
     family,
     'Tracked TCP and SCTP connections, untranslated and without a reply, that were removed because their destination has become a frontend.',
+  ),
+  counter('service_connections_total', servicePort, `Connections to service ports${counted}.`),
+  counter(
+    'service_packets_total',
+    [...servicePort, 'direction'],
+    `Packets from (in) and to (out) clients, where they are counted${counted}.`,
+  ),
+  counter(
+    'service_bytes_total',
+    [...servicePort, 'direction'],
+    `Bytes from (in) and to (out) clients, where they are counted${counted}.`,
   ),
   gauge('entries_held', family, 'Entries the data plane holds.'),
   counter('entries_refused_total', family, 'Entries the kernel refused.'),
@@ -212,7 +283,8 @@ export function formatMetricDocs(): string {
     '',
     'Served at `/metrics` of the metrics address (`127.0.0.1:10249`). Names, types, labels and buckets of the first two',
     'tables are those of kube-proxy 1.36, so existing dashboards and alerts keep working ([monitoring.md](monitoring.md)). `ip_family` is `IPv4` or `IPv6`.',
-    'A metric is registered only in the modes of its row. `process_*` is served too, and `nodejs_*` instead of `go_*`.',
+    'A metric is registered only in the modes of its row. `process_*` is served too, and `nodejs_*` instead of `go_*`. A client whose `Accept`',
+    'prefers `application/openmetrics-text`, as Prometheus does, gets OpenMetrics 1.0 with the same series, labels and values; there are no exemplars.',
     '',
     'Buckets:',
     '',

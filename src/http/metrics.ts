@@ -5,12 +5,12 @@ import type { ProxyMode } from '../backend/proxy-mode.ts'
 import { type Family, familyName } from '../lib/ip.ts'
 import { type Clock, systemClock } from '../lib/time.ts'
 import { platform } from '../sys/platform/platform.ts'
-import { type KernelCounters, readKernelCounters } from './kernel-metrics.ts'
+import { type KernelCounters, readKernelCounters } from './feeds/kernel-metrics.ts'
+import { readProcessMetrics } from './feeds/process-metrics.ts'
+import { recordRequests } from './feeds/request-metrics.ts'
+import { recordSyncs } from './feeds/sync-metrics.ts'
 import { declarationsFor, sliDeclarations } from './metric-table.ts'
 import { MetricsRegistry } from './metrics-registry.ts'
-import { readProcessMetrics } from './process-metrics.ts'
-import { recordRequests } from './request-metrics.ts'
-import { recordSyncs } from './sync-metrics.ts'
 
 export interface BuildVersion {
   /** The Kubernetes version that this proxy is compatible with: `v1.36.4`. */
@@ -27,6 +27,13 @@ interface FeatureState {
   readonly enabled: boolean
 }
 
+interface HistoryFigures {
+  readonly records: number
+  readonly bytes: number
+  /** True while records cannot be written on disk. */
+  readonly unwritten: boolean
+}
+
 export interface MetricsOptions extends KernelCounters {
   readonly mode: Pick<ProxyMode, 'name' | 'metrics'>
   readonly version: BuildVersion
@@ -41,6 +48,8 @@ export interface MetricsOptions extends KernelCounters {
   readonly invalidManifests?: () => number
   /** Called at each scrape. */
   readonly savedState?: () => { readonly inUse: boolean; readonly bytesWritten: number }
+  /** Called at each scrape. */
+  readonly history?: () => HistoryFigures
   readonly clock?: Clock
   /** False leaves out prom-client's process_* and nodejs_*, for tests with many proxies in one process. */
   readonly processMetrics?: boolean
@@ -69,13 +78,12 @@ export function createMetrics(options: MetricsOptions) {
       registry.add(`kubeproxy_proxy_${endpoint}_total`, { code: String(code) })
     },
     /** Called after each search for stale UDP flows. */
-    conntrack(family: Family, durationMs: number, deleted: number): void {
-      const labels = { ip_family: familyName(family) }
-      registry.observe('kubeproxy_conntrack_reconciler_sync_duration_seconds', labels, durationMs / 1000)
-      registry.add('kubeproxy_conntrack_reconciler_deleted_entries_total', labels, deleted)
-    },
-    /** Called by the ejection of endpoints to which connections fail. */
-    outliers: recordOutliers(registry),
+    conntrack: recordStaleFlows(registry),
+    /** Called when the file of our own settings was read again. */
+    settings: recordSettings(registry),
+    ...recordResilience(registry),
+    /** Called while someone follows flows. */
+    flows: recordFlows(registry),
     /** Called after each search for connections that clients dialled too early. */
     earlyFlows(family: Family, removed: number): void {
       registry.add('sluice_early_connections_removed_total', { ip_family: familyName(family) }, removed)
@@ -98,14 +106,66 @@ export function createMetrics(options: MetricsOptions) {
   }
 }
 
+const recordResilience = (registry: MetricsRegistry) => ({
+  draining: (ports: number): void => registry.set('sluice_draining_ports', {}, ports),
+  resetConnections: (protocol: string, ended: number): void =>
+    registry.add('sluice_reset_connections_total', { protocol }, ended),
+  /** Called by the ejection of endpoints to which connections fail. */
+  outliers: recordOutliers(registry),
+  /** Called by the probes of endpoints. */
+  probes: recordProbes(registry),
+  /** Called by the canary. */
+  canary: recordCanary(registry),
+})
+
+const recordCanary = (registry: MetricsRegistry) => ({
+  answered(family: Family, programmingMs: number, connectMs: number): void {
+    const labels = { ip_family: familyName(family) }
+    registry.observe('sluice_canary_programming_duration_seconds', labels, programmingMs / 1000)
+    registry.observe('sluice_canary_connect_duration_seconds', labels, connectMs / 1000)
+  },
+  failed: (family: Family): void => registry.add('sluice_canary_failures_total', { ip_family: familyName(family) }),
+  broken: (family: Family, isBroken: boolean): void =>
+    registry.set('sluice_canary_broken', { ip_family: familyName(family) }, isBroken ? 1 : 0),
+})
+
+const recordStaleFlows =
+  (registry: MetricsRegistry) =>
+  (family: Family, durationMs: number, deleted: number): void => {
+    const labels = { ip_family: familyName(family) }
+    registry.observe('kubeproxy_conntrack_reconciler_sync_duration_seconds', labels, durationMs / 1000)
+    registry.add('kubeproxy_conntrack_reconciler_deleted_entries_total', labels, deleted)
+  }
+
 const recordOutliers = (registry: MetricsRegistry) => ({
   set: (ejected: number): void => registry.set('sluice_ejected_endpoints', {}, ejected),
   ejected: (): void => registry.add('sluice_ejections_total', {}),
   lost: (): void => registry.add('sluice_connection_events_lost_total', {}),
 })
 
+const recordSettings = (registry: MetricsRegistry) => ({
+  applied: (): void => registry.add('sluice_settings_applied_total', {}),
+  refused: (isRefused: boolean): void => registry.set('sluice_settings_refused', {}, isRefused ? 1 : 0),
+})
+
+const recordProbes = (registry: MetricsRegistry) => ({
+  set: (probed: number): void => registry.set('sluice_probed_endpoints', {}, probed),
+  ended: (kind: string, result: 'success' | 'failure' | 'unknown'): void =>
+    registry.add('sluice_probes_total', { kind, result }),
+  delayed: (count: number): void => registry.add('sluice_probes_delayed_total', {}, count),
+})
+
+const recordFlows = (registry: MetricsRegistry) => ({
+  watchers: (count: number): void => registry.set('sluice_flow_watchers', {}, count),
+  lost: (): void => registry.add('sluice_flow_events_lost_total', {}),
+})
+
 function readGauges(registry: MetricsRegistry, options: MetricsOptions): void {
   const { apiServerSilentMs, conflicts, quarantined, invalidManifests } = options
+  const { records = 0, bytes = 0, unwritten = false } = options.history?.() ?? {}
+  registry.set('sluice_history_records', {}, records)
+  registry.set('sluice_history_bytes', {}, bytes)
+  registry.set('sluice_history_unwritten', {}, unwritten ? 1 : 0)
   const { inUse = false, bytesWritten = 0 } = options.savedState?.() ?? {}
   registry.set('sluice_saved_state_in_use', {}, inUse ? 1 : 0)
   registry.set('sluice_saved_state_written_bytes', {}, bytesWritten)

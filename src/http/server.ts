@@ -1,7 +1,7 @@
 // Starts HTTP servers: binds addresses as Go does, limits slow and broken clients, and retries until a port is free.
 
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
-import type { AddressInfo } from 'node:net'
+import type { AddressInfo, Socket } from 'node:net'
 import { ConnectionLimit } from '../lib/connection-limit.ts'
 import { describeError, hasErrno, ProxyError } from '../lib/errors.ts'
 import { hostPort, isUnspecified, splitHostPort } from '../lib/ip.ts'
@@ -14,18 +14,21 @@ export type Handler = (request: IncomingMessage, response: ServerResponse) => vo
 interface Limits {
   readonly headersTimeoutMs: number
   readonly requestTimeoutMs: number
-  /** The interval at which the two timeouts are checked. */
-  readonly checkMs: number
 }
 
 const defaultLimits: Limits = {
   headersTimeoutMs: 10_000,
   requestTimeoutMs: 30_000,
-  checkMs: 2_000,
 }
 
 /** Health ports are open to everyone who reaches the node, and their clients send a small request at once. */
-export const healthLimits: Limits = { headersTimeoutMs: 2_000, requestTimeoutMs: 5_000, checkMs: 1_000 }
+export const healthLimits: Limits = { headersTimeoutMs: 2_000, requestTimeoutMs: 5_000 }
+
+/** How long an idle connection may wait for its next request. */
+const keepAliveMs = 75_000
+
+/** Node checks its timeouts at an interval, also without a connection: that wakes an idle proxy all the time. */
+const neverMs = 2 ** 31 - 1
 
 const defaultMaxConnections = 1024
 
@@ -143,15 +146,8 @@ function bindHosts(host: string, network: 'tcp' | 'tcp4' | 'tcp6'): readonly Bin
 const isFamilyMissing = (error: unknown): boolean => hasErrno(error, 'EAFNOSUPPORT', 'EADDRNOTAVAIL')
 
 function makeServer({ handler, log, limits, connections = makeConnectionLimit() }: HttpListenOptions): Server {
-  const { headersTimeoutMs, requestTimeoutMs, checkMs } = { ...defaultLimits, ...limits }
   const server = createServer(
-    {
-      headersTimeout: headersTimeoutMs,
-      requestTimeout: requestTimeoutMs,
-      connectionsCheckingInterval: checkMs,
-      keepAliveTimeout: 75_000,
-      maxHeaderSize: 16_384,
-    },
+    { connectionsCheckingInterval: neverMs, keepAliveTimeout: keepAliveMs, maxHeaderSize: 16_384 },
     (request, response) => {
       connections.serve(request.socket, response)
       // A client that disconnects before the end of the reply is not worth a log line.
@@ -163,7 +159,37 @@ function makeServer({ handler, log, limits, connections = makeConnectionLimit() 
     },
   )
   server.on('connection', (socket) => connections.add(socket))
+  limitSlowClients(server, { ...defaultLimits, ...limits })
   return server
+}
+
+/** Ends connections whose clients are slow, by a timer for each connection instead of Node's interval. */
+function limitSlowClients(server: Server, { headersTimeoutMs, requestTimeoutMs }: Limits): void {
+  const timers = new WeakMap<Socket, NodeJS.Timeout>()
+  const latest = new WeakMap<Socket, IncomingMessage>()
+  const disarm = (socket: Socket) => clearTimeout(timers.get(socket))
+  const arm = (socket: Socket, ms: number, isDone = () => false) => {
+    disarm(socket)
+    timers.set(socket, setTimeout(() => isDone() || endSlowClient(socket), ms).unref())
+  }
+  server.on('connection', (socket: Socket) => {
+    arm(socket, headersTimeoutMs)
+    socket.once('close', () => disarm(socket))
+  })
+  server.on('request', (request, response) => {
+    const { socket } = request
+    latest.set(socket, request)
+    // The body may still come; what the answer takes is not the client's fault.
+    arm(socket, requestTimeoutMs, () => request.complete)
+    response.once('close', () => {
+      if (!socket.destroyed && latest.get(socket) === request) arm(socket, keepAliveMs + headersTimeoutMs)
+    })
+  })
+}
+
+function endSlowClient(socket: Socket): void {
+  if (socket.writable) socket.write('HTTP/1.1 408 Request Timeout\r\nConnection: close\r\n\r\n')
+  socket.destroySoon()
 }
 
 /** Netlink and the API client need file descriptors too, so each limit is at most a fifth of what the process may open. */

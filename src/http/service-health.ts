@@ -91,7 +91,9 @@ export class ServiceHealth {
         // tcp6 serves only IPv6: IPv4 has its own server on the same port.
         const network = family === 4 ? 'tcp4' : 'tcp6'
         const { log } = this.#options
-        listeners.push(await listen({ address, handler, network, log, limits, connections: this.#connections }))
+        listeners.push(
+          await listen({ address, handler, network, log, limits: healthLimits, connections: this.#connections }),
+        )
       }
       this.#opened[family].set(service, server)
       this.#options.log.v(3, 'Opened health check node port', { service, port, hosts })
@@ -127,8 +129,6 @@ export class ServiceHealth {
   }
 }
 
-/** There may be thousands of these servers; each looks for slow clients once in this time. */
-const limits = { ...healthLimits, checkMs: 2_000 }
 /** All these servers share one limit, so that many ports do not multiply it. Each has a few load balancers as clients. */
 const maxConnections = 2048
 

@@ -1,16 +1,15 @@
 // Explains every endpoint of a service port, used or not: its share of the connections, and why it is used or left out. Pure.
 
-import type { ProxyMode } from '../backend/proxy-mode.ts'
 import type { EndpointCandidate } from '../http/admin.ts'
 import { hostPort } from '../lib/ip.ts'
-import { type Candidate, candidatesOf, slicesOf, type Topology, topologyOf } from '../model/endpoints.ts'
+import { applyWeights, type Candidate, candidatesOf, slicesOf, type Topology, topologyOf } from '../model/endpoints.ts'
 import type { Outcome } from '../model/packet.ts'
-import type { NodeView, ServicePort } from '../model/types.ts'
+import type { Endpoint, NodeView, ServicePort } from '../model/types.ts'
+import { shareOf, startSteps } from '../model/weights.ts'
 import type { Desired } from './dry-run.ts'
 
 interface EndpointContext {
   readonly desired: Pick<Desired, 'store'>
-  readonly mode: Pick<ProxyMode, 'explain'>
 }
 
 type MatchedOutcome = Outcome & { readonly port: ServicePort }
@@ -22,19 +21,25 @@ export interface ExplainedEndpoints {
 }
 
 export function explainEndpoints(
-  { desired, mode }: EndpointContext,
+  { desired }: EndpointContext,
   view: NodeView,
   outcome: MatchedOutcome,
 ): ExplainedEndpoints {
   const { port } = outcome
   const slices = slicesOf(port.service, desired.store.slicesOf(port.service, view.family), view)
-  const candidates = candidatesOf(slices, port.portName, port.protocol, view)
+  const rules = desired.store.service(port.service)?.weights
+  const candidates = applyWeights(candidatesOf(slices, port.portName, port.protocol, view), rules)
   const chosen = new Map(
     outcome.verdict === 'forward' ? outcome.endpoints.map((endpoint) => [endpoint.address, endpoint]) : [],
   )
-  const weight = ({ endpoint }: Candidate) => (mode.explain.usesWeights ? (endpoint.weight ?? 1) : 1)
-  const used = candidates.filter((candidate) => chosen.has(addressOf(candidate)))
-  const total = used.reduce((sum, candidate) => sum + weight(candidate), 0)
+  const usable = new Map(
+    [...port.cluster, ...port.local].map((endpoint) => [hostPort(endpoint.ip, endpoint.port), endpoint]),
+  )
+  const share = (address: string) => {
+    const endpoint = usable.get(address)
+    return endpoint === undefined ? 0 : shareOf(endpoint, port)
+  }
+  const total = [...chosen.keys()].reduce((sum, address) => sum + share(address), 0)
   const circumstances = circumstancesOf(view, outcome, candidates)
   const ejected = new Map(port.ejected?.map(({ address, why }) => [address, why]))
   return {
@@ -42,12 +47,18 @@ export function explainEndpoints(
     endpoints: candidates.map((candidate) => {
       const address = addressOf(candidate)
       const endpoint = chosen.get(address)
+      const reason = {
+        candidate,
+        used: endpoint !== undefined,
+        ejected: ejected.get(address),
+        usable: usable.get(address),
+      }
       return {
         address,
         node: candidate.record.node,
-        probability: endpoint === undefined || total === 0 ? 0 : weight(candidate) / total,
+        probability: endpoint === undefined || total === 0 ? 0 : share(address) / total,
         snat: endpoint?.snat ?? false,
-        why: reasonFor({ ...circumstances, candidate, used: endpoint !== undefined, ejected: ejected.get(address) }),
+        why: reasonFor({ ...circumstances, ...reason }),
       }
     }),
   }
@@ -95,6 +106,8 @@ interface EndpointCase extends Circumstances {
   readonly used: boolean
   /** Why the endpoint is left out for a while; undefined if it is not. */
   readonly ejected: string | undefined
+  /** The endpoint as the service port has it; undefined if the policies leave it out. */
+  readonly usable: Endpoint | undefined
 }
 
 interface ReasonRule {
@@ -135,7 +148,21 @@ const reasonRules: readonly ReasonRule[] = [
     reason: ({ candidate }) => `hinted for node ${candidate.record.nodeHints.join(', ')}`,
   },
   { applies: ({ forwarded }) => !forwarded, reason: () => 'ready, but the packet is not forwarded' },
+  {
+    applies: ({ usable, candidate }) => usable === undefined && candidate.endpoint.weight === 0,
+    reason: () => 'weight 0: gets no new connections',
+  },
+  {
+    applies: ({ usable }) => usable !== undefined,
+    reason: () => 'ready, but consistent hashing chooses another endpoint for this client',
+  },
 ]
 
 const reasonFor = (endpoint: EndpointCase): string =>
-  reasonRules.find(({ applies }) => applies(endpoint))?.reason(endpoint) ?? 'ready, but not chosen by the policy'
+  (reasonRules.find(({ applies }) => applies(endpoint))?.reason(endpoint) ?? 'ready, but not chosen by the policy') +
+  (endpoint.used ? describeShare(endpoint.usable) : '')
+
+function describeShare({ weight = 1, startStep }: Partial<Endpoint> = {}): string {
+  const weighted = weight === 1 ? '' : `, weight ${weight}`
+  return startStep === undefined ? weighted : `${weighted}, new: gets ${startStep}/${startSteps} of its share so far`
+}

@@ -2,12 +2,13 @@
 
 import type { Backend, Held, KernelCheck, Presence } from '../backend/backend.ts'
 import type { FamilyStatus } from '../engine/lane.ts'
-import type { Comparison, PortSummary, ServiceSummary } from '../http/admin.ts'
+import type { Comparison, EndpointSummary, PortSummary, ServiceSummary } from '../http/admin.ts'
 import { type Family, hostPort } from '../lib/ip.ts'
 import { nextTurn } from '../lib/time.ts'
 import { describeHolder } from '../model/conflicts.ts'
 import { reachableOf } from '../model/endpoints.ts'
-import type { Frontend, ServicePort } from '../model/types.ts'
+import type { Endpoint, Frontend, ServicePort } from '../model/types.ts'
+import { startSteps } from '../model/weights.ts'
 import type { ExplainContext } from './explanation.ts'
 import { presenceOf } from './kernel-state.ts'
 import { describePart } from './part-descriptions.ts'
@@ -123,10 +124,19 @@ function summarisePort(port: ServicePort, answersAt: Backend<Held>['answersAt'] 
     }),
     internal: port.internal,
     external: port.external,
-    endpoints: reachableOf(port).map(({ ip, port: number, local }) => ({ address: hostPort(ip, number), local })),
+    endpoints: reachableOf(port).map(summariseEndpoint),
     ejected: port.ejected?.map(({ address, why }) => `${address}: ${why}`) ?? [],
+    drainingUntil: port.drainingUntil ?? '',
     affinitySeconds: port.affinitySeconds,
+    ...(port.algorithm === undefined ? {} : { algorithm: port.algorithm }),
   }
 }
+
+const summariseEndpoint = ({ ip, port, local, weight = 1, startStep }: Endpoint): EndpointSummary => ({
+  address: hostPort(ip, port),
+  local,
+  ...(weight === 1 ? {} : { weight }),
+  ...(startStep === undefined ? {} : { startingPercent: (100 * startStep) / startSteps }),
+})
 
 const ownAddress = ({ ip, port }: Frontend): string => (ip === '' ? `:${port}` : hostPort(ip, port))

@@ -19,7 +19,10 @@ import {
   time,
 } from './field-types.ts'
 import { fleetObjects } from './fleet-objects.ts'
+import { flowAnswers, flowObjects } from './flow-objects.ts'
+import { historyAnswers, historyObjects } from './history-objects.ts'
 import { proxyObjects } from './proxy-objects.ts'
+import { trafficObjects } from './traffic-objects.ts'
 
 /** What a command prints with -o json. Each answer has `apiVersion` and `kind` besides these fields. */
 const answers: Readonly<Record<string, AnswerObject>> = {
@@ -31,6 +34,10 @@ const answers: Readonly<Record<string, AnswerObject>> = {
       proxy: field(nullable(ref('RunningProxy')), 'Null if no running proxy was asked.'),
       families: field(list(ref('FamilyStatus')), 'One per IP family that the node serves.'),
       services: field(list(ref('ServiceStatus')), 'One per service and family, in the order of --sort-by.'),
+      traffic: field(
+        nullable(ref('Traffic')),
+        'What was counted for these services (docs/traffic.md); null if no running proxy was asked.',
+      ),
     },
   },
   ExplanationList: {
@@ -75,10 +82,12 @@ const answers: Readonly<Record<string, AnswerObject>> = {
       remarks: field(list(text), 'Sentences about what could not be read.'),
     },
   },
+  ...historyAnswers,
   ProxyEvent: {
     about: '`sluice top -o json`: one per line.',
     fields: { time: field(time, 'When the event was received.'), event: field(ref('Event'), 'What happened.') },
   },
+  ...flowAnswers,
 }
 
 const commandObjects: Readonly<Record<string, AnswerObject>> = {
@@ -201,7 +210,14 @@ const commandObjects: Readonly<Record<string, AnswerObject>> = {
   },
 }
 
-const objects: Readonly<Record<string, AnswerObject>> = { ...commandObjects, ...proxyObjects, ...fleetObjects }
+const objects: Readonly<Record<string, AnswerObject>> = {
+  ...commandObjects,
+  ...proxyObjects,
+  ...trafficObjects,
+  ...historyObjects,
+  ...fleetObjects,
+  ...flowObjects,
+}
 
 /** Returns docs/schema/sluice-v1.schema.json. */
 export function formatSchema(): string {

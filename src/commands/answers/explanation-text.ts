@@ -62,7 +62,8 @@ function entryList(entries: readonly EntrySummary[], terminal: Terminal, inNames
   return `${terminal.paint('bold', '  IN THE KERNEL')}\n${blocks.join('')}`
 }
 
-function describeVerdict(answer: Explanation): string {
+/** One sentence about what becomes of the packet. */
+export function describeVerdict(answer: Explanation): string {
   const service = answer.service === '' ? '' : ` by ${answer.service}${answer.frontend && ` (${answer.frontend})`}`
   const used = answer.endpoints.filter(({ probability }) => probability > 0).length
   switch (answer.verdict) {

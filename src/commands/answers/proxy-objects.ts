@@ -110,7 +110,15 @@ export const proxyObjects: Readonly<Record<string, AnswerObject>> = {
         list(text),
         'Endpoints that are left out for a while, because connections to them fail, with the reason.',
       ),
+      drainingUntil: field(
+        text,
+        'Until when external traffic is forwarded to other nodes, because the policy is Local and the last endpoint on this node has gone; empty if it is not.',
+      ),
       affinitySeconds: field(integer, 'For how long a client keeps its endpoint; 0 without affinity.'),
+      algorithm: optional(
+        oneOf('random', 'round-robin', 'consistent-hash'),
+        'How an endpoint is chosen; absent if the mode chooses as it does by itself.',
+      ),
     },
   },
   Frontend: {
@@ -124,7 +132,12 @@ export const proxyObjects: Readonly<Record<string, AnswerObject>> = {
   },
   Endpoint: {
     about: 'An endpoint of a port.',
-    fields: { address: field(text, '`ip:port`.'), local: field(boolean, 'True if it is on this node.') },
+    fields: {
+      address: field(text, '`ip:port`.'),
+      local: field(boolean, 'True if it is on this node.'),
+      weight: optional(integer, 'Its weight beside the other endpoints; absent if it is 1.'),
+      startingPercent: optional(number, 'The percentage of its share that a new endpoint gets now, in a slow start.'),
+    },
   },
   SyncReport: {
     about: 'What one sync did.',

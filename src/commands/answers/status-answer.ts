@@ -2,6 +2,7 @@
 
 import type { Mode } from '../../backend/backend.ts'
 import type { BaseSummary, FamilySummary, ServiceSummary, Summary } from '../../http/admin.ts'
+import type { Traffic } from '../../http/admin-traffic.ts'
 
 export interface StatusAnswer {
   readonly node: string
@@ -10,6 +11,8 @@ export interface StatusAnswer {
   readonly proxy: RunningProxy | null
   readonly families: readonly FamilyStatusAnswer[]
   readonly services: readonly ServiceSummary[]
+  /** What was counted for these services; null if no running proxy was asked, or if it cannot tell. */
+  readonly traffic: Traffic | null
 }
 
 /** What only a running proxy can tell. */

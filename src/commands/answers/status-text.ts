@@ -90,6 +90,8 @@ function describeState(one: ServiceSummary, terminal: Terminal): string {
   if (one.lost.length > 0) return terminal.paint('yellow', `address not available: ${one.lost[0]}`)
   const ejected = one.ports.flatMap((port) => port.ejected)
   if (ejected.length > 0) return terminal.paint('yellow', `ejected ${shorten(ejected[0] as string, 60)}`)
+  const draining = one.ports.find((port) => port.drainingUntil !== '')
+  if (draining !== undefined) return terminal.paint('yellow', `draining until ${draining.drainingUntil}`)
   if (one.pending) return terminal.paint('yellow', 'change waits for a sync')
   return isIdle(one) ? terminal.paint('yellow', 'no endpoints') : terminal.paint('green', 'ok')
 }
@@ -106,12 +108,18 @@ function portTable({ ports }: ServiceSummary, terminal: Terminal): string {
 
 const describeFrontend = ({ kind, answersAt }: FrontendSummary): string => `${kind} ${answersAt || '(not served)'}`
 
-const describeEndpoint = ({ address, local }: PortSummary['endpoints'][number]): string =>
-  local ? `${address} (this node)` : address
+function describeEndpoint({ address, local, weight, startingPercent }: PortSummary['endpoints'][number]): string {
+  const remarks = [
+    ...(local ? ['this node'] : []),
+    ...(weight === undefined ? [] : [`weight ${weight}`]),
+    ...(startingPercent === undefined ? [] : [`starting, ${startingPercent} %`]),
+  ]
+  return remarks.length === 0 ? address : `${address} (${remarks.join(', ')})`
+}
 
-function describePolicies({ internal, external, affinitySeconds }: PortSummary): string {
+function describePolicies({ internal, external, affinitySeconds, algorithm }: PortSummary): string {
   const affinity = affinitySeconds === 0 ? '' : `, ClientIP ${affinitySeconds}s`
-  return `internal ${internal}, external ${external}${affinity}`
+  return `internal ${internal}, external ${external}${affinity}${algorithm === undefined ? '' : `, ${algorithm}`}`
 }
 
 function formatProblems({ proxy, families, services }: StatusAnswer, now: number, terminal: Terminal): string {

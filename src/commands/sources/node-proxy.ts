@@ -9,6 +9,7 @@ import { AdminClient } from '../../http/admin-client.ts'
 import { type ApiRequester, listObjects } from '../../kube/api-objects.ts'
 import type { Client } from '../../kube/client.ts'
 import { asObject, type JsonObject, readString } from '../../kube/reflect/fields.ts'
+import { DeferredStream, type ReferencedStream } from '../../kube/streams/deferred-stream.ts'
 import { openExecStream } from '../../kube/streams/exec-stream.ts'
 import { describeError, ProxyError } from '../../lib/errors.ts'
 import type { Flag, Flags } from '../command.ts'
@@ -86,12 +87,21 @@ function readProxyPod(pod: JsonObject, namespace: string): ProxyPod | undefined 
 const listChildren = (value: unknown): readonly JsonObject[] =>
   Array.isArray(value) ? value.map((one) => asObject(one) ?? {}) : []
 
-/** Throws a ProxyError that says why the node's proxy cannot be asked. The caller closes the client that this returns. */
+/**
+ * Throws a ProxyError that says why the node's proxy cannot be asked. The caller closes the client that this returns, which closes that of
+ * the API server: a dashboard connects again and again while a node is away.
+ */
 export async function connectNodeProxy(api: Client, namespace: string, node: string): Promise<AdminClient> {
-  const pod = await findPod(api, namespace, node)
+  const pod = await findPod(api, namespace, node).catch((error: unknown) => {
+    api.close()
+    throw error
+  })
   const target = { namespace, pod: pod.name, container: pod.container, command: ['sluice', 'connect', node] }
   const open = () => openExecStream(api, target).catch((error: unknown) => Promise.reject(explain(error, pod)))
-  const client = new AdminClient(`the proxy on ${node} (pod ${namespace}/${pod.name})`, makeAgent(open))
+  const client = new AdminClient(
+    `the proxy on ${node} (pod ${namespace}/${pod.name})`,
+    makeAgent(open, () => api.close()),
+  )
   // Finds out now whether it answers: the first question of a command would only say that the connection ended.
   await client.summary().catch((error: unknown) => {
     client.close()
@@ -137,16 +147,14 @@ function explain(error: unknown, { node, name, image }: ProxyPod): unknown {
 }
 
 /** Each connection is a program in the pod: few of them, and each is used for many questions. */
-function makeAgent(open: () => Promise<Duplex>): Agent {
+function makeAgent(open: () => Promise<ReferencedStream>, onClose: () => void): Agent {
   const agent = new Agent({ keepAlive: true, maxSockets: 3 })
-  const createConnection = (_: object, done: (error: Error | null, socket?: Duplex) => void) => {
-    open().then(
-      (stream) => done(null, asSocket(stream)),
-      (error: Error) => done(error),
-    )
-    return undefined
+  const createConnection = () => asSocket(new DeferredStream(open()))
+  const destroy = () => {
+    Agent.prototype.destroy.call(agent)
+    onClose()
   }
-  return Object.assign(agent, { createConnection })
+  return Object.assign(agent, { createConnection, destroy })
 }
 
 /** Adds the methods of a socket that an HTTP agent calls. */

@@ -113,12 +113,13 @@ function formatRows(table: LiveTable, state: ViewState, visible: number, columns
         ? `SERVICE PORT ${state.top + 1}-${state.top + shown.length}/${rows.length}`
         : 'SERVICE PORT',
     figure: state.sort === 'changes' ? 'CHANGES' : 'CONN',
+    totals: ['TOTAL', 'NEW/S'],
     addresses: ['ADDRESSES'],
     endpoints: ['ENDPOINTS (CONNECTIONS)'],
   })
   const lines = cells.map(({ row, addresses, endpoints }): ScreenLine => {
     const figure = String(state.sort === 'changes' ? row.changes : row.connections)
-    const text = formatLine(widths, { name: row.name, figure, addresses, endpoints })
+    const text = formatLine(widths, { name: row.name, figure, totals: describeCounted(row), addresses, endpoints })
     const marks = `${row.id === state.selected ? '>' : ' '}${row.problem === '' ? ' ' : '!'}`
     return { text: marks + text, ...colourOf(row, state) }
   })
@@ -136,6 +137,8 @@ function colourOf(row: LiveRow, { selected }: ViewState): Pick<ScreenLine, 'colo
 interface Widths {
   readonly name: number
   readonly figure: number
+  /** The width of each of the two columns with what was counted. */
+  readonly totals: number
   readonly addresses: number
   readonly endpoints: number
 }
@@ -154,30 +157,37 @@ function chooseWidths(cells: readonly Cells[], { sort }: ViewState, columns: num
   const isWide = columns >= 110
   const figure = isWide || sort !== 'name' ? 8 : 0
   const hasAddresses = columns >= 72 && (isWide || sort === 'name')
-  const forFigure = figure === 0 ? 0 : figure + gap
+  const totals = columns >= 140 && cells.some(({ row }) => row.counted !== undefined) ? 10 : 0
+  const forFigure = (figure === 0 ? 0 : figure + gap) + 2 * (totals === 0 ? 0 : totals + gap)
   const left = room - gap - forFigure - (hasAddresses ? gap : 0)
   const forEndpoints = Math.min(natural.endpoints, Math.floor(room * 0.4))
   const addresses = hasAddresses ? Math.min(natural.addresses, Math.floor(room * 0.35)) : 0
   const name = Math.min(natural.name, Math.max(12, left - forEndpoints - addresses))
-  return { name, figure, addresses, endpoints: Math.max(0, left - name - addresses) }
+  return { name, figure, totals, addresses, endpoints: Math.max(0, left - name - addresses) }
 }
 
 interface LineCells {
   readonly name: string
   readonly figure: string
+  readonly totals: readonly string[]
   readonly addresses: readonly string[]
   readonly endpoints: readonly string[]
 }
 
-function formatLine(widths: Widths, { name, figure, addresses, endpoints }: LineCells): string {
+function formatLine(widths: Widths, { name, figure, totals, addresses, endpoints }: LineCells): string {
   const space = ' '.repeat(gap)
   return [
     fill(clean(name), widths.name),
     ...(widths.figure === 0 ? [] : [cut(figure, widths.figure).padStart(widths.figure)]),
+    ...(widths.totals === 0 ? [] : totals.map((text) => cut(text, widths.totals).padStart(widths.totals))),
     ...(widths.addresses === 0 ? [] : [fill(fitItems(addresses, widths.addresses), widths.addresses)]),
     fitItems(endpoints, widths.endpoints),
   ].join(space)
 }
+
+/** Connections since counting began, and new ones per second. */
+const describeCounted = ({ counted }: LiveRow): readonly string[] =>
+  counted === undefined ? ['-', '-'] : [String(counted.connections), String(counted.connectionsPerSecond ?? '-')]
 
 const shortFrontends = ({ port }: LiveRow): readonly string[] =>
   (port?.frontends ?? []).map(({ answersAt }) => answersAt).filter((text) => text !== '')

@@ -1,6 +1,7 @@
 // What the live view shows: answers of the proxy at one moment, and the rows made of them. Pure.
 
 import type { ChangeCount, Connections, PortSummary, ReportSummary, ServiceSummary, Summary } from '../../http/admin.ts'
+import type { PortTraffic, Traffic } from '../../http/admin-traffic.ts'
 
 /** The answers of a proxy at one moment. */
 export interface LiveDocument {
@@ -8,6 +9,8 @@ export interface LiveDocument {
   readonly services: readonly ServiceSummary[]
   readonly connections: readonly Connections[]
   readonly changes: readonly ChangeCount[]
+  /** What was counted; undefined if the proxy cannot tell. */
+  readonly traffic?: Traffic | undefined
   /** Unix ms. */
   readonly now: number
 }
@@ -29,6 +32,8 @@ export interface LiveRow {
   readonly port: PortSummary | undefined
   readonly connections: number
   readonly changes: number
+  /** What was counted for the port; undefined if nothing was. */
+  readonly counted: PortTraffic | undefined
   /** Why the service does not work as it should; '' if it does. */
   readonly problem: string
 }
@@ -59,23 +64,40 @@ export interface LiveTable {
 export function makeTable(document: LiveDocument, sort: SortOrder, filter: string): LiveTable {
   const flows = countFlows(document.connections)
   const changes = new Map(document.changes.map(({ service, count }) => [service, count]))
-  const all = document.services.flatMap((service) => makeRows(service, flows, changes.get(service.service) ?? 0))
+  const counted = new Map(
+    document.traffic?.ports.map((one) => [`${one.family} ${one.service}:${one.port}`.replace(/:$/, ''), one]),
+  )
+  const all = document.services.flatMap((service) =>
+    makeRows(service, flows, { changes: changes.get(service.service) ?? 0, counted }),
+  )
   const wanted = filter.toLowerCase()
   const found = wanted === '' ? all : all.filter((row) => matches(row, wanted))
   const rows = found.toSorted(comparators[sort])
   return { document, flows, rows, ids: rows.map(({ id }) => id), total: all.length }
 }
 
-function makeRows(summary: ServiceSummary, flows: FlowCounts, changes: number): readonly LiveRow[] {
+interface RowFigures {
+  readonly changes: number
+  readonly counted: ReadonlyMap<string, PortTraffic>
+}
+
+function makeRows(summary: ServiceSummary, flows: FlowCounts, { changes, counted }: RowFigures): readonly LiveRow[] {
   const { service, family } = summary
   const problem = describeProblem(summary)
   const base = { service, summary, changes, problem }
   if (summary.ports.length === 0)
-    return [{ ...base, id: `${family} ${service}`, name: service, port: undefined, connections: 0 }]
+    return [{ ...base, id: `${family} ${service}`, name: service, port: undefined, connections: 0, counted: undefined }]
   return summary.ports.map((port) => {
     const name = port.protocol === 'tcp' ? port.name : `${port.name}/${port.protocol}`
     const connections = sum(port.endpoints.map(({ address }) => flows.get(flowKey(port.name, address)) ?? 0))
-    return { ...base, id: `${family} ${name}`, name, port, connections }
+    return {
+      ...base,
+      id: `${family} ${name}`,
+      name,
+      port,
+      connections,
+      counted: counted.get(`${family} ${port.name}`),
+    }
   })
 }
 

@@ -2,10 +2,12 @@
 
 import type { ChangeCount, Connections, ServiceSummary, Summary } from '../../http/admin.ts'
 import type { AdminClient } from '../../http/admin-client.ts'
+import type { Traffic } from '../../http/admin-traffic.ts'
 import type { LiveDocument, ServiceHistory } from './live-document.ts'
 
 /** The part of a proxy's client that the live view uses. */
-export type LiveSource = Pick<AdminClient, 'summary' | 'services' | 'connections' | 'changes' | 'reports'>
+export type LiveSource = Pick<AdminClient, 'summary' | 'services' | 'connections' | 'changes' | 'reports'> &
+  Partial<Pick<AdminClient, 'traffic'>>
 
 /** An answer is read again after this many times the duration that it took to read. */
 const restFactor = 20
@@ -38,6 +40,7 @@ export class LiveFeed {
   readonly #services: PacedAnswer<readonly ServiceSummary[]>
   readonly #connections: PacedAnswer<readonly Connections[]>
   readonly #changes: PacedAnswer<readonly ChangeCount[]>
+  readonly #traffic: PacedAnswer<Traffic | undefined>
   #reads = 0
 
   constructor(source: LiveSource) {
@@ -45,18 +48,21 @@ export class LiveFeed {
     this.#services = new PacedAnswer(() => source.services('', false))
     this.#connections = new PacedAnswer(() => source.connections())
     this.#changes = new PacedAnswer(() => source.changes())
+    // A proxy of an older version has no counters.
+    this.#traffic = new PacedAnswer(async () => source.traffic?.('').catch(() => undefined))
   }
 
   /** Rejects with a ProxyError if the proxy cannot be asked. */
   async read(): Promise<LiveDocument> {
     const summary = await this.#source.summary()
     const version = versionOf(summary)
-    const [services, connections, changes] = await Promise.all([
+    const [services, connections, changes, traffic] = await Promise.all([
       this.#services.get(version),
       this.#connections.get(String(++this.#reads)),
       this.#changes.get(version),
+      this.#traffic.get(String(this.#reads)),
     ])
-    return { summary, services, connections, changes, now: Date.now() }
+    return { summary, services, connections, changes, traffic, now: Date.now() }
   }
 
   async readHistory(service: string): Promise<ServiceHistory> {

@@ -182,7 +182,7 @@ export class Standalone {
     writePrivateFile(config, text)
     const argv = [`--config=${config}`, `--hostname-override=${this.#node}`]
     const options = resolveOptions(argv, (path) => (path === config ? text : readFileSync(path, 'utf8')), process.env)
-    const settings = makeSettings(options.config)
+    const settings = makeSettings(options.config, options.sluice.traffic)
     const backend = (this.#unprivileged ?? findMode(this.#options.mode)).makeBackend(settings)
     process.env.SLUICE_ADMIN_SOCKET = this.#socket
     const manifests = this.#api?.manifests

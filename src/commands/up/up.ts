@@ -2,8 +2,10 @@
 
 import type { Mode } from '../../backend/backend.ts'
 import { defaultMode, findMode, modes } from '../../backend/modes.ts'
-import { ProxyError } from '../../lib/errors.ts'
-import { type Command, type Invocation, noArguments } from '../command.ts'
+import type { AdminClient } from '../../http/admin-client.ts'
+import { describeError, ProxyError } from '../../lib/errors.ts'
+import { type Command, type Flags, type Invocation, noArguments } from '../command.ts'
+import { startOwnDashboard } from '../dashboard/dashboard.ts'
 import { nodePortRangeFlag } from '../node-port-range.ts'
 import { Progress } from '../progress.ts'
 import { modeFlag } from '../sources/source.ts'
@@ -36,6 +38,7 @@ pods and a client outside, and do not touch the network of this machine. Ctrl-C 
       file: true,
     },
     { name: 'demo', help: 'run in network namespaces, with pods to connect to' },
+    { name: 'no-dashboard', help: 'do not serve the page that sluice dashboard serves' },
     { name: 'once', help: 'with --demo: run all checks, print them, remove everything, exit with 0 if all passed' },
     {
       name: 'scale',
@@ -114,7 +117,7 @@ async function runDemo({ terminal, flags }: Invocation, mode: Mode): Promise<num
       await demo.waitForEndpoints('work/saythx-redis', 2)
     }
     if (flags.has('once')) passed = await Promise.race([runChecks(demo, terminal), aborted(signal).then(() => false)])
-    else await showDemo(demo, terminal, aborted(signal))
+    else await withDashboard(flags, demo.proxy, (page) => showDemo(demo, terminal, page, aborted(signal)))
   } catch (error) {
     if (!signal.aborted) throw error
   } finally {
@@ -124,8 +127,8 @@ async function runDemo({ terminal, flags }: Invocation, mode: Mode): Promise<num
 }
 
 /** Shows the live view until the user stops the demo. Throws a ProxyError 'demo' if the proxy ends by itself. */
-async function showDemo(demo: Demo, terminal: Terminal, interrupted: Promise<undefined>): Promise<void> {
-  const introduction = await introduceDemo(demo, terminal)
+async function showDemo(demo: Demo, terminal: Terminal, page: string, interrupted: Promise<undefined>): Promise<void> {
+  const introduction = page + (await introduceDemo(demo, terminal))
   const scale = (replicas: 1 | 2, hint: string): ViewKey => ({
     hint,
     // A failure needs no message: the live view shows the number of pods.
@@ -170,13 +173,31 @@ async function runStandalone({ terminal: given, flags }: Invocation, mode: Mode)
   if (standalone === undefined) return 0
   try {
     const { proxy } = standalone
-    const view = { proxy, terminal, notes, introduction: await standalone.introduce() }
-    const failure = await showUntil<ProxyError>(view, [aborted(signal), standalone.ended])
-    if (failure !== undefined) throw failure
+    await withDashboard(flags, proxy, async (page) => {
+      const view = { proxy, terminal, notes, introduction: page + (await standalone.introduce()) }
+      const failure = await showUntil<ProxyError>(view, [aborted(signal), standalone.ended])
+      if (failure !== undefined) throw failure
+    })
   } finally {
     await progress.report(flags.has('keep-rules') ? 'Stopping' : 'Removing everything', () => standalone.close())
   }
   return 0
+}
+
+/** Calls `show` with a line that says where the page is, and serves the page until `show` ends. Without the page the rest still works. */
+async function withDashboard(
+  flags: Flags,
+  proxy: AdminClient,
+  show: (introduction: string) => Promise<void>,
+): Promise<void> {
+  if (flags.has('no-dashboard')) return show('')
+  const started = await startOwnDashboard(proxy).catch((error: unknown) => describeError(error))
+  if (typeof started === 'string') return show(`The dashboard cannot be served: ${started}\n`)
+  try {
+    await show(`Dashboard: ${started.url}\n`)
+  } finally {
+    await started.close()
+  }
 }
 
 /** Aborts at the first Ctrl-C, SIGTERM or hangup of the terminal; a second one ends the process without cleanup. */

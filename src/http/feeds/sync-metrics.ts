@@ -1,9 +1,9 @@
 // Feeds the metrics of syncs, changes and drift from the engine's journal.
 
-import type { MetricTraits } from '../backend/proxy-mode.ts'
-import type { ChangeKind, DriftRecord, JournalListener, SyncReport } from '../engine/journal.ts'
-import { type Family, familyName } from '../lib/ip.ts'
-import type { MetricsRegistry } from './metrics-registry.ts'
+import type { MetricTraits } from '../../backend/proxy-mode.ts'
+import type { ChangeKind, DriftRecord, JournalListener, SyncReport } from '../../engine/journal.ts'
+import { type Family, familyName } from '../../lib/ip.ts'
+import type { MetricsRegistry } from '../metrics-registry.ts'
 
 const prefix = 'kubeproxy_sync_proxy_rules_'
 
@@ -31,9 +31,10 @@ export function recordSyncs(registry: MetricsRegistry, traits: MetricTraits) {
     },
     report(report: SyncReport): void {
       const series = families[report.family]
-      recordSync(series, report)
       if (report.ok) recordSuccess(series, report, traits)
-      else recordFailure(registry, report, traits)
+      if (report.idle) return
+      recordSync(series, report)
+      if (!report.ok) recordFailure(registry, report, traits)
       recordFigures(registry, report)
     },
   } satisfies JournalListener

@@ -3,8 +3,8 @@
 import { Session } from 'node:inspector'
 import { pipeline } from 'node:stream/promises'
 import { getHeapSnapshot } from 'node:v8'
-import { type Clock, sleep } from '../lib/time.ts'
-import { type Exchange, type Route, type Routes, reply, replyNotFound, replyText } from './routing.ts'
+import { type Clock, sleep } from '../../lib/time.ts'
+import { type Exchange, type Route, type Routes, reply, replyNotFound, replyText } from '../routing.ts'
 
 const pages: Readonly<Record<string, string>> = {
   allocs: 'where memory is allocated, sampled for ?seconds=30 (.heapprofile)',

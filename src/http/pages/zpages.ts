@@ -1,10 +1,10 @@
 // Serves /flagz and /statusz: text for people, or a versioned object for clients that ask for exactly that.
 
 import { stringify } from 'yaml'
-import type { Clock } from '../lib/time.ts'
-import { formatTime } from '../lib/time.ts'
-import type { BuildVersion } from './metrics.ts'
-import { type Exchange, type Route, reply, replyText } from './routing.ts'
+import type { Clock } from '../../lib/time.ts'
+import { formatTime } from '../../lib/time.ts'
+import type { BuildVersion } from '../metrics.ts'
+import { type Exchange, type Route, reply, replyText } from '../routing.ts'
 
 const component = 'kube-proxy'
 const group = 'config.k8s.io'

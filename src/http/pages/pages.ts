@@ -1,11 +1,12 @@
 // The pages of the metrics server: its own /healthz, metrics, mode, configuration and verbosity. zpages.ts has /flagz and /statusz,
 // profile.ts has the profiles.
 
-import type { Mode } from '../backend/backend.ts'
-import type { Clock } from '../lib/time.ts'
-import type { BuildVersion, Metrics } from './metrics.ts'
+import type { Mode } from '../../backend/backend.ts'
+import type { Clock } from '../../lib/time.ts'
+import type { BuildVersion, Metrics } from '../metrics.ts'
+import { checkHost, type Exchange, type Route, type Routes, readBody, reply, replyText } from '../routing.ts'
+import { openMetricsType, prefersOpenMetrics, toOpenMetrics } from './open-metrics.ts'
 import { makeProfilePages } from './profile.ts'
-import { checkHost, type Exchange, type Route, type Routes, readBody, reply, replyText } from './routing.ts'
 import { makeFlagsPage, makeStatusPage } from './zpages.ts'
 
 export interface PagesOptions {
@@ -34,14 +35,14 @@ export function makeMetricsPages(options: PagesOptions): Routes {
   const routes: Record<string, Route> = {
     '/healthz': (exchange) => answerHealth(exchange, metrics),
     '/healthz/ping': ({ response }) => replyText(response, 200, 'ok'),
-    '/metrics': async ({ response }) =>
-      reply(response, { status: 200, type: metrics.contentType, body: await metrics.text() }),
-    '/metrics/slis': async ({ method, response }) => {
+    '/metrics': async (exchange) => replyMetrics(exchange, metrics.contentType, await metrics.text()),
+    '/metrics/slis': async (exchange) => {
+      const { method, response } = exchange
       if (method === 'DELETE') {
         metrics.resetSlis()
         return replyText(response, 200, 'metrics reset\n')
       }
-      reply(response, { status: 200, type: metrics.contentType, body: await metrics.slis() })
+      replyMetrics(exchange, metrics.contentType, await metrics.slis())
     },
     '/proxyMode': ({ response }) => replyText(response, 200, options.mode),
     '/configz': ({ response }) =>
@@ -58,6 +59,12 @@ export function makeMetricsPages(options: PagesOptions): Routes {
   if (options.gates.flagz) routes['/flagz'] = makeFlagsPage(options.flags)
   if (options.gates.statusz) routes['/statusz'] = makeStatusPage({ ...options, paths: () => Object.keys(routes) })
   return checkHost(routes, options.hostNames, openPages)
+}
+
+function replyMetrics({ request, response }: Exchange, type: string, body: string): void {
+  if (prefersOpenMetrics(request.headers.accept))
+    reply(response, { status: 200, type: openMetricsType, body: toOpenMetrics(body) })
+  else reply(response, { status: 200, type, body })
 }
 
 /** There is one check, `ping`, which always passes because this server answers. */
