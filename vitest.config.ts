@@ -1,8 +1,9 @@
 // The tiers of tests: `unit` needs only Node; `kernel` needs root and network namespaces; `ipvs` also needs a kernel with IPVS
 // (test/vm/run-tier.ts starts one in a VM); `e2e` needs a real API server; `hostile` fuzzes objects, for a short time by
 // default; `packages` checks the executable and the manifests that we ship, and
-// `packages-long` builds and installs everything, by hand (npm run test:packages); `windows` runs the bundle under Wine. See test/README.md.
+// `packages-long` builds and installs everything, by hand (npm run test:packages); `windows` runs the bundle under Wine; `browser` opens the dashboard in Chromium. See test/README.md.
 
+import { availableParallelism } from 'node:os'
 import { defineConfig } from 'vitest/config'
 import './test/support/tolerant-source-maps.ts'
 
@@ -20,15 +21,19 @@ export default defineConfig({
             'test/hostile/**',
             'test/packages/**',
             'test/windows/**',
+            'test/browser/**',
           ],
-          testTimeout: 30_000,
+          // On two processors, vitest would use one.
+          maxWorkers: Math.max(2, availableParallelism() - 1),
+          testTimeout: 60_000,
         },
       },
       {
         test: {
           name: 'kernel',
           include: ['test/kernel/**/*.test.ts'],
-          fileParallelism: false,
+          // Each file has network namespaces of its own, and mostly waits for packets.
+          maxWorkers: 2,
           pool: 'forks',
           testTimeout: 120_000,
           hookTimeout: 120_000,
@@ -83,6 +88,16 @@ export default defineConfig({
           pool: 'forks',
           testTimeout: 300_000,
           hookTimeout: 300_000,
+        },
+      },
+      {
+        test: {
+          name: 'browser',
+          include: ['test/browser/**/*.test.ts'],
+          fileParallelism: false,
+          pool: 'forks',
+          testTimeout: 120_000,
+          hookTimeout: 120_000,
         },
       },
       {

@@ -5,6 +5,7 @@
 //   connect-probe until IP PORT ANSWER LIMIT SINCE    prints the ms from SINCE (Unix ms) to the first answer of that address; -1 if too late
 //   connect-probe changes IP PORT API COUNT PAUSE LIMIT    requests one new endpoint after the other for at most LIMIT ms; prints the ms
 //                                                          until the first answer of each
+//   connect-probe livez PORT LIMIT               asks for /livez until SIGTERM; prints the worst ms; LIMIT if there is no answer
 
 import {
   AF_INET,
@@ -159,12 +160,39 @@ function changes(to: Buffer, api: Buffer, { count, pauseMs, limitMs }: Changes):
   return found
 }
 
+async function livez(to: Buffer, limitMs: number): Promise<number> {
+  let [isStopped, worst] = [false, 0]
+  process.once('SIGTERM', () => {
+    isStopped = true
+  })
+  // Also ends when the benchmark has failed.
+  const parent = process.ppid
+  while (!isStopped && process.ppid === parent) {
+    const began = performance.now()
+    const isAnswered = askLivez(to, limitMs)
+    worst = Math.max(worst, isAnswered ? performance.now() - began : limitMs)
+    await new Promise((resolve) => setTimeout(resolve, 5))
+  }
+  return worst
+}
+
+function askLivez(to: Buffer, limitMs: number): boolean {
+  const fd = socket(AF_INET, SOCK_STREAM, 0)
+  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, ints(limitMs / 1000, 0, 0, 0), 16)
+  const text = Buffer.from('GET /livez HTTP/1.0\r\n\r\n')
+  const isAnswered =
+    connect(fd, to, 16) === 0 && send(fd, text, text.length, MSG_NOSIGNAL) > 0 && recv(fd, answer, 4, 0) > 0
+  close(fd)
+  return isAnswered
+}
+
 const CLONE_NEWNET = 0x40000000
 const [role, ip = '', port = '', third = '', fourth = '0', fifth = '0', sixth = '0'] = process.argv.slice(2)
-const target = role === 'server' || role === 'latency' ? Buffer.alloc(0) : address(ip, Number(port))
+const target = role === 'server' || role === 'latency' || role === 'livez' ? Buffer.alloc(0) : address(ip, Number(port))
 const print = (value: unknown) => process.stdout.write(`${JSON.stringify(value)}\n`)
 if (role === 'server') serve(Number(ip))
 else if (role === 'latency') print(latency(Number(ip), process.argv.slice(4)))
+else if (role === 'livez') print(await livez(address('127.0.0.1', Number(ip)), Number(port)))
 else if (role === 'until') print(until(target, third, Number(fourth), Number(fifth)))
 else {
   const how = { count: Number(fourth), pauseMs: Number(fifth), limitMs: Number(sixth) }

@@ -1,7 +1,8 @@
 // A scripted API server as a separate process: some ordinary services, one of which is measured, and hostile objects on demand.
 //
 //   hostile-apiserver SERVICES      prints its port; the last service is measured: it has one endpoint
-//   GET /hostile?kind=N&do=come|change|go      adds, changes or deletes the objects of that kind
+//   GET /hostile?kind=N&do=prepare             makes the objects of that kind: what this server needs for them is no time of a proxy
+//   GET /hostile?kind=N&do=come|change|go      adds, changes or deletes them
 
 import { createServer, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
@@ -10,7 +11,13 @@ import { type HostileObjects, hostileObjects } from './hostile-objects.ts'
 
 const count = Number(process.argv[2])
 const watches: { services?: ServerResponse; slices?: ServerResponse } = {}
-let current: { readonly kind: number; readonly objects: HostileObjects } | undefined
+/** The lines of each step for the two watches. The API server sends each event as a part of its own. */
+interface Lines {
+  readonly services: string
+  readonly slices: readonly string[]
+}
+
+const prepared = new Map<string, Lines>()
 
 const line = (type: string, object: object) => `${JSON.stringify({ type, object })}\n`
 
@@ -38,13 +45,19 @@ server.listen(0, '127.0.0.1', () => process.stdout.write(`${(server.address() as
 process.on('disconnect', () => process.exit())
 
 function act(kind: number, what: string): void {
-  if (current?.kind !== kind) current = { kind, objects: (hostileObjects[kind] as () => HostileObjects)() }
-  const { services, slices, changed } = current.objects
-  if (what === 'change') {
-    if (changed !== undefined) watches.slices?.write(line('MODIFIED', changed))
-    return
-  }
-  const type = what === 'come' ? 'ADDED' : 'DELETED'
-  watches.services?.write(services.map((object) => line(type, object)).join(''))
-  for (const object of slices) watches.slices?.write(line(type, object))
+  if (what === 'prepare') prepare((hostileObjects[kind] as () => HostileObjects)())
+  const lines = prepared.get(what)
+  if (lines === undefined) return
+  watches.services?.write(lines.services)
+  for (const one of lines.slices) watches.slices?.write(one)
+}
+
+function prepare({ services, slices, changed }: HostileObjects): void {
+  const all = (type: string): Lines => ({
+    services: services.map((object) => line(type, object)).join(''),
+    slices: slices.map((object) => line(type, object)),
+  })
+  prepared.set('come', all('ADDED'))
+  prepared.set('change', { services: '', slices: changed === undefined ? [] : [line('MODIFIED', changed)] })
+  prepared.set('go', all('DELETED'))
 }

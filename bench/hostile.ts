@@ -102,6 +102,8 @@ async function measure(program: ProxyProgram, kind: number): Promise<Figures> {
 async function watch(pid: number, port: number, kind: number): Promise<Figures> {
   const vip = serviceIp(services - 1)
   await probe<number>('until', vip, 80, probeAddress(0), mostMs, Date.now())
+  const act = (what: string) => fetch(`http://127.0.0.1:${port}/hostile?kind=${kind}&do=${what}`)
+  await act('prepare')
   await waitUntilIdle(pid)
   const livez = watchLivez()
   let changeMs: number | undefined = 0
@@ -110,7 +112,7 @@ async function watch(pid: number, port: number, kind: number): Promise<Figures> 
   for (const phase of ['come', 'change', 'go']) {
     const probing = probe<number[]>('changes', vip, 80, port, 100_000, 5, phaseMs)
     await wait(300)
-    await fetch(`http://127.0.0.1:${port}/hostile?kind=${kind}&do=${phase}`)
+    await act(phase)
     const began = performance.now()
     const found = await probing
     memory = Math.max(memory, rssMb(pid))
@@ -123,25 +125,14 @@ async function watch(pid: number, port: number, kind: number): Promise<Figures> 
   return { changeMs, changes, livezMs: await livez.stop(), rssMb: memory }
 }
 
-/** Asks for /livez all the time. An answer that does not come within a minute counts as a minute. */
+/** Asks for /livez all the time, from a process that does nothing else. An answer that does not come within a minute counts as a minute. */
 function watchLivez(): { stop(): Promise<number> } {
-  let [isStopped, worst] = [false, 0]
-  const ask = async () => {
-    while (!isStopped) {
-      const began = performance.now()
-      await fetch('http://127.0.0.1:10256/livez', { signal: AbortSignal.timeout(mostMs) })
-        .then((answer) => answer.arrayBuffer())
-        .catch(() => {})
-      worst = Math.max(worst, performance.now() - began)
-      await wait(5)
-    }
-  }
-  const done = ask()
+  const child = spawnProbe('livez', 10256, mostMs)
+  const worst = firstLine(child)
   return {
     async stop() {
-      isStopped = true
-      await done
-      return worst
+      child.kill('SIGTERM')
+      return JSON.parse(await worst) as number
     },
   }
 }
@@ -152,8 +143,11 @@ function wait(ms: number): Promise<void> {
 
 /** Runs bench/connect-probe.ts, which makes connections with blocking calls, and returns what it prints. */
 async function probe<T>(...words: readonly (string | number)[]): Promise<T> {
-  const child = spawn(process.execPath, [probeFile, ...words.map(String)], { stdio: ['ignore', 'pipe', 'inherit'] })
-  return JSON.parse(await firstLine(child)) as T
+  return JSON.parse(await firstLine(spawnProbe(...words))) as T
+}
+
+function spawnProbe(...words: readonly (string | number)[]): ChildProcess {
+  return spawn(process.execPath, [probeFile, ...words.map(String)], { stdio: ['ignore', 'pipe', 'inherit'] })
 }
 
 function firstLine(child: ChildProcess): Promise<string> {

@@ -4,7 +4,8 @@
 // Ours is all CPU of this process, threads of V8 included, from the moment a sync is due until it is reported: model, planning,
 // ledger, text, starting and feeding the programs, reading the output of iptables-save. Starting Node, loading the code and making the
 // objects, which an API server would do, are not included. CPU of the programs is that of our children. The first sync is that of a
-// process that has just started: nothing is compiled yet, and the heap still grows. For full syncs and changes the median is shown.
+// process that has just started: nothing is compiled yet, and the heap still grows. For full syncs, changes and readings the median is
+// shown. COUNTERS=off measures without counters.
 
 import { spawnSync } from 'node:child_process'
 import { mkdtempSync, rmSync } from 'node:fs'
@@ -38,6 +39,7 @@ const small = 1000
 const changes = 9
 const limitMs = Number(process.env.LIMIT_MS ?? 120_000)
 const sizes = (process.env.SIZES ?? '1000,5000,10000').split(',').map(Number)
+const isCounting = process.env.COUNTERS !== 'off'
 const flavours = (process.env.FLAVOURS ?? 'legacy,nft').split(',') as Flavour[]
 
 /** Creates the namespace and runs this program in it. */
@@ -68,8 +70,9 @@ async function measureSyncs(flavour: Flavour, size: number): Promise<void> {
   const journal = new SyncJournal({ log })
   let reported: (report: SyncReport) => void = () => {}
   journal.subscribe({ report: (report) => reported(report) })
+  const backend = iptables({ syncPeriodMs: 30_000, localhostNodePorts: true, counters: isCounting })
   const engine = new Engine({
-    backend: iptables({ syncPeriodMs: 30_000, localhostNodePorts: true }),
+    backend,
     families: [4],
     views: () => node,
     settings: { minSyncMs: 0, syncMs: 30_000 },
@@ -108,6 +111,12 @@ async function measureSyncs(flavour: Flavour, size: number): Promise<void> {
       costs.push(await measure(async () => void (await report(() => engine.store.slices.put(changed.key, changed)))))
     }
     show('one endpoint changed', medianOf(costs))
+    // Chains of the endpoints that are gone are swept meanwhile.
+    if (isCounting) show('sweep, in 3 s', await measure(() => new Promise((resolve) => setTimeout(resolve, 3000))))
+    const reads: Cost[] = []
+    for (let i = 0; i < fullSyncs && isCounting; i++)
+      reads.push(await measure(async () => void (await backend.counters?.())))
+    if (isCounting) show('reading of counters', medianOf(reads))
     const idle = await measure(() => new Promise((resolve) => setTimeout(resolve, 5000)))
     console.log(
       `${' '.repeat(19)}watching costs ${(idle.ownMs / 5).toFixed(1)} ms CPU per second; ${Math.round(process.memoryUsage().rss / 1e6)} MB resident`,

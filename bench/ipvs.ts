@@ -33,6 +33,7 @@ function isolate(): void {
 async function measure(services: number): Promise<void> {
   const backend = ipvs({
     syncPeriodMs: 3_600_000,
+    counters: true,
     ipvs: { scheduler: 'rr', excludeCidrs: [], strictArp: false, tcpTimeoutMs: 0, tcpFinTimeoutMs: 0, udpTimeoutMs: 0 },
   })
   await backend.prepare(node, silentLogger)

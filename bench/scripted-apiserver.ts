@@ -8,6 +8,7 @@ import { answerOther, bookmark, nth, probeSlice, service, slice } from './api-ob
 
 const [services, endpoints, probe = 0] = process.argv.slice(2).map(Number) as [number, number, number?]
 let slices: ServerResponse | undefined
+let watchedServices: ServerResponse | undefined
 let sent = 0
 
 const server = createServer((request, response) => {
@@ -18,11 +19,22 @@ const server = createServer((request, response) => {
     change(word('count'), word('everyMs'), word('atOnce'))
     response.end('{}')
   } else if (url.pathname.endsWith('/services')) {
+    watchedServices = response
     void stream(response, 'Service', (i) => service(i))
   } else if (url.pathname.endsWith('/endpointslices')) {
     slices = response
     const last = probe === 0 ? -1 : services - 1
     void stream(response, 'EndpointSlice', (i) => (i === last ? probeSlice(i, 0) : slice(i, endpoints, 0)))
+  } else if (url.pathname === '/pair') {
+    const i = Number(url.searchParams.get('service'))
+    watchedServices?.write(`${JSON.stringify({ type: 'ADDED', object: service(i) })}\n`)
+    setTimeout(
+      () => {
+        slices?.write(`${JSON.stringify({ type: 'ADDED', object: probeSlice(i, 0) })}\n`)
+        response.end('{}')
+      },
+      Number(url.searchParams.get('gapMs')),
+    )
   } else if (url.pathname === '/probe') {
     const object = probeSlice(services - 1, Number(url.searchParams.get('turn')))
     slices?.write(`${JSON.stringify({ type: 'MODIFIED', object })}\n`)

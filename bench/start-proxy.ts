@@ -14,6 +14,8 @@ export interface ProxyPlace {
   readonly port: number
   /** Where the files of the configuration are written. */
   readonly folder: string
+  /** 1 ms if absent. Zero would mean one second. */
+  readonly minSyncPeriod?: string
   readonly env?: NodeJS.ProcessEnv
 }
 
@@ -24,7 +26,8 @@ export function findKubeProxy(): string {
   return join(stdout.trim(), 'kube-proxy')
 }
 
-export function startProxy({ program, mode }: ProxyProgram, { port, folder, env = {} }: ProxyPlace): ChildProcess {
+export function startProxy({ program, mode }: ProxyProgram, place: ProxyPlace): ChildProcess {
+  const { port, folder, minSyncPeriod = '1ms', env = {} } = place
   const kubeconfig = join(folder, 'kubeconfig')
   writeFileSync(
     kubeconfig,
@@ -46,9 +49,8 @@ export function startProxy({ program, mode }: ProxyProgram, { port, folder, env 
       clientConnection: { kubeconfig, contentType: 'application/json', acceptContentTypes: 'application/json' },
       mode,
       clusterCIDR: '10.128.0.0/9',
-      // Zero would mean one second.
-      nftables: { minSyncPeriod: '1ms' },
-      iptables: { minSyncPeriod: '1ms' },
+      nftables: { minSyncPeriod },
+      iptables: { minSyncPeriod },
       healthzBindAddress: '127.0.0.1:10256',
       metricsBindAddress: '127.0.0.1:10249',
       conntrack: { maxPerCore: 0, min: 0, tcpEstablishedTimeout: '0s', tcpCloseWaitTimeout: '0s' },

@@ -1,10 +1,20 @@
-// Makes the single executables: the bundle, koffi's addon and V8's code cache inside a node binary.
+// Makes the single executables: the bundle, the page of the dashboard, koffi's addon and V8's code cache inside a node binary.
 
 import { execFileSync } from 'node:child_process'
-import { chmodSync, copyFileSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import {
+  chmodSync,
+  copyFileSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs'
 import { join } from 'node:path'
 import { inject } from 'postject'
-import { rolldown } from 'rolldown'
+import { type OutputOptions, rolldown } from 'rolldown'
+import { pageBuild } from '../web/page-build.ts'
 import { type Architecture, koffiAddon, nodeBinary } from './inputs.ts'
 
 const root = join(import.meta.dirname, '..')
@@ -32,6 +42,7 @@ export async function makeExecutable(architecture: Architecture): Promise<string
   const work = mkdtempSync(join(outputFolder, '.work-'))
   try {
     await makeBundle(join(work, 'sluice.cjs'))
+    await makePage(join(work, 'web'))
     const blob = makeBlob(work, architecture)
     const binary = join(work, 'node')
     copyFileSync(nodeBinary(architecture), binary)
@@ -53,6 +64,22 @@ async function makeBundle(path: string): Promise<void> {
   await build.close()
 }
 
+/** Builds the page of the dashboard. */
+async function makePage(folder: string): Promise<void> {
+  const { output, ...input } = pageBuild(folder)
+  const build = await rolldown(input)
+  await build.write(output as OutputOptions)
+  await build.close()
+}
+
+/** The files of the page, and their list, since a program cannot list its assets in Node 20. */
+function pageAssets(work: string): Readonly<Record<string, string>> {
+  const names = readdirSync(join(work, 'web')).sort()
+  writeFileSync(join(work, 'files.json'), JSON.stringify(names))
+  const files = names.map((name) => [`web/${name}`, join(work, 'web', name)])
+  return { 'web/files.json': join(work, 'files.json'), ...Object.fromEntries(files) }
+}
+
 /**
  * V8 accepts a code cache only from the same version, architecture and flags, so it is made by the very binary that will read it. A fixed
  * seed makes it reproducible. The other architecture's binary does not run here; its executable has no cache.
@@ -67,7 +94,7 @@ function makeBlob(work: string, architecture: Architecture): Buffer {
     useCodeCache: architecture === host,
     execArgv: nodeOptions,
     execArgvExtension: 'none',
-    assets: { 'koffi.node': koffiAddon(architecture) },
+    assets: { 'koffi.node': koffiAddon(architecture), ...pageAssets(work) },
   }
   writeFileSync(join(work, 'sea.json'), JSON.stringify(config))
   execFileSync(nodeBinary(host), [...nodeOptions, '--random-seed=1', '--experimental-sea-config', 'sea.json'], {

@@ -120,6 +120,39 @@ describe('the doors between rooms', () => {
 const isTypeImport = (source: Source, specifier: string): boolean =>
   new RegExp(`^import type .* from '${specifier}'$`, 'm').test(source.text)
 
+describe('the page of the dashboard', () => {
+  const folder = join(root, '..', 'web')
+  const files = readdirSync(folder, { recursive: true, encoding: 'utf8' })
+    .filter((path) => /\.tsx?$/.test(path))
+    .map((path) => ({ path, text: readFileSync(join(folder, path), 'utf8') }))
+
+  it('imports only types of the admin socket from the program', () => {
+    const imports = files.flatMap(({ path, text }) =>
+      [...text.matchAll(/^import (type )?[^']*? from '(\.[^']+)'/gm)]
+        .filter(([, , specifier = '']) => specifier.includes('/src/'))
+        .map(([, kind, specifier]) => ({ path, isType: kind !== undefined, specifier })),
+    )
+    expect(imports.length).toBeGreaterThan(5)
+    expect(
+      imports.filter(({ isType, specifier }) => !isType || !/\/src\/http\/admin[\w-]*\.ts$/.test(specifier ?? '')),
+    ).toEqual([])
+  })
+
+  it('has small files, each with a sentence that says what it does and a line in its README.md', () => {
+    const list = readFileSync(join(folder, 'README.md'), 'utf8')
+    for (const { path, text } of files) {
+      expect(text.split('\n')[0], path).toMatch(/^\/\/ \S.{20,}/)
+      expect(text.split('\n').length, path).toBeLessThanOrEqual(400)
+      expect(list, path).toContain(path)
+    }
+  })
+
+  it('never sets HTML from text', () => {
+    for (const { path, text } of files)
+      expect(text, path).not.toMatch(/innerHTML|dangerouslySet|insertAdjacent|document\.write/)
+  })
+})
+
 describe('pure files', () => {
   const pure = sources.filter(isPure)
 

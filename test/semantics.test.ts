@@ -17,7 +17,7 @@ function readAll(folder: string, pattern: RegExp): readonly { readonly path: str
 const tests = readAll('test', /\.(?:ts|yaml)$/)
 
 /** Case ids (`G8`, `J7a` of case `J7`), packets (`F26`) and scenarios (`S4a`, `S12-1` of `S12`); not patterns such as `S4*`. */
-const id = /(?<![\w.:/%$-])(?:([A-EG-JP]\d{1,2})[a-z]?|(F\d{1,3})|(S\d{1,2}[a-h]?))(?![\w*?])/g
+const id = /(?<![\w.:/%$-])(?:([A-EG-JPW]\d{1,2})[a-z]?|(F\d{1,3})|(S\d{1,2}[a-h]?))(?![\w*?])/g
 
 const listed = new Set(
   [

@@ -25,12 +25,12 @@ const rules: readonly { readonly pattern: RegExp; readonly advice: string }[] = 
 /** These files quote what the rules forbid. */
 const quoting = ['CONTRIBUTING.md', 'test/style.test.ts', 'test/semantics.test.ts']
 
-const files = ['src', 'test', 'bench', 'packaging', 'scripts', 'docs', 'deploy']
+const files = ['src', 'test', 'bench', 'packaging', 'scripts', 'docs', 'deploy', 'web']
   .flatMap((folder) =>
     readdirSync(join(root, folder), { recursive: true, encoding: 'utf8' }).map((name) => join(folder, name)),
   )
   .concat(readdirSync(root))
-  .filter((path) => /\.(?:ts|mjs|md|yaml)$/.test(path) && !quoting.includes(path))
+  .filter((path) => /\.(?:tsx?|mjs|md|yaml)$/.test(path) && !quoting.includes(path))
 
 describe('prose', () => {
   it.each(files)('%s is plain English', (path) => {

@@ -20,7 +20,6 @@ const memoryMode: ProxyMode = {
   makeBackend: () => ({ ...memoryBackend(kernels), name: 'memory' }),
   behaviour: () => ({ ...commonBehaviour, name: 'memory', localhostNodePorts: { 4: 'named', 6: 'named' } }),
   explain: {
-    usesWeights: false,
     remarks: ['A map has no packets.'],
     listCommand: 'true',
   },
@@ -37,6 +36,7 @@ const memoryMode: ProxyMode = {
     ],
     migration: { leaving: [], entering: { differences: [], advice: 'Forget it.' } },
   },
+  traffic: { flowRemarks: [], traceObstacle: '' },
   leftovers: {
     find: async () =>
       [...kernels.values()].some(({ held }) => held.size > 0)

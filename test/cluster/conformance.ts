@@ -1,9 +1,9 @@
-// Keeps the results of upstream's specs per proxy and mode in the cache, and writes docs/conformance.md from them.
+// Keeps the results of upstream's specs per proxy and mode in the folder results, and writes docs/conformance.md from them.
 
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { release } from 'node:os'
 import { join } from 'node:path'
-import { cacheFolder, kubernetesVersion } from './cache.ts'
+import { kubernetesVersion } from './cache.ts'
 import { escapeCell, formatTable } from './markdown.ts'
 import type { Mode, ProxyName } from './proxies.ts'
 import type { SpecResult } from './run-specs.ts'
@@ -25,7 +25,7 @@ export interface Column {
   readonly compared?: readonly string[]
 }
 
-const folder = join(cacheFolder, 'results')
+const folder = join(import.meta.dirname, 'results')
 const columns: readonly (readonly [ProxyName, Mode])[] = [
   ['sluice', 'nftables'],
   ['kube-proxy', 'nftables'],
@@ -53,7 +53,10 @@ export function saveColumn(column: Column): void {
   const compared = [
     ...new Set([...(readColumn(column.proxy, column.mode)?.compared ?? []), ...(column.compared ?? [])]),
   ]
-  writeFileSync(pathOf(column.proxy, column.mode), JSON.stringify({ ...column, specs, worse, compared }, undefined, 1))
+  writeFileSync(
+    pathOf(column.proxy, column.mode),
+    JSON.stringify({ ...column, specs, worse, compared }, undefined, 1).concat('\n'),
+  )
 }
 
 /** Specs that Sluice fails and kube-proxy does not. */

@@ -1,13 +1,12 @@
-// Keeps the results of the stories in the cache, and makes the table of docs/conformance.md from them.
+// Keeps the results of the stories in the folder results, and makes the table of docs/conformance.md from them.
 
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
-import { cacheFolder } from './cache.ts'
 import { formatTable } from './markdown.ts'
 import type { ProxyName } from './proxies.ts'
 import type { StoryResult } from './stories.ts'
 
-const path = join(cacheFolder, 'results', 'stories.json')
+const path = join(import.meta.dirname, 'results', 'stories.json')
 
 export function readStories(): readonly StoryResult[] {
   return existsSync(path) ? (JSON.parse(readFileSync(path, 'utf8')) as readonly StoryResult[]) : []
@@ -19,7 +18,7 @@ const isSame = (a: StoryResult, b: StoryResult): boolean =>
 export function saveStory(result: StoryResult): void {
   mkdirSync(dirname(path), { recursive: true })
   const others = readStories().filter((known) => !isSame(known, result))
-  writeFileSync(path, JSON.stringify([...others, result], undefined, 1))
+  writeFileSync(path, JSON.stringify([...others, result], undefined, 1).concat('\n'))
 }
 
 /** A story fails if connections fail that do not fail with kube-proxy. Without a result of kube-proxy none may fail. */

@@ -2,6 +2,8 @@
 
 import { main } from '../../src/main.ts'
 import { useTestFolders } from '../support/program-folders.ts'
+import { useShortWaits } from '../support/short-waits.ts'
 
 useTestFolders()
+useShortWaits()
 await main('sluice', process.argv.slice(2))

@@ -2,7 +2,12 @@
 
 import { join } from 'node:path'
 import { expect, it } from 'vitest'
-import { defaultSluiceConfig, formatSluiceConfigDocs, loadSluiceConfig } from '../../src/config/sluice-config.ts'
+import {
+  defaultSluiceConfig,
+  formatSluiceConfigDocs,
+  loadSluiceConfig,
+  replaceLiveFields,
+} from '../../src/config/sluice-config.ts'
 
 const header = 'apiVersion: sluice/v1alpha1\nkind: SluiceConfiguration\n'
 
@@ -36,6 +41,19 @@ it.each([
 
 it('refuses another kind of document', () => {
   expect(() => loadSluiceConfig('s.yaml', 'apiVersion: v1\nkind: Pod\n')).toThrow('s.yaml:1: apiVersion: given "v1"')
+})
+
+it('replaces in place what may change while the proxy runs, and names the rest', () => {
+  const config = defaultSluiceConfig()
+  const { outliers } = config
+  const text = `${header}outliers: { ejection: "on" }\nlimits: { portsPerService: 7 }\n`
+  expect(replaceLiveFields(config, loadSluiceConfig('s.yaml', text))).toEqual({
+    changed: ['outliers.ejection'],
+    waiting: ['limits.portsPerService'],
+  })
+  expect(outliers.ejection).toBe('on')
+  expect(config.limits).toEqual(defaultSluiceConfig().limits)
+  expect(replaceLiveFields(config, config)).toEqual({ changed: [], waiting: [] })
 })
 
 it('is documented', async () => {

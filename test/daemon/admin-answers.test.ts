@@ -13,7 +13,9 @@ import { defaultSluiceConfig } from '../../src/config/sluice-config.ts'
 import { makeAdminAnswers } from '../../src/daemon/admin-answers.ts'
 import { makeSettings } from '../../src/daemon/backend-settings.ts'
 import type { ManifestProblems } from '../../src/daemon/manifest-problems.ts'
+import { TrafficReader } from '../../src/daemon/traffic/traffic-reader.ts'
 import { Engine } from '../../src/engine/engine.ts'
+import { History } from '../../src/engine/history/history.ts'
 import { SyncJournal } from '../../src/engine/journal.ts'
 import type { AdminEvent } from '../../src/http/admin.ts'
 import { AdminClient, findSocket, socketPath } from '../../src/http/admin-client.ts'
@@ -78,6 +80,8 @@ const slice = decodeEndpointSlice({
   endpoints: [{ addresses: ['10.1.0.11'], nodeName: 'a', conditions: { ready: true } }],
 })
 
+const coverage = { sampled: 1, lost: 0, skipped: 0, watchers: 0, remarks: [] }
+
 async function running(manifests?: ManifestProblems) {
   const { backend, kernel } = fakeKernel()
   const journal = new SyncJournal({ log: silentLogger })
@@ -94,6 +98,7 @@ async function running(manifests?: ManifestProblems) {
   const answers = makeAdminAnswers({
     engine,
     journal,
+    history: new History({ maxRecords: 100, maxBytes: 1 << 20 }),
     backend,
     settings: makeSettings(configFrom(new Map())),
     limits: defaultSluiceConfig().limits,
@@ -105,6 +110,9 @@ async function running(manifests?: ManifestProblems) {
     manifests,
     readObject: async () => ({ unknown: 'there is no API server in this test' }),
     selectServices: async () => [],
+    traffic: new TrafficReader({ backend, enabled: true, clock: systemClock }),
+    samples: { samples: () => ({ everyMs: 10_000, samples: [] }) },
+    flows: { list: async () => ({ flows: [], coverage }), watch: () => () => {} },
     log: silentLogger,
   })
   const socket = await listenAdmin(path, answers, silentLogger)

@@ -64,9 +64,12 @@ export interface Cluster {
   mintPodToken(namespace: string, serviceAccount: string, pod: string): Promise<string>
   /** Compacts all history before now, as the API server does every five minutes. Returns the revision. */
   compact(): Promise<number>
-  /** Kills the API server with SIGKILL, so that watches do not end gracefully. */
+  /** Kills the oldest API server with SIGKILL, so that watches do not end gracefully. */
   killApiServer(): Promise<void>
+  /** With --permit-port-sharing in the flags, several API servers run at a time. */
   startApiServer(flags?: readonly string[]): Promise<void>
+  /** Process ids of the API servers that run, the oldest first. */
+  apiServerPids(): readonly number[]
   /** Restarts the API server if it does not run with exactly these flags. */
   useFlags(...flags: readonly string[]): Promise<void>
   /** Times when the API server was started and when it was ready. Between them it may answer 403 to what RBAC allows. */
@@ -93,7 +96,7 @@ export async function startCluster(options: ClusterOptions): Promise<Cluster> {
     args: etcdFlags(file('etcd'), etcdUrl, `http://127.0.0.1:${peerPort}`),
     log: file('etcd.log'),
   })
-  let apiServer: Child | undefined
+  const apiServers: Child[] = []
   const starts: { from: number; ready: number }[] = []
 
   let current: readonly string[] = options.flags ?? []
@@ -107,7 +110,7 @@ export async function startCluster(options: ClusterOptions): Promise<Cluster> {
       args,
       log: file('kube-apiserver.log'),
     })
-    apiServer = child
+    apiServers.push(child)
     await until('API server ready', () => ready(child, kubectl), { limitMs: START_LIMIT_MS, everyMs: 250 })
     starts.push({ from, ready: Date.now() })
   }
@@ -125,7 +128,7 @@ export async function startCluster(options: ClusterOptions): Promise<Cluster> {
   }
 
   const stop = async () => {
-    await apiServer?.end('SIGKILL')
+    for (const apiServer of apiServers) await apiServer.end('SIGKILL')
     await etcd.end('SIGKILL')
     rmSync(directory, { recursive: true, force: true })
   }
@@ -163,12 +166,13 @@ export async function startCluster(options: ClusterOptions): Promise<Cluster> {
       return revision
     },
     async killApiServer() {
-      await apiServer?.end('SIGKILL')
+      await apiServers.shift()?.end('SIGKILL')
     },
     startApiServer,
+    apiServerPids: () => apiServers.map(({ pid }) => pid),
     async useFlags(...flags) {
       if (flags.join(' ') === current.join(' ')) return
-      await apiServer?.end('SIGKILL')
+      await apiServers.shift()?.end('SIGKILL')
       await startApiServer(flags)
     },
     starts,

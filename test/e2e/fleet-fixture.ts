@@ -23,6 +23,8 @@ export interface FleetNode {
   readonly proxy: RunningProxy
   /** Token of the pod of the proxy. */
   readonly token: string
+  /** Starts a successor of a proxy that has ended. */
+  restart(): Promise<void>
 }
 
 export interface Ran {
@@ -147,16 +149,14 @@ async function startNode(
   const config = join(directory, 'sluice.conf')
   const fleet = { namespace: 'sluice-nodes', interval: `${INTERVAL_SECONDS}s` }
   writeFileSync(config, JSON.stringify({ apiVersion: 'sluice/v1alpha1', kind: 'SluiceConfiguration', fleet }))
-  const proxy = await startProxy({
-    space,
-    directory,
-    kubeconfig,
-    nodeName: name,
-    env: { ...process.env, ...socketOf(cluster, name) },
-    flags: [`--sluice-config=${config}`],
-  })
-  closers.push(() => proxy.child.end('SIGTERM'))
-  return { name, gate, space, proxy, token }
+  const start = async (): Promise<RunningProxy> => {
+    const env = { ...process.env, ...socketOf(cluster, name) }
+    const flags = [`--sluice-config=${config}`]
+    const proxy = await startProxy({ space, directory, kubeconfig, nodeName: name, env, flags })
+    closers.push(() => proxy.child.end('SIGTERM'))
+    return proxy
+  }
+  return { name, gate, space, proxy: await start(), token, restart: async () => void (await start()) }
 }
 
 export function run(program: string, args: readonly string[], env: NodeJS.ProcessEnv): Promise<Ran> {

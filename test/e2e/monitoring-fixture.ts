@@ -18,6 +18,8 @@ import { startProxy } from './start-proxy.ts'
 
 const API_ADDRESS = '198.18.0.1'
 const API_PORT = 6443
+/** No Service has it. */
+const CANARY_ADDRESS = '10.96.255.254'
 const PROMETHEUS = '127.0.0.1:9090'
 const MODES = ['nftables', 'iptables'] as const
 
@@ -46,6 +48,8 @@ export interface MonitoringFixture {
   /** Throws the error that Prometheus answers. */
   query(expression: string): Promise<readonly Sample[]>
   rules(): Promise<readonly RuleState[]>
+  /** The types that targets declared for a family of metrics. */
+  types(family: string): Promise<readonly string[]>
   stop(): Promise<void>
 }
 
@@ -95,6 +99,10 @@ async function start(rules: string, closers: Closers): Promise<MonitoringFixture
       (await askPrometheus<{ result: Sample[] }>(`query?query=${encodeURIComponent(expression)}`)).result,
     rules: async () =>
       (await askPrometheus<{ groups: { rules: RuleState[] }[] }>('rules')).groups.flatMap((group) => group.rules),
+    types: async (family) =>
+      ((await askPrometheus<Record<string, { type: string }[]>>(`metadata?metric=${family}`))[family] ?? []).map(
+        ({ type }) => type,
+      ),
     stop: async () => closers.closeAll(),
   }
 }
@@ -167,6 +175,9 @@ const settingsOf = (directory: string): unknown => ({
   apiVersion: 'sluice/v1alpha1',
   kind: 'SluiceConfiguration',
   state: { directory: join(directory, 'state') },
+  history: { directory: join(directory, 'history') },
+  canary: { addresses: [CANARY_ADDRESS], interval: '1s' },
+  probes: { nodes: 'all', interval: '1s' },
 })
 
 async function startPrometheus(

@@ -3,6 +3,7 @@
 import { describe, expect, it } from 'vitest'
 import type { Conflict } from '../../src/engine/journal.ts'
 import type { Family } from '../../src/lib/ip.ts'
+import { sleep } from '../../src/lib/time.ts'
 import type { MemoryKernel } from '../support/memory-backend.ts'
 import { resolve } from '../support/resolve.ts'
 import { EngineHarness, endpoint, service, slice, view } from './engine-harness.ts'
@@ -136,21 +137,75 @@ describe('Engine: syncing', () => {
     expect(harness.reports).toHaveLength(3)
   })
 
-  it('the first change after a quiet time is programmed at once, a stream of changes at the minimum distance', async () => {
+  it('a stream of changes is programmed at once while syncs take little time', async () => {
+    const harness = await new EngineHarness().synced()
+    for (let i = 0; i < 40; i++) {
+      harness.put(service(`ns/b${i}`, { clusterIps: [`10.96.1.${i}`] }))
+      await harness.clock.advance(50)
+      expect(ids(harness.kernel)).toHaveLength(i + 1)
+    }
+  })
+
+  it('the first change after a quiet time is programmed at once, a stream at the minimum distance if syncs take long', async () => {
     const harness = await new EngineHarness().synced()
     await harness.clock.advance(60_000)
     harness.put(service('ns/a'))
     await harness.clock.advance(0)
     expect(ids(harness.kernel)).toHaveLength(1)
+    await harness.clock.advance(60_000)
+    harness.kernel.wait = () => sleep(harness.clock, 60)
     for (let i = 0; i < 10; i++) {
       harness.put(service(`ns/b${i}`, { clusterIps: [`10.96.1.${i}`] }))
       await harness.clock.advance(50)
     }
-    // The start, the first change, and two more syncs that may follow at once.
-    expect(harness.reports).toHaveLength(4)
-    await harness.clock.advance(500)
+    await harness.clock.advance(60)
+    // The start, the first change, and three syncs that may follow each other at once.
     expect(harness.reports).toHaveLength(5)
+    await harness.clock.advance(1_000)
+    expect(harness.reports).toHaveLength(6)
     expect(ids(harness.kernel)).toHaveLength(11)
+  })
+
+  it('a change without an effect writes nothing and does not count as a sync, but its work is done', async () => {
+    const harness = await new EngineHarness().synced(service('ns/a'), slice('ns/a', ['10.0.0.1']))
+    await harness.tick()
+    const before = { ...harness.journal.counters() }
+    const applies = harness.kernel.applies.length
+    // A pod that does not answer yet gets no traffic.
+    const starting = endpoint('10.0.0.2', { ready: false, serving: false })
+    harness.put(slice('ns/a', [], { endpoints: [endpoint('10.0.0.1'), starting] }))
+    await harness.tick()
+    expect(harness.last()).toMatchObject({ ok: true, idle: true, put: 0, dropped: 0, services: ['ns/a'] })
+    expect(harness.kernel.applies).toHaveLength(applies)
+    expect(harness.journal.counters().syncs).toBe(before.syncs)
+    expect(harness.journal.recent()).toHaveLength(before.syncs)
+    expect(harness.engine.status('ns/a').families[0]?.pending).toBe(false)
+    harness.put(slice('ns/a', ['10.0.0.1', '10.0.0.2']))
+    await harness.tick()
+    expect(harness.last()).not.toHaveProperty('idle')
+    expect(harness.journal.counters().syncs).toBe(before.syncs + 1)
+  })
+
+  it('a family in which nothing changed is not synced', async () => {
+    const harness = await new EngineHarness({ families: [4, 6] }).synced(service('ns/a'))
+    await harness.tick()
+    harness.reports.length = 0
+    const only4 = { clusterIps: ['10.96.0.20'] }
+    harness.put(service('ns/b', only4))
+    harness.put(slice('ns/b', ['10.0.0.1']))
+    await harness.tick()
+    harness.put(service('ns/b', { ...only4, affinitySeconds: 5 }))
+    await harness.tick()
+    harness.services.drop('ns/b')
+    await harness.tick()
+    expect(harness.reports.length).toBeGreaterThanOrEqual(3)
+    expect(harness.reports.filter(({ family }) => family === 6)).toEqual([])
+    harness.put(service('ns/b', { clusterIps: ['10.96.0.20', 'fd00::20'] }))
+    await harness.tick()
+    harness.put(service('ns/b', only4))
+    await harness.tick()
+    expect(harness.reports.filter(({ family }) => family === 6)).toHaveLength(2)
+    expect(harness.kernels.get(6)?.ids()).not.toContain('frontend [fd00::20]:80/tcp')
   })
 
   it('syncs periodically if the backend asks for it', async () => {
@@ -710,7 +765,7 @@ describe('Engine: questions', () => {
     await harness.synced()
     await harness.tick()
     harness.kernel.failApplyAfter = 0
-    harness.put(service('ns/b'))
+    harness.put(service('ns/b', { clusterIps: ['10.96.0.20'] }))
     await harness.tick()
     expect(reported).toContain('queued 4')
     expect(reported.at(-2)).toBe('queued 4')

@@ -210,6 +210,16 @@ describe('a large service', () => {
     expect(test.kernel.held.get('frontend 20.0.11.183:80/tcp')?.digest).toContain('ns/small1')
   })
 
+  it('is planned again at once if another large one takes an address from it', async () => {
+    const test = await harness().synced(small(1))
+    const loser = service('ns/loser', { clusterIps: ['10.96.2.2'], externalIps: ips(3_000), created: 5_000 })
+    test.put(loser, large(2_400))
+    await test.tick()
+    const { held } = test.kernel
+    expect(held.get('frontend 20.0.0.0:80/tcp')?.digest).toContain('ns/large')
+    expect(held.get('frontend 20.0.11.183:80/tcp')?.digest).toContain('ns/loser')
+  })
+
   it('ends as planning everything from scratch', async () => {
     const test = await harness().synced(small(1), large(3_000))
     test.kernel.pausesAfter = 100

@@ -1,10 +1,18 @@
 // Checks when a pacer runs: on request, urgently, after failures, and after the maximum interval.
 
 import { describe, expect, it } from 'vitest'
-import { Pacer, type RunResult } from '../../src/engine/pacer.ts'
+import { Pacer, type PacerOptions, type RunResult } from '../../src/engine/pacer.ts'
 import { FakeClock } from '../support/fake-clock.ts'
 
-function setUp({ minMs = 1000, retryMs = 5000, maxMs = 60_000, takesMs = 0, quickRuns = 0 } = {}) {
+function setUp({
+  minMs = 1000,
+  retryMs = 5000,
+  maxMs = 60_000,
+  takesMs = 0,
+  quickRuns = 0,
+  wholeRunMs = 0,
+  ...rest
+}: Partial<PacerOptions> & { takesMs?: number } = {}) {
   const clock = new FakeClock()
   const runs: number[] = []
   let result: RunResult = 'ok'
@@ -12,9 +20,11 @@ function setUp({ minMs = 1000, retryMs = 5000, maxMs = 60_000, takesMs = 0, quic
   const pacer = new Pacer({
     minMs,
     quickRuns,
+    wholeRunMs,
     retryMs,
     maxMs,
     clock,
+    ...rest,
     run: async () => {
       if (++running > 1) throw new Error('two runs at once')
       runs.push(clock.monotonic())
@@ -97,6 +107,43 @@ describe('Pacer', () => {
     expect(runs).toEqual([0])
     await clock.advance(2)
     expect(runs).toEqual([0, 10])
+  })
+
+  it('runs in moments while runs are cheap: several changes per second, each of two objects', async () => {
+    const { clock, runs, pacer } = setUp({ quickRuns: 2, wholeRunMs: 50, takesMs: 2 })
+    const requests: number[] = []
+    for (let i = 0; i < 100; i++) {
+      for (const wait of [3, 97]) {
+        requests.push(clock.monotonic())
+        pacer.requestRun()
+        await clock.advance(wait)
+      }
+    }
+    const waits = requests.map((at) => (runs.find((run) => run >= at) as number) - at)
+    expect(Math.max(...waits)).toBeLessThanOrEqual(10)
+    expect(runs).toHaveLength(200)
+  })
+
+  it('charges what a run costs and not how long it waits on a busy machine', async () => {
+    let spent = 0
+    const { clock, runs, pacer } = setUp({ wholeRunMs: 50, takesMs: 200, spentMs: () => (spent += 1) })
+    for (let i = 0; i < 3; i++) {
+      pacer.requestRun()
+      await clock.advance(300)
+    }
+    expect(runs).toEqual([0, 300, 600])
+  })
+
+  it('charges a run for the unfinished ones before it', async () => {
+    const { clock, runs, pacer, end } = setUp({ wholeRunMs: 50, takesMs: 20 })
+    end('unfinished')
+    pacer.requestRun()
+    await clock.advance(30)
+    end('ok')
+    await clock.advance(20)
+    pacer.requestRun()
+    await clock.advance(1_000)
+    expect(runs).toEqual([0, 20, 840])
   })
 
   it('runs at once if it is urgent, however recent the last run, but once per minimum distance', async () => {

@@ -83,7 +83,7 @@ describe('WorkList', () => {
         handled.push(item)
         if (item === 'a/1') for (const other of ['b/7', 'a/8']) list.addUrgent(other)
       }
-      runAtOnce(list.drain(() => true, handle, most))
+      runAtOnce(list.drain(() => true, handle, { most }))
       return handled.join(' ')
     }
     expect(part(1)).toBe('a/1 b/7 a/8')
@@ -92,6 +92,19 @@ describe('WorkList', () => {
     expect(part(0)).toBe('')
     expect(part(9)).toBe('c/1 a/3')
     expect(list.isEmpty).toBe(true)
+  })
+
+  it('handles a few items, and all urgent ones, when the time is over', () => {
+    const list = listOf(...Array.from({ length: 20 }, (_, i) => `a/${i}`))
+    const handled: string[] = []
+    const handle = (item: string) => {
+      handled.push(item)
+      if (item === 'a/9') list.addUrgent('b/1')
+    }
+    const isOver = () => handled.length > 2
+    runAtOnce(list.drain(() => true, handle, { isOver }))
+    expect(handled).toEqual([...Array.from({ length: 10 }, (_, i) => `a/${i}`), 'b/1'])
+    expect([list.has('a/10'), list.isEmpty]).toEqual([true, false])
   })
 
   it('has an item until its last step is done', () => {

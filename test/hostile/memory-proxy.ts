@@ -2,7 +2,7 @@
 
 import type { Backend, Held } from '../../src/backend/backend.ts'
 import { findMode } from '../../src/backend/modes.ts'
-import { NodeViews, ServiceCidrs } from '../../src/daemon/node-views.ts'
+import { NodeViews, ServiceCidrs } from '../../src/daemon/node/node-views.ts'
 import { Engine } from '../../src/engine/engine.ts'
 import { SyncJournal } from '../../src/engine/journal.ts'
 import { Reflector } from '../../src/kube/reflect/reflector.ts'
@@ -27,6 +27,7 @@ const settings = {
   syncPeriodMs: 30_000,
   masqueradeBit: 14,
   localhostNodePorts: false,
+  counters: true,
   ipvs: { scheduler: '', excludeCidrs: [], strictArp: false, tcpTimeoutMs: 0, tcpFinTimeoutMs: 0, udpTimeoutMs: 0 },
   userspace: { portRange: undefined, udpTimeoutMs: 250, bindAddress: '0.0.0.0' },
 }

@@ -2,7 +2,7 @@
 
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { findMode } from '../../src/backend/modes.ts'
-import { ProxyHealth } from '../../src/http/health.ts'
+import { type DataPathHealth, ProxyHealth } from '../../src/http/health.ts'
 import { createMetrics } from '../../src/http/metrics.ts'
 import { routeRequests } from '../../src/http/routing.ts'
 import { type HttpListener, listen } from '../../src/http/server.ts'
@@ -18,15 +18,18 @@ let health: ProxyHealth
 let listener: HttpListener
 let answers: string[]
 let silentMs: number
+let dataPath: DataPathHealth | undefined
 
 beforeEach(async () => {
   clock = new FakeClock(Date.UTC(2026, 0, 2, 3, 4, 5))
   answers = []
   silentMs = 0
+  dataPath = undefined
   health = new ProxyHealth({
     timeoutMs: 10_000,
     clock,
     apiServer: { silentMs: () => silentMs, maxSilentMs: 300_000 },
+    dataPath: () => dataPath,
     onAnswer: (endpoint, code) => answers.push(`${endpoint} ${code}`),
   })
   health.setNode(node)
@@ -45,6 +48,28 @@ const late = () => {
   health.queued(4)
   clock.advanceSync(25_000)
 }
+
+describe('a broken data path', () => {
+  const broken = new Map([[4 as const, 'no answer within 1000 ms']])
+
+  it('is a field of the body, and a code of /healthz only if it counts', async () => {
+    health.updated(4)
+    dataPath = { broken, counts: false }
+    expect(await codes()).toEqual([200, 200])
+    expect((await json('/healthz')).dataPath).toEqual({
+      healthy: false,
+      broken: { IPv4: 'no answer within 1000 ms' },
+    })
+    expect(health.healthy()).toBe(true)
+    dataPath = { broken, counts: true }
+    expect(await codes()).toEqual([503, 200])
+    expect(health.healthy()).toBe(false)
+    dataPath = { broken: new Map(), counts: true }
+    expect(await codes()).toEqual([200, 200])
+    dataPath = undefined
+    expect(await json('/healthz')).not.toHaveProperty('dataPath')
+  })
+})
 
 describe('the proxy health server', () => {
   it.each([-7_200_000, 7_200_000])('stays healthy when the wall clock jumps by %s ms', async (jump) => {

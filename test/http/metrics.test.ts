@@ -193,7 +193,8 @@ describe('sources of metrics', () => {
   })
 
   it('has nfacct counters only if nfacct works', async () => {
-    expect([...(await read(make('iptables'))).keys()].filter((name) => name.includes('packets'))).toEqual([])
+    const names = [...(await read(make('iptables'))).keys()]
+    expect(names.filter((name) => /^kubeproxy.*packets/.test(name))).toEqual([])
   })
 
   it('measures a sync that succeeded', async () => {
@@ -223,6 +224,16 @@ describe('sources of metrics', () => {
     expect(find(families, 'sluice_ledger_put_total', IPv4)).toBe(4)
     expect(find(families, 'sluice_ledger_drop_total', IPv4)).toBe(2)
     expect(find(families, `${sync}nftables_sync_failures_total`, IPv4)).toBeUndefined()
+  })
+
+  it('does not count changes without an effect as a sync, but as programmed', async () => {
+    const metrics = make('nftables')
+    metrics.journal.report(report('nftables', { idle: true, triggers: [at - 970], figures: { of_the_last_sync: 5 } }))
+    const families = await read(metrics)
+    expect(find(families, `${sync}duration_seconds_count`, IPv4)).toBeUndefined()
+    expect(families.get('sluice_backend_figure')?.samples).toEqual([])
+    expect(find(families, `${sync}last_timestamp_seconds`, IPv4)).toBe((at + 30) / 1000)
+    expect(find(families, 'kubeproxy_network_programming_duration_seconds_count', IPv4)).toBe(1)
   })
 
   it('does not count a failed sync as programmed', async () => {
@@ -347,6 +358,14 @@ describe('sources of metrics', () => {
     expect(alpha).toBe([...families.values()].filter(({ help }) => help.startsWith('[ALPHA]')).length)
   })
 
+  it('shows how much the history holds, and whether it cannot be written', async () => {
+    const history = { records: 12, bytes: 9_000, unwritten: true }
+    const text = await make('nftables', { history: () => history }).text()
+    for (const line of ['history_records 12', 'history_bytes 9000', 'history_unwritten 1']) {
+      expect(text).toContain(`\nsluice_${line}\n`)
+    }
+  })
+
   it('escapes quotes and newlines in label values', async () => {
     const metrics = make('nftables')
     metrics.journal.problem({ kind: 'a"b\\c\nd' })
@@ -375,15 +394,11 @@ describe('nfacct counters', () => {
     expect(lines.lines.join()).toContain('no nfacct today')
   })
 
-  it('show the traffic of service ports in ipvs mode, and drop ports that are gone', async () => {
+  it('show the traffic of service ports, and drop ports that are gone', async () => {
     const counted = (port: string) =>
       ({ family: 4, port, connections: 3, packetsIn: 20, packetsOut: 30, bytesIn: 4000, bytesOut: 5000 }) as const
     let ports = [counted('ns/web:http'), counted('ns/plain'), counted('others')]
-    const limits: number[] = []
-    const portCounters = async (limit: number) => {
-      limits.push(limit)
-      return ports
-    }
+    const portCounters = async () => ports
     const metrics = make('ipvs', { portCounters })
     const text = await metrics.text()
     const web = 'namespace="ns",service="web",port="http",ip_family="IPv4"'
@@ -392,10 +407,9 @@ describe('nfacct counters', () => {
     expect(text).toContain(`sluice_service_bytes_total{${web},direction="out"} 5000\n`)
     expect(text).toContain('{namespace="ns",service="plain",port="",ip_family="IPv4"} 3\n')
     expect(text).toContain('{namespace="",service="others",port="",ip_family="IPv4"} 3\n')
-    expect(limits).toEqual([200])
     ports = ports.slice(1)
     expect(await metrics.text()).not.toContain('service="web"')
-    expect(await make('nftables', { portCounters }).text()).not.toContain('sluice_service_')
+    expect(await make('nftables', { portCounters }).text()).toContain('sluice_service_connections_total{')
   })
 
   it('do not delay a scrape without limit', async () => {

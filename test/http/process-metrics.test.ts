@@ -1,9 +1,9 @@
 import { connect } from 'node:net'
 import { describe, expect, it } from 'vitest'
 import { findMode } from '../../src/backend/modes.ts'
+import { readProcessMetrics } from '../../src/http/feeds/process-metrics.ts'
 import { declarationsFor } from '../../src/http/metric-table.ts'
 import { MetricsRegistry } from '../../src/http/metrics-registry.ts'
-import { readProcessMetrics } from '../../src/http/process-metrics.ts'
 
 const names = [
   'process_network_receive_bytes_total',

@@ -95,7 +95,7 @@ describe('clients that misbehave', () => {
   })
 
   it('disconnects a client that sends its headers slowly', async () => {
-    const { port } = await start({ limits: { headersTimeoutMs: 100, requestTimeoutMs: 200, checkMs: 20 } })
+    const { port } = await start({ limits: { headersTimeoutMs: 100, requestTimeoutMs: 200 } })
     expect(await sendRaw(port, 'GET /hello HTTP/1.1\r\nHost: x\r\n')).toMatch(/^HTTP\/1\.1 408 /)
   })
 
@@ -104,9 +104,34 @@ describe('clients that misbehave', () => {
       { '/': async ({ request, response }) => replyText(response, 200, `${await readBody(request, 9)}`) },
       log,
     )
-    const { port } = await start({ handler, limits: { headersTimeoutMs: 100, requestTimeoutMs: 150, checkMs: 20 } })
+    const { port } = await start({ handler, limits: { headersTimeoutMs: 100, requestTimeoutMs: 150 } })
     const seen = await sendRaw(port, 'PUT / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\na')
     expect(seen).not.toMatch(/ 200 /)
+  })
+
+  it('gives a long answer its time, on a connection that was used before', async () => {
+    let finish = () => {}
+    const answer = new Promise<void>((resolve) => {
+      finish = resolve
+    })
+    const handler = routeRequests(
+      {
+        '/short': ({ response }) => replyText(response, 200, 'short'),
+        '/long': async ({ response }) => {
+          await answer
+          replyText(response, 200, 'long')
+        },
+      },
+      log,
+    )
+    const { port } = await start({ handler, limits: { headersTimeoutMs: 50, requestTimeoutMs: 50 } })
+    const seen = sendRaw(
+      port,
+      'GET /short HTTP/1.1\r\nHost: x\r\n\r\nGET /long HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n',
+    )
+    await new Promise((resolve) => setTimeout(resolve, 200))
+    finish()
+    expect(await seen).toMatch(/short[\s\S]* 200 [\s\S]*long$/)
   })
 
   it('limits connections, so that a flood leaves file descriptors for others', async () => {

@@ -1,13 +1,16 @@
 // The words of explain and status for ejected endpoints and for a saved state that serves.
 
-import { expect, it } from 'vitest'
+import { describe, expect, it } from 'vitest'
+import { nftablesBehaviour } from '../../src/backend/nftables/traits/behaviour.ts'
 import type { StatusAnswer } from '../../src/commands/answers/status-answer.ts'
 import { formatStatus } from '../../src/commands/answers/status-text.ts'
 import type { SavedStateSummary } from '../../src/http/admin.ts'
 import { explainEndpoints } from '../../src/inspect/endpoint-reasons.ts'
+import { trace } from '../../src/model/trace.ts'
 import * as live from '../commands/top/live-builders.ts'
 import { slice, view } from '../engine/engine-harness.ts'
-import { servicePort } from '../support/builders.ts'
+import { endpoint, service, servicePort, slice as sliceOf, view as viewOf } from '../support/builders.ts'
+import { resolve } from '../support/resolve.ts'
 
 const terminal = { paint: (_: string, text: string) => text, width: 200 } as unknown as Parameters<
   typeof formatStatus
@@ -32,8 +35,7 @@ it('explain says of an ejected endpoint why it gets no connections', () => {
     ejected: [{ address: `${out?.ip}:8080`, why }],
   })
   const context = {
-    desired: { store: { slicesOf: () => [slice('ns/web', ['10.1.0.1', '10.1.0.2'])] } },
-    mode: { explain: { usesWeights: false } },
+    desired: { store: { service: () => undefined, slicesOf: () => [slice('ns/web', ['10.1.0.1', '10.1.0.2'])] } },
   } as unknown as Parameters<typeof explainEndpoints>[0]
   const outcome = {
     verdict: 'forward',
@@ -70,4 +72,47 @@ it('status says when the saved state serves, when it was written, and why it is 
   expect(statusOf(summary({}), [])).toContain('Saved state: written 60s ago')
   expect(statusOf(summary({ problem: 'it is damaged' }), [])).toContain('Saved state: it is damaged')
   expect(statusOf(null, [])).not.toContain('aved state')
+})
+
+describe('weights and algorithms', () => {
+  const make = (weights: Readonly<Record<string, number>>, algorithm?: 'consistent-hash') => {
+    const record = service({ weights, ...(algorithm === undefined ? {} : { algorithm }) })
+    const slices = [sliceOf(['10.1.0.1', '10.1.0.2', '10.1.0.3'].map((ip) => endpoint(ip)))]
+    const node = viewOf()
+    const ports = resolve(record, slices, node)
+    const packet = { from: '10.0.0.9', to: '172.30.0.41', port: 80, protocol: 'tcp', origin: 'pod' } as const
+    const outcome = trace({ ports, node, nodeAddresses: [] }, packet, nftablesBehaviour)
+    const context = { desired: { store: { service: () => record, slicesOf: () => slices } } } as unknown as Parameters<
+      typeof explainEndpoints
+    >[0]
+    const { endpoints } = explainEndpoints(context, node, outcome as Parameters<typeof explainEndpoints>[2])
+    return { steps: outcome.steps, endpoints: endpoints.map(({ probability, why }) => [probability, why]) }
+  }
+
+  it('explain shows shares by weight, and why weight 0 gets nothing', () => {
+    expect(make({ '10.1.0.1': 3, '10.1.0.3': 0 }).endpoints).toEqual([
+      [0.75, 'ready, weight 3'],
+      [0.25, 'ready'],
+      [0, 'weight 0: gets no new connections'],
+    ])
+  })
+
+  it('explain names the endpoint of a client under consistent hashing', () => {
+    const { steps, endpoints } = make({}, 'consistent-hash')
+    expect(steps.at(-1)).toMatch(/^Consistent hashing chooses 10\.1\.0\.\d:80: 10\.0\.0\.9 has slot \d+ of 1024\.$/)
+    expect(endpoints.filter(([share]) => share === 1)).toHaveLength(1)
+    expect(endpoints.filter(([, why]) => String(why).includes('chooses another endpoint'))).toHaveLength(2)
+  })
+
+  it('status shows weights, starts and the algorithm', () => {
+    const port = live.port('ns/web', ['10.1.0.1:80'], {
+      endpoints: [{ address: '10.1.0.1:80', local: true, weight: 3, startingPercent: 40 }],
+      algorithm: 'round-robin',
+    })
+    const { node, mode, families: _, ...proxy } = live.summary(1, { savedState: null })
+    const answer = { node, mode, proxy, families: [], services: [live.service('ns/web', [port])] }
+    const text = formatStatus(answer as unknown as StatusAnswer, now, true, terminal)
+    expect(text).toContain('10.1.0.1:80 (this node, weight 3, starting, 40 %)')
+    expect(text).toContain(', round-robin')
+  })
 })

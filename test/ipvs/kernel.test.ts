@@ -55,13 +55,14 @@ describe('IPVS', () => {
     )
     for (const server of servers) {
       const [one] = await kernel.listDestinations(server, {})
-      expect(one).toEqual({
+      expect(one).toMatchObject({
         ip: server.family === 4 ? '10.180.0.1' : 'fd00:10::1',
         port: 8080,
         weight: 3,
         method: 0,
         active: 0,
         inactive: 0,
+        statistics: { connections: 0, bytesIn: 0 },
       })
       expect((await kernel.readServer(server, {}))?.scheduler).toBe(server.scheduler)
     }
@@ -108,6 +109,7 @@ describe('IPVS', () => {
 
   it('is prepared with its settings, and the error names the module of a missing scheduler', async () => {
     const settings = {
+      counters: true,
       syncPeriodMs: 30_000,
       ipvs: {
         scheduler: 'wlc',

@@ -5,6 +5,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { AdminClient, socketPath } from '../../src/http/admin-client.ts'
+import type { EndpointTraffic } from '../../src/http/admin-traffic.ts'
 import { full } from '../lab/vm.ts'
 import { nodeName } from '../scenarios/expand.ts'
 import { until } from '../support/until.ts'
@@ -86,6 +87,18 @@ describe('a proxy in ipvs mode', () => {
       throw new Error(`${error.message}:\n${text.match(/^sluice_service_.*$/gm)?.join('\n')}`)
     })
     expect(text).toContain('service="svc1",port="dns"')
+    const client = new AdminClient(socketPath(nodeName, process.env))
+    let endpoints: readonly EndpointTraffic[] = []
+    const countedByEndpoint = async () => {
+      const { ports } = await client.traffic('ns1/svc1')
+      endpoints = ports.find(({ port }) => port === 'p80')?.endpoints ?? []
+      return endpoints.reduce((sum, one) => sum + one.connections, 0) === 3
+    }
+    await until('counted by endpoint', countedByEndpoint, { limitMs: 60_000 }).catch((error) => {
+      throw new Error(`${error.message}: ${JSON.stringify(endpoints)}`)
+    })
+    expect(endpoints.map(({ address }) => address).sort()).toEqual(pods.map((ip) => `${ip}:80`))
+    expect(endpoints.every(({ connections: made, bytesIn }) => made > 0 && (bytesIn ?? 0) > 100)).toBe(true)
     for (const connection of connections) connection.reset()
   })
 

@@ -7,6 +7,7 @@ import { type Item, WatchedApi } from '../lab/watched-api.ts'
 import { nodeName } from '../scenarios/expand.ts'
 import type { Json } from '../scenarios/twins.ts'
 import { bundleProgram } from '../support/bundle-program.ts'
+import { shortWaits } from '../support/short-waits.ts'
 import { until } from '../support/until.ts'
 import { NodeNetwork, nodeIp, podIps } from './node-network.ts'
 import { expand, single } from './web-service.ts'
@@ -78,7 +79,7 @@ export class ApiNode {
     const mount = ['sh', '-c', `mount --bind ${hosts} /etc/hosts && exec "$@"`, 'sh']
     const program = [process.execPath, await bundle(), 'proxy', ...flags]
     const args = ['netns', 'exec', this.network.node.name, ...mount, ...program]
-    const env = { ...process.env, SLUICE_ADMIN_SOCKET: 'off' }
+    const env = { ...process.env, ...shortWaits, SLUICE_ADMIN_SOCKET: 'off' }
     const child = spawn('ip', args, { stdio: ['ignore', 'ignore', 'pipe'], env })
     this.#child = child
     child.stderr.on('data', (chunk) => {

@@ -1,7 +1,7 @@
 // Clients that dial before the rules are there: their first retransmission after the rules connects. Real SYNs, the whole program.
 
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { findFeatures } from '../../src/backend/nftables/features.ts'
+import { FeatureProbe } from '../../src/backend/nftables/features.ts'
 import { Nftables } from '../../src/sys/netlink/nft/nftables.ts'
 import { enterNamespace } from '../lab/entered-namespace.ts'
 import { type FixedApi, serveObjects } from '../lab/fixed-api.ts'
@@ -77,7 +77,7 @@ it('finding the features of the kernel does not switch connection tracking on', 
       const readSnmp = () => namespace.exec('cat', ['/proc/self/net/snmp'])
       await until('packets are sent', () => sent() > 1000)
       const nft = new Nftables()
-      for (let i = 0; i < 30; i++) for (const family of [4, 6] as const) await findFeatures(nft, family)
+      for (let i = 0; i < 30; i++) for (const family of [4, 6] as const) await new FeatureProbe().find(nft, family)
       nft.close()
       expect(namespace.exec('cat', ['/proc/sys/net/netfilter/nf_conntrack_count']).trim()).toBe('0')
     } finally {

@@ -6,6 +6,7 @@ import { main } from '../../src/main.ts'
 import { SO_RCVBUF, SOL_SOCKET, setsockopt } from '../../src/sys/libc.ts'
 import { loadKoffi } from '../../src/sys/native-addon.ts'
 import { useTestFolders } from '../support/program-folders.ts'
+import { useShortWaits } from '../support/short-waits.ts'
 
 export type FaultOrder =
   /** /dev/null takes the place of netlink sockets. `share` is the part of the sockets, from 0 to 1. */
@@ -75,4 +76,5 @@ process.on('message', (order: FaultOrder) => process.send?.(obey(order)))
 process.channel?.unref()
 
 useTestFolders()
+useShortWaits()
 await main('sluice', process.argv.slice(2))

@@ -21,12 +21,18 @@ export interface Drift {
   readonly at: number
 }
 
+/** A family that no change concerns asks for no sync. */
+const idleMs = 500
+
 export class InProcessProxy {
   readonly engine: Engine
   readonly drifts: Drift[] = []
   readonly reports: SyncReport[] = []
+  readonly backend: Backend<Held>
   readonly #families: readonly Family[]
+  /** Unix ms of the last sync request, and of the start of the last successful sync. */
   readonly #asked = new Map<Family, number>()
+  readonly #done = new Map<Family, number>()
   #heard = () => {}
 
   private constructor(
@@ -34,6 +40,7 @@ export class InProcessProxy {
     views: (family: Family) => NodeView,
     { log = silentLogger, backend = nftables() as unknown as Backend<Held> }: InProcessOptions,
   ) {
+    this.backend = backend
     this.#families = families
     const journal = new SyncJournal({ log })
     this.engine = new Engine({
@@ -46,10 +53,11 @@ export class InProcessProxy {
       journal,
     })
     journal.subscribe({
-      queued: (family) => void this.#asked.set(family, (this.#asked.get(family) ?? 0) + 1),
+      queued: (family, at) => void this.#asked.set(family, at),
       drift: ({ family, culprit }) => void this.drifts.push({ family, culprit, at: performance.now() }),
       report: (report) => {
         this.reports.push(report)
+        if (report.ok) this.#done.set(report.family, report.startedAt)
         this.#heard()
       },
     })
@@ -88,11 +96,14 @@ export class InProcessProxy {
     this.engine.store.slices.synced()
   }
 
-  /** Waits until each family has been synced once more. */
+  /** Waits until a family has been synced once more, and the others, too, or nothing has asked for their sync for a while. */
   async settled(since = this.reports.length): Promise<void> {
-    const end = performance.now() + timeLimit(20_000)
+    const began = performance.now()
+    const end = began + timeLimit(20_000)
     const done = (family: Family) => this.reports.slice(since).some((report) => report.family === family && report.ok)
-    while (!this.#families.every(done)) {
+    const idle = (family: Family) =>
+      performance.now() > began + idleMs && (this.#asked.get(family) ?? 0) <= (this.#done.get(family) ?? 0)
+    while (!(this.#families.some(done) && this.#families.every((family) => done(family) || idle(family)))) {
       if (performance.now() > end) throw new Error(`not settled: ${this.reports.at(-1)?.error?.message ?? 'no sync'}`)
       await new Promise<void>((resolve) => {
         const timer = setTimeout(resolve, 100)

@@ -7,7 +7,7 @@ import { runCorpus } from '../lab/corpus.ts'
 import { Lab } from '../lab/lab.ts'
 import { arrangementOf, playScenario } from '../lab/play.ts'
 import { loadScenarios } from '../scenarios/load.ts'
-import { takenByKubeProxy } from './reference-model.ts'
+import { takenByKubeProxy, unknownToKubeProxy } from './reference-model.ts'
 import { NftablesReferenceDriver } from './reference-nftables.ts'
 
 runCorpus(() => new NftablesReferenceDriver(), {
@@ -15,6 +15,7 @@ runCorpus(() => new NftablesReferenceDriver(), {
   deviations: [
     { reason: 'rules alone cannot serve loopback; our mode listens there', scenarios: ['S4h'] },
     { reason: 'kube-proxy takes reserved addresses and pods of others', scenarios: takenByKubeProxy },
+    { reason: 'kube-proxy has no weights and no algorithms', scenarios: unknownToKubeProxy },
   ],
 })
 

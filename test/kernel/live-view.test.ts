@@ -5,8 +5,11 @@ import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { lockDemo } from '../support/demo-lock.ts'
 import { TmuxTerminal, whyNoTmux } from '../support/tmux-terminal.ts'
 import { until } from '../support/until.ts'
+
+lockDemo()
 
 const root = join(import.meta.dirname, '../..')
 const worker = join(root, 'test/commands/sluice.worker.ts')

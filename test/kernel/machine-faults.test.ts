@@ -9,6 +9,7 @@ import { setTimeout as delay } from 'node:timers/promises'
 import { afterAll, afterEach, beforeAll, expect, it } from 'vitest'
 import { type Item, WatchedApi } from '../lab/watched-api.ts'
 import { nodeName } from '../scenarios/expand.ts'
+import { shortWaits } from '../support/short-waits.ts'
 import { until } from '../support/until.ts'
 import { fakeClockOf, fakeClocksOf, provideFaketime } from './faketime.ts'
 import { FaultyProxy, type FaultyProxyOptions } from './faulty-proxy.ts'
@@ -78,7 +79,7 @@ async function expectNewAddress(ip: string): Promise<void> {
 }
 
 it('all netlink sockets are lost, also those for notifications: they are opened again', async () => {
-  const one = await start({ flags: [nodePortFlag] })
+  const one = await start({ flags: [nodePortFlag], env: shortWaits })
   expect(await one.order({ do: 'lose sockets', share: 1 })).toBeGreaterThan(2)
   expect(isPod(await network.ask())).toBe(true)
   await expectProgress(1)
@@ -91,7 +92,7 @@ it('all netlink sockets are lost, also those for notifications: they are opened 
 })
 
 it('the socket that owns the table is lost while nothing changes: the table has an owner again', async () => {
-  const one = await start()
+  const one = await start({ env: shortWaits })
   await one.order({ do: 'lose sockets', share: 1 })
   await until('the loss is noticed', () => one.log.includes('the socket that owns the table was lost'), {
     limitMs: 60_000,

@@ -7,6 +7,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import type { Mode } from '../../src/backend/backend.ts'
 import { type FixedApi, serveObjects } from '../lab/fixed-api.ts'
 import { nodeName } from '../scenarios/expand.ts'
+import { type Bundle, bundleProgram } from '../support/bundle-program.ts'
 import { until } from '../support/until.ts'
 import { privateLock } from './iptables-holdings.ts'
 import { clusterIp, NodeNetwork, nodeIp, podIps } from './node-network.ts'
@@ -14,20 +15,15 @@ import { extras, web } from './web-service.ts'
 
 privateLock()
 
-const program = [
-  process.execPath,
-  '--import',
-  'tsx',
-  join(import.meta.dirname, '../commands/sluice.worker.ts'),
-  'proxy',
-]
 const metrics = '127.0.0.1:10249'
 
+let bundle: Bundle
 let network: NodeNetwork
 let api: FixedApi
 const children = new Set<ChildProcess>()
 
 beforeAll(async () => {
+  bundle = await bundleProgram(join(import.meta.dirname, '../commands/sluice.worker.ts'))
   network = await NodeNetwork.create()
   api = await serveObjects(network.node, nodeName, nodeIp, [...web().put, ...extras(10).put])
 })
@@ -36,12 +32,22 @@ afterAll(async () => {
   for (const child of children) child.kill('SIGKILL')
   api?.close()
   await network?.close()
+  bundle?.remove()
 })
 
 /** Starts a proxy and waits until its rules are written. */
 async function start(mode: Mode): Promise<{ stop(): Promise<void> }> {
   const args = [
-    ...['netns', 'exec', network.node.name, ...program, `--master=${api.url}`, `--proxy-mode=${mode}`],
+    ...[
+      'netns',
+      'exec',
+      network.node.name,
+      process.execPath,
+      bundle.file,
+      'proxy',
+      `--master=${api.url}`,
+      `--proxy-mode=${mode}`,
+    ],
     ...[`--hostname-override=${nodeName}`, '--cluster-cidr=10.0.0.0/8', '--conntrack-max-per-core=0'],
     ...['--healthz-bind-address=', `--metrics-bind-address=${metrics}`, '--nodeport-addresses=0.0.0.0/0'],
   ]

@@ -268,10 +268,10 @@ describe('a proxy that is started again', () => {
 
   /** Counts the transactions in which a proxy finds out what the kernel can do. */
   async function countProbes(): Promise<number> {
-    const { findFeatures } = await import('../../src/backend/nftables/features.ts')
+    const { FeatureProbe } = await import('../../src/backend/nftables/features.ts')
     const before = await readGeneration()
     const nft = new Nftables()
-    await findFeatures(nft, 4)
+    await new FeatureProbe().find(nft, 4)
     nft.close()
     return (await readGeneration()) - before
   }

@@ -12,6 +12,9 @@ export type Order =
   /** Makes one change after another until the process is killed, each when the last one is in the kernel. */
   | { readonly do: 'churn'; readonly rounds: readonly (readonly Manifest[])[] }
   | { readonly do: 'stop' }
+  /** Makes the changes one after another, each when the last one is in the kernel, and answers at the end. */
+  | { readonly do: 'change'; readonly rounds: readonly (readonly Manifest[])[] }
+  | { readonly do: 'count' }
 
 let proxy: InProcessProxy | undefined
 
@@ -41,6 +44,18 @@ async function obey(order: Order): Promise<object> {
     return { started: true, changes: proxy.reports.reduce((sum, { put, dropped }) => sum + put + dropped, 0) }
   }
   const running = proxy as InProcessProxy
+  if (order.do === 'count') {
+    const ports = (await running.backend.counters?.()) ?? []
+    return { ports: ports.map((one) => ({ ...one, endpoints: Object.fromEntries(one.endpoints) })) }
+  }
+  if (order.do === 'change') {
+    for (const round of order.rounds) {
+      const since = running.reports.length
+      running.put(...round)
+      await running.settled(since)
+    }
+    return { changed: order.rounds.length }
+  }
   if (order.do === 'churn') {
     for (let i = 0; ; i++) {
       const since = running.reports.length

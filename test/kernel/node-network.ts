@@ -4,6 +4,7 @@ import { spawnSync } from 'node:child_process'
 import { once } from 'node:events'
 import { createServer, type Server, Socket } from 'node:net'
 import { setTimeout as delay } from 'node:timers/promises'
+import { familyOf } from '../../src/lib/ip.ts'
 import * as libc from '../../src/sys/libc.ts'
 import { NLM_F_CREATE } from '../../src/sys/netlink/message.ts'
 import type { MessageWriter } from '../../src/sys/netlink/message-writer.ts'
@@ -18,6 +19,15 @@ export const clusterIp = '172.30.0.41'
 export const nodeIp = '192.168.0.2'
 const clientIp = '192.168.0.100'
 export const podIps = ['10.180.0.1', '10.180.0.2'] as const
+
+/** The same node, client and pods in IPv6. */
+export const ipv6 = {
+  clusterIp: 'fd00:30::41',
+  nodeIp: 'fd00:192::2',
+  clientIp: 'fd00:192::100',
+  podIps: ['fd00:180::1', 'fd00:180::2'],
+} as const
+const gateway6 = 'fd00:255::1'
 
 let networks = 0
 
@@ -53,19 +63,25 @@ export class NodeNetwork {
       `link add world type veth peer name eth0 netns ${prefix}client`,
       'link set world up',
       `addr add ${nodeIp}/24 dev world`,
+      `addr add ${ipv6.nodeIp}/64 dev world nodad`,
       'route add default via 192.168.0.1 dev world onlink',
+      'route add default via fd00:192::1 dev world onlink',
       ...podIps.flatMap((ip, i) => [
         `link add pod${i} type veth peer name eth0 netns ${prefix}pod${i}`,
         `link set pod${i} up`,
         `addr add 10.255.0.1/32 dev pod${i}`,
+        `addr add ${gateway6}/128 dev pod${i} nodad`,
         `route add ${ip}/32 dev pod${i}`,
+        `route add ${ipv6.podIps[i]}/128 dev pod${i}`,
       ]),
     ])
     client.configure([
       'link set lo up',
       'link set eth0 up',
       `addr add ${clientIp}/24 dev eth0`,
+      `addr add ${ipv6.clientIp}/64 dev eth0 nodad`,
       `route add default via ${nodeIp}`,
+      `route add default via ${ipv6.nodeIp}`,
     ])
     for (const [i, ip] of podIps.entries()) {
       const pod = network.pod(i === 0 ? 0 : 1)
@@ -73,9 +89,12 @@ export class NodeNetwork {
         'link set lo up',
         'link set eth0 up',
         `addr add ${ip}/32 dev eth0`,
+        `addr add ${ipv6.podIps[i]}/128 dev eth0 nodad`,
         'route add default via 10.255.0.1 dev eth0 onlink',
+        `route add default via ${gateway6} dev eth0 onlink`,
       ])
       await network.#serve(pod, ip)
+      await network.#serve(pod, ipv6.podIps[i] as string)
     }
     return network
   }
@@ -90,6 +109,16 @@ export class NodeNetwork {
     })
     this.#servers.push(server)
     return new Promise((resolve) => server.listen({ fd: pod.openSocket('tcp', ip, 8080) }, resolve))
+  }
+
+  /** Takes the link of a pod down or up, with its routes. */
+  async setLink(i: 0 | 1, how: 'down' | 'up'): Promise<void> {
+    const routes = [
+      `ip addr replace ${ipv6.podIps[i]}/128 dev eth0 nodad`,
+      'ip route replace default via 10.255.0.1 dev eth0 onlink',
+      `ip route replace default via ${gateway6} dev eth0 onlink`,
+    ]
+    await this.pod(i).exec('sh', ['-c', [`ip link set eth0 ${how}`, ...(how === 'up' ? routes : [])].join('; ')])
   }
 
   /** Runs a shell command on the node; throws if it fails. */
@@ -126,8 +155,10 @@ export class NodeNetwork {
     await this.run(`iptables-${flavour} -t mangle -N KUBE-KUBELET-CANARY`)
   }
 
-  dial(ip: string, port: number, limitMs = timeLimit(3000)): Promise<Dialled> {
-    const fd = this.client.openSocket('tcp', clientIp, 0)
+  dial(ip: string, port: number, limitMs = timeLimit(3000), from = this.client): Promise<Dialled> {
+    const any = familyOf(ip) === 6 ? '::' : '0.0.0.0'
+    const own = familyOf(ip) === 6 ? ipv6.clientIp : clientIp
+    const fd = from.openSocket('tcp', from === this.client ? own : any, 0)
     const socket = new Socket({ fd })
     this.#open.add(socket)
     let resent = 0
@@ -166,7 +197,10 @@ export class NodeNetwork {
       socket.on('error', (error) => load.problems.push(`held connection: ${error.message}`))
       socket.on('close', () => running && load.problems.push('held connection: closed'))
       while (running) {
-        const reply = Promise.race([once(socket, 'data').then(String), delay(5000).then(() => 'silence')])
+        const reply = Promise.race([
+          once(socket, 'data').then(String),
+          delay(20_000, undefined, { ref: false }).then(() => 'silence'),
+        ])
         socket.write('again\n')
         const line = await reply.catch(String)
         if (line.trim() !== answer) {
@@ -179,7 +213,8 @@ export class NodeNetwork {
     })()
     const fresh = (async () => {
       while (running) {
-        const { answer: got, resent, socket: one } = await this.dial(ip, port)
+        // Elapsed time says nothing on a busy machine: a lost packet shows in the segments that were sent again.
+        const { answer: got, resent, socket: one } = await this.dial(ip, port, 20_000)
         one.destroy()
         load.made++
         if (!(podIps as readonly string[]).includes(got)) load.problems.push(`new connection: ${got}`)

@@ -77,7 +77,7 @@ describe.skipIf(missing !== undefined)('what is wrong, on 80 columns', () => {
   it('is counted on the introduction of sluice up, and listed in the view', async () => {
     await up.shows('p problems (2)')
     up.press('Enter')
-    await up.shows(/^! default\/wide \(IPv4 and IPv6\) is quarantined after \d+ attempts?: service default.*…$/m)
+    await up.shows(/^! default\/wide \(IPv4\) is quarantined after \d+ attempts?: service default.*…$/m)
     await up.shows(/^! 198\.18\.0\.7:80\/tcp is claimed by default\/second, but is held by service defaul…$/m)
     await up.shows(/^ !default\/second /m)
     await up.shows(/^ !default\/wide .*quarantined: service default/m)

@@ -2,11 +2,12 @@
 
 import { runCorpus } from '../lab/corpus.ts'
 import { IptablesReferenceDriver } from './reference-iptables.ts'
-import { takenByKubeProxy } from './reference-model.ts'
-
-const reason = 'kube-proxy takes reserved addresses and pods of others'
+import { takenByKubeProxy, unknownToKubeProxy } from './reference-model.ts'
 
 runCorpus(() => new IptablesReferenceDriver(), {
   mode: 'iptables',
-  deviations: [{ reason, scenarios: takenByKubeProxy }],
+  deviations: [
+    { reason: 'kube-proxy takes reserved addresses and pods of others', scenarios: takenByKubeProxy },
+    { reason: 'kube-proxy has no weights and no algorithms', scenarios: unknownToKubeProxy },
+  ],
 })

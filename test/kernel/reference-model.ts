@@ -6,6 +6,9 @@ import type { Manifest, NodeSettings } from '../scenarios/format.ts'
 /** Scenarios in which we are stricter than kube-proxy: see docs/security.md. */
 export const takenByKubeProxy = ['api-server', 'api-server-in-service-cidr', 'own-listeners', 'pod-of-another']
 
+/** Scenarios of what kube-proxy does not have: see docs/health.md. */
+export const unknownToKubeProxy = ['weights', 'weights-sticky', 'weights-local', 'round-robin', 'consistent-hash']
+
 export interface ReferenceEndpoint {
   readonly ip: string
   readonly port: number

@@ -19,6 +19,7 @@ import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { type FixedApi, serveObjects } from '../lab/fixed-api.ts'
 import { nodeName } from '../scenarios/expand.ts'
 import type { Manifest } from '../scenarios/format.ts'
+import { shortWaits } from '../support/short-waits.ts'
 import { until } from '../support/until.ts'
 import { clusterIp, NodeNetwork, nodeIp, podIps } from './node-network.ts'
 import { extras, single, web } from './web-service.ts'
@@ -66,7 +67,7 @@ async function start(env: NodeJS.ProcessEnv = {}): Promise<WholeProxy> {
 /** Lets a proxy save its state, then kills it and takes the API server and everything in the kernel away. */
 async function saveAndReboot(objects: readonly Manifest[]): Promise<void> {
   await serve(objects)
-  const first = await start()
+  const first = await start(shortWaits)
   await first.waitUntilSynced()
   await until('the state is saved', () => readFileSync(stateFile(), 'utf8').includes('["end"]'))
   await first.stop('SIGKILL')
@@ -83,7 +84,7 @@ describe('a node that boots without its API server', () => {
   it('serves the saved state, says so, and moves to the live state without a gap', async () => {
     await saveAndReboot([...web().put, ...single('ns1/gone', goneIp), ...extras(20).put])
     expect(statSync(stateFile()).mode & 0o777).toBe(0o600)
-    const second = await start()
+    const second = await start(shortWaits)
     await expect.poll(() => network.ask(), { timeout: 20_000, interval: 20 }).toMatch(/^10\.180/)
     expect(podIps).toContain(await network.ask(goneIp))
     expect(podIps).toContain(await network.ask(nodeIp, 30080))
@@ -124,7 +125,7 @@ describe('a node that boots without its API server', () => {
   ])('refuses a file that is %s with a word, and serves when the API server is back', async (_, change, word) => {
     await saveAndReboot(web().put)
     change()
-    const second = await start()
+    const second = await start(shortWaits)
     await until('the refusal is logged', () => second.log.includes(word))
     expect(await network.ask(clusterIp, 80, 500)).not.toMatch(/^10\.180/)
     expect(second.child.exitCode).toBe(null)

@@ -2,6 +2,7 @@
 //
 //   storm.worker server PORT                          answers every connection with the address it came to
 //   storm.worker client COUNT SOURCE PORT VIP=NET…    connects to the services in turn; NET is how right answers begin
+//   storm.worker client COUNT@RATE SOURCE PORT …      the same with RATE connections per second at most
 
 import {
   AF_INET,
@@ -25,7 +26,23 @@ import {
 
 const [IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT] = [0, 24]
 
-function dial(count: number, source: string, port: number, targets: readonly { vip: string; net: string }[]): void {
+interface Storm {
+  readonly count: number
+  /** Connections per second at most; 0 for as many as possible. */
+  readonly rate: number
+  readonly source: string
+  readonly port: number
+}
+
+const pause = new Int32Array(new SharedArrayBuffer(4))
+
+/** Waits until the connection of this number is due. */
+function waitForTurn(number: number, rate: number, beganAt: number): void {
+  const early = rate === 0 ? 0 : beganAt + (number * 1000) / rate - performance.now()
+  if (early > 0) Atomics.wait(pause, 0, 0, early)
+}
+
+function dial({ count, rate, source, port }: Storm, targets: readonly { vip: string; net: string }[]): void {
   const from = address(source, 0)
   const aims = targets.map(({ vip, net }) => ({ address: address(vip, port), vip, net: net.split('.').map(Number) }))
   const linger = ints(1, 0)
@@ -36,7 +53,9 @@ function dial(count: number, source: string, port: number, targets: readonly { v
   const micros: number[] = []
   let misrouted = 0
   let slow = 0
+  const beganAt = performance.now()
   for (let i = 0; i < count; i++) {
+    waitForTurn(i, rate, beganAt)
     const aim = aims[i % aims.length] as (typeof aims)[number]
     const fd = check('socket', socket(AF_INET, SOCK_STREAM, 0))
     setsockopt(fd, SOL_SOCKET, SO_LINGER, linger, 8)
@@ -53,10 +72,11 @@ function dial(count: number, source: string, port: number, targets: readonly { v
     micros.push(took)
     close(fd)
   }
+  const perSecond = (count * 1000) / (performance.now() - beganAt)
   micros.sort((a, b) => a - b)
   const at = (share: number) => micros[Math.floor((micros.length - 1) * share)]
-  const figures = { made: count, failed: failed.length, first: failed[0], misrouted, slow, p50: at(0.5), p99: at(0.99) }
-  process.stdout.write(`${JSON.stringify(figures)}\n`)
+  const figures = { made: count, failed: failed.length, first: failed[0], misrouted, slow }
+  process.stdout.write(`${JSON.stringify({ ...figures, p50: at(0.5), p99: at(0.99), perSecond })}\n`)
 }
 
 const [role, ...args] = process.argv.slice(2)
@@ -67,5 +87,6 @@ else {
     const [vip, net] = target.split('=') as [string, string]
     return { vip, net }
   })
-  dial(Number(count), source, Number(port), aims)
+  const [number, rate = 0] = count.split('@').map(Number) as [number, number?]
+  dial({ count: number, rate, source, port: Number(port) }, aims)
 }

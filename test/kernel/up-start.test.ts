@@ -5,7 +5,10 @@ import { chmodSync, existsSync, mkdtempSync, rmSync } from 'node:fs'
 import { release, tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { describe, expect, it } from 'vitest'
+import { lockDemo } from '../support/demo-lock.ts'
 import { answers, bareMachine, examples, inside, machine, publish, start, undo } from './up-process.ts'
+
+lockDemo()
 
 const web = join(examples, 'standalone')
 const both = ['10.9.0.11', '10.9.0.12']

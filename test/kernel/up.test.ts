@@ -5,7 +5,10 @@ import { chmodSync, cpSync, existsSync, mkdtempSync, readdirSync, rmSync, writeF
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { describe, expect, it } from 'vitest'
+import { lockDemo } from '../support/demo-lock.ts'
 import { answers, examples, machine, program, publish, start, undo } from './up-process.ts'
+
+lockDemo()
 
 const demos = () =>
   readdirSync('/run/netns').filter((name) => /^sluice\d*-(client|node1|node2|shell|hello|saythx)/.test(name))

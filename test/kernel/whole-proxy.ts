@@ -7,10 +7,10 @@ import { homedir } from 'node:os'
 import { join } from 'node:path'
 import type { Mode } from '../../src/backend/backend.ts'
 import type { FixedApi } from '../lab/fixed-api.ts'
+import type { Namespace } from '../lab/namespace.ts'
 import { nodeName } from '../scenarios/expand.ts'
 import { bundleProgram } from '../support/bundle-program.ts'
 import { until } from '../support/until.ts'
-import type { NodeNetwork } from './node-network.ts'
 
 let bundled: Promise<string> | undefined
 
@@ -29,10 +29,12 @@ export const kubeProxy = join(cache, 'sluice/k8s-v1.36.4/kube-proxy')
 export const hasKubeProxy = existsSync(kubeProxy)
 
 export interface WholeProxyOptions {
-  readonly network: NodeNetwork
-  readonly api: FixedApi
+  readonly network: { readonly node: Namespace }
+  readonly api: Pick<FixedApi, 'url'>
   readonly mode: Mode
   readonly program?: 'ours' | 'kube-proxy'
+  /** Another way to start our program: benches measure what is shipped. */
+  readonly command?: readonly string[]
   readonly metricsPort?: number
   readonly flags?: readonly string[]
   readonly env?: NodeJS.ProcessEnv
@@ -54,13 +56,15 @@ export class WholeProxy {
     child.stderr?.on('data', (chunk) => {
       this.log += chunk
     })
+    process.setMaxListeners(Math.max(50, process.getMaxListeners()))
     process.once('exit', this.#kill)
   }
 
   /** Starts it. Does not wait for the first sync. */
   static async start(options: WholeProxyOptions): Promise<WholeProxy> {
     const { network, api, mode, program = 'ours', metricsPort = 10249, flags = [], prefix = [] } = options
-    const command = program === 'ours' ? [process.execPath, await bundle(), 'proxy'] : [kubeProxy]
+    const ours = async () => options.command ?? [process.execPath, await bundle(), 'proxy']
+    const command = program === 'ours' ? await ours() : [kubeProxy]
     const args = [
       ...['netns', 'exec', network.node.name, ...prefix, ...command, `--master=${api.url}`, `--proxy-mode=${mode}`],
       ...[`--hostname-override=${nodeName}`, '--cluster-cidr=10.0.0.0/8', '--conntrack-max-per-core=0'],

@@ -60,7 +60,8 @@ async function checkVerdict({ probe, send }: Check, verdict: string): Promise<st
 function verdictOf(reply: Reply): string {
   if (reply.kind === 'passed') return 'pass'
   if (reply.kind === 'dropped') return reply.arrived ? 'answer lost' : 'drop'
-  return reply.kind === 'rejected' && reply.code === 'ECONNREFUSED' ? 'reject' : reply.kind
+  if (reply.kind !== 'rejected') return reply.kind
+  return { ECONNREFUSED: 'reject', ECONNRESET: 'reset' }[reply.code] ?? reply.kind
 }
 
 /** Every expected endpoint must be reached, and no other. The number of attempts is chosen so that chance fails about once in 10^9. */

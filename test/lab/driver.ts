@@ -1,6 +1,7 @@
 // What a proxy must offer to be run through the corpus, and how a runner declares where it differs on purpose.
 
 import type { Family } from '../../src/lib/ip.ts'
+import type { Protocol } from '../../src/model/types.ts'
 import type { Expectation, Manifest, Mode, NodeSettings } from '../scenarios/format.ts'
 import type { Namespace } from './namespace.ts'
 
@@ -44,6 +45,8 @@ export interface Deviation {
   readonly reason: string
   /** `S4*`: scenarios, twins included; `S1/F8`, `S10*` + `/S10?-9`: single packets. `*` is any text, `?` one character. */
   readonly scenarios: readonly string[]
+  /** The packets that it concerns. Default: those of all protocols. */
+  readonly protocol?: Protocol
   /** What happens to these packets instead. Without it the packets are not sent, and whole scenarios are skipped. */
   readonly instead?: Expectation
   /** The packets go where they should, but their source is rewritten (or kept), whatever the scenario says. */

@@ -35,6 +35,8 @@ export type DriverRequest =
   | { readonly ask: 'reconfigure'; readonly settings: NodeSettings }
   | { readonly ask: 'settle' }
   | { readonly ask: 'held' }
+  /** Answers with a CountedPort for every service port. */
+  | { readonly ask: 'count' }
   /** Waits for the end of the next sync that a change by someone else causes. */
   | { readonly ask: 'repaired'; readonly limitMs: number }
   | { readonly ask: 'stop'; readonly keepBase: boolean }
@@ -45,8 +47,17 @@ const log = createLogger({
   write: (line) => process.stderr.write(line),
 })
 
+/** What was counted for a service port, as it can be sent to another process. */
+export interface CountedPort {
+  readonly port: string
+  readonly connections: number
+  readonly bytesIn: number | undefined
+  readonly endpoints: Readonly<Record<string, { readonly connections: number }>>
+}
+
 interface Running {
   readonly engine: Engine
+  readonly backend: Backend<Held>
   readonly mode: Mode
   readonly families: readonly Family[]
   readonly addresses: readonly string[]
@@ -84,6 +95,8 @@ async function answer(request: DriverRequest): Promise<unknown> {
       return running.settled()
     case 'held':
       return running.held()
+    case 'count':
+      return countPorts(running.backend)
     case 'repaired':
       return running.repaired(request.limitMs)
     case 'stop':
@@ -125,6 +138,7 @@ async function start(request: DriverRequest & { ask: 'start' }): Promise<Running
   let failure: string | undefined
   let changed = () => {}
   let repaired = () => {}
+  let finishing: Promise<void> = Promise.resolve()
   journal.subscribe({
     drift: ({ family }) => void drifts.set(family, Date.now()),
     queued: (family, at) => void asked.set(family, at),
@@ -136,8 +150,10 @@ async function start(request: DriverRequest & { ask: 'start' }): Promise<Running
         if (report.ok) done.set(report.family, report.startedAt)
         changed()
       }
-      if (report.ok && report.udpChanged) void cleaner.clean(report.family).then(finish)
-      else finish()
+      // In order: a sync that follows soon ends before the flows of the one before it are removed.
+      finishing = finishing
+        .then(() => (report.ok && report.udpChanged ? cleaner.clean(report.family) : undefined))
+        .then(finish)
     },
   })
   await engine.start()
@@ -146,6 +162,7 @@ async function start(request: DriverRequest & { ask: 'start' }): Promise<Running
   engine.store.slices.synced()
   return {
     engine,
+    backend,
     mode,
     families,
     addresses: interfaceAddresses,
@@ -176,6 +193,14 @@ async function start(request: DriverRequest & { ask: 'start' }): Promise<Running
   }
 }
 
+async function countPorts(backend: Backend<Held>): Promise<readonly CountedPort[]> {
+  const ports = (await backend.counters?.()) ?? []
+  return ports.map(({ port, connections, bytesIn, endpoints }) => ({
+    ...{ port, connections, bytesIn },
+    endpoints: Object.fromEntries(endpoints),
+  }))
+}
+
 const backends = new Map<string, Backend<Held>>()
 
 /** Returns one backend for all scenarios with these settings: in some modes it runs a dozen programs to learn about the machine. */
@@ -193,6 +218,7 @@ function backendSettings(settings: NodeSettings): Settings {
     syncPeriodMs: 500,
     masqueradeBit: 14,
     localhostNodePorts: settings.localhostNodePorts,
+    counters: true,
     ipvs: { scheduler: '', excludeCidrs: [], strictArp: false, tcpTimeoutMs: 0, tcpFinTimeoutMs: 0, udpTimeoutMs: 0 },
     userspace: {
       portRange: undefined,

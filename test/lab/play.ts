@@ -120,7 +120,8 @@ async function probeStep(play: Play, step: Step, sticky: StickyEndpoints, result
 
   function expectationOf({ deviations, protocols = ['tcp', 'udp', 'sctp'] }: Play, probe: Probe): Expectation | string {
     if (!protocols.includes(probe.protocol)) return `${probe.protocol} is not wanted`
-    const deviation = findDeviation(deviations, scenario.name, probe.id)
+    const concerned = deviations.filter(({ protocol = probe.protocol }) => protocol === probe.protocol)
+    const deviation = findDeviation(concerned, scenario.name, probe.id)
     const { snat } = deviation ?? {}
     if (deviation !== undefined && snat === undefined) return deviation.instead ?? deviation.reason
     const expected = snat === undefined ? probe.expect[mode] : { ...probe.expect[mode], snat }

@@ -23,7 +23,7 @@ export function expandObject(value: Json, serial: number, family: Family): Manif
 }
 
 function expandService(fields: Fields, serial: number): Manifest {
-  const { service, ports, clusterIP, lb, affinity, created, labels, ...rest } = fields
+  const { service, ports, clusterIP, lb, affinity, created, labels, annotations, ...rest } = fields
   const [namespace, name] = splitKey(service)
   const clusterIps = list(clusterIP).map(String)
   const spec: Fields = { type: 'ClusterIP', internalTrafficPolicy: 'Cluster', ...rest }
@@ -44,7 +44,11 @@ function expandService(fields: Fields, serial: number): Manifest {
   return {
     apiVersion: 'v1',
     kind: 'Service',
-    metadata: { ...metadata(namespace, name, created, serial), ...(labels === undefined ? {} : { labels }) },
+    metadata: {
+      ...metadata(namespace, name, created, serial),
+      ...(labels === undefined ? {} : { labels }),
+      ...(annotations === undefined ? {} : { annotations }),
+    },
     spec,
     status: { loadBalancer: ingress.length > 0 ? { ingress } : {} },
   }
@@ -78,7 +82,11 @@ function expandSlice(fields: Fields, serial: number, empty: Family): Manifest {
   return {
     apiVersion: 'discovery.k8s.io/v1',
     kind: 'EndpointSlice',
-    metadata: { ...base, labels: { 'kubernetes.io/service-name': service, ...((fields.labels as Fields) ?? {}) } },
+    metadata: {
+      ...base,
+      labels: { 'kubernetes.io/service-name': service, ...((fields.labels as Fields) ?? {}) },
+      ...(fields.annotations === undefined ? {} : { annotations: fields.annotations }),
+    },
     addressType: fields.addressType ?? (family === 6 ? 'IPv6' : 'IPv4'),
     ports: list(fields.ports).map(expandSlicePort),
     endpoints,

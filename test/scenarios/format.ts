@@ -46,8 +46,8 @@ export interface NodeSettings {
 export type Place = 'pod' | 'node' | 'remote' | 'outside'
 
 export interface Expectation {
-  /** The endpoints, each of which is reached if the packet is sent often enough, or what happens instead. */
-  readonly outcome: readonly string[] | 'reject' | 'drop' | 'pass'
+  /** The endpoints, each of which is reached if the packet is sent often enough, or what happens instead; `reset` is after an accepted connection. */
+  readonly outcome: readonly string[] | 'reject' | 'reset' | 'drop' | 'pass'
   /** True if the source is rewritten; `hairpin` if only when a pod reaches itself; undefined if not stated. */
   readonly snat: boolean | 'hairpin' | undefined
 }

@@ -55,6 +55,8 @@ export class MemoryKernel {
   onApplied: () => void = () => {}
   /** If set, observe and apply wait for it. */
   gate: Promise<void> | undefined
+  /** If set, apply waits for what it returns. */
+  wait: (() => Promise<void>) | undefined
 
   /** Changes the kernel like another program; the target reports a drift unless `silent`. */
   tamper(id: string, digest: string | undefined, { silent = false } = {}): void {
@@ -121,6 +123,7 @@ function openTarget(kernel: MemoryKernel, context: OpenContext): Target<Held> {
     },
     async apply(changes, signal, wanted) {
       await kernel.gate
+      await kernel.wait?.()
       signal.throwIfAborted()
       kernel.applies.push({
         put: changes.put.map((one) => one.id),

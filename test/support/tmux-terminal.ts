@@ -59,7 +59,7 @@ export class TmuxTerminal {
       const text = this.lines().join('\n')
       return typeof what === 'string' ? text.includes(what) : what.test(text)
     }
-    return until(`the terminal shows ${what}`, () => found() || undefined, { limitMs: 15_000, everyMs: 50 }).catch(
+    return until(`the terminal shows ${what}`, () => found() || undefined, { limitMs: 60_000, everyMs: 50 }).catch(
       (error: Error) => {
         throw new Error(`${error.message}; it shows:\n${this.lines().join('\n')}`)
       },

@@ -3,7 +3,7 @@
 import { execFileSync } from 'node:child_process'
 import { appendFileSync } from 'node:fs'
 import { release } from 'node:os'
-import { findFeatures } from '../../src/backend/nftables/features.ts'
+import { FeatureProbe } from '../../src/backend/nftables/features.ts'
 import { describeError } from '../../src/lib/errors.ts'
 import { ConntrackTable } from '../../src/sys/netlink/conntrack.ts'
 import { Nftables } from '../../src/sys/netlink/nft/nftables.ts'
@@ -26,7 +26,7 @@ const succeeds = (program: string, ...args: string[]): boolean => {
 async function findNftablesFeatures(): Promise<Record<string, boolean>> {
   const nft = new Nftables()
   try {
-    const { owner, persist, destroy } = await findFeatures(nft, 4)
+    const { owner, persist, destroy } = await new FeatureProbe().find(nft, 4)
     return { 'nftables mode': true, owner, persist, destroy }
   } catch (error) {
     process.stderr.write(`${describeError(error)}\n`)

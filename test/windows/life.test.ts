@@ -8,7 +8,14 @@ import { expandObject } from '../scenarios/expand.ts'
 import type { Manifest, Place } from '../scenarios/format.ts'
 import { ipv6Twin, type Json } from '../scenarios/twins.ts'
 import { until } from '../support/until.ts'
-import { createWindowsNode, nodeIp, serviceInterface, type WindowsNode, type WindowsProcess } from './windows-node.ts'
+import {
+  createWindowsNode,
+  makeKubeconfig,
+  nodeIp,
+  serviceInterface,
+  type WindowsNode,
+  type WindowsProcess,
+} from './windows-node.ts'
 import { whyNotWine } from './wine.ts'
 
 const missing = whyNotWine()
@@ -236,7 +243,7 @@ describe.skipIf(missing !== undefined)('the bundle on Windows', () => {
     // The files of the configuration have paths of Windows; that of the token is relative to the kubeconfig.
     const folder = join(node.prefix.path, 'drive_c', 'etc', 'kube proxy')
     mkdirSync(folder, { recursive: true })
-    writeFileSync(join(folder, 'kubeconfig'), JSON.stringify(makeKubeconfig(node.api.url)))
+    writeFileSync(join(folder, 'kubeconfig'), JSON.stringify(makeKubeconfig(node.api.url, 'token')))
     writeFileSync(join(folder, 'token'), 'secret-of-the-node')
     writeFileSync(join(folder, 'config.yaml'), makeConfig('C:\\etc\\kube proxy\\kubeconfig'))
     proxy = node.start('kube-proxy', [
@@ -284,15 +291,6 @@ describe.skipIf(missing !== undefined)('the bundle on Windows', () => {
     expect(node.netsh.mistakes).toEqual([])
     expect(node.netsh.calls.length).toBeGreaterThan(20)
   })
-})
-
-const makeKubeconfig = (server: string) => ({
-  apiVersion: 'v1',
-  kind: 'Config',
-  'current-context': 'c',
-  contexts: [{ name: 'c', context: { cluster: 'c', user: 'u' } }],
-  clusters: [{ name: 'c', cluster: { server } }],
-  users: [{ name: 'u', user: { tokenFile: 'token' } }],
 })
 
 const makeConfig = (kubeconfig: string): string =>

@@ -4,6 +4,7 @@ import type { ChildProcess } from 'node:child_process'
 import { once } from 'node:events'
 import { closeSync, openSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { windowsNodeBinary } from '../../packaging/inputs.ts'
 import { type Server, serve } from '../lab/echo-servers.ts'
 import { Lab } from '../lab/lab.ts'
 import { type Item, WatchedApi } from '../lab/watched-api.ts'
@@ -11,7 +12,7 @@ import { expandObject, nodeName } from '../scenarios/expand.ts'
 import { ipv6Twin } from '../scenarios/twins.ts'
 import { until } from '../support/until.ts'
 import { NetshServer } from './netsh-server.ts'
-import { WinePrefix } from './wine.ts'
+import { type Environment, WinePrefix } from './wine.ts'
 
 /** Linux allows 15 characters and no blanks. */
 export const serviceInterface = 'vEthernet(HNS)'
@@ -20,8 +21,17 @@ const markerIps = ['198.18.0.1', ipv6Twin('198.18.0.1')]
 const apiPort = 8001
 const repository = join(import.meta.dirname, '..', '..')
 
+/** What the user sets for the proxy, and the test for the stand-in for netsh. */
+const environmentOf = ({ port }: NetshServer): Environment => ({
+  INTERFACE_TO_ADD_SERVICE_IP: serviceInterface,
+  NETSH_PORT: String(port),
+})
+
 /** A path of Linux as programs in Wine see it. */
 export const toWindowsPath = (path: string): string => `Z:${path.replaceAll('/', '\\')}`
+
+/** The path of a program of the bundle. */
+export const pathOf = (program: 'kube-proxy' | 'sluice'): string => toWindowsPath(join(repository, 'bin', program))
 
 export interface Ran {
   readonly code: number | null
@@ -66,7 +76,8 @@ export class WindowsNode {
       }
     }
     const netsh = await NetshServer.listen(node)
-    const self = new WindowsNode(lab, { api, netsh, prefix: WinePrefix.open(node.name), markers })
+    const prefix = WinePrefix.open(node.name, environmentOf(netsh))
+    const self = new WindowsNode(lab, { api, netsh, prefix, markers })
     self.api.put(...self.#markerObjects(), makeNode())
     return self
   }
@@ -77,13 +88,13 @@ export class WindowsNode {
     return this.start('kube-proxy', [...usual, ...args])
   }
 
-  start(program: 'kube-proxy' | 'sluice', args: readonly string[], env: Readonly<Record<string, string>> = {}) {
-    const process = new WindowsProcess(
-      this.prefix,
-      `${program}-${this.#runs++}`,
-      [toWindowsPath(join(repository, 'bin', program)), ...args],
-      { INTERFACE_TO_ADD_SERVICE_IP: serviceInterface, NETSH_PORT: String(this.netsh.port), ...env },
-    )
+  start(program: 'kube-proxy' | 'sluice', args: readonly string[]): WindowsProcess {
+    return this.startProgram([windowsNodeBinary(), pathOf(program), ...args])
+  }
+
+  /** Starts any program of Windows. */
+  startProgram(command: readonly string[]): WindowsProcess {
+    const process = new WindowsProcess(this.prefix, `output-${this.#runs++}`, command, environmentOf(this.netsh))
     this.#running.add(process)
     return process
   }
@@ -99,7 +110,7 @@ export class WindowsNode {
     for (let round = 0; round < 2; round++) {
       this.#turn++
       this.api.put(...this.#markerObjects())
-      for (const ip of [nodeIp, ipv6Twin(nodeIp)]) await this.#reachMarker(ip)
+      await Promise.all([nodeIp, ipv6Twin(nodeIp)].map((ip) => this.#reachMarker(ip)))
     }
   }
 
@@ -122,11 +133,13 @@ export class WindowsNode {
   async #reachMarker(ip: string): Promise<void> {
     const [endpointPort, nodePort] = this.#markerNow()
     const expected = `:${endpointPort}`
-    await until(`the proxy serves the marker on ${ip}`, async () => {
+    const isReached = async () => {
       const flow = { at: 'node', from: ip, sourcePort: 0, to: ip, port: nodePort, protocol: 'tcp' } as const
       const reply = await this.lab.probe(flow, 2000)
       return reply.kind === 'reached' && reply.endpoint.endsWith(expected)
-    })
+    }
+    // Asking more often would take time from the proxy, which needs about 100 ms.
+    await until(`the proxy serves the marker on ${ip}`, isReached, { everyMs: 40 })
   }
 
   #markerNow(): readonly [endpointPort: number, nodePort: number] {
@@ -160,19 +173,28 @@ export const makeNode = (zone = 'zone-a', primary: readonly string[] = [nodeIp, 
   ...{ status: { addresses: primary.map((address) => ({ type: 'InternalIP', address })) } },
 })
 
-/** Node for Windows with a program of ours. Its output goes to files on its own C: drive. */
+export const makeKubeconfig = (server: string, tokenFile: string) => ({
+  apiVersion: 'v1',
+  kind: 'Config',
+  'current-context': 'c',
+  contexts: [{ name: 'c', context: { cluster: 'c', user: 'u' } }],
+  clusters: [{ name: 'c', cluster: { server } }],
+  users: [{ name: 'u', user: { tokenFile } }],
+})
+
+/** A program of Windows. Its output goes to files on its own C: drive. */
 export class WindowsProcess {
   readonly #child: ChildProcess
   readonly #exit: Promise<number | null>
   readonly #out: string
   readonly #err: string
 
-  constructor(prefix: WinePrefix, name: string, args: readonly string[], env: Readonly<Record<string, string>>) {
+  constructor(prefix: WinePrefix, name: string, command: readonly string[], env: Environment) {
     const file = (suffix: string) => join(prefix.path, 'drive_c', `${name}.${suffix}`)
     this.#out = file('out')
     this.#err = file('err')
     const output = { stdout: openSync(this.#out, 'w'), stderr: openSync(this.#err, 'w') }
-    this.#child = prefix.startNode(args, output, env)
+    this.#child = prefix.start(command, output, env)
     closeSync(output.stdout)
     closeSync(output.stderr)
     this.#exit = once(this.#child, 'exit').then(([code]) => code as number | null)

@@ -302,3 +302,36 @@ it('prints probabilities as C does', () => {
     '0.0000099999',
   ])
 })
+
+describe('the choice of an endpoint', () => {
+  const three = slice([endpoint('10.180.2.1'), endpoint('10.180.2.2'), endpoint('10.180.2.3')])
+  const statistics = async (given: Parameters<typeof service>[0]) => {
+    const harness = new WriterHarness(view())
+    harness.put(service(given), three)
+    await harness.sync()
+    const rules = plain(harness.text, chain(harness.text, 'KUBE-SVC-'))
+    return rules.flatMap((rule) => /--mode (.*) -j KUBE-SEP/.exec(rule)?.[1] ?? [])
+  }
+
+  it('follows the weights: each has its part of what is left', async () => {
+    expect(await statistics({ weights: { '10.180.2.1': 6, '10.180.2.2': 3 } })).toEqual([
+      'random --probability 0.6000000000',
+      'random --probability 0.7500000000',
+    ])
+  })
+
+  it('goes by turns, if the weights are equal', async () => {
+    expect(await statistics({ algorithm: 'round-robin' })).toEqual([
+      'nth --every 3 --packet 0',
+      'nth --every 2 --packet 0',
+    ])
+    expect(await statistics({ algorithm: 'round-robin', weights: { '10.180.2.1': 2 } })).toEqual([
+      'random --probability 0.5000000000',
+      'random --probability 0.5000000000',
+    ])
+  })
+
+  it('is at random where the service wants a hash', async () => {
+    expect(await statistics({ algorithm: 'consistent-hash' })).toEqual(await statistics({}))
+  })
+})

@@ -36,7 +36,7 @@ export class WriterHarness {
     { localhost = true, features = allFeatures, chainsPerRestore = Number.POSITIVE_INFINITY } = {},
   ) {
     this.node = node
-    this.#backend = iptables({ syncPeriodMs: 30_000, localhostNodePorts: localhost })
+    this.#backend = iptables({ syncPeriodMs: 30_000, localhostNodePorts: localhost, counters: false })
     this.writer = new RestoreWriter({
       written: this.written,
       chainsPerRestore,

@@ -143,3 +143,22 @@ describe('base', () => {
     expect(line(view({ local: { kind: 'prefix', prefix: 'veth' } }))).toBe(rule('dst,dst ! -i veth+'))
   })
 })
+
+describe('the choice of an endpoint', () => {
+  const digest = (given: Partial<ServiceRecord>) =>
+    digestOf(entriesOf(service(given), [slice([here, there])]), 'server tcp 172.30.0.41:80')
+
+  it('is made by the scheduler of the algorithm, and Maglev hashing leaves the port of the client out', () => {
+    const destinations = '10.180.0.1:80=1 10.180.2.1:80=1'
+    expect(digest({ algorithm: 'round-robin' })).toBe(`rr 0 0 ${destinations}`)
+    expect(digest({ algorithm: 'random' })).toBe(`rr 0 0 ${destinations}`)
+    expect(digest({ algorithm: 'consistent-hash' })).toBe(`mh 0 0 ${destinations}`)
+    expect(digest({ scheduler: 'mh' })).toBe(`mh 16 0 ${destinations}`)
+    expect(digest({ algorithm: 'consistent-hash', scheduler: 'lc' })).toBe(`lc 0 0 ${destinations}`)
+  })
+
+  it('follows the weights of the service, and leaves out weight 0', () => {
+    expect(digest({ weights: { here: 3 } })).toBe('wrr 0 0 10.180.0.1:80=3 10.180.2.1:80=1')
+    expect(digest({ weights: { here: 0 } })).toBe('rr 0 0 10.180.2.1:80=1')
+  })
+})

@@ -269,6 +269,7 @@ const failure = (errno: number, sequence: number): MessageFailure => ({
 /** One socket of the fake kernel. */
 export class FakeNftables implements NftablesSocket {
   readonly port: number
+  timesOpened = 1
   isLost = false
   readonly #kernel: FakeKernel
   readonly #family: Family
@@ -281,6 +282,23 @@ export class FakeNftables implements NftablesSocket {
 
   commit(writer: MessageWriter): Promise<BatchOutcome> {
     return Promise.resolve(this.#kernel.commit(writer, this.port))
+  }
+
+  commitCounted(writer: MessageWriter): Promise<BatchOutcome> {
+    return this.commit(writer)
+  }
+
+  /** This kernel counts nothing. */
+  async elementsAt() {
+    return []
+  }
+
+  async namedCounters() {
+    return []
+  }
+
+  async rulesOf() {
+    return []
   }
 
   failure(op: string, { errno }: MessageFailure): ProxyError {

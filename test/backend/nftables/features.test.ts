@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { findFeatures } from '../../../src/backend/nftables/features.ts'
+import { FeatureProbe } from '../../../src/backend/nftables/features.ts'
 import { ProxyError } from '../../../src/lib/errors.ts'
 import { EEXIST, EINVAL, ENOENT, EPERM } from '../../../src/sys/errno.ts'
 import { MessageReader } from '../../../src/sys/netlink/message.ts'
@@ -29,18 +29,18 @@ describe('a kernel that lacks something', () => {
     ['nat chains', messageTypes.chain.add, 1, ENOENT],
     ['sets of the shape address . protocol . port . range', messageTypes.set.add, 2, EEXIST],
   ])('is reported with the missing part: %s', async (part, type, nth, errno) => {
-    const finding = findFeatures(makeRefusing(type, nth, errno), 4)
+    const finding = new FeatureProbe().find(makeRefusing(type, nth, errno), 4)
     await expect(finding).rejects.toThrow(`this kernel cannot do nftables mode: it has no ${part} `)
   })
 
   it('is not reported if the kernel refuses what is invalid on purpose, and is if it refuses another rule as invalid', async () => {
-    const refuse = (nth: number) => findFeatures(makeRefusing(messageTypes.rule.add, nth, EINVAL), 4)
+    const refuse = (nth: number) => new FeatureProbe().find(makeRefusing(messageTypes.rule.add, nth, EINVAL), 4)
     for (const nth of [0, 2, 4]) await expect(refuse(nth)).resolves.toBeDefined()
     await expect(refuse(1)).rejects.toThrow('look-up of routes in rules')
   })
 
   it('asks for the capability if only the permission is missing', async () => {
-    await expect(findFeatures(makeRefusing(messageTypes.table.add, 0, EPERM), 6)).rejects.toThrow(
+    await expect(new FeatureProbe().find(makeRefusing(messageTypes.table.add, 0, EPERM), 6)).rejects.toThrow(
       'CAP_NET_ADMIN is missing',
     )
   })

@@ -46,7 +46,7 @@ function findSlots(state: State): ReadonlySet<string> {
 
 /** Returns the slots that the chain may choose. */
 function listChosenSlots({ key, chain }: VerdictElement): readonly string[] {
-  const match = /^(?:lb|np)-(?:masquerade-)?(?:local-(\d+)-of-)?(\d+)$/.exec(chain)
+  const match = /^(?:lb|np)-(?:hash-|turn-)?(?:masquerade-)?(?:local-(\d+)-of-)?(\d+)(?:-[A-Z2-7]{8})?$/.exec(chain)
   if (match === null) return []
   const range = (count: number, offset: number) => Array.from({ length: count }, (_, i) => `${key} ${offset + i}`)
   return [...range(Number(match[2]), 0), ...range(Number(match[1] ?? 0), localSlots)]

@@ -23,15 +23,22 @@ const put: fc.Arbitrary<Put> = fc
     locals: endpoints,
     remotes: endpoints,
     affinitySeconds: fc.constantFrom(0, 0, 0, 60, 10_800),
+    algorithm: fc.oneof(
+      { weight: 12, arbitrary: fc.constantFrom(undefined, undefined, 'random' as const, 'round-robin' as const) },
+      { weight: 1, arbitrary: fc.constant('consistent-hash' as const) },
+    ),
+    weights: fc.constantFrom(undefined, undefined, { '10.180.2.1': 3, here: 2 }, { '10.180.2.2': 0, '*': 5 }),
     externalPolicy: fc.constantFrom('Cluster' as const, 'Local' as const),
     internalPolicy: fc.constantFrom('Cluster' as const, 'Cluster' as const, 'Local' as const),
     nodePort: fc.boolean(),
     loadBalancer: fc.boolean(),
     sourceRanges: fc.subarray(['203.0.113.0/25', '203.0.113.0/24', '192.168.0.0/24', '0.0.0.0/0']),
   })
-  .map(({ i, locals, remotes, nodePort, loadBalancer, ...rest }) => ({
+  .map(({ i, locals, remotes, nodePort, loadBalancer, algorithm, weights, ...rest }) => ({
     service: service({
       ...rest,
+      ...(algorithm === undefined ? {} : { algorithm }),
+      ...(weights === undefined ? {} : { weights }),
       key: `ns/svc${i}`,
       type: serviceType(nodePort, loadBalancer),
       clusterIps: [`172.30.0.${i}`],

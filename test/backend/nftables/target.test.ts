@@ -340,6 +340,19 @@ describe('the owner of the table', () => {
     await harness.target.close()
   })
 
+  it('notices a lost socket also if another operation has opened it again', async () => {
+    const harness = await loadServices(2)
+    harness.socket.timesOpened++
+    expect(harness.target.drifted()).toBe(true)
+    await harness.clock.advance(10_000)
+    expect(harness.drifts).toHaveLength(1)
+    await harness.target.observe(new AbortController().signal)
+    expect(harness.target.drifted()).toBe(false)
+    await harness.clock.advance(60_000)
+    expect(harness.drifts).toHaveLength(1)
+    await harness.target.close()
+  })
+
   it('releases only a table that it owned', async () => {
     const first = await loadServices(2)
     const second = new TargetHarness(view(), first.kernel)

@@ -29,6 +29,7 @@ export const port = (name: string, endpoints: readonly string[], fields: Partial
   external: 'cluster',
   endpoints: endpoints.map((address) => ({ address, local: false })),
   ejected: [],
+  drainingUntil: '',
   affinitySeconds: 0,
   ...fields,
 })

@@ -115,12 +115,13 @@ describe('the writer', () => {
   })
 })
 
-function makeStart(file = stateFile(), given: { heard?: boolean } = {}) {
+function makeStart(file = stateFile(), given: { heard?: boolean; failed?: boolean } = {}) {
   const clock = new FakeClock()
   const replaced: string[] = []
   const start = new SavedStart({
     file,
     hasHeard: () => given.heard ?? false,
+    hasFailed: () => given.failed ?? false,
     isCurrent: () => true,
     onReplaced: (sentence) => replaced.push(sentence),
     clock,
@@ -166,6 +167,17 @@ describe('the saved state', () => {
     expect([...held.keys()]).toEqual(['a/2'])
     expect(start.servesSince).toBeUndefined()
     expect(replaced).toHaveLength(1)
+  })
+
+  it('is used at once if a request fails without an answer, unless something was heard before', async () => {
+    const { clock, start } = makeStart(await saveState(), { failed: true })
+    const chosen = start.chooseNode(() => false)
+    await clock.advance(0)
+    expect(await chosen).toEqual({ name: 'n1' })
+    const heard = makeStart(await saveState(), { failed: true, heard: true })
+    void heard.start.chooseNode(() => false)
+    await heard.clock.advance(4_000)
+    expect(heard.start.servesSince).toBeUndefined()
   })
 
   it('is not read if the API server answers', async () => {

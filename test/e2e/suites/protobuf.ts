@@ -9,9 +9,17 @@ import { messages } from '../../../src/apiserver/protobuf/protobuf-fields.ts'
 import { Client, defaultUserAgent } from '../../../src/kube/client.ts'
 import { loadConnection } from '../../../src/kube/kubeconfig.ts'
 import { chooseAccept } from '../../../src/kube/protobuf/accept-types.ts'
-import { envelope, node, objectList, status, watchEvent } from '../../../src/kube/protobuf/message-tables.ts'
+import {
+  envelope,
+  managedFieldsEntry,
+  node,
+  objectList,
+  status,
+  watchEvent,
+} from '../../../src/kube/protobuf/message-tables.ts'
 import { protobufType } from '../../../src/kube/protobuf/read-body.ts'
 import type { MessageTable } from '../../../src/kube/protobuf/read-message.ts'
+import { readOrigin } from '../../../src/kube/reflect/object-origin.ts'
 import { parsePage, parseProtobufPage } from '../../../src/kube/reflect/watch-messages.ts'
 import { describeOwnNode, endpointSlices, serviceCidrs, services } from '../../../src/kube/reflect/watched-resources.ts'
 import { ApiError } from '../../../src/lib/errors.ts'
@@ -69,7 +77,15 @@ export function protobufSuite(binaries: string | undefined): void {
 
     it('has the field numbers of the descriptors', () => {
       const known = readDescriptors(binaries!)
-      const tables = [...resources.map(({ protobuf }) => protobuf), node, envelope, objectList, watchEvent, status]
+      const tables = [
+        ...resources.map(({ protobuf }) => protobuf),
+        node,
+        managedFieldsEntry,
+        envelope,
+        objectList,
+        watchEvent,
+        status,
+      ]
       const pairs = [
         ...tables.flatMap(withInner).map(({ name, numbers }) => [name, numbers] as const),
         ...Object.entries(messages).filter(([name]) => name !== 'TypeMeta'),
@@ -134,6 +150,11 @@ export function protobufSuite(binaries: string | undefined): void {
             fromJson.items.map(decode as (json: unknown) => unknown),
           )
           expect(fromJson.items).not.toEqual([])
+          const origins = fromProtobuf.items.map((item) => readOrigin(item, false))
+          expect(origins).toEqual(fromJson.items.map((item) => readOrigin(item, false)))
+          expect(
+            origins.every(({ manager, operation, resourceVersion }) => manager && operation && resourceVersion),
+          ).toBe(true)
         }
       })
     })

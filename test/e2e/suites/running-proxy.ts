@@ -1,8 +1,10 @@
 // Tests the running program with a real API server: connections on the node show what it does.
 
 import { readFileSync } from 'node:fs'
+import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { parseAllDocuments } from 'yaml'
+import { AdminClient } from '../../../src/http/admin-client.ts'
 import { until } from '../../support/until.ts'
 import type { AuditRecord } from '../cluster.ts'
 import {
@@ -24,12 +26,15 @@ export function runningProxySuite(binaries: string | undefined): void {
   describe.skipIf(binaries === undefined)('the running proxy', () => {
     let fixture: ClusterFixture
     let proxy: RunningProxy
+    let socket: string
     beforeAll(async () => {
       fixture = await startClusterFixture(binaries!)
       await fixture.writeToken('token-1')
       const { cluster, space, tokenFile } = fixture
       const kubeconfig = cluster.writeKubeconfig('proxy', { tokenFile }, space.server)
-      proxy = await startProxy({ space, directory: cluster.directory, kubeconfig, nodeName: NODE })
+      socket = join(cluster.directory, 'admin.sock')
+      const env = { ...process.env, SLUICE_ADMIN_SOCKET: socket }
+      proxy = await startProxy({ space, directory: cluster.directory, kubeconfig, nodeName: NODE, env })
     })
     afterAll(async () => {
       await proxy?.child.end('SIGTERM')
@@ -53,6 +58,39 @@ export function runningProxySuite(binaries: string | undefined): void {
       await cluster.kubectl(['delete', 'service/web', 'endpointslice/web-6'])
       await reaches(six!, NOWHERE)
       await reaches(four!, NOWHERE)
+    })
+
+    it('remembers which version of an object changed, and the manager that changed it', async () => {
+      const { cluster, reaches } = fixture
+      await cluster.apply(list(service('past'), slice('past-4', 'past', [ONE])))
+      const [four] = await fixture.clusterIps('past')
+      await reaches(four!, ONE)
+      const labels = ['label', 'endpointslice', 'past-4', 'unread=1', '--field-manager=day-shift']
+      await cluster.kubectl(labels)
+      const patch = JSON.stringify([{ op: 'replace', path: '/endpoints/0/addresses/0', value: TWO }])
+      await cluster.kubectl([
+        ...['patch', 'endpointslice', 'past-4', '--type=json', `--patch=${patch}`, '--field-manager=night-shift'],
+      ])
+      await reaches(four!, TWO)
+      const stored = JSON.parse(await cluster.kubectl(['get', 'endpointslice', 'past-4', '-o', 'json']))
+      const question = { service: 'default/past', since: 0, beforeSync: 0, afterSync: 0, limit: 100 }
+      const { records } = await new AdminClient(socket).history(question)
+      const changes = records.flatMap(({ objects }) => objects).filter(({ name }) => name === 'default/past-4')
+      expect(changes[0]).toMatchObject({
+        action: 'changed',
+        resourceVersion: stored.metadata.resourceVersion,
+        operation: 'Update',
+        parts: [
+          { part: `endpoint ${ONE}:8080/tcp`, after: '' },
+          { part: `endpoint ${TWO}:8080/tcp`, before: '' },
+        ],
+      })
+      // Managed fields have seconds: the label may have been set in the same second.
+      expect(changes[0]?.manager.split(' or ')).toContain('night-shift')
+      expect(changes.at(-1)).toMatchObject({ action: 'added', manager: 'kubectl-client-side-apply' })
+      // The label changed nothing that a proxy reads.
+      expect(changes).toHaveLength(2)
+      await cluster.kubectl(['delete', 'service/past', 'endpointslice/past-4'])
     })
 
     it('J14: follows the label service-proxy-name, by which the API server filters for us', async () => {

@@ -8,7 +8,7 @@ import { LiveFrontends } from '../../../src/engine/flows/live-frontends.ts'
 import { silentLogger } from '../../../src/lib/log.ts'
 import { systemClock } from '../../../src/lib/time.ts'
 import type { Frontend, Protocol, ServicePort } from '../../../src/model/types.ts'
-import { servicePort } from '../../support/builders.ts'
+import { service, servicePort, tcp } from '../../support/builders.ts'
 
 const numbers: Readonly<Record<Protocol, number>> = { tcp: 6, udp: 17, sctp: 132 }
 const frontend = (kind: Frontend['kind'], ip: string, port: number): Frontend => ({ kind, ip, port, allow: [] })
@@ -127,7 +127,7 @@ function makeTable(flows: Flow[]) {
   const table: FlowTable<Flow> = {
     async list({ protocol, destinationPorts, unreplied }, visit) {
       asked.push(`list ${protocol} ${destinationPorts === undefined ? 'all' : [...destinationPorts]} ${unreplied}`)
-      visit(flows.filter((given) => given.protocol === protocol))
+      visit(flows.filter((given) => protocol === undefined || given.protocol === protocol))
       return { interrupted: false }
     },
     async remove(list) {
@@ -139,19 +139,20 @@ function makeTable(flows: Flow[]) {
   return { table, asked }
 }
 
-function makeCleaner(flows: Flow[], countFlows = () => flows.length) {
+function makeCleaner(flows: Flow[], countFlows = () => flows.length, clock = systemClock) {
   const { table, asked } = makeTable(flows)
   const resolved: string[] = []
   const cleaner = new EarlyFlowCleaner({
     table,
-    portsOf(service) {
-      resolved.push(service)
-      return [web({ service })]
+    recordOf: (key) => service({ key, clusterIps: [key === 'ns/web' ? '172.30.0.1' : '172.30.0.7'], ports: [tcp(80)] }),
+    portsOf(key) {
+      resolved.push(key)
+      return [web({ service: key })]
     },
     nodeAddresses: () => [],
     countFlows,
     onRemoved: (_, removed) => asked.push(`removed ${removed}`),
-    clock: systemClock,
+    clock,
     log: silentLogger,
   })
   return { cleaner, asked, resolved, flows }
@@ -175,7 +176,33 @@ describe('the cleaner', () => {
     const { cleaner, asked, resolved } = makeCleaner([flow('172.30.0.1', 80, { replySource: '10.0.0.1' })])
     await cleaner.around(4, ['ns/web'], async () => undefined)
     expect(resolved).toEqual([])
-    expect(asked).toEqual(['list 6 all true', 'list 17 all true', 'list 132 all true', 'removed 0'])
+    expect(asked).toEqual(['list undefined all true', 'removed 0'])
+  })
+
+  it('resolves only services that have a destination of such a connection', async () => {
+    const { cleaner, resolved, flows } = makeCleaner([flow('172.30.0.1', 80)])
+    await cleaner.around(4, ['ns/other', 'ns/web'], async () => undefined)
+    expect(resolved).toEqual(['ns/web'])
+    expect(flows).toEqual([])
+  })
+
+  it('looks once for writes that follow soon if nothing is untranslated and without a reply', async () => {
+    let now = 0
+    const { cleaner, asked } = makeCleaner([], () => 0, { ...systemClock, monotonic: () => now })
+    for (; now < 300; now += 100) await cleaner.around(4, [`ns/web${now}`], async () => undefined)
+    expect(asked).toEqual(['list undefined all true', 'removed 0'])
+    await cleaner.around(4, ['ns/web'], async () => undefined)
+    await cleaner.around(6, ['ns/web'], async () => undefined)
+    expect(asked).toHaveLength(6)
+  })
+
+  it('looks before each write while a connection to anything is untranslated and without a reply', async () => {
+    const { cleaner, asked, flows } = makeCleaner([flow('172.30.0.9', 80)])
+    await cleaner.around(4, ['ns/web'], async () => undefined)
+    flows.push(flow('172.30.0.1', 80))
+    await cleaner.around(4, ['ns/web'], async () => undefined)
+    expect(flows.map(({ destination }) => destination)).toEqual(['172.30.0.9'])
+    expect(asked.filter((line) => line.startsWith('list undefined'))).toHaveLength(2)
   })
 
   it('does not look if no frontend goes live, and does not keep a write waiting for a large table', async () => {
@@ -198,6 +225,7 @@ describe('the cleaner', () => {
   it('a table that cannot be read does not keep frontends from being written', async () => {
     const refusing = new EarlyFlowCleaner({
       table: { list: () => Promise.reject(new Error('refused')), remove: async () => 0 },
+      recordOf: () => undefined,
       portsOf: () => [],
       nodeAddresses: () => [],
       countFlows: () => 0,

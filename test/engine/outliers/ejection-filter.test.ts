@@ -12,7 +12,7 @@ const ips = ['10.1.0.1', '10.1.0.2', '10.1.0.3', '10.1.0.4']
 function makeFilter(isDefault = false) {
   const detector = new OutlierDetector({ failures: 1, maxShare: 0.5, intervalMs: 10_000, maxIntervalMs: 300_000 })
   let watched = 0
-  const filter = new EjectionFilter(detector, { isDefault, onWatched: () => watched++ })
+  const filter = new EjectionFilter(detector, { isDefault: () => isDefault, onWatched: () => watched++ })
   const resolve = filter.wrap(resolvePorts)
   const portsOf = (record: ServiceRecord) => [...resolve(record, [slice(record.key, ips)], view(4))]
   /** One endpoint fails while another answers. */

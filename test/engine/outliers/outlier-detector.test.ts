@@ -3,7 +3,8 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { ConnectionWatch } from '../../../src/engine/outliers/connection-watch.ts'
-import { OutlierDetector, type OutlierSettings } from '../../../src/engine/outliers/outlier-detector.ts'
+import type { OutlierSettings } from '../../../src/engine/outliers/endpoint-state.ts'
+import { OutlierDetector } from '../../../src/engine/outliers/outlier-detector.ts'
 
 const settings: OutlierSettings = { failures: 3, maxShare: 0.5, intervalMs: 10_000, maxIntervalMs: 300_000 }
 const endpoints = (count: number, node = (i: number) => `n${i}`) =>
@@ -81,6 +82,64 @@ describe('an endpoint that does not answer', () => {
     const answers = (i: number, now: number) => i !== 1 || now > 8_000
     const history = simulate(detector, { count: 4, end: 120_000, everyMs: 50, answers })
     expect(history.map(({ keys }) => keys)).toEqual([[key(1)], []])
+  })
+})
+
+describe('an ejected endpoint that the proxy dials before its trial', () => {
+  /** Ejects endpoint 0 of 4 at about 1 s. */
+  function eject(given: Partial<OutlierSettings> = {}) {
+    const detector = new OutlierDetector({ ...settings, ...given }, { asksFirst: true })
+    detector.setGroup('g', endpoints(4))
+    simulate(detector, { count: 4, end: 3_000, everyMs: 20, answers: (i) => i !== 0 })
+    expect([...detector.ejected('g').keys()]).toEqual([key(0)])
+    return detector
+  }
+  const decideUntil = (detector: OutlierDetector, from: number, to: number) => {
+    for (let now = from; now <= to; now += 200) detector.decide(now)
+  }
+
+  it('stays out without a change while it does not answer, for growing intervals', () => {
+    const detector = eject()
+    const asked: number[] = []
+    for (let now = 3_000; now < 200_000; now += 200) {
+      expect(detector.decide(now)).toEqual([])
+      for (const one of detector.takeTrials(8)) {
+        asked.push(now)
+        detector.tried(one, false, now)
+      }
+    }
+    const distances = asked.slice(1).map((at, i) => Math.round((at - (asked[i] as number)) / 1000))
+    expect(distances).toEqual([20, 40, 80])
+  })
+
+  it('comes back on trial when it answers, and not before it was asked', () => {
+    const detector = eject()
+    decideUntil(detector, 3_000, 60_000)
+    expect(detector.ejected('g').size).toBe(1)
+    expect(detector.takeTrials(8)).toEqual([key(0)])
+    expect(detector.takeTrials(8)).toEqual([])
+    detector.tried(key(0), true, 60_000)
+    expect(detector.decide(60_000)).toEqual(['g'])
+    expect(detector.ejected('g').size).toBe(0)
+    // It is on trial: one failure ejects it again.
+    detector.answered(key(1), 62_000)
+    detector.failed(key(0), 'refused', 62_000)
+    expect(detector.decide(62_000)).toEqual(['g'])
+  })
+
+  it('is left to the clients at the longest interval: it may answer them and not the node', () => {
+    const detector = eject({ maxIntervalMs: 10_000 })
+    decideUntil(detector, 3_000, 20_000)
+    expect(detector.takeTrials(8)).toEqual([])
+    expect(detector.ejected('g').size).toBe(0)
+  })
+
+  it('is dialled by turns if there are many', () => {
+    const detector = eject()
+    decideUntil(detector, 3_000, 20_000)
+    expect(detector.takeTrials(0)).toEqual([])
+    expect(detector.takeTrials(-1)).toEqual([])
+    expect(detector.takeTrials(1)).toEqual([key(0)])
   })
 })
 
@@ -224,4 +283,72 @@ it('endpoints of several groups are one endpoint, and are forgotten with their l
   expect([detector.has(key(0)), detector.has(key(2))]).toEqual([true, false])
   detector.dropGroup('h')
   expect(detector.isIdle).toBe(true)
+})
+
+describe('a storm', () => {
+  const services = 1_000
+  const perService = 10
+  const keyOf = (service: number, i: number) => `10.${service >> 8}.${service & 255}.${i}:80`
+
+  /** Every endpoint answers for a while and fails for a while, each at times of its own. Returns what decisions looked at and changed. */
+  function flap(seconds: number) {
+    const detector = new OutlierDetector(settings)
+    for (let service = 0; service < services; service++) {
+      const own = Array.from({ length: perService }, (_, i) => ({ key: keyOf(service, i), node: `n${i}` }))
+      detector.setGroup(`g${service}`, own)
+    }
+    let changes = 0
+    for (let now = 0; now < seconds * 1_000; now += 200) {
+      for (let n = 0; n < services * perService; n++) {
+        const key = keyOf(Math.floor(n / perService), n % perService)
+        const isUp = Math.floor((now + n * 37) / (2_000 + (n % 13) * 300)) % 3 !== 0
+        if (isUp) detector.answered(key, now)
+        else detector.failed(key, 'refused', now)
+      }
+      changes += detector.decide(now).length
+    }
+    return { looked: detector.looked / seconds, changes: changes / seconds }
+  }
+
+  it('of 10,000 endpoints that flap costs no more than the budget of decisions', () => {
+    const { looked, changes } = flap(60)
+    // Five glances per second at each endpoint, 20,000 looks per second, 100 changes per second and 1,000 at once.
+    expect(looked).toBeLessThan(50_000 + 20_000 + 1_000)
+    expect(changes).toBeLessThan(100 + 1_000 / 60 + 1)
+    expect(changes).toBeGreaterThan(10)
+  })
+
+  it('a quiet cluster costs nothing, however large', () => {
+    const detector = new OutlierDetector(settings)
+    for (let service = 0; service < services; service++) {
+      detector.setGroup(
+        `g${service}`,
+        [0, 1, 2].map((i) => ({ key: keyOf(service, i), node: `n${i}` })),
+      )
+    }
+    for (let now = 0; now < 10_000; now += 200) detector.decide(now)
+    const before = detector.looked
+    for (let now = 10_000; now < 60_000; now += 200) {
+      detector.answered(keyOf(3, 1), now)
+      detector.decide(now)
+    }
+    expect(detector.looked - before).toBe(0)
+  })
+
+  it('a decision that had to wait is made later', () => {
+    const detector = new OutlierDetector(settings)
+    const count = 30_000
+    const big = Array.from({ length: count }, (_, i) => ({ key: `k${i}`, node: '' }))
+    detector.setGroup('big', big)
+    detector.setGroup('g', endpoints(4))
+    detector.decide(0)
+    for (let i = 0; i < count; i++) detector.failed(`k${i}`, 'refused', 0)
+    for (let now = 1_000; now < 10_000; now += 200) {
+      detector.answered(key(1), now)
+      detector.failed(key(0), 'refused', now)
+      detector.decide(now)
+    }
+    expect([...detector.ejected('g').keys()]).toEqual([key(0)])
+    expect(detector.ejected('big').size).toBe(0)
+  })
 })

@@ -134,6 +134,20 @@ describe('with WatchList', () => {
     expect(made.calls).toEqual(['put ns/a=101', 'put ns/b=102', 'synced'])
   })
 
+  it('keeps streaming from a server that has streamed before and is silent in the middle of a snapshot', async () => {
+    const api = await fake('a', 'b')
+    const made = harness(api)
+    await agree(api, made)
+    await until('a watch', () => api.watchers === 1)
+    api.faults.push({ state: 'watchlist', answer: lines([], 'open') })
+    api.endWatches('cut')
+    api.put('c')
+    api.compact()
+    await agree(api, made)
+    expect(stateNames(api)).toEqual(['watchlist', 'watch', 'watchlist', 'watchlist'])
+    expect(made.duplicates).toEqual([])
+  })
+
   it('reads pages from a server that answers a watch with a list', async () => {
     const api = await fake('a')
     api.faults.push({ state: 'watchlist', answer: lines([{ kind: 'List', items: [] }], 'open') })
@@ -207,6 +221,40 @@ describe('after an interruption', () => {
     }
   })
 
+  it('asks for a snapshot that is not older than the version that expired, and for the newest one after any other failure', async () => {
+    const api = await fake('a')
+    const made = harness(api)
+    await agree(api, made)
+    const watchlists = () => api.states.filter(({ state }) => state === 'watchlist')
+    const versions = () => watchlists().map(({ seen }) => seen.query.get('resourceVersion'))
+    api.endWatches('cut')
+    api.put('b')
+    api.compact()
+    await agree(api, made)
+    expect(versions()).toEqual([null, '101'])
+
+    api.faults.push({ state: 'watchlist', answer: refuse(500, 'InternalError', 'x') })
+    await until('a watch', () => api.watchers === 1)
+    api.endWatches('cut')
+    api.put('c')
+    api.compact()
+    await agree(api, made)
+    expect(versions()).toEqual([null, '101', '102', null])
+    expect(made.duplicates).toEqual([])
+  })
+
+  it('continues at its version although a server that has just started refuses everything', async () => {
+    const api = await fake('a')
+    const made = harness(api)
+    await agree(api, made)
+    const refused = refuse(403, 'Forbidden', 'RBAC: roles are not known yet')
+    api.faults.push({ state: 'watch', answer: refused }, { state: 'watch', answer: refused })
+    api.endWatches('cut')
+    api.put('b')
+    await agree(api, made)
+    expect(stateNames(api)).toEqual(['watchlist', 'watch', 'watch', 'watch'])
+  })
+
   it('does not lose the event whose line was cut in half', async () => {
     const api = await fake('a')
     const made = harness(api)
@@ -264,7 +312,7 @@ describe('after an interruption', () => {
     ['429', errorLine(429, 'TooManyRequests', 'x', { retryAfterSeconds: 5 }), 'watch'],
     ['500', errorLine(500, 'InternalError'), 'watchlist'],
     ['504 too large', errorLine(504, 'Timeout', 'Too large resource version: 9, current: 8'), 'watch'],
-    ['403', errorLine(403, 'Forbidden'), 'watchlist'],
+    ['403', errorLine(403, 'Forbidden'), 'watch'],
   ])('an ERROR event of %s leads to the right next request', async (_, line, next) => {
     const api = await fake('a')
     const made = harness(api)
@@ -298,7 +346,7 @@ describe('back-off', () => {
     cleanups.push(() => client.close())
     const made = harness(api, 1, { client, clock: { ...clock, monotonic: () => 0 }, random: () => random })
     // Without the limits on a silent snapshot and on a silent watch.
-    return { made, waits: () => clock.waits.filter((ms) => ms !== 10_000 && ms <= 30_000) }
+    return { made, waits: () => clock.waits.filter((ms) => ms < 30_000) }
   }
 
   it('waits longer and longer, up to half a minute, and starts again after a success', async () => {
@@ -306,14 +354,14 @@ describe('back-off', () => {
     for (let i = 0; i < 8; i++) api.faults.push({ state: 'watchlist', answer: hangUp })
     const { made, waits } = waiting(api, 0.5)
     await agree(api, made)
-    expect(waits()).toEqual([1200, 2400, 4800, 9600, 19200, 22500, 22500, 22500])
+    expect(waits()).toEqual([800, 2400, 4800, 9600, 19200, 22500, 22500, 22500])
     api.endWatches('cut')
     await until('another wait', () => waits().length > 8)
-    expect(waits()[8]).toBe(1200)
+    expect(waits()[8]).toBe(800)
   })
 
   it.each([
-    [0, 800],
+    [0, 0],
     [1, 1600],
   ])('spreads the requests of many nodes (%d)', async (random, first) => {
     const api = await fake('a')
@@ -330,7 +378,7 @@ describe('back-off', () => {
     for (let i = 0; i < 3; i++) api.faults.push({ state: 'watch', answer: lines([], 'end') })
     api.endWatches('end')
     await until('a watch that stays', () => api.faults.length === 0 && api.watchers === 1)
-    expect(waits()).toEqual([800, 1600, 3200, 6400])
+    expect(waits()).toEqual([0, 1600, 3200, 6400])
   })
 })
 

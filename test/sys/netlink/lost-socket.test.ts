@@ -68,6 +68,7 @@ linux('a lost netlink socket is opened again for the next operation', async () =
   await expect(list()).rejects.toThrow('EBADF')
   await list()
   expect(links).toBe(2 * seen)
+  expect(socket.timesOpened).toBe(2)
   socket.close()
   expect(sockets().size).toBe(before.size)
 })

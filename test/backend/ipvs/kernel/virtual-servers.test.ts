@@ -66,7 +66,7 @@ class FakeKernel {
         const had = list.get(one.ip)
         if ((what === ipvsCommand.newDestination) === (had !== undefined)) return answer(subject, had ? 17 : 2)
         if (what === ipvsCommand.deleteDestination) list.delete(one.ip)
-        else list.set(one.ip, { method: 0, active: had?.active ?? 0, inactive: had?.inactive ?? 0, ...one })
+        else list.set(one.ip, { method: 0, active: had?.active ?? 0, inactive: had?.inactive ?? 0, statistics, ...one })
       },
       send: async () => refused,
     }

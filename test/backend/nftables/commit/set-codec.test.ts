@@ -45,7 +45,7 @@ describe('keys and values of our sets', () => {
       fc.property(input, ([of, text]) => {
         const codec = new SetCodec(name, of)
         const key = encodeKey(codec, text)
-        expect(key.length).toBe(declareSet({ name: 'x', shape: name, comment: '' }, of).keyLength)
+        expect(key.length).toBe(declareSet({ name: 'x', shape: name, comment: '' }, of, false).keyLength)
         const decoded = codec.readKey(key, encodeKey(codec, text, 'last'))
         expect(name.includes('slot') ? `${decoded} ${codec.readSlot(key)}` : decoded).toBe(text)
       }),
@@ -104,7 +104,7 @@ describe('keys and values of our sets', () => {
 
 describe('a set of affinity clients', () => {
   it('states no size: the kernel would reserve room for all of 65,535, a megabyte for each endpoint', () => {
-    const declared = declareSet({ name: 'affinity-x', shape: 'affinity', comment: '', timeoutSeconds: 30 }, 4)
+    const declared = declareSet({ name: 'affinity-x', shape: 'affinity', comment: '', timeoutSeconds: 30 }, 4, false)
     expect(declared).toMatchObject({ timeoutMs: 30_000 })
     expect(declared).not.toHaveProperty('size')
   })

@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { placeEndpoints } from '../../../../src/backend/nftables/commit/slots.ts'
+import { placeEndpoints, placeTable } from '../../../../src/backend/nftables/commit/slots.ts'
 
 const list = fc.uniqueArray(fc.integer({ min: 1, max: 20 }).map(String), { maxLength: 12 })
 
@@ -29,5 +29,22 @@ describe('slots of a frontend', () => {
         expect(placeEndpoints(current, rest).written).toEqual(victim === current.length - 1 ? [] : [victim])
       }),
     )
+  })
+
+  it('hold an endpoint as often as its weight wants, and one more weight is one write', () => {
+    const weighted = fc.array(fc.integer({ min: 1, max: 6 }).map(String), { minLength: 1, maxLength: 20 })
+    fc.assert(
+      fc.property(weighted, weighted, (current, wanted) => {
+        const { slots, written } = placeEndpoints(current, wanted)
+        expect(slots.toSorted()).toEqual(wanted.toSorted())
+        expect(written).toEqual(slots.flatMap((endpoint, i) => (endpoint === current[i] ? [] : [i])))
+        expect(placeEndpoints(current, [...current, current[0] as string].toSorted()).written).toEqual([current.length])
+      }),
+    )
+  })
+
+  it('of a hash are written where the table differs, and nowhere else', () => {
+    expect(placeTable(['a', 'b', 'a'], ['a', 'a', 'a', 'b'])).toEqual({ slots: ['a', 'a', 'a', 'b'], written: [1, 3] })
+    expect(placeTable(['a', 'b'], ['a', 'b']).written).toEqual([])
   })
 })

@@ -10,6 +10,7 @@ import {
   NFTA_DYNSET,
   NFTA_EXPR,
   NFTA_FIB,
+  NFTA_HASH,
   NFTA_IMMEDIATE,
   NFTA_LOOKUP,
   NFTA_MASQ,
@@ -27,8 +28,8 @@ import {
   fibFlags,
   metaKeys,
   payloadBases,
-  readData,
 } from '../../../../src/sys/netlink/nft/expressions.ts'
+import { readData } from '../../../../src/sys/netlink/nft/read-data.ts'
 import { readComment, readTag } from '../../../../src/sys/netlink/nft/userdata.ts'
 
 /** An expression that we never write. */
@@ -201,15 +202,21 @@ const decoders: Readonly<Record<string, Decoder>> = {
     if (data instanceof Uint8Array) return { expression: 'immediate', dreg: a.number(NFTA_IMMEDIATE.DREG), data }
     return { expression: 'verdict', ...data }
   },
-  numgen: (a) =>
-    a.number(NFTA_NG.TYPE) === 1
-      ? {
-          expression: 'numgen random',
-          dreg: a.number(NFTA_NG.DREG),
-          modulus: a.number(NFTA_NG.MODULUS),
-          ...(a.number(NFTA_NG.OFFSET) === 0 ? {} : { offset: a.number(NFTA_NG.OFFSET) }),
-        }
-      : undefined,
+  numgen: (a) => ({
+    expression: a.number(NFTA_NG.TYPE) === 1 ? 'numgen random' : 'numgen inc',
+    dreg: a.number(NFTA_NG.DREG),
+    modulus: a.number(NFTA_NG.MODULUS),
+    ...(a.number(NFTA_NG.OFFSET) === 0 ? {} : { offset: a.number(NFTA_NG.OFFSET) }),
+  }),
+  hash: (a) => ({
+    expression: 'jhash',
+    sreg: a.number(NFTA_HASH.SREG),
+    dreg: a.number(NFTA_HASH.DREG),
+    length: a.number(NFTA_HASH.LEN),
+    modulus: a.number(NFTA_HASH.MODULUS),
+    seed: a.number(NFTA_HASH.SEED),
+    ...(a.number(NFTA_HASH.OFFSET) === 0 ? {} : { offset: a.number(NFTA_HASH.OFFSET) }),
+  }),
   nat: (a) =>
     a.number(NFTA_NAT.TYPE) === 1
       ? {

@@ -1,12 +1,12 @@
 import { describe, expect, it } from 'vitest'
-import { NodeViews, ServiceCidrs } from '../../src/daemon/node-views.ts'
-import { NodeWatch } from '../../src/daemon/node-watch.ts'
-import type { ProxyError } from '../../src/lib/errors.ts'
-import type { Family } from '../../src/lib/ip.ts'
-import { silentLogger } from '../../src/lib/log.ts'
-import type { NodeFacts } from '../../src/model/node.ts'
-import type { NodeRecord, NodeView } from '../../src/model/types.ts'
-import { FakeClock } from '../support/fake-clock.ts'
+import { NodeViews, ServiceCidrs } from '../../../src/daemon/node/node-views.ts'
+import { NodeWatch } from '../../../src/daemon/node/node-watch.ts'
+import type { ProxyError } from '../../../src/lib/errors.ts'
+import type { Family } from '../../../src/lib/ip.ts'
+import { silentLogger } from '../../../src/lib/log.ts'
+import type { NodeFacts } from '../../../src/model/node.ts'
+import type { NodeRecord, NodeView } from '../../../src/model/types.ts'
+import { FakeClock } from '../../support/fake-clock.ts'
 
 const record = (change: Partial<NodeRecord> = {}): NodeRecord => ({
   name: 'n',

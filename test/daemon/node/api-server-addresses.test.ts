@@ -1,11 +1,11 @@
 // Checks where the API server is taken to be, and that a service CIDR which contains one of its addresses is reported once.
 
 import { describe, expect, it } from 'vitest'
-import { ApiServerAddresses } from '../../src/daemon/api-server-addresses.ts'
-import { CidrOverlaps } from '../../src/daemon/cidr-overlaps.ts'
-import { silentLogger } from '../../src/lib/log.ts'
-import type { Problem, ServiceRecord, SliceRecord, SocketAddress } from '../../src/model/types.ts'
-import { endpoint, service, slice, view } from '../support/builders.ts'
+import { ApiServerAddresses } from '../../../src/daemon/node/api-server-addresses.ts'
+import { CidrOverlaps } from '../../../src/daemon/node/cidr-overlaps.ts'
+import { silentLogger } from '../../../src/lib/log.ts'
+import type { Problem, ServiceRecord, SliceRecord, SocketAddress } from '../../../src/model/types.ts'
+import { endpoint, service, slice, view } from '../../support/builders.ts'
 
 function sink<R>() {
   const calls: string[] = []
