@@ -156,6 +156,7 @@ describe.skipIf(updates)('privileges that are missing are missed', () => {
       ...(profile !== undefined && { profile }),
     })
     const [code, signal] = await proxy.exited
+    await proxy.logged
     return [signal ?? String(code), proxy.log]
   }
 

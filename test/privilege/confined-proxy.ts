@@ -53,6 +53,8 @@ export class ConfinedProxy {
   log = ''
   readonly child: ChildProcess
   readonly exited: Promise<readonly [code: number | null, signal: NodeJS.Signals | null]>
+  /** Resolves when the log is whole; an exit may be reported before the last output has been read. */
+  readonly logged: Promise<unknown>
   readonly #node: Namespace
   readonly #folder: string
   readonly #kill = () => void this.child.kill('SIGKILL')
@@ -62,6 +64,7 @@ export class ConfinedProxy {
     this.#node = node
     this.#folder = folder
     this.exited = once(child, 'exit') as Promise<[number | null, NodeJS.Signals | null]>
+    this.logged = once(child, 'close')
     child.stderr?.on('data', (chunk) => {
       this.log += chunk
     })
