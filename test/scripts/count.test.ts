@@ -2,7 +2,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { describe, expect, it, onTestFinished } from 'vitest'
-import { closingLine, countSteps, formatFailure, type Report, readSteps } from '../../scripts/count.ts'
+import { closingLine, countSteps, failedFiles, formatFailure, type Report, readSteps } from '../../scripts/count.ts'
 
 const file = (name: string, ...statuses: readonly string[]): Report['testResults'][number] => ({
   name,
@@ -67,6 +67,49 @@ describe('the closing line', () => {
   it('counts a tier that the machine cannot run as skipped', () => {
     const text = 'SKIPPED tier ipvs: there is no qemu\n'
     expect(line({ name: 'ipvs', status: 0, text })).toBe('0 passed, 0 failed, 1 skipped')
+  })
+})
+
+describe('a second run', () => {
+  const first = tier(['/a', '/b'], [file('/a', 'passed', 'failed'), file('/b', 'passed')], 1)
+
+  it('contains the files with a test that failed or has no result, and no others', () => {
+    const broken = { name: '/c', status: 'failed', message: 'SyntaxError', assertionResults: [] }
+    const testResults = [...first.report.testResults, file('/p', 'passed', 'pending'), broken, file('/s', 'skipped')]
+    expect(failedFiles({ testResults }).map((name) => name.replace(/^.*\//, ''))).toEqual(['a', 'p', 'c'])
+  })
+
+  it('makes a test that passes then unstable, and it counts once', () => {
+    const count = countSteps([
+      { ...first, again: { status: 0, report: { testResults: [file('/a', 'passed', 'passed')] } } },
+    ])
+    expect(closingLine(count)).toBe('3 passed, 0 failed, 0 skipped')
+    expect(count.unstable).toEqual([{ name: '/a 1', message: 'expected 1 to be 2' }])
+  })
+
+  it('leaves a test failed that fails again, or fails only then', () => {
+    const fails = (...statuses: readonly string[]) => ({
+      ...first,
+      again: { status: 1, report: { testResults: [file('/a', ...statuses)] } },
+    })
+    expect(countSteps([fails('passed', 'failed')])).toMatchObject({ failures: [{ name: '/a 1' }], unstable: [] })
+    expect(countSteps([fails('failed', 'passed')])).toMatchObject({
+      failures: [{ name: '/a 0' }],
+      unstable: [{ name: '/a 1' }],
+    })
+  })
+
+  it('that wrote no report, or ended with an error though its tests passed, leaves the tier failed', () => {
+    expect(line({ ...first, again: { status: 1 } })).toBe('0 passed, 1 failed, 0 skipped')
+    const passed = { testResults: [file('/a', 'passed', 'passed')] }
+    expect(line({ ...first, again: { status: 1, report: passed } })).toBe('3 passed, 1 failed, 0 skipped')
+  })
+
+  it('replaces the text of a tier without a report', () => {
+    const ipvs = { name: 'ipvs', status: 1, text: ' Tests  2 failed | 7 passed (9)\n' }
+    const count = countSteps([{ ...ipvs, again: { status: 0, text: ' Tests  9 passed (9)\n' } }])
+    expect(closingLine(count)).toBe('9 passed, 0 failed, 0 skipped')
+    expect(count.unstable).toHaveLength(2)
   })
 })
 
