@@ -1,23 +1,39 @@
 // Counts connections per service port and endpoint in iptables mode, in both flavours, while endpoints change and the proxy ends and starts.
 
-import { type ChildProcess, fork, spawn } from 'node:child_process'
+import { type ChildProcess, fork } from 'node:child_process'
 import { once } from 'node:events'
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { createInterface } from 'node:readline'
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it, onTestFinished } from 'vitest'
 import { AdminClient } from '../../src/http/admin-client.ts'
 import type { CountedPort, DriverRequest } from '../lab/engine.worker.ts'
-import { type EnteredNamespace, enterNamespace } from '../lab/entered-namespace.ts'
+import type { EnteredNamespace } from '../lab/entered-namespace.ts'
 import { serveObjects } from '../lab/fixed-api.ts'
 import { nodeName } from '../scenarios/expand.ts'
 import type { Manifest } from '../scenarios/format.ts'
 import { nodeSettings } from '../scenarios/node-settings.ts'
 import { type Bundle, bundleProgram } from '../support/bundle-program.ts'
 import { until } from '../support/until.ts'
+import {
+  affinity,
+  ConnectionStorm,
+  type CountedService,
+  endAll,
+  endpoints,
+  enterCountedNamespace,
+  findCounts,
+  hostLists,
+  net,
+  node,
+  nodePort,
+  objects,
+  port,
+  service,
+  sumOf,
+  vips,
+} from './counted-services.ts'
 import { type Flavour, privateLock } from './iptables-holdings.ts'
-import { endpointSliceOf, serviceOf } from './manifest-builders.ts'
 import { NodeNetwork, nodeIp, podIps } from './node-network.ts'
 import { web } from './web-service.ts'
 import { WholeProxy } from './whole-proxy.ts'
@@ -26,20 +42,14 @@ privateLock()
 
 /** A long run opens 100,000. */
 const connections = Number(process.env.COUNTED ?? 800)
-const port = 8080
-const nodePort = 30_080
-const node = '192.168.0.2'
-const net = '10.180.1'
-const vips = { plain: '172.30.0.1', sticky: '172.30.0.2' } as const
-const affinity = { sessionAffinity: 'ClientIP', sessionAffinityConfig: { clientIP: { timeoutSeconds: 1 } } }
 
 let namespace: EnteredNamespace
-let storm: Bundle
+let storm: ConnectionStorm
 let worker: Bundle
-const children: ChildProcess[] = []
+const proxies: ChildProcess[] = []
 
 beforeAll(async () => {
-  storm = await bundleProgram(join(import.meta.dirname, 'storm.worker.ts'))
+  storm = await ConnectionStorm.prepare()
   worker = await bundleProgram(join(import.meta.dirname, '../lab/engine.worker.ts'))
 })
 
@@ -48,26 +58,14 @@ afterAll(() => {
   worker.remove()
 })
 
-/** Starts one end of the storm and resolves with its first line. */
-async function start(...args: readonly string[]): Promise<string> {
-  const child = spawn(process.execPath, [storm.file, ...args], { stdio: ['ignore', 'pipe', 'inherit'] })
-  children.push(child)
-  const [line] = await once(createInterface({ input: child.stdout as NodeJS.ReadableStream }), 'line')
-  return line as string
-}
-
-/** Opens connections one after another, all of which must succeed. */
-async function connect(count: number, ip: string, source = 1, at = port): Promise<void> {
-  const figures = JSON.parse(await start('client', String(count), `10.1.0.${source}`, String(at), `${ip}=${net}`))
-  expect(figures).toMatchObject({ made: count, failed: 0, misrouted: 0 })
-}
+const connect: ConnectionStorm['connect'] = (...args) => storm.connect(...args)
 
 class CountingProxy {
   readonly #child: ChildProcess
 
   private constructor() {
     this.#child = fork(worker.file, { env: { ...process.env, SLUICE_TEST_V: '0' } })
-    children.push(this.#child)
+    proxies.push(this.#child)
   }
 
   static async start(manifests: readonly Manifest[]): Promise<CountingProxy> {
@@ -86,14 +84,11 @@ class CountingProxy {
     return answer.result as T
   }
 
-  async counts(name: keyof typeof vips = 'plain'): Promise<CountedPort> {
-    const ports = await this.ask<readonly CountedPort[]>({ ask: 'count' })
-    const found = ports.find((one) => one.port === `ns/${name}:p`)
-    if (found === undefined) throw new Error(`no counters of ${name}: ${JSON.stringify(ports)}`)
-    return found
+  async counts(name: CountedService = 'plain'): Promise<CountedPort> {
+    return findCounts(await this.ask<readonly CountedPort[]>({ ask: 'count' }), name)
   }
 
-  async total(name: keyof typeof vips = 'plain'): Promise<number> {
+  async total(name: CountedService = 'plain'): Promise<number> {
     return (await this.counts(name)).connections
   }
 
@@ -109,49 +104,17 @@ class CountingProxy {
   }
 }
 
-const service = (name: keyof typeof vips, spec: object = {}): Manifest => {
-  const ports = [{ name: 'p', port, ...(name === 'plain' ? { nodePort } : {}) }]
-  return serviceOf(name, vips[name], ports, { ...(name === 'plain' ? { type: 'NodePort' } : affinity), ...spec })
-}
-
-const endpoints = (name: keyof typeof vips, hosts: readonly number[]): Manifest =>
-  endpointSliceOf(
-    name,
-    hosts.map((host) => `${net}.${host}`),
-    port,
-  )
-
-const objects = (hosts: readonly number[]): readonly Manifest[] => [
-  service('plain'),
-  endpoints('plain', hosts),
-  service('sticky'),
-  endpoints('sticky', hosts),
-]
-
-const hostLists = [[4, 2, 3], [4, 5], [6], [1, 2, 3, 4, 5, 6], [2, 4, 6], [3], [1, 6, 2, 5], [1, 2, 3]]
-
-const sumOf = ({ endpoints: all }: CountedPort): number =>
-  Object.values(all).reduce((sum, one) => sum + one.connections, 0)
-
 describe.each(['nft', 'legacy'] as const)('counters of iptables mode, flavour %s', (flavour: Flavour) => {
   beforeEach(async () => {
-    namespace = enterNamespace()
-    const addresses = [node, ...[1, 2, 3, 4, 5, 6].flatMap((i) => [`${net}.${i}`, `10.1.0.${i}`])]
-    for (const ip of addresses) namespace.exec('ip', ['addr', 'add', `${ip}/32`, 'dev', 'lo'])
-    namespace.exec('ip', ['link', 'add', 'out', 'type', 'veth', 'peer', 'name', 'away'])
-    for (const name of ['out', 'away']) namespace.exec('ip', ['link', 'set', name, 'up'])
-    namespace.exec('ip', ['route', 'add', '172.30.0.0/16', 'dev', 'out'])
+    namespace = enterCountedNamespace()
     // Kubelet makes this chain in the flavour that the node uses.
     namespace.exec(`iptables-${flavour}`, ['-t', 'mangle', '-N', 'KUBE-KUBELET-CANARY'])
-    await start('server', String(port))
+    await storm.serve()
   })
 
   afterEach(async () => {
-    for (const child of children.splice(0)) {
-      if (child.exitCode !== null || child.signalCode !== null) continue
-      child.kill('SIGKILL')
-      await once(child, 'exit')
-    }
+    await endAll(proxies.splice(0))
+    await storm.stop()
     namespace.leave()
   })
 

@@ -1,81 +1,64 @@
 // Counts connections per service port and endpoint while endpoints change and the proxy ends and starts: every sum is exact.
 
-import { type ChildProcess, fork, spawn } from 'node:child_process'
+import { type ChildProcess, fork } from 'node:child_process'
 import { once } from 'node:events'
 import { join } from 'node:path'
-import { createInterface } from 'node:readline'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
-import { type EnteredNamespace, enterNamespace } from '../lab/entered-namespace.ts'
+import type { CountedPort } from '../lab/engine.worker.ts'
+import type { EnteredNamespace } from '../lab/entered-namespace.ts'
 import { canOwn } from '../lab/kernel-traits.ts'
 import type { Manifest } from '../scenarios/format.ts'
 import { type Bundle, bundleProgram } from '../support/bundle-program.ts'
+import {
+  ConnectionStorm,
+  type CountedService,
+  endAll,
+  endpoints,
+  enterCountedNamespace,
+  findCounts,
+  hostLists,
+  net,
+  node,
+  nodePort,
+  objects,
+  port,
+  service,
+  sumOf,
+  vips,
+} from './counted-services.ts'
 import { scenario } from './in-process-proxy.ts'
-import { endpointSliceOf, serviceOf } from './manifest-builders.ts'
 import type { Order } from './nftables.worker.ts'
 
 /** A long run opens 100,000. */
 const connections = Number(process.env.COUNTED ?? 4_000)
-const port = 8080
-const nodePort = 30_080
-const node = '192.168.0.2'
-const net = '10.180.1'
-const vips = { plain: '172.30.0.1', sticky: '172.30.0.2' } as const
-const affinity = { sessionAffinity: 'ClientIP', sessionAffinityConfig: { clientIP: { timeoutSeconds: 1 } } }
 const settings = scenario('S11').node.nftables
 
 let namespace: EnteredNamespace
-let storm: Bundle
+let storm: ConnectionStorm
 let worker: Bundle
-const children: ChildProcess[] = []
+const proxies: ChildProcess[] = []
 
 beforeAll(async () => {
-  storm = await bundleProgram(join(import.meta.dirname, 'storm.worker.ts'))
+  storm = await ConnectionStorm.prepare()
   worker = await bundleProgram(join(import.meta.dirname, 'nftables.worker.ts'))
-  namespace = enterNamespace()
-  const addresses = [node, ...[1, 2, 3, 4, 5, 6].flatMap((i) => [`${net}.${i}`, `10.1.0.${i}`])]
-  for (const ip of addresses) namespace.exec('ip', ['addr', 'add', `${ip}/32`, 'dev', 'lo'])
-  namespace.exec('ip', ['link', 'add', 'out', 'type', 'veth', 'peer', 'name', 'away'])
-  for (const name of ['out', 'away']) namespace.exec('ip', ['link', 'set', name, 'up'])
-  namespace.exec('ip', ['route', 'add', '172.30.0.0/16', 'dev', 'out'])
-  await start('server', String(port))
+  namespace = enterCountedNamespace()
+  await storm.serve()
 })
 
 afterEach(async () => {
-  for (const child of children.splice(1)) {
-    if (child.exitCode !== null || child.signalCode !== null) continue
-    child.kill('SIGKILL')
-    await once(child, 'exit')
-  }
+  await endAll(proxies.splice(0))
   namespace.exec('nft', ['delete', 'table', 'ip', 'kube-proxy'])
 })
 
-afterAll(() => {
-  for (const child of children) child.kill('SIGKILL')
+afterAll(async () => {
+  await storm.stop()
   namespace.leave()
   storm.remove()
   worker.remove()
 })
 
-/** Starts one end of the storm and resolves with its first line. */
-async function start(...args: readonly string[]): Promise<string> {
-  const child = spawn(process.execPath, [storm.file, ...args], { stdio: ['ignore', 'pipe', 'inherit'] })
-  children.push(child)
-  const [line] = await once(createInterface({ input: child.stdout as NodeJS.ReadableStream }), 'line')
-  return line as string
-}
-
-/** Opens connections one after another, all of which must succeed. */
-async function connect(count: number, ip: string, source = 1, at = port): Promise<void> {
-  const figures = JSON.parse(await start('client', String(count), `10.1.0.${source}`, String(at), `${ip}=${net}`))
-  expect(figures).toMatchObject({ made: count, failed: 0, misrouted: 0 })
-}
-
-interface CountedPort {
-  readonly port: string
-  readonly connections: number
-  readonly endpoints: Readonly<Record<string, { readonly connections: number }>>
-}
+const connect: ConnectionStorm['connect'] = (...args) => storm.connect(...args)
 
 class CountingProxy {
   readonly #child: ChildProcess
@@ -83,7 +66,7 @@ class CountingProxy {
   private constructor(features: string | undefined) {
     const env = { ...process.env, ...(features === undefined ? {} : { SLUICE_NFT_FEATURES: features }) }
     this.#child = fork(worker.file, { env })
-    children.push(this.#child)
+    proxies.push(this.#child)
   }
 
   static async start(manifests: readonly Manifest[], features?: string): Promise<CountingProxy> {
@@ -99,14 +82,12 @@ class CountingProxy {
     return answer as T
   }
 
-  async counts(name: keyof typeof vips = 'plain'): Promise<CountedPort> {
+  async counts(name: CountedService = 'plain'): Promise<CountedPort> {
     const { ports } = await this.obey<{ ports: readonly CountedPort[] }>({ do: 'count' })
-    const found = ports.find((one) => one.port === `ns/${name}:p`)
-    if (found === undefined) throw new Error(`no counters of ${name}: ${JSON.stringify(ports)}`)
-    return found
+    return findCounts(ports, name)
   }
 
-  async total(name: keyof typeof vips = 'plain'): Promise<number> {
+  async total(name: CountedService = 'plain'): Promise<number> {
     return (await this.counts(name)).connections
   }
 
@@ -126,39 +107,11 @@ class CountingProxy {
   }
 }
 
-const service = (name: keyof typeof vips, spec: object = {}): Manifest => {
-  const ports = [{ name: 'p', port, ...(name === 'plain' ? { nodePort } : {}) }]
-  return serviceOf(name, vips[name], ports, {
-    ...(name === 'plain' ? { type: 'NodePort' } : affinity),
-    ...spec,
-  })
-}
-
-const endpoints = (name: keyof typeof vips, hosts: readonly number[]): Manifest =>
-  endpointSliceOf(
-    name,
-    hosts.map((host) => `${net}.${host}`),
-    port,
-  )
-
-const objects = (hosts: readonly number[]): readonly Manifest[] => [
-  service('plain'),
-  endpoints('plain', hosts),
-  service('sticky'),
-  endpoints('sticky', hosts),
-]
-
-/** Changes in which endpoints are replaced, added, removed, all gone, and back. */
-const rounds = (count: number): readonly (readonly Manifest[])[] => {
-  const lists = [[4, 2, 3], [4, 5], [6], [1, 2, 3, 4, 5, 6], [2, 4, 6], [3], [1, 6, 2, 5], [1, 2, 3]]
-  return Array.from({ length: count }, (_, i) => {
-    const hosts = lists[i % lists.length] as readonly number[]
+const rounds = (count: number): readonly (readonly Manifest[])[] =>
+  Array.from({ length: count }, (_, i) => {
+    const hosts = hostLists[i % hostLists.length] as readonly number[]
     return [endpoints('plain', hosts), endpoints('sticky', hosts)]
   })
-}
-
-const sumOf = ({ endpoints: all }: CountedPort): number =>
-  Object.values(all).reduce((sum, one) => sum + one.connections, 0)
 
 describe('counters of nftables mode', () => {
   it('count connections to cluster IPs and node ports, per endpoint, with and without affinity', async () => {
@@ -289,7 +242,8 @@ describe('counters of nftables mode', () => {
     await proxy.change([endpoints('plain', [3])])
     await connect(5, vips.plain)
     namespace.exec('nft', ['flush', 'chain', 'ip', 'kube-proxy', 'services'])
-    await expect.poll(() => namespace.exec('nft', ['list', 'chain', 'ip', 'kube-proxy', 'services'])).toContain('vmap')
+    const rules = () => namespace.exec('nft', ['list', 'chain', 'ip', 'kube-proxy', 'services'])
+    await expect.poll(rules, { timeout: 30_000 }).toContain('vmap')
     expect(await proxy.total()).toBe(30)
   })
 

@@ -168,7 +168,7 @@ describe('the cleaner', () => {
     })
     expect(left).toEqual(['172.30.0.9'])
     cleaner.clean(4, ['ns/web'])
-    await expect.poll(() => flows.map(({ destination }) => destination)).toEqual(['172.30.0.9'])
+    await expect.poll(() => flows.map(({ destination }) => destination), { timeout: 20_000 }).toEqual(['172.30.0.9'])
     await cleaner.stop()
   })
 
