@@ -45,7 +45,7 @@ export function routeRequests(routes: Routes, log: Logger): Handler {
 }
 
 /** Returns undefined if the path cannot be decoded. */
-function parseTarget(url: string): { path: string; query: URLSearchParams } | undefined {
+export function parseTarget(url: string): { path: string; query: URLSearchParams } | undefined {
   // Proxies and some probes send the absolute form.
   const local = url.replace(/^https?:\/\/[^/?#]*/i, '')
   const mark = local.indexOf('?')

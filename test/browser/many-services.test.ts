@@ -142,6 +142,8 @@ describe.skipIf(isSkipped())('the dashboard with 10,000 services', () => {
     expect(await status('/api/services')).toBe(401)
     expect(await status('/')).toBe(401)
     expect(await status('/?token=guess')).toBe(401)
+    expect(await status('/%')).toBe(400)
+    expect(await status('//')).toBe(401)
     expect(await status('/api/about', { headers })).toBe(200)
     expect(await status('/api/about', { headers: { ...headers, origin: 'http://evil.example' } })).toBe(403)
     expect(await status('/api/about', { headers, method: 'POST' })).toBe(405)

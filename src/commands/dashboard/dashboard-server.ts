@@ -1,13 +1,13 @@
 // Serves the dashboard: the files of the page and its JSON, to browsers that have the token.
 
 import { randomBytes } from 'node:crypto'
-import { type Exchange, type Routes, routeRequests } from '../../http/routing.ts'
+import { type Exchange, parseTarget, type Routes, routeRequests } from '../../http/routing.ts'
 import { type HttpListener, listen } from '../../http/server.ts'
 import { isUnspecified, splitHostPort } from '../../lib/ip.ts'
 import type { Logger } from '../../lib/log.ts'
 import { makePageApi, type PageSources } from './page-api.ts'
 import { type PageFile, readPageFiles } from './page-files.ts'
-import { judgeRequest, type Secrets, safeHeaders } from './page-guard.ts'
+import { type Decision, judgeRequest, type Secrets, safeHeaders } from './page-guard.ts'
 
 export interface DashboardOptions extends PageSources {
   /** `ip:port`; with port 0 the kernel chooses a port. */
@@ -35,9 +35,12 @@ export async function startDashboard(options: DashboardOptions): Promise<Dashboa
     log,
     handler: (request, response) => {
       const { method = 'GET', headers } = request
-      const url = new URL(request.url ?? '/', 'http://localhost')
-      const facts = { method, path: url.pathname, query: url.searchParams, headers }
-      const verdict = judgeRequest(facts, secrets, hosts)
+      // As the routes read it: what is judged is what is answered.
+      const target = parseTarget(request.url ?? '/')
+      const verdict: Decision =
+        target === undefined
+          ? { kind: 'refuse', status: 400, why: 'the path cannot be decoded' }
+          : judgeRequest({ method, ...target, headers }, secrets, hosts)
       if (verdict.kind === 'answer') return route(request, response)
       const reply = (status: number, more: Record<string, string>, body: string) =>
         response

@@ -25,7 +25,7 @@ export type Decision =
   | { readonly kind: 'answer' }
   /** The URL has the token: the browser gets the cookie, and goes to the same place without the token. */
   | { readonly kind: 'admit'; readonly location: string; readonly cookie: string }
-  | { readonly kind: 'refuse'; readonly status: 401 | 403 | 405 | 421; readonly why: string }
+  | { readonly kind: 'refuse'; readonly status: 400 | 401 | 403 | 405 | 421; readonly why: string }
 
 const refuse = (status: 401 | 403 | 405 | 421, why: string): Decision => ({ kind: 'refuse', status, why })
 
