@@ -69,6 +69,13 @@ export const sluiceSettings = [
     help: 'The time in which a new endpoint gets its whole share of the connections. 0s: at once. The annotation sluice/slow-start of a Service goes before it.',
   }),
   declareField('string', {
+    path: 'balancing.weights',
+    live: true,
+    default: 'none',
+    words: ['none', 'node-capacity'],
+    help: 'Where the weights of endpoints come from if neither the Service (sluice/weights) nor one of its EndpointSlices (sluice/weight) has an annotation for them. none: all are equal. node-capacity: from the allocatable CPU of their nodes (docs/health.md).',
+  }),
+  declareField('string', {
     path: 'fleet.namespace',
     default: '',
     help: 'Namespace in which the proxy publishes a short report of its state, in a Lease named after the Node, for `sluice nodes`. Empty: it publishes none. deploy/fleet.yaml has the namespace sluice-nodes and the rights; docs/fleet.md says what is published.',

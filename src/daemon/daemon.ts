@@ -37,6 +37,7 @@ import { NodeWatch } from './node/node-watch.ts'
 import type { DaemonContext, DaemonOptions, OpenedDaemon } from './opened-daemon.ts'
 import { openEarlyClients } from './resilience/early-clients.ts'
 import { KeptApiService } from './resilience/kept-api-service.ts'
+import { NodeCapacity } from './resilience/node-capacity.ts'
 import { openCanary, openPolicies, openSavedStart, openSettingsReload } from './resilience/open-resilience.ts'
 import { openFlows } from './traffic/open-flows.ts'
 import { Sampler, sumConnections } from './traffic/sampler.ts'
@@ -95,6 +96,12 @@ async function openConnections(context: DaemonContext): Promise<OpenedDaemon> {
   servers.setHistory(history)
   const reflectors: Promise<void>[] = []
   closers.push(() => Promise.allSettled(reflectors))
+  const reflect: OpenedDaemon['reflect'] = (resource, sink, until = signal) => {
+    const reflector = new Reflector({ client, clock, log, ...resource, sink: history.follow(resource.kind, sink) })
+    reflectors.push(reflector.run(until === signal ? signal : AbortSignal.any([signal, until])))
+  }
+  const capacity = new NodeCapacity({ settings: options.sluice.balancing, reflect, journal, clock, log })
+  closers.push(() => capacity.close())
   return {
     ...context,
     name,
@@ -105,11 +112,8 @@ async function openConnections(context: DaemonContext): Promise<OpenedDaemon> {
     client,
     recorder,
     savedStart,
-    reflect(resource, sink) {
-      reflectors.push(
-        new Reflector({ client, clock, log, ...resource, sink: history.follow(resource.kind, sink) }).run(signal),
-      )
-    },
+    capacity,
+    reflect,
   }
 }
 
@@ -247,7 +251,7 @@ async function openAdmin(
 }
 
 function reflectServices(
-  { reflect, journal, recorder, apiServers, savedStart, name, log }: OpenedDaemon,
+  { reflect, journal, recorder, apiServers, savedStart, capacity, name, log }: OpenedDaemon,
   engine: Engine,
   views: NodeViews,
 ): void {
@@ -256,8 +260,9 @@ function reflectServices(
     (problem) => journal.problem(problem),
   )
   savedStart.keep(engine.store, views.families)
+  capacity.follow({ store: engine.store, families: views.families })
   const { services: serviceSink, slices } = new KeptApiService({
-    services: apiServers.readServices(engine.store.services),
+    services: apiServers.readServices(capacity.readServices(engine.store.services)),
     slices: apiServers.readSlices(engine.store.slices),
     isDialed: (ip) => apiServers.isDialed(ip),
     log,

@@ -15,6 +15,7 @@ import type { OpenedHistory } from './history/open-history.ts'
 import type { HttpServers } from './http-servers.ts'
 import type { ManifestProblems } from './manifest-problems.ts'
 import type { ApiServerAddresses } from './node/api-server-addresses.ts'
+import type { NodeCapacity } from './resilience/node-capacity.ts'
 import type { SavedStart } from './resilience/saved-start.ts'
 
 export interface DaemonOptions {
@@ -45,6 +46,7 @@ export interface OpenedDaemon extends DaemonContext {
   readonly apiServers: ApiServerAddresses
   readonly client: Client
   readonly savedStart: SavedStart
-  /** Feeds a sink from the API server until the daemon stops. */
-  reflect<R>(resource: WatchedResource<R>, sink: RecordSink<R>): void
+  readonly capacity: NodeCapacity
+  /** Feeds a sink from the API server until the daemon stops, or until the signal aborts if there is one. */
+  reflect<R>(resource: WatchedResource<R>, sink: RecordSink<R>, until?: AbortSignal): void
 }

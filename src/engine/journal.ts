@@ -94,9 +94,9 @@ interface RecordPair<K, R> {
 
 /**
  * `retry`: a quarantined service is tried again; `ejection`: the endpoints that are left out, because connections to them fail, changed;
- * `drain`: local endpoints are drained; `settings`: settings changed while the proxy runs.
+ * `drain`: local endpoints are drained; `settings`: settings changed while the proxy runs; `capacity`: weights by node capacity changed.
  */
-export type OtherCause = 'retry' | 'ejection' | 'drain' | 'settings'
+export type OtherCause = 'retry' | 'ejection' | 'drain' | 'settings' | 'capacity'
 
 export interface JournalListener {
   report?(report: SyncReport): void

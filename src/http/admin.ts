@@ -177,6 +177,8 @@ export interface EndpointSummary {
   readonly local: boolean
   /** Absent if it is 1. */
   readonly weight?: number
+  /** Only for a weight that is not from annotations: from its node, or from the smallest node if its own is not known. */
+  readonly weightFrom?: 'node-capacity' | 'smallest-node'
   /** Only for a new endpoint in a slow start: the percentage of its share that it gets now. */
   readonly startingPercent?: number
 }

@@ -162,7 +162,15 @@ const reasonFor = (endpoint: EndpointCase): string =>
   (reasonRules.find(({ applies }) => applies(endpoint))?.reason(endpoint) ?? 'ready, but not chosen by the policy') +
   (endpoint.used ? describeShare(endpoint.usable) : '')
 
-function describeShare({ weight = 1, startStep }: Partial<Endpoint> = {}): string {
-  const weighted = weight === 1 ? '' : `, weight ${weight}`
+function describeShare({ weight = 1, weightFrom, startStep }: Partial<Endpoint> = {}): string {
+  const weighted = weight === 1 && weightFrom === undefined ? '' : `, weight ${weight}${describeSource(weightFrom)}`
   return startStep === undefined ? weighted : `${weighted}, new: gets ${startStep}/${startSteps} of its share so far`
+}
+
+/** Weights of annotations have no source: whoever set them knows. */
+function describeSource(from: Endpoint['weightFrom']): string {
+  if (from === undefined) return ''
+  return from === 'node-capacity'
+    ? ' by the capacity of its node'
+    : ' as the smallest node has, since the capacity of its own is not known'
 }

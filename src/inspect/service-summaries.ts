@@ -132,10 +132,11 @@ function summarisePort(port: ServicePort, answersAt: Backend<Held>['answersAt'] 
   }
 }
 
-const summariseEndpoint = ({ ip, port, local, weight = 1, startStep }: Endpoint): EndpointSummary => ({
+const summariseEndpoint = ({ ip, port, local, weight = 1, weightFrom, startStep }: Endpoint): EndpointSummary => ({
   address: hostPort(ip, port),
   local,
   ...(weight === 1 ? {} : { weight }),
+  ...(weightFrom === undefined ? {} : { weightFrom }),
   ...(startStep === undefined ? {} : { startingPercent: (100 * startStep) / startSteps }),
 })
 

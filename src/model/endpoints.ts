@@ -1,6 +1,8 @@
 // Selects the endpoints that may serve a port: by port name, each address once, ready or draining, by topology, on this node. Pure.
 
+import { findCapacityWeight } from './capacity-weights.ts'
 import type {
+  CapacityWeights,
   Endpoint,
   EndpointRecord,
   NodeView,
@@ -109,12 +111,22 @@ function addCandidates(found: Candidate[], slice: SliceRecord, port: number, nod
   }
 }
 
-/** Returns the candidates with the weights that the service gives them; unchanged if it gives none. */
-export function applyWeights(candidates: readonly Candidate[], rules: WeightRules | undefined): readonly Candidate[] {
-  if (rules === undefined) return candidates
+/** Returns the candidates with the weights that the service gives them, or else their nodes; unchanged if neither gives any. */
+export function applyWeights(
+  candidates: readonly Candidate[],
+  rules: WeightRules | undefined,
+  capacity?: CapacityWeights,
+): readonly Candidate[] {
+  if (rules === undefined && capacity === undefined) return candidates
   return candidates.map(({ record, endpoint }) => {
     const weight = findWeight(rules, record, endpoint.weight)
-    return { record, endpoint: weight === (endpoint.weight ?? 1) ? endpoint : { ...endpoint, weight } }
+    if (weight === undefined && capacity !== undefined) {
+      return { record, endpoint: { ...endpoint, ...findCapacityWeight(capacity, record.node) } }
+    }
+    return {
+      record,
+      endpoint: (weight ?? 1) === (endpoint.weight ?? 1) ? endpoint : { ...endpoint, weight: weight ?? 1 },
+    }
   })
 }
 

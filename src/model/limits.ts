@@ -52,7 +52,8 @@ function countEntries(service: ServiceRecord, slices: readonly SliceRecord[], en
   const ports = Math.max(1, service.ports.length)
   if (service.affinitySeconds > 0) return endpoints * affinityEntries
   if (service.algorithm === 'consistent-hash') return ports * hashTableSize(Math.ceil(endpoints / ports))
-  const hasWeights = service.weights !== undefined || (service.slowStartMs ?? 0) > 0 || slices.some(isWeighted)
+  const { weights, nodeCapacity, slowStartMs = 0 } = service
+  const hasWeights = weights !== undefined || nodeCapacity === true || slowStartMs > 0 || slices.some(isWeighted)
   return hasWeights ? Math.min(slotsPerEndpoint * endpoints, Math.max(endpoints, manySlots * ports)) : endpoints
 }
 

@@ -28,7 +28,7 @@ export function* resolvePorts(
   for (const record of ports) {
     const { name: portName, protocol } = record
     const exposed = addresses.exposed || record.nodePort !== 0
-    const candidates = applyWeights(candidatesOf(record), service.weights)
+    const candidates = applyWeights(candidatesOf(record), service.weights, service.capacityWeights)
     // Even if both policies are Local, this node and its pods reach external addresses under the Cluster policy.
     const uses = { cluster: !internalLocal || exposed, local: internalLocal || (externalLocal && exposed) }
     const { cluster, local, hasAny } = categorise(candidates, uses, node)

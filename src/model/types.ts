@@ -40,6 +40,10 @@ export interface ServiceRecord {
   readonly algorithm?: Algorithm
   /** Annotation sluice/weights: weights by endpoint address or node name; `*` is for all others. */
   readonly weights?: Readonly<Record<string, number>>
+  /** True if sluice/weights has node-capacity: endpoints without another weight have one by the capacity of their node. */
+  readonly nodeCapacity?: boolean
+  /** Not from the API: added before a service is resolved, if the service or the configuration wants weights by node capacity. */
+  readonly capacityWeights?: CapacityWeights
   /** Annotation sluice/slow-start: the time in which a new endpoint gets its whole share, in ms; as configured if absent. */
   readonly slowStartMs?: number
 }
@@ -64,6 +68,13 @@ export type OptIn = 'on' | 'off' | number
 export const algorithms = ['random', 'round-robin', 'consistent-hash'] as const
 
 export type Algorithm = (typeof algorithms)[number]
+
+/** The weights of one service's endpoints by node. */
+export interface CapacityWeights {
+  readonly byNode: ReadonlyMap<string, number>
+  /** For endpoints whose node is not known. */
+  readonly others: number
+}
 
 export interface ServicePortRecord {
   /** '' for an unnamed port. */
@@ -114,6 +125,13 @@ export interface NodeRecord {
   readonly zone: string
   readonly deleting: boolean
   readonly taints: readonly string[]
+}
+
+/** What weights by node capacity need of any node of the cluster. */
+export interface NodeCapacityRecord {
+  readonly name: string
+  /** Thousandths of status.allocatable.cpu; undefined if the Node does not have it, or if it is not valid. */
+  readonly milliCpu: number | undefined
 }
 
 export interface ServiceCidrRecord {
@@ -241,6 +259,8 @@ export interface Endpoint {
   readonly local: boolean
   /** The share of the traffic beside other endpoints; 1 if absent. */
   readonly weight?: number
+  /** Where the weight comes from if it is not from annotations: its node, or the smallest node of the service if its own is not known. */
+  readonly weightFrom?: 'node-capacity' | 'smallest-node'
   /** The step of its slow start, from 1 on: as many tenths of its share as it gets; its whole share if absent. */
   readonly startStep?: number
 }

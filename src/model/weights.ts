@@ -5,18 +5,21 @@ import type { Endpoint, EndpointRecord, ServicePort } from './types.ts'
 /** The steps in which a new endpoint gets its share, if the service wants a slow start. */
 export const startSteps = 10
 
+/** A larger weight may not fit the schedulers that use it. Only the ratio of weights matters. */
+export const maxWeight = 65_535
+
 /** Weights by endpoint address or node name; `*` is for all others. */
 export type WeightRules = Readonly<Record<string, number>>
 
-/** The address goes before the node, and that before `*`, and that before the weight of the slice; 1 if none of them says anything. */
+/** The address goes before the node, and that before `*`, and that before the weight of the slice; undefined if none of them says anything. */
 export function findWeight(
   rules: WeightRules | undefined,
   record: EndpointRecord,
   ofSlice: number | undefined,
-): number {
-  if (rules === undefined) return ofSlice ?? 1
+): number | undefined {
+  if (rules === undefined) return ofSlice
   const ofNode = record.node === '' ? undefined : read(rules, record.node)
-  return read(rules, record.ip) ?? ofNode ?? read(rules, '*') ?? ofSlice ?? 1
+  return read(rules, record.ip) ?? ofNode ?? read(rules, '*') ?? ofSlice
 }
 
 const read = (rules: WeightRules, name: string): number | undefined =>

@@ -107,7 +107,7 @@ describe('the weight of an endpoint', () => {
     expect(findWeight(rules, record('10.0.0.2', 'node-a'), 9)).toBe(3)
     expect(findWeight(rules, record('10.0.0.2', 'node-b'), 9)).toBe(2)
     expect(findWeight({ 'node-a': 3 }, record('10.0.0.2', ''), 9)).toBe(9)
-    expect(findWeight({ 'node-a': 3 }, record('10.0.0.2', 'toString'), undefined)).toBe(1)
+    expect(findWeight({ 'node-a': 3 }, record('10.0.0.2', 'toString'), undefined)).toBeUndefined()
     expect(findWeight(undefined, record('10.0.0.2'), 9)).toBe(9)
   })
 })

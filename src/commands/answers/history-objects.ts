@@ -101,8 +101,8 @@ export const historyObjects: Readonly<Record<string, AnswerObject>> = {
     about: 'A cause of a sync that is not a change of an object.',
     fields: {
       kind: field(
-        oneOf('start', 'drift', 'node', 'retry', 'ejection', 'drain', 'settings'),
-        '`drift`: another program changed our rules; `ejection`: endpoints to which connections or probes fail; `drain`: local endpoints are drained; `settings`: settings changed while the proxy runs.',
+        oneOf('start', 'drift', 'node', 'retry', 'ejection', 'drain', 'settings', 'capacity'),
+        '`drift`: another program changed our rules; `ejection`: endpoints to which connections or probes fail; `drain`: local endpoints are drained; `settings`: settings changed while the proxy runs; `capacity`: weights by node capacity changed.',
       ),
       service: field(text, '`namespace/name`; empty for all services.'),
       text: field(text, 'For people. For a drift, the program if the kernel names it, and what it changed.'),

@@ -136,6 +136,10 @@ export const proxyObjects: Readonly<Record<string, AnswerObject>> = {
       address: field(text, '`ip:port`.'),
       local: field(boolean, 'True if it is on this node.'),
       weight: optional(integer, 'Its weight beside the other endpoints; absent if it is 1.'),
+      weightFrom: optional(
+        oneOf('node-capacity', 'smallest-node'),
+        'Where the weight comes from if it is not from annotations. `smallest-node`: the capacity of its own node is not known.',
+      ),
       startingPercent: optional(number, 'The percentage of its share that a new endpoint gets now, in a slow start.'),
     },
   },

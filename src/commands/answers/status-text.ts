@@ -108,10 +108,14 @@ function portTable({ ports }: ServiceSummary, terminal: Terminal): string {
 
 const describeFrontend = ({ kind, answersAt }: FrontendSummary): string => `${kind} ${answersAt || '(not served)'}`
 
-function describeEndpoint({ address, local, weight, startingPercent }: PortSummary['endpoints'][number]): string {
+const weightSources = { 'node-capacity': 'by node capacity', 'smallest-node': 'as the smallest node' }
+
+function describeEndpoint(endpoint: PortSummary['endpoints'][number]): string {
+  const { address, local, weight = 1, weightFrom, startingPercent } = endpoint
+  const source = weightFrom === undefined ? '' : ` ${weightSources[weightFrom]}`
   const remarks = [
     ...(local ? ['this node'] : []),
-    ...(weight === undefined ? [] : [`weight ${weight}`]),
+    ...(weight === 1 && source === '' ? [] : [`weight ${weight}${source}`]),
     ...(startingPercent === undefined ? [] : [`starting, ${startingPercent} %`]),
   ]
   return remarks.length === 0 ? address : `${address} (${remarks.join(', ')})`

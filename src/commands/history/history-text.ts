@@ -66,6 +66,7 @@ function describeNote({ kind, service, text }: HistoryRecord['notes'][number]): 
   if (kind === 'drift') return `rules were changed by ${text}; repaired`
   if (kind === 'ejection') return `ejected endpoints of${about} changed: ${text}`
   if (kind === 'settings') return `settings changed: ${text}`
+  if (kind === 'capacity') return `the capacity of nodes changed: ${text}`
   if (kind === 'drain') return `service${about}: ${text}`
   if (kind === 'retry') return `retry of${about || ' the base'}: ${text}`
   return kind === 'node' ? `the node changed: ${text}` : text

@@ -1,7 +1,11 @@
 // Has services planned again while new endpoints of theirs get their share step by step. There is no timer while nothing starts.
 
 import type { SluiceConfig } from '../../config/sluice-config.ts'
-import { type BalancingDefaults, BalancingFilter } from '../../engine/balancing/balancing-filter.ts'
+import {
+  type BalancingDefaults,
+  BalancingFilter,
+  type WeighByCapacity,
+} from '../../engine/balancing/balancing-filter.ts'
 import { SlowStart } from '../../engine/balancing/slow-start.ts'
 import type { Resolve } from '../../engine/planner.ts'
 import type { Store } from '../../engine/store.ts'
@@ -16,11 +20,12 @@ const shortestWaitMs = 100
 export interface BalancingOptions {
   readonly settings: SluiceConfig['balancing']
   readonly store: () => Pick<Store, 'service' | 'touch'> | undefined
+  readonly weighByCapacity: WeighByCapacity
   readonly clock: Clock
 }
 
 export class EndpointBalancing {
-  /** The policy of the model, with the algorithm that is configured, and with the steps of new endpoints. */
+  /** The policy of the model, with the algorithm that is configured, weights by node capacity, and the steps of new endpoints. */
   readonly resolve: Resolve
   readonly #options: BalancingOptions
   readonly #slowStart = new SlowStart()
@@ -30,10 +35,11 @@ export class EndpointBalancing {
   #isClosed = false
 
   constructor(options: BalancingOptions) {
-    const { settings, store, clock } = options
+    const { settings, store, weighByCapacity, clock } = options
     this.#options = options
     const filter = new BalancingFilter(this.#slowStart, {
       defaults: () => readDefaults(settings),
+      weighByCapacity,
       now: () => clock.monotonic(),
       onStarting: () => this.#arm(),
       find: (service) => store()?.service(service),

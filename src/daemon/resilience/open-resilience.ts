@@ -45,8 +45,14 @@ export function openSavedStart({
   })
 }
 
-function openBalancing({ options, closers, clock }: OpenedDaemon, engine: () => Engine | undefined): EndpointBalancing {
-  const balancing = new EndpointBalancing({ settings: options.sluice.balancing, store: () => engine()?.store, clock })
+function openBalancing(daemon: OpenedDaemon, engine: () => Engine | undefined): EndpointBalancing {
+  const { options, closers, capacity, clock } = daemon
+  const balancing = new EndpointBalancing({
+    settings: options.sluice.balancing,
+    store: () => engine()?.store,
+    weighByCapacity: (...about) => capacity.weigh(...about),
+    clock,
+  })
   closers.push(() => balancing.close())
   return balancing
 }
@@ -69,7 +75,7 @@ function openOutliers(daemon: OpenedDaemon, engine: () => Engine | undefined): O
 
 /** Every service is planned again after a change, since each may follow from the settings. What does not change is not written. */
 export function openSettingsReload(
-  { options, closers, servers, journal, clock, log }: OpenedDaemon,
+  { options, closers, servers, journal, capacity, clock, log }: OpenedDaemon,
   engine: Engine,
   families: readonly Family[],
 ): void {
@@ -78,6 +84,7 @@ export function openSettingsReload(
     file: options.sluiceFile,
     settings: options.sluice,
     onChanged: (fields) => {
+      capacity.update()
       for (const family of families) journal.cause(family, 'settings', '', fields.join(', '))
       for (const { key } of engine.store.records()) for (const family of families) engine.store.touch(key, family)
     },

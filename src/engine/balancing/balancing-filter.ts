@@ -1,7 +1,14 @@
 // Adds to service ports how their endpoints are chosen where the service does not say it, and the steps of new endpoints.
 
 import type { Family } from '../../lib/ip.ts'
-import type { Algorithm, Endpoint, ServicePort, ServiceRecord, SliceRecord } from '../../model/types.ts'
+import type {
+  Algorithm,
+  CapacityWeights,
+  Endpoint,
+  ServicePort,
+  ServiceRecord,
+  SliceRecord,
+} from '../../model/types.ts'
 import type { Resolve } from '../planner.ts'
 import type { SlowStart } from './slow-start.ts'
 
@@ -11,9 +18,17 @@ export interface BalancingDefaults {
   readonly slowStartMs: number
 }
 
+export type WeighByCapacity = (
+  service: ServiceRecord,
+  slices: readonly SliceRecord[],
+  family: Family,
+) => CapacityWeights | undefined
+
 interface FilterOptions {
   /** For services that say nothing. The settings may change while the proxy runs. */
   readonly defaults: () => BalancingDefaults
+  /** The weights by node capacity of a service in one family; undefined if neither the service nor the settings want them. */
+  readonly weighByCapacity: WeighByCapacity
   readonly now: () => number
   /** Called when endpoints start. */
   readonly onStarting: () => void
@@ -35,10 +50,10 @@ export class BalancingFilter {
   }
 
   wrap(resolve: Resolve): Resolve {
-    const complete = (service: ServiceRecord) => this.#complete(service)
+    const complete = (...given: Parameters<WeighByCapacity>) => this.#complete(...given)
     const findSteps = (...given: Parameters<BalancingFilter['findSteps']>) => this.findSteps(...given)
     return function* (service, slices, node) {
-      const completed = complete(service)
+      const completed = complete(service, slices, node.family)
       const steps = findSteps(service, slices, node.family)
       for (const port of resolve(completed, slices, node)) yield steps === undefined ? port : addSteps(port, steps)
     }
@@ -67,9 +82,12 @@ export class BalancingFilter {
     return steps
   }
 
-  #complete(service: ServiceRecord): ServiceRecord {
-    const { algorithm } = this.#options.defaults()
-    return algorithm === undefined || service.algorithm !== undefined ? service : { ...service, algorithm }
+  #complete(service: ServiceRecord, slices: readonly SliceRecord[], family: Family): ServiceRecord {
+    const { defaults, weighByCapacity } = this.#options
+    const { algorithm } = defaults()
+    const completed = algorithm === undefined || service.algorithm !== undefined ? service : { ...service, algorithm }
+    const capacityWeights = weighByCapacity(service, slices, family)
+    return capacityWeights === undefined ? completed : { ...completed, capacityWeights }
   }
 
   #durationOf(service: ServiceRecord): number {

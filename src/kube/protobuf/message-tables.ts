@@ -12,6 +12,7 @@ import {
   readInteger,
   readIntegerOrZero,
   readMap,
+  readMessageMap,
   readString,
   readStringOrEmpty,
   readStrings,
@@ -146,6 +147,17 @@ export const node = describeMessage(`${core}.Node`, {
   metadata: readChild(1, describeMetadata({ deletionTimestamp: readTimestamp(9) })),
   spec: readChild(2, describeMessage(`${core}.NodeSpec`, { taints: readChildren(5, taint), podCIDRs: readStrings(7) })),
   status: readChild(3, describeMessage(`${core}.NodeStatus`, { addresses: readChildren(5, nodeAddress) })),
+})
+
+const quantity = describeMessage('io.k8s.apimachinery.pkg.api.resource.Quantity', { string: readUniqueString(1) })
+
+/** A Node as far as weights by node capacity need it. */
+export const nodeCapacity = describeMessage(`${core}.Node`, {
+  metadata: readChild(1, describeMetadata({})),
+  status: readChild(
+    3,
+    describeMessage(`${core}.NodeStatus`, { allocatable: readMessageMap(2, ['cpu'], quantity, 'string') }),
+  ),
 })
 
 export const serviceCidr = describeMessage(`${networking}.ServiceCIDR`, {

@@ -188,8 +188,28 @@ export const readEach =
 const keyTag = (1 << 3) | wireTypes.delimited
 const valueTag = (2 << 3) | wireTypes.delimited
 
-/** A map of strings, of which only the named keys are kept. Other keys are compared as bytes, and their values are skipped. */
-export function readMap(number: number, keys: readonly string[]): FieldMaker {
+/** A map of strings, of which only the named keys are kept. */
+export const readMap = (number: number, keys: readonly string[]): FieldMaker =>
+  readEntries(number, keys, (cursor, end) => cursor.readText(end))
+
+/** As `readMap`, for messages that JSON writes as one text: `inner` is the field of the message that has it. */
+export const readMessageMap =
+  (number: number, keys: readonly string[], table: MessageTable, inner: string): FieldMaker =>
+  (name) => ({
+    ...readEntries(
+      number,
+      keys,
+      (cursor, end) => readRange(cursor, cursor.readFieldEnd(end), table)[inner] ?? '',
+    )(name),
+    table,
+  })
+
+/** A map of which only the named keys are kept. Other keys are compared as bytes, and their values are skipped. */
+function readEntries(
+  number: number,
+  keys: readonly string[],
+  readValue: (cursor: WireCursor, end: number) => unknown,
+): FieldMaker {
   const wanted = keys.map((key) => ({ key, bytes: Buffer.from(key) }))
   return (name) => ({
     number,
@@ -204,7 +224,7 @@ export function readMap(number: number, keys: readonly string[]): FieldMaker {
       const hasValue = cursor.at < stop && cursor.readVarint(stop) === valueTag
       object[name] = {
         ...(object[name] as MutableObject | undefined),
-        [known.key]: hasValue ? cursor.readText(stop) : '',
+        [known.key]: hasValue ? readValue(cursor, stop) : '',
       }
       cursor.at = stop
     },

@@ -3,6 +3,7 @@
 import { canonicalIp } from '../../lib/ip.ts'
 import { parseDuration } from '../../lib/time.ts'
 import { type Algorithm, algorithms, type OptIn, type ServiceRecord } from '../../model/types.ts'
+import { maxWeight } from '../../model/weights.ts'
 import { type FieldReader, formatValue, isObjectName, type JsonObject } from './fields.ts'
 
 const schedulerAnnotation = 'sluice/scheduler'
@@ -14,8 +15,8 @@ const maxSlowStartMs = 3_600_000
 const weightsAnnotation = 'sluice/weights'
 const resetAnnotation = 'sluice/reset-connections'
 const weightAnnotation = 'sluice/weight'
-/** A larger weight may not fit the schedulers that use it. Only the ratio of weights matters. */
-const maxWeight = 65_535
+/** The part of sluice/weights that gives endpoints weights by their nodes. */
+const capacityWord = 'node-capacity'
 const longestMs = 3_600_000
 
 /** Accepts any name that IPVS could have. Whether this kernel has the scheduler shows when it is used. */
@@ -78,23 +79,30 @@ export function readAlgorithm(reader: FieldReader, metadata: JsonObject): { read
   return {}
 }
 
-/** Reads `node-a=2, 10.1.2.3=0, *=1`. A part that is not valid is reported and left out; all others count. */
-export function readWeights(reader: FieldReader, metadata: JsonObject): Pick<ServiceRecord, 'weights'> {
+/** Reads `node-a=2, 10.1.2.3=0, *=1` or `node-capacity`. A part that is not valid is reported and left out; all others count. */
+export function readWeights(
+  reader: FieldReader,
+  metadata: JsonObject,
+): Pick<ServiceRecord, 'weights' | 'nodeCapacity'> {
   const text = readAnnotation(reader, metadata, weightsAnnotation)
   if (text === undefined) return {}
   const weights: Record<string, number> = {}
-  for (const part of text.split(',').map((one) => one.trim())) {
-    if (part === '') continue
+  const parts = text.split(',').map((one) => one.trim())
+  for (const part of parts) {
+    if (part === '' || part === capacityWord) continue
     const split = part.lastIndexOf('=')
     const [name, weight] = [part.slice(0, split).trim(), parseWeight(part.slice(split + 1).trim())]
     const key = canonicalIp(name) ?? name
     if (split > 0 && weight !== undefined && (key !== name || isWeighted(key))) weights[key] = weight
     else {
-      const wanted = `an endpoint address, a node or *, then = and a number from 0 to ${maxWeight}`
+      const wanted = `${capacityWord}, or an endpoint address, a node or *, then = and a number from 0 to ${maxWeight},`
       reader.report(makePath(weightsAnnotation), `must have ${wanted} in each part, has ${formatValue(part)}`)
     }
   }
-  return Object.keys(weights).length === 0 ? {} : { weights }
+  return {
+    ...(Object.keys(weights).length === 0 ? {} : { weights }),
+    ...(parts.includes(capacityWord) ? { nodeCapacity: true } : {}),
+  }
 }
 
 /** `__proto__` is not a valid name of a node either. */

@@ -1,8 +1,9 @@
-// Decodes Nodes and ServiceCIDRs to compact records. The only file that knows their field names. Pure.
+// Decodes Nodes, their capacity alone, and ServiceCIDRs to compact records. The only file that knows their field names. Pure.
 
-import type { NodeRecord, ServiceCidrRecord } from '../../model/types.ts'
+import type { NodeCapacityRecord, NodeRecord, ServiceCidrRecord } from '../../model/types.ts'
 import { readCidrs } from './decode-parts.ts'
-import { type DecodedRecord, type FieldReader, identifyObject, type JsonObject, readIp } from './fields.ts'
+import { type DecodedRecord, type FieldReader, formatValue, identifyObject, type JsonObject, readIp } from './fields.ts'
+import { parseMilliQuantity } from './quantity.ts'
 
 const zoneLabel = 'topology.kubernetes.io/zone'
 
@@ -41,6 +42,24 @@ function readTaints(reader: FieldReader, spec: JsonObject): readonly string[] {
     if (key !== undefined) keys.push(key)
   }
   return keys
+}
+
+export function decodeNodeCapacity(json: unknown): DecodedRecord<NodeCapacityRecord> {
+  const identified = identifyObject('Node', json, 'cluster')
+  if ('problems' in identified) return identified
+  const { key, reader, object } = identified
+  const record = { name: key, milliCpu: readMilliCpu(reader, object) }
+  return { key, record, problems: reader.listProblems() }
+}
+
+function readMilliCpu(reader: FieldReader, object: JsonObject): number | undefined {
+  const { cpu } = reader.readChild(reader.readChild(object, 'status', ''), 'allocatable', 'status')
+  if (cpu === undefined) return undefined
+  // Kubernetes accepts a number for a quantity, and an API server that stores what it is given returns it.
+  const milli = typeof cpu === 'string' || typeof cpu === 'number' ? parseMilliQuantity(String(cpu)) : undefined
+  if (milli !== undefined && milli >= 0) return milli
+  reader.report('status.allocatable.cpu', `must be a quantity such as 4 or 3920m, is ${formatValue(cpu)}`)
+  return undefined
 }
 
 export function decodeServiceCidr(json: unknown): DecodedRecord<ServiceCidrRecord> {

@@ -383,7 +383,8 @@ export class Reflector<R> {
   }
 
   #fields(error: ProxyError): Record<string, unknown> {
-    return { kind: this.#options.kind, error: describeError(error) }
+    const { kind, effect } = this.#options
+    return { kind, error: describeError(error), ...(effect === undefined ? {} : { effect }) }
   }
 }
 

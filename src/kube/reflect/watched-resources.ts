@@ -1,10 +1,16 @@
 // The resources that this proxy reads from the API server, with kube-proxy's selectors. Its ClusterRole allows nothing else.
 
-import type { NodeRecord, ServiceCidrRecord, ServiceRecord, SliceRecord } from '../../model/types.ts'
-import { endpointSlice, node, service, serviceCidr } from '../protobuf/message-tables.ts'
+import type {
+  NodeCapacityRecord,
+  NodeRecord,
+  ServiceCidrRecord,
+  ServiceRecord,
+  SliceRecord,
+} from '../../model/types.ts'
+import { endpointSlice, node, nodeCapacity, service, serviceCidr } from '../protobuf/message-tables.ts'
 import type { MessageTable } from '../protobuf/read-message.ts'
 import { decodeEndpointSlice, headlessLabel } from './decode-endpoint-slice.ts'
-import { decodeNode, decodeServiceCidr } from './decode-node.ts'
+import { decodeNode, decodeNodeCapacity, decodeServiceCidr } from './decode-node.ts'
 import { decodeService, proxyNameLabel } from './decode-service.ts'
 import type { DecodedRecord } from './fields.ts'
 
@@ -16,6 +22,8 @@ export interface WatchedResource<R> {
   readonly fieldSelector?: string
   /** True if the server may not support the selector. The decoder filters as well, so that the reflector can do without it. */
   readonly fieldSelectorOptional?: boolean
+  /** What follows while the API server does not answer, for the warning, if the reader may not expect it. */
+  readonly effect?: string
   /** The fields of the protobuf form that `decode` reads. */
   readonly protobuf: MessageTable
   readonly decode: (json: unknown) => DecodedRecord<R>
@@ -53,3 +61,12 @@ export const describeOwnNode = (name: string): WatchedResource<NodeRecord> => ({
   protobuf: node,
   decode: decodeNode,
 })
+
+/** All Nodes, of which only the capacity is read; only while weights follow from it. */
+export const nodeCapacities: WatchedResource<NodeCapacityRecord> = {
+  resource: '/api/v1/nodes',
+  kind: 'Node',
+  effect: 'weights by node capacity stay as they are; before the first answer they are equal',
+  protobuf: nodeCapacity,
+  decode: decodeNodeCapacity,
+}

@@ -13,6 +13,7 @@ function open(settings: Partial<{ algorithm: string; slowStart: number }>, recor
   const balancing = new EndpointBalancing({
     settings: { algorithm: 'mode', slowStart: 0, ...settings } as never,
     store: () => ({ service: () => record, touch: (key, family) => touched.push(`${family} ${key}`) }),
+    weighByCapacity: () => undefined,
     clock,
   })
   const plan = (...given: string[]) => {
