@@ -95,8 +95,9 @@ export function readWeights(
     const key = canonicalIp(name) ?? name
     if (split > 0 && weight !== undefined && (key !== name || isWeighted(key))) weights[key] = weight
     else {
-      const wanted = `${capacityWord}, or an endpoint address, a node or *, then = and a number from 0 to ${maxWeight},`
-      reader.report(makePath(weightsAnnotation), `must have ${wanted} in each part, has ${formatValue(part)}`)
+      const weighted = `an endpoint address, a node or *, then = and a number from 0 to ${maxWeight}`
+      const message = `must be ${capacityWord}, or ${weighted}, in each part; one part is ${formatValue(part)}`
+      reader.report(makePath(weightsAnnotation), message)
     }
   }
   return {

@@ -20,7 +20,7 @@ const form = /^([+-]?)(\d+\.?\d*|\.\d+)(?:[eE]([+-]?\d+)|([a-zA-Z]*))$/
 
 /**
  * Returns thousandths, rounded up to a whole number as Kubernetes rounds them, and at most the largest safe integer; undefined if the text
- * is not a quantity. A thousandth is shifted in the text, since 0.0039 * 1000 is not exact.
+ * is not a quantity. The decimal point is moved in the text, since a product such as 1.005 * 1000 is not exact.
  */
 export function parseMilliQuantity(text: string): number | undefined {
   const [, sign, digits, exponent, suffix = ''] = form.exec(text) ?? []
@@ -30,6 +30,7 @@ export function parseMilliQuantity(text: string): number | undefined {
   if (binary === undefined && decimal === undefined) return undefined
   const power = exponent === undefined ? (decimal ?? 0) : Number(exponent)
   const value = Number(`${digits}e${power + 3}`) * 1024 ** (binary ?? 0)
-  const milli = Math.min(Math.ceil(value), Number.MAX_SAFE_INTEGER)
+  const least = /[1-9]/.test(digits) ? 1 : 0
+  const milli = Math.min(Math.max(Math.ceil(value), least), Number.MAX_SAFE_INTEGER)
   return sign === '-' && milli !== 0 ? -milli : milli
 }

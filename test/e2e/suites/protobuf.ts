@@ -13,6 +13,7 @@ import {
   envelope,
   managedFieldsEntry,
   node,
+  nodeCapacity,
   objectList,
   status,
   watchEvent,
@@ -38,6 +39,7 @@ const descriptors: readonly [string, string, string][] = [
   ['k8s.io/api', 'authentication/v1', 'io.k8s.api.authentication.v1'],
   ['k8s.io/api', 'authorization/v1', 'io.k8s.api.authorization.v1'],
   ['k8s.io/apimachinery', 'pkg/apis/meta/v1', 'io.k8s.apimachinery.pkg.apis.meta.v1'],
+  ['k8s.io/apimachinery', 'pkg/api/resource', 'io.k8s.apimachinery.pkg.api.resource'],
   ['k8s.io/apimachinery', 'pkg/runtime', 'io.k8s.apimachinery.pkg.runtime'],
 ]
 
@@ -80,6 +82,7 @@ export function protobufSuite(binaries: string | undefined): void {
       const tables = [
         ...resources.map(({ protobuf }) => protobuf),
         node,
+        nodeCapacity,
         managedFieldsEntry,
         envelope,
         objectList,

@@ -6,7 +6,13 @@ import { join } from 'node:path'
 import { describe, expect, it } from 'vitest'
 import { readAnnotations, readLabels } from '../../../src/kube/protobuf/message-tables.ts'
 import { isSnapshotEnd } from '../../../src/kube/reflect/watch-messages.ts'
-import { describeOwnNode, endpointSlices, serviceCidrs, services } from '../../../src/kube/reflect/watched-resources.ts'
+import {
+  describeOwnNode,
+  endpointSlices,
+  nodeCapacities,
+  serviceCidrs,
+  services,
+} from '../../../src/kube/reflect/watched-resources.ts'
 
 const folder = join(import.meta.dirname, '../../../src/kube/reflect')
 
@@ -41,6 +47,7 @@ function readKeys() {
       },
     ],
     [serviceCidrs, { metadata: metadata('kubernetes'), spec: { cidrs: ['10.96.0.0/16'] } }],
+    [nodeCapacities, { metadata: metadata('a'), status: {} }],
     [describeOwnNode('a'), { metadata: metadata('a'), spec: {}, status: {} }],
   ] as const
   for (const [{ kind, decode }, object] of objects) {

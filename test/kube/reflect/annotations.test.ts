@@ -132,6 +132,21 @@ describe('sluice/weights', () => {
     expect(problems[0]?.message).toContain('node-b')
   })
 
+  it('may have node-capacity, alone or beside weights', () => {
+    const { record, problems } = service({ 'sluice/weights': 'node-capacity' })
+    expect([record?.nodeCapacity, record && 'weights' in record, problems]).toEqual([true, false, []])
+    const both = service({ 'sluice/weights': 'node-a=0, node-capacity' })
+    expect([both.record?.nodeCapacity, both.record?.weights, both.problems]).toEqual([true, { 'node-a': 0 }, []])
+    expect(service({ 'sluice/weights': '*=1' }).record).not.toHaveProperty('nodeCapacity')
+    const wrong = service({ 'sluice/weights': 'capacity' })
+    expect(wrong.record).not.toHaveProperty('nodeCapacity')
+    expect(wrong.problems[0]?.message).toBe(
+      'must be node-capacity, or an endpoint address, a node or *, then = and a number from 0 to 65535, in each part; one part is "capacity"',
+    )
+    // A node may be called so, too.
+    expect(service({ 'sluice/weights': 'node-capacity=2' }).record).toMatchObject({ weights: { 'node-capacity': 2 } })
+  })
+
   it('is ignored if no part is valid', () => {
     expect(service({ 'sluice/weights': 'nothing' }).record).not.toHaveProperty('weights')
   })

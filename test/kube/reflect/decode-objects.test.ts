@@ -1,7 +1,7 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { decodeEndpointSlice } from '../../../src/kube/reflect/decode-endpoint-slice.ts'
-import { decodeNode, decodeServiceCidr } from '../../../src/kube/reflect/decode-node.ts'
+import { decodeNode, decodeNodeCapacity, decodeServiceCidr } from '../../../src/kube/reflect/decode-node.ts'
 import { decodeService } from '../../../src/kube/reflect/decode-service.ts'
 
 const serviceNameLabel = 'kubernetes.io/service-name'
@@ -482,6 +482,31 @@ describe('nodes and service CIDRs', () => {
     })
   })
 
+  it('reads the capacity of a node, and nothing else', () => {
+    const read = (cpu: unknown) => decodeNodeCapacity({ metadata: { name: 'n1' }, status: { allocatable: { cpu } } })
+    expect(read('3920m')).toEqual({ key: 'n1', record: { name: 'n1', milliCpu: 3_920 }, problems: [] })
+    expect(read(4).record).toEqual({ name: 'n1', milliCpu: 4_000 })
+    for (const json of [{}, { status: {} }, { status: { allocatable: { memory: '1Gi' } } }]) {
+      const bare = decodeNodeCapacity({ metadata: { name: 'n1' }, ...json })
+      expect(bare).toEqual({ key: 'n1', record: { name: 'n1', milliCpu: undefined }, problems: [] })
+    }
+  })
+
+  it('names a capacity that is not valid, and the node counts as unknown', () => {
+    for (const cpu of ['four', '-1', '', {}, true]) {
+      const decoded = decodeNodeCapacity({ metadata: { name: 'n1' }, status: { allocatable: { cpu } } })
+      expect(decoded.record).toEqual({ name: 'n1', milliCpu: undefined })
+      expect(decoded.problems).toMatchObject([
+        {
+          kind: 'Node',
+          object: 'n1',
+          field: 'status.allocatable.cpu',
+          message: expect.stringContaining(`is ${JSON.stringify(cpu)}`),
+        },
+      ])
+    }
+  })
+
   it('reads service CIDRs in canonical form', () => {
     const decoded = decodeServiceCidr({
       metadata: { name: 'kubernetes' },
@@ -493,8 +518,9 @@ describe('nodes and service CIDRs', () => {
 })
 
 describe('any input', () => {
-  const decoders = { decodeService, decodeEndpointSlice, decodeNode, decodeServiceCidr }
-  const shapes = [service({}), slice({}), { metadata: { name: 'n' }, spec: {}, status: { addresses: [{}] } }]
+  const decoders = { decodeService, decodeEndpointSlice, decodeNode, decodeNodeCapacity, decodeServiceCidr }
+  const status = { addresses: [{}], allocatable: { cpu: '4' } }
+  const shapes = [service({}), slice({}), { metadata: { name: 'n' }, spec: {}, status }]
 
   it.each(Object.entries(decoders))('%s never throws, and never returns a record without a key', (_, decode) => {
     fc.assert(
