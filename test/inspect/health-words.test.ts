@@ -7,6 +7,7 @@ import { formatStatus } from '../../src/commands/answers/status-text.ts'
 import type { SavedStateSummary } from '../../src/http/admin.ts'
 import { explainEndpoints } from '../../src/inspect/endpoint-reasons.ts'
 import { trace } from '../../src/model/trace.ts'
+import type { CapacityWeights } from '../../src/model/types.ts'
 import * as live from '../commands/top/live-builders.ts'
 import { slice, view } from '../engine/engine-harness.ts'
 import { endpoint, service, servicePort, slice as sliceOf, view as viewOf } from '../support/builders.ts'
@@ -75,11 +76,17 @@ it('status says when the saved state serves, when it was written, and why it is 
 })
 
 describe('weights and algorithms', () => {
-  const make = (weights: Readonly<Record<string, number>>, algorithm?: 'consistent-hash') => {
+  const make = (
+    weights: Readonly<Record<string, number>>,
+    algorithm?: 'consistent-hash',
+    capacityWeights?: CapacityWeights,
+  ) => {
     const record = service({ weights, ...(algorithm === undefined ? {} : { algorithm }) })
-    const slices = [sliceOf(['10.1.0.1', '10.1.0.2', '10.1.0.3'].map((ip) => endpoint(ip)))]
+    const nodes = ['node-a', 'node-b', 'node-c']
+    const slices = [sliceOf(nodes.map((name, i) => endpoint(`10.1.0.${i + 1}`, name)))]
     const node = viewOf()
-    const ports = resolve(record, slices, node)
+    // The store holds the record as the API has it; capacity is added before it is resolved.
+    const ports = resolve(capacityWeights === undefined ? record : { ...record, capacityWeights }, slices, node)
     const packet = { from: '10.0.0.9', to: '172.30.0.41', port: 80, protocol: 'tcp', origin: 'pod' } as const
     const outcome = trace({ ports, node, nodeAddresses: [] }, packet, nftablesBehaviour)
     const context = { desired: { store: { service: () => record, slicesOf: () => slices } } } as unknown as Parameters<
@@ -93,6 +100,15 @@ describe('weights and algorithms', () => {
     expect(make({ '10.1.0.1': 3, '10.1.0.3': 0 }).endpoints).toEqual([
       [0.75, 'ready, weight 3'],
       [0.25, 'ready'],
+      [0, 'weight 0: gets no new connections'],
+    ])
+  })
+
+  it('explain says which weights come from the capacity of nodes', () => {
+    const capacityWeights = { byNode: new Map([['node-a', 6]]), others: 6 }
+    expect(make({ 'node-c': 0 }, undefined, capacityWeights).endpoints).toEqual([
+      [0.5, 'ready, weight 6 by the capacity of its node'],
+      [0.5, 'ready, weight 6 as the smallest node has, since the capacity of its own is not known'],
       [0, 'weight 0: gets no new connections'],
     ])
   })
@@ -114,5 +130,18 @@ describe('weights and algorithms', () => {
     const text = formatStatus(answer as unknown as StatusAnswer, now, true, terminal)
     expect(text).toContain('10.1.0.1:80 (this node, weight 3, starting, 40 %)')
     expect(text).toContain(', round-robin')
+  })
+
+  it('status says which weights come from the capacity of nodes', () => {
+    const endpoints = [
+      { address: '10.1.0.1:80', local: true, weight: 6, weightFrom: 'node-capacity' },
+      { address: '10.1.0.2:80', local: false, weightFrom: 'smallest-node' },
+    ] as const
+    const port = live.port('ns/web', [], { endpoints })
+    const { node, mode, families: _, ...proxy } = live.summary(1, { savedState: null })
+    const answer = { node, mode, proxy, families: [], services: [live.service('ns/web', [port])] }
+    const text = formatStatus(answer as unknown as StatusAnswer, now, true, terminal)
+    expect(text).toContain('10.1.0.1:80 (this node, weight 6 by node capacity)')
+    expect(text).toContain('10.1.0.2:80 (weight 1 as the smallest node)')
   })
 })

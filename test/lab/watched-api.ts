@@ -30,12 +30,19 @@ export class WatchedApi {
   posted = ''
   /** The header Authorization of the last request; '' if it had none. */
   authorization = ''
+  /** Every list and watch that was asked for: its path and query. */
+  readonly asked: URL[] = []
+  /** Answers 403 to lists and watches for which it returns true. */
+  refuses: (url: URL) => boolean = () => false
   readonly #server = createServer((request, response) => {
     const url = new URL(request.url ?? '/', 'http://localhost')
     this.authorization = request.headers.authorization ?? ''
     const kind = kinds[url.pathname.split('/').at(-1) as string]
     response.setHeader('Content-Type', 'application/json')
-    if (request.method === 'GET' && kind !== undefined) return this.#answer(kind, url.searchParams, response)
+    if (request.method === 'GET' && kind !== undefined) {
+      this.asked.push(url)
+      return this.refuses(url) ? refuse(response) : this.#answer(kind, url.searchParams, response)
+    }
     request.on('data', (chunk) => {
       this.posted += chunk
     })
@@ -45,7 +52,7 @@ export class WatchedApi {
     response.end(JSON.stringify(status))
   })
   readonly #items = new Map<string, Item>()
-  readonly #watchers = new Map<ServerResponse, string>()
+  readonly #watchers = new Map<ServerResponse, (item: Item) => boolean>()
   #version = 1
   #isDown = false
 
@@ -66,8 +73,8 @@ export class WatchedApi {
       const type = this.#items.has(keyOf(item)) ? 'MODIFIED' : 'ADDED'
       const object = { ...item, metadata: { ...item.metadata, resourceVersion: String(++this.#version) } }
       this.#items.set(keyOf(item), object)
-      for (const [response, kind] of this.#watchers) {
-        if (kind === item.kind) response.write(`${JSON.stringify({ type, object })}\n`)
+      for (const [response, isWatched] of this.#watchers) {
+        if (isWatched(item)) response.write(`${JSON.stringify({ type, object })}\n`)
       }
     }
   }
@@ -77,8 +84,8 @@ export class WatchedApi {
       const object = this.#items.get(keyOf(item))
       this.#items.delete(keyOf(item))
       this.#version++
-      for (const [response, kind] of this.#watchers) {
-        if (kind === item.kind && object !== undefined) {
+      for (const [response, isWatched] of this.#watchers) {
+        if (isWatched(item) && object !== undefined) {
           response.write(`${JSON.stringify({ type: 'DELETED', object })}\n`)
         }
       }
@@ -116,7 +123,9 @@ export class WatchedApi {
   }
 
   #answer(kind: string, query: URLSearchParams, response: ServerResponse): void {
-    const own = [...this.#items.values()].filter((item) => item.kind === kind)
+    const name = /^metadata\.name=(.*)$/.exec(query.get('fieldSelector') ?? '')?.[1]
+    const isSelected = (item: Item) => item.kind === kind && (name === undefined || item.metadata.name === name)
+    const own = [...this.#items.values()].filter(isSelected)
     const apiVersion = versionOf(kind)
     const metadata = { resourceVersion: String(this.#version) }
     if (query.get('watch') === null) {
@@ -130,7 +139,7 @@ export class WatchedApi {
       response.end(`${JSON.stringify({ type: 'ERROR', object: status })}\n`)
       return
     }
-    this.#watchers.set(response, kind)
+    this.#watchers.set(response, isSelected)
     response.on('close', () => this.#watchers.delete(response))
     response.write('')
     if (query.get('sendInitialEvents') !== 'true') return
@@ -138,4 +147,9 @@ export class WatchedApi {
     const end = { ...metadata, annotations: { 'k8s.io/initial-events-end': 'true' } }
     response.write(`${JSON.stringify({ type: 'BOOKMARK', object: { apiVersion, kind, metadata: end } })}\n`)
   }
+}
+
+function refuse(response: ServerResponse): void {
+  const status = { kind: 'Status', apiVersion: 'v1', status: 'Failure', reason: 'Forbidden', code: 403 }
+  response.writeHead(403).end(JSON.stringify({ ...status, message: 'the test refuses it' }))
 }
