@@ -4,6 +4,8 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, expect, it } from 'vitest'
+import type { Mode } from '../../src/backend/backend.ts'
+import { AdminClient } from '../../src/http/admin-client.ts'
 import { type Item, WatchedApi } from '../lab/watched-api.ts'
 import { nodeName } from '../scenarios/expand.ts'
 import { until } from '../support/until.ts'
@@ -19,6 +21,7 @@ let network: NodeNetwork
 let api: WatchedApi
 let proxy: WholeProxy | undefined
 let folder: string
+let admin: AdminClient
 
 beforeEach(async () => {
   folder = mkdtempSync(join(tmpdir(), 'sluice-capacity-'))
@@ -56,11 +59,27 @@ function putWeb(weights?: string): void {
   api.put(expand({ slice: 'ns1/web', ports: ['http 8080/tcp'], endpoints }, 1) as Item)
 }
 
-async function start(flags: readonly string[] = []): Promise<WholeProxy> {
-  proxy = await WholeProxy.start({ network, api, mode: 'nftables', flags })
+async function start(flags: readonly string[] = [], mode: Mode = 'nftables'): Promise<WholeProxy> {
+  const env = { SLUICE_ADMIN_SOCKET: join(folder, 'admin.sock') }
+  proxy = await WholeProxy.start({ network, api, mode, flags, env })
   await proxy.waitUntilSynced()
+  admin = new AdminClient(env.SLUICE_ADMIN_SOCKET)
   return proxy
 }
+
+/** Counts the answers of the second pod among so many connections; the first gives all others. */
+async function countSecond(times: number): Promise<number> {
+  const answers: string[] = []
+  for (let i = 0; i < times; i++) answers.push(await network.ask())
+  expect(answers.filter((ip) => ip !== first && ip !== second)).toEqual([])
+  return answers.filter((ip) => ip === second).length
+}
+
+/** What `sluice status` says about the endpoints. */
+const readWeights = async () =>
+  (await admin.services('ns1/web', false)).flatMap(({ ports }) =>
+    ports.flatMap(({ endpoints }) => endpoints.map(({ weight, weightFrom }) => `${weight} ${weightFrom}`)),
+  )
 
 /** How many slots of the service each pod has, as nft shows it. */
 async function countSlots(): Promise<string> {
@@ -87,13 +106,16 @@ it('spreads connections by the CPUs of the nodes, follows them, and stops when t
   putWeb('node-capacity')
   const running = await start()
   await untilSlots('1:3')
-  const answers: string[] = []
-  for (let i = 0; i < 200; i++) answers.push(await network.ask())
-  const share = answers.filter((ip) => ip === second).length
+  const share = await countSecond(200)
   // The mean is 150 and the deviation 6.1: chance alone leaves this range once in a million runs.
   expect(share).toBeGreaterThan(119)
   expect(share).toBeLessThan(181)
-  expect(answers.filter((ip) => ip === first).length).toBe(200 - share)
+  expect(await readWeights()).toEqual(['4 node-capacity', '12 node-capacity'])
+  const [explanation] = await admin.explain({ target: 'ns1/web:http', from: 'node' })
+  expect(explanation?.endpoints.map(({ probability, why }) => `${probability} ${why}`)).toEqual([
+    '0.25 ready, on this node, weight 4 by the capacity of its node',
+    '0.75 ready, weight 12 by the capacity of its node',
+  ])
 
   const syncs = await countSyncs(running)
   for (let i = 0; i < 20; i++) putNode(i % 2 === 0 ? nodeName : otherNode, i % 2 === 0 ? '2' : '6')
@@ -106,6 +128,7 @@ it('spreads connections by the CPUs of the nodes, follows them, and stops when t
 
   putNode(otherNode, 'none')
   await untilSlots('1:1')
+  expect(await readWeights()).toEqual(['4 node-capacity', '4 smallest-node'])
   await until('the Event names the field', () => api.posted.includes('status.allocatable.cpu'), { limitMs: 60_000 })
   putNode(otherNode, '3')
   await untilSlots('2:3')
@@ -114,7 +137,22 @@ it('spreads connections by the CPUs of the nodes, follows them, and stops when t
   putWeb()
   await untilSlots('1:1')
   expect(askedForNodes()).toHaveLength(1)
+  const { records } = await admin.history({ service: 'ns1/web', since: 0, beforeSync: 0, afterSync: 0, limit: 50 })
+  const causes = records.flatMap(({ notes }) => notes.filter(({ kind }) => kind === 'capacity').map(({ text }) => text))
+  // The newest first: three changes of the other node, one perhaps together with node-c, and the first list.
+  expect(causes.map((text) => text.split(', ').at(-1))).toEqual([otherNode, otherNode, otherNode, otherNode])
   await until('the watch has ended', () => running.log.includes('No longer watching the capacity of nodes'))
+})
+
+it.each<Mode>(['iptables', 'userspace'])('spreads connections by the CPUs of the nodes in %s mode', async (mode) => {
+  putWeb('node-capacity')
+  await start([], mode)
+  const weights = '4 node-capacity,12 node-capacity'
+  await until('status has the weights', async () => (await readWeights()).join() === weights, { limitMs: 60_000 })
+  await until('the other is preferred', async () => (await countSecond(20)) > 12, { limitMs: 60_000 })
+  const share = await countSecond(200)
+  expect(share).toBeGreaterThan(119)
+  expect(share).toBeLessThan(181)
 })
 
 it('asks for all nodes only while the settings want it, and services with weights of their own keep them', async () => {
