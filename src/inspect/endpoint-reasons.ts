@@ -167,7 +167,7 @@ function describeShare({ weight = 1, weightFrom, startStep }: Partial<Endpoint> 
   return startStep === undefined ? weighted : `${weighted}, new: gets ${startStep}/${startSteps} of its share so far`
 }
 
-/** Weights of annotations have no source: whoever set them knows. */
+/** The source of a weight that is not from annotations. */
 function describeSource(from: Endpoint['weightFrom']): string {
   if (from === undefined) return ''
   return from === 'node-capacity'

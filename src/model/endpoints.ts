@@ -1,6 +1,5 @@
 // Selects the endpoints that may serve a port: by port name, each address once, ready or draining, by topology, on this node. Pure.
 
-import { findCapacityWeight } from './capacity-weights.ts'
 import type {
   CapacityWeights,
   Endpoint,
@@ -11,7 +10,7 @@ import type {
   SlicePortRecord,
   SliceRecord,
 } from './types.ts'
-import { findWeight, leaveOutWeightless, type WeightRules } from './weights.ts'
+import { findCapacityWeight, findWeight, leaveOutWeightless, type WeightRules } from './weights.ts'
 
 /** An endpoint under one port, with the conditions and hints that decide whether it is used. */
 export interface Candidate {

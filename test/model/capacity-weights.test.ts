@@ -2,8 +2,15 @@
 
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { findCapacityWeight, weighByCapacity, weighNode } from '../../src/model/capacity-weights.ts'
-import { countSlots, manySlots, maxWeight, slotsPerEndpoint } from '../../src/model/weights.ts'
+import {
+  countSlots,
+  findCapacityWeight,
+  manySlots,
+  maxWeight,
+  slotsPerEndpoint,
+  weighByCapacity,
+  weighNode,
+} from '../../src/model/weights.ts'
 import { endpoint, service, slice, view } from '../support/builders.ts'
 import { resolve } from '../support/resolve.ts'
 

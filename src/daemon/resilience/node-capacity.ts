@@ -11,8 +11,8 @@ import type { Family } from '../../lib/ip.ts'
 import type { Logger } from '../../lib/log.ts'
 import type { Clock, Timer } from '../../lib/time.ts'
 import { runSliced, type Steps, stride, TimeSlice } from '../../lib/yielding.ts'
-import { weighByCapacity } from '../../model/capacity-weights.ts'
 import type { CapacityWeights, NodeCapacityRecord, ServiceRecord, SliceRecord } from '../../model/types.ts'
+import { weighByCapacity } from '../../model/weights.ts'
 
 /** Changes of nodes within this time are looked up together: one pass over the services costs the same for one node and for all. */
 const collectMs = 100

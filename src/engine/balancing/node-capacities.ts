@@ -1,7 +1,7 @@
-// Knows the weight of every node by its capacity, and which nodes have changed since somebody asked. No I/O.
+// Knows the weight of every node by its capacity, and which weights have changed. No I/O.
 
-import { weighNode } from '../../model/capacity-weights.ts'
 import type { NodeCapacityRecord } from '../../model/types.ts'
+import { weighNode } from '../../model/weights.ts'
 
 export class NodeCapacities {
   readonly #weights = new Map<string, number>()

@@ -60,7 +60,7 @@ describe('a resource quantity', () => {
     fc.assert(
       fc.property(fc.nat({ max: 100_000_000 }), (milli) => {
         const [whole, rest] = [Math.floor(milli / 1000), String(milli % 1000).padStart(3, '0')]
-        for (const text of [`${milli}m`, `${milli}e-3`, `${milli}000u`, `${whole}.${rest}`, `${whole}.${rest}E0`]) {
+        for (const text of [`${milli}m`, `${milli}e-3`, `${milli}000u`, `${whole}.${rest}`, `${whole}.${rest}e0`]) {
           expect([text, parseMilliQuantity(text)]).toEqual([text, milli])
         }
       }),
