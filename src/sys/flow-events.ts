@@ -5,33 +5,25 @@
 
 import type { Family } from '../lib/ip.ts'
 import type { Clock } from '../lib/time.ts'
+import { filterSamples } from './conntrack-filter.ts'
 import { familyOfNumber, type IpProtocol, protocolNumbers, protocolOfNumber } from './ip-numbers.ts'
 import { AddressCache } from './netlink/address-codec.ts'
 import type { ConntrackTable } from './netlink/conntrack.ts'
-import { readProtocol } from './netlink/conntrack-codec.ts'
-import { AttributeReader, littleEndian, type MessageReader, NLM_F_CREATE } from './netlink/message.ts'
+import {
+  CTA,
+  IPS_SEEN_REPLY,
+  makeTuple,
+  type NotificationKind,
+  notificationGroups,
+  notificationKind,
+  readTuple,
+  type TuplePositions,
+} from './netlink/conntrack-tuple.ts'
+import { AttributeReader, type MessageReader } from './netlink/message.ts'
 import type { Wait } from './netlink/socket.ts'
-import { type FilteredSubscription, subscribe } from './netlink/subscribe.ts'
+import { subscribe } from './netlink/subscribe.ts'
 
-/** NFNLGRP_CONNTRACK_NEW, _UPDATE and _DESTROY. */
-const groups = [1, 2, 3]
-const IPCTNL_MSG_CT_NEW = 0x100
-const IPCTNL_MSG_CT_DELETE = 0x102
-const IPS_SEEN_REPLY = 2
-
-// Attribute numbers, one object per enum of linux/netfilter/nfnetlink_conntrack.h: CTA_IP.V4_SRC is CTA_IP_V4_SRC.
-const CTA = {
-  TUPLE_ORIG: 1,
-  TUPLE_REPLY: 2,
-  STATUS: 3,
-  PROTOINFO: 4,
-  COUNTERS_ORIG: 9,
-  COUNTERS_REPLY: 10,
-  ID: 12,
-  TIMESTAMP: 20,
-} as const
-const CTA_TUPLE = { IP: 1, PROTO: 2 } as const
-const CTA_IP = { V4_SRC: 1, V4_DST: 2, V6_SRC: 3, V6_DST: 4 } as const
+// Numbers of linux/netfilter/nfnetlink_conntrack.h.
 const CTA_PROTOINFO_TCP = 1
 const CTA_PROTOINFO_TCP_STATE = 1
 const CTA_COUNTERS = { PACKETS: 1, BYTES: 2 } as const
@@ -85,10 +77,8 @@ export interface ObservedFlow {
   readonly startedAt: number | undefined
 }
 
-export type FlowEventKind = 'new' | 'update' | 'destroy'
-
 export interface FlowListener {
-  event(kind: FlowEventKind, flow: ObservedFlow): void
+  event(kind: NotificationKind, flow: ObservedFlow): void
   /** Called when notifications were lost. */
   lost(reason: string): void
 }
@@ -107,18 +97,21 @@ export function watchFlows(listener: FlowListener, selects: (port: number) => bo
   const decoder = new ObservedFlowDecoder(selects)
   let rate = 1
   const read = (message: MessageReader) => {
-    const kind = kindOf(message)
+    const kind = notificationKind(message)
     const flow = kind === undefined ? undefined : decoder.decode(message)
     // Notifications that were queued before the filter was attached still come.
-    if (flow !== undefined && isSampled(flow.sourcePort, rate)) listener.event(kind as FlowEventKind, flow)
+    if (flow !== undefined && isSampled(flow.sourcePort, rate)) listener.event(kind as NotificationKind, flow)
   }
   const options = { protocol: 'netfilter', purpose: 'flows', receiveBufferBytes: 4 << 20, clock } as const
-  const subscription = subscribe(options, groups, { message: read, lost: (reason) => listener.lost(reason) })
+  const subscription = subscribe(options, notificationGroups, {
+    message: read,
+    lost: (reason) => listener.lost(reason),
+  })
   return {
     close: () => subscription.close(),
     sample(wanted) {
       rate = wanted
-      filterSamples(subscription, wanted)
+      subscription.setFilter(filterSamples(wanted))
     },
   }
 }
@@ -139,65 +132,7 @@ export async function visitFlows(
   await table.dump(filter, read, wait)
 }
 
-function kindOf({ type, flags }: MessageReader): FlowEventKind | undefined {
-  if (type === IPCTNL_MSG_CT_DELETE) return 'destroy'
-  if (type !== IPCTNL_MSG_CT_NEW) return undefined
-  return (flags & NLM_F_CREATE) !== 0 ? 'new' : 'update'
-}
-
-// ---- The filter in the kernel. ----
-
-const BPF_LD_B_ABS = 0x30
-const BPF_LD_H_ABS = 0x28
-const BPF_RSH_K = 0x74
-const BPF_AND_K = 0x54
-const BPF_JEQ_K = 0x15
-const BPF_RET_K = 0x06
-
-/** Where the family and, in the tuple of the original direction, the source port are. The kernel writes all attributes in one order. */
-const familyAt = 16
-const portAt: Readonly<Record<Family, number>> = { 4: 60, 6: 84 }
-const AF_INET = 2
-
-/** Notifications of other flows cost a comparison in the kernel, and nothing in this process. */
-function filterSamples(subscription: FilteredSubscription, rate: number): void {
-  const program: readonly (readonly [code: number, value: number, ifTrue?: number, ifFalse?: number])[] = [
-    [BPF_LD_B_ABS, familyAt],
-    [BPF_JEQ_K, AF_INET, 0, 2],
-    [BPF_LD_H_ABS, portAt[4]],
-    [BPF_JEQ_K, 0, 1, 1],
-    [BPF_LD_H_ABS, portAt[6]],
-    [BPF_RSH_K, 1],
-    [BPF_AND_K, rate - 1],
-    [BPF_JEQ_K, 0, 1, 0],
-    [BPF_RET_K, 0],
-    [BPF_RET_K, 0x7fff_ffff],
-  ]
-  const bytes = Buffer.alloc(program.length * 8)
-  for (const [i, [code, value, ifTrue = 0, ifFalse = 0]] of program.entries()) {
-    const at = i * 8
-    if (littleEndian) bytes.writeUInt16LE(code, at)
-    else bytes.writeUInt16BE(code, at)
-    bytes[at + 2] = ifTrue
-    bytes[at + 3] = ifFalse
-    if (littleEndian) bytes.writeUInt32LE(value, at + 4)
-    else bytes.writeUInt32BE(value, at + 4)
-  }
-  subscription.setFilter(bytes)
-}
-
 // ---- The codec. ----
-
-/** One direction: addresses are positions in the message. */
-interface Direction {
-  source: number
-  destination: number
-  protocol: number
-  sourcePort: number
-  destinationPort: number
-}
-
-const makeDirection = (): Direction => ({ source: 0, destination: 0, protocol: 0, sourcePort: 0, destinationPort: 0 })
 
 interface Counted {
   packets: number
@@ -212,13 +147,14 @@ interface Found {
   startedAt: number
   sent: Counted | undefined
   received: Counted | undefined
-  readonly original: Direction
-  readonly reply: Direction
+  readonly family: Family
+  readonly original: TuplePositions
+  readonly reply: TuplePositions
 }
 
 const readers: Readonly<Record<number, (reader: AttributeReader, found: Found) => void>> = {
-  [CTA.TUPLE_ORIG]: (reader, { original }) => readDirection(reader, original),
-  [CTA.TUPLE_REPLY]: (reader, { reply }) => readDirection(reader, reply),
+  [CTA.TUPLE_ORIG]: (reader, { original, family }) => readTuple(reader, original, family),
+  [CTA.TUPLE_REPLY]: (reader, { reply, family }) => readTuple(reader, reply, family),
   [CTA.STATUS]: (reader, found) => {
     found.status = reader.u32()
   },
@@ -253,7 +189,7 @@ class ObservedFlowDecoder {
     const family = familyOfNumber(message.bytes[message.start] ?? 0)
     if (family === undefined) return undefined
     const reader = this.#reader
-    const [original, reply] = [makeDirection(), makeDirection()]
+    const [original, reply] = [makeTuple(), makeTuple()]
     const found: Found = {
       id: 0,
       status: 0,
@@ -261,6 +197,7 @@ class ObservedFlowDecoder {
       startedAt: 0,
       sent: undefined,
       received: undefined,
+      family,
       original,
       reply,
     }
@@ -274,11 +211,11 @@ class ObservedFlowDecoder {
     const protocol = protocolOfNumber(original.protocol)
     const isWhole = original.source !== 0 && original.destination !== 0 && reply.source !== 0
     if (reader.error !== undefined || protocol === undefined || !isWhole) return undefined
-    return { ...this.#describe(message.bytes, family, found), protocol, stage: stageOf(protocol, found.state) }
+    return { ...this.#describe(message.bytes, found), protocol, stage: stageOf(protocol, found.state) }
   }
 
-  #describe(bytes: Buffer, family: Family, found: Found): Omit<ObservedFlow, 'protocol' | 'stage'> {
-    const { id, status, original, reply, sent, received, startedAt } = found
+  #describe(bytes: Buffer, found: Found): Omit<ObservedFlow, 'protocol' | 'stage'> {
+    const { id, family, status, original, reply, sent, received, startedAt } = found
     const text = (at: number) => this.#addresses.text(family, bytes, at)
     return {
       id,
@@ -306,27 +243,6 @@ const joinCounters = (sent: Counted, received: Counted): FlowTraffic => ({
   packetsOut: received.packets,
   bytesOut: received.bytes,
 })
-
-function readDirection(reader: AttributeReader, into: Direction): void {
-  reader.enter()
-  while (reader.next()) {
-    if (reader.type === CTA_TUPLE.IP) readAddresses(reader, into)
-    else if (reader.type === CTA_TUPLE.PROTO) readProtocol(reader, into)
-  }
-  reader.leave()
-}
-
-function readAddresses(reader: AttributeReader, into: Direction): void {
-  reader.enter()
-  while (reader.next()) {
-    const { type, length } = reader
-    const expected = type === CTA_IP.V4_SRC || type === CTA_IP.V4_DST ? 4 : 16
-    if (length !== expected) reader.fail(`an address of ${length} bytes`)
-    else if (type === CTA_IP.V4_SRC || type === CTA_IP.V6_SRC) into.source = reader.start
-    else if (type === CTA_IP.V4_DST || type === CTA_IP.V6_DST) into.destination = reader.start
-  }
-  reader.leave()
-}
 
 function readTcpState(reader: AttributeReader): number {
   let state = -1

@@ -16,7 +16,7 @@ import { describeError } from '../../lib/errors.ts'
 import type { Family } from '../../lib/ip.ts'
 import type { Logger } from '../../lib/log.ts'
 import type { Clock, Timer } from '../../lib/time.ts'
-import { watchConnections } from '../../sys/conntrack-events.ts'
+import { type ConnectionSubscription, watchConnections } from '../../sys/conntrack-events.ts'
 import { ConntrackTable } from '../../sys/netlink/conntrack.ts'
 import type { TrackedFlow } from '../../sys/netlink/conntrack-codec.ts'
 import { ActiveProbes } from '../probes/active-probes.ts'
@@ -57,6 +57,8 @@ export class OutlierEjection {
   readonly #waiting: WaitingFlows<TrackedFlow> | undefined
   readonly #unsubscribe: () => void
   #subscription: { close(): void } | undefined
+  /** The subscription, if the kernel reports the connections; the ports of which it reports them. */
+  #kernel: { readonly subscription: ConnectionSubscription; ports: ReadonlySet<number> } | undefined
   #timer: Timer | undefined
   #ticks = 0
   /** Monotonic time before which no subscription is opened. */
@@ -113,7 +115,9 @@ export class OutlierEjection {
     const now = clock.monotonic()
     this.#timer = undefined
     this.#subscribe(now)
-    this.#watch.expire(now)
+    this.#watchPorts()
+    // Answers may be queued: after a pause of this process the timers run first.
+    if (this.#kernel?.subscription.readQueued() !== false) this.#watch.expire(now)
     if (++this.#ticks % pruneTicks === 0) {
       this.#filter.prune((service) => this.#options.store()?.service(service))
       this.#probes.expire()
@@ -128,7 +132,15 @@ export class OutlierEjection {
   #rest(): void {
     this.#subscription?.close()
     this.#subscription = undefined
+    this.#kernel = undefined
     this.#watch.forget()
+  }
+
+  #watchPorts(): void {
+    const { ports } = this.#detector
+    if (this.#kernel === undefined || this.#kernel.ports === ports) return
+    this.#kernel.ports = ports
+    this.#kernel.subscription.setPorts(ports)
   }
 
   /** A connection to an endpoint is a use of every service that has the endpoint: which one it was is not known. */
@@ -139,27 +151,37 @@ export class OutlierEjection {
 
   #subscribe(now: number): void {
     if (this.#subscription !== undefined || now < this.#openAt) return
-    const { backend, clock, log, metrics } = this.#options
+    const { backend, log } = this.#options
     if (backend.dials !== undefined) {
       this.#subscription = this.#listenToRelay(backend.dials)
       return
     }
     try {
-      this.#subscription = watchConnections(
-        {
-          event: (event) => this.#watch.note(event, clock.monotonic()),
-          lost: () => {
-            metrics.outliers.lost()
-            this.#rest()
-            this.#openAt = clock.monotonic() + pauseMs
-          },
-        },
-        clock,
-      )
+      const subscription = this.#listenToKernel()
+      this.#subscription = subscription
+      this.#kernel = { subscription, ports: new Set() }
     } catch (error) {
       this.#openAt = now + retryMs
       log.warn('Connections cannot be watched: no endpoint will be ejected', { error: describeError(error) })
     }
+  }
+
+  #listenToKernel(): ConnectionSubscription {
+    const { clock, metrics } = this.#options
+    const watch = this.#watch
+    return watchConnections(
+      {
+        opened: (id, endpoint, isTranslated) => watch.opened(id, endpoint, isTranslated, clock.monotonic()),
+        answered: (id, endpoint) => watch.answered(id, endpoint, clock.monotonic()),
+        ended: (id, endpoint) => watch.ended(id, endpoint, clock.monotonic()),
+        lost: () => {
+          metrics.outliers.lost()
+          this.#rest()
+          this.#openAt = clock.monotonic() + pauseMs
+        },
+      },
+      clock,
+    )
   }
 
   #listenToRelay(dials: NonNullable<Backend<Held>['dials']>): { close(): void } {

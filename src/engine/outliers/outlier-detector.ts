@@ -16,6 +16,7 @@
 // a budget: a storm of failures delays decisions and costs no more.
 
 import { Budget } from './budget.ts'
+import { EndpointPorts } from './endpoint-ports.ts'
 import { type Ejection, type EndpointState, makeState, type OutlierSettings } from './endpoint-state.ts'
 import { describeStreak, type Failure, findDeadNodes, type NodeState, quietMs } from './failing-nodes.ts'
 
@@ -52,6 +53,7 @@ export class OutlierDetector {
   readonly #settings: OutlierSettings
   readonly #asksFirst: boolean
   readonly #endpoints = new Map<string, EndpointState>()
+  readonly #ports = new EndpointPorts()
   readonly #groups = new Map<string, Group>()
   readonly #nodes = new Map<string, NodeState>()
   /** Endpoints with failures that are not ejected. */
@@ -86,6 +88,11 @@ export class OutlierDetector {
   /** The number of endpoints that all decisions together have looked at. */
   get looked(): number {
     return this.#looked
+  }
+
+  /** The ports of all endpoints. After a change it is another set. */
+  get ports(): ReadonlySet<number> {
+    return this.#ports.numbers
   }
 
   has(key: string): boolean {
@@ -210,6 +217,7 @@ export class OutlierDetector {
       return
     }
     this.#endpoints.set(key, makeState(node, group))
+    this.#ports.add(key)
     if (node === '') return
     const known = this.#nodes.get(node)
     if (known === undefined) this.#nodes.set(node, { keys: new Set([key]), answeredAt: Number.NEGATIVE_INFINITY })
@@ -220,6 +228,7 @@ export class OutlierDetector {
     const state = this.#endpoints.get(key)
     if (state === undefined || !state.groups.delete(group) || state.groups.size > 0) return
     this.#endpoints.delete(key)
+    this.#ports.remove(key)
     for (const set of [this.#suspects, this.#ejectedKeys, this.#recovering, this.#toAsk]) set.delete(key)
     const node = this.#nodes.get(state.node)
     node?.keys.delete(key)

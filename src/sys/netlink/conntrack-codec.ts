@@ -5,20 +5,23 @@
 import type { Family } from '../../lib/ip.ts'
 import { familyNumber } from '../ip-numbers.ts'
 import { type AddressCache, addressBytes } from './address-codec.ts'
+import {
+  CTA,
+  CTA_IP,
+  CTA_PROTO,
+  CTA_TUPLE,
+  clearTuple,
+  IPS_SEEN_REPLY,
+  makeTuple,
+  readTuple,
+  type TuplePositions,
+} from './conntrack-tuple.ts'
 import { AttributeReader, type MessageReader } from './message.ts'
 import type { MessageWriter } from './message-writer.ts'
 
-// Attribute numbers, one object per enum of linux/netfilter/nfnetlink_conntrack.h: CTA_IP.V4_SRC is CTA_IP_V4_SRC.
-const CTA = { TUPLE_ORIG: 1, TUPLE_REPLY: 2, STATUS: 3, ID: 12, ZONE: 18, FILTER: 25, STATUS_MASK: 26 } as const
-const CTA_TUPLE = { IP: 1, PROTO: 2, ZONE: 3 } as const
-const CTA_IP = { V4_SRC: 1, V4_DST: 2, V6_SRC: 3, V6_DST: 4 } as const
-const CTA_PROTO = { NUM: 1, SRC_PORT: 2, DST_PORT: 3 } as const
 const CTA_FILTER = { ORIG_FLAGS: 1, REPLY_FLAGS: 2 } as const
 /** Bits of a filter, CTA_FILTER_F_*: the fields of the tuple that must be equal. In host order, unlike all other numbers of conntrack. */
 const CTA_FILTER_F = { IP_SRC: 1, IP_DST: 2, PROTO_NUM: 8, PROTO_SRC_PORT: 0x10, PROTO_DST_PORT: 0x20 } as const
-
-/** A bit of the status, IPS_SEEN_REPLY: packets were seen in both directions. */
-const IPS_SEEN_REPLY = 2
 
 /** One direction of a flow. An absent field is not written. */
 interface Tuple {
@@ -138,29 +141,6 @@ function writeFilter(writer: MessageWriter, original: number, reply: number): vo
   writer.close(filter)
 }
 
-/** One direction as it is read. Addresses are positions in the message, because most flows of a dump are filtered out. */
-interface TuplePositions {
-  protocol: number
-  source: number
-  sourcePort: number
-  destination: number
-  destinationPort: number
-  zone: number
-}
-
-const makeTuple = (): TuplePositions => ({
-  protocol: 0,
-  source: 0,
-  sourcePort: 0,
-  destination: 0,
-  destinationPort: 0,
-  zone: 0,
-})
-
-function clear(tuple: TuplePositions): void {
-  tuple.protocol = tuple.source = tuple.sourcePort = tuple.destination = tuple.destinationPort = tuple.zone = 0
-}
-
 /** Reads the flows of one dump. Its tuples are used again for each flow, because a dump may have a million. */
 export class FlowDecoder {
   readonly #filter: FlowFilter
@@ -168,16 +148,10 @@ export class FlowDecoder {
   readonly #reader = new AttributeReader()
   readonly #original = makeTuple()
   readonly #reply = makeTuple()
-  #isReplied = false
 
   constructor(filter: FlowFilter, addresses: AddressCache) {
     this.#filter = filter
     this.#addresses = addresses
-  }
-
-  /** True if a reply was seen in the flow that was decoded last. */
-  get isReplied(): boolean {
-    return this.#isReplied
   }
 
   /** What is wrong with the last message. */
@@ -190,10 +164,9 @@ export class FlowDecoder {
     const reader = this.#reader
     const { family, unreplied = false } = this.#filter
     const [original, reply] = [this.#original, this.#reply]
-    clear(original)
-    clear(reply)
+    clearTuple(original)
+    clearTuple(reply)
     let [id, zone, status] = [0, 0, 0]
-    this.#isReplied = false
     message.attributes(4, reader)
     while (reader.next()) {
       if (reader.type === CTA.TUPLE_ORIG) {
@@ -204,8 +177,7 @@ export class FlowDecoder {
       else if (reader.type === CTA.ID) id = reader.u32()
       else if (reader.type === CTA.ZONE) zone = reader.u16()
     }
-    this.#isReplied = (status & IPS_SEEN_REPLY) !== 0
-    if (unreplied && this.#isReplied) return undefined
+    if (unreplied && (status & IPS_SEEN_REPLY) !== 0) return undefined
     const hasAddresses = original.source !== 0 && original.destination !== 0 && reply.source !== 0
     if (!hasAddresses) reader.fail('a flow without addresses')
     return reader.error === undefined ? this.#makeFlow(message.bytes, id, zone) : undefined
@@ -233,43 +205,4 @@ export class FlowDecoder {
       originalZone: original.zone,
     }
   }
-}
-
-function readTuple(reader: AttributeReader, into: TuplePositions, family: Family): void {
-  reader.enter()
-  while (reader.next()) {
-    if (reader.type === CTA_TUPLE.IP) readIp(reader, into, family)
-    else if (reader.type === CTA_TUPLE.PROTO) readProtocol(reader, into)
-    else if (reader.type === CTA_TUPLE.ZONE) into.zone = reader.u16()
-  }
-  reader.leave()
-}
-
-const ipv4Attributes = [CTA_IP.V4_SRC, CTA_IP.V4_DST, 4] as const
-const ipv6Attributes = [CTA_IP.V6_SRC, CTA_IP.V6_DST, 16] as const
-
-function readIp(reader: AttributeReader, into: TuplePositions, family: Family): void {
-  const [source, destination, length] = family === 4 ? ipv4Attributes : ipv6Attributes
-  reader.enter()
-  while (reader.next()) {
-    if (reader.type !== source && reader.type !== destination) continue
-    if (reader.length !== length) reader.fail(`an address of ${reader.length} bytes`)
-    else if (reader.type === source) into.source = reader.start
-    else into.destination = reader.start
-  }
-  reader.leave()
-}
-
-/** Reads the protocol and the ports of one direction. */
-export function readProtocol(
-  reader: AttributeReader,
-  into: Pick<TuplePositions, 'protocol' | 'sourcePort' | 'destinationPort'>,
-): void {
-  reader.enter()
-  while (reader.next()) {
-    if (reader.type === CTA_PROTO.NUM) into.protocol = reader.u8()
-    else if (reader.type === CTA_PROTO.SRC_PORT) into.sourcePort = reader.u16()
-    else if (reader.type === CTA_PROTO.DST_PORT) into.destinationPort = reader.u16()
-  }
-  reader.leave()
 }

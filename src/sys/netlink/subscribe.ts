@@ -11,8 +11,15 @@ export interface Subscription {
   close(): void
 }
 
+export interface SubscriptionOptions extends SocketOptions {
+  /** After a read the socket is left alone for this time, so that many messages are read at once. Absent: each is read when it comes. */
+  readonly batchMs?: number
+}
+
 /** A subscription whose notifications the kernel filters before it queues them. */
 export interface FilteredSubscription extends Subscription {
+  /** Reads the messages that are there now. Returns false if there are more than one call reads. */
+  readQueued(): boolean
   /** Replaces the filter, a program of classic BPF. Returns false if the kernel does not take it: then all notifications come. */
   setFilter(program: Uint8Array): boolean
 }
@@ -27,8 +34,9 @@ export interface NotificationListener {
   lost(reason: string): void
 }
 
-/** Datagrams to read before the event loop may do other work. The fd stays readable, so the reader is called again. */
+/** Datagrams to read before the event loop may do other work, which are some milliseconds of work. */
 const maxDatagrams = 64
+const maxBatchDatagrams = 1024
 /** A descriptor that is closed behind our back reports nothing, so it is looked at from time to time. */
 const checkMs = 10_000
 const firstRetryMs = 1_000
@@ -36,22 +44,27 @@ const lastRetryMs = 30_000
 
 /** Joins multicast groups on a socket of its own, so that a flood of notifications never displaces answers. */
 export function subscribe(
-  options: SocketOptions,
+  options: SubscriptionOptions,
   groups: readonly number[],
   listener: NotificationListener,
 ): FilteredSubscription {
   const subscriber = new Subscriber(options, groups, listener)
-  return { close: () => subscriber.close(), setFilter: (program) => subscriber.setFilter(program) }
+  return {
+    close: () => subscriber.close(),
+    setFilter: (program) => subscriber.setFilter(program),
+    readQueued: () => subscriber.readQueued(),
+  }
 }
 
 interface OpenSocket {
   readonly fd: number
   readonly port: number
-  readonly readiness: libc.Readiness
+  /** Reports that there is something to read. Undefined while the socket is left alone. */
+  readiness: libc.Readiness | undefined
 }
 
 class Subscriber {
-  readonly #options: SocketOptions
+  readonly #options: SubscriptionOptions
   readonly #groups: readonly number[]
   readonly #listener: NotificationListener
   readonly #clock: Clock
@@ -60,10 +73,12 @@ class Subscriber {
   #socket: OpenSocket | undefined
   /** Checks the socket, or tries to open it again. */
   #timer: Timer
+  /** Ends the time for which the socket is left alone. */
+  #batchTimer: Timer | undefined
   #filter: Uint8Array | undefined
   #isClosed = false
 
-  constructor(options: SocketOptions, groups: readonly number[], listener: NotificationListener) {
+  constructor(options: SubscriptionOptions, groups: readonly number[], listener: NotificationListener) {
     this.#options = options
     this.#groups = groups
     this.#listener = listener
@@ -87,15 +102,21 @@ class Subscriber {
   #open(): OpenSocket {
     const fd = openNetlink(this.#options, this.#groups)
     if (this.#filter !== undefined) libc.attachFilter(fd, this.#filter)
-    return { fd, port: readPort(fd), readiness: libc.watchReadable(fd, () => this.#read()) }
+    return { fd, port: readPort(fd), readiness: this.#awaitReadable(fd) }
+  }
+
+  #awaitReadable(fd: number): libc.Readiness {
+    if (this.#options.batchMs === undefined) return libc.watchReadable(fd, () => void this.#read(maxDatagrams))
+    return libc.watchReadable(fd, () => this.#readBatch())
   }
 
   /** Closes the descriptor, unless it belongs to another file by now. */
   #release(): void {
     const socket = this.#socket
     this.#socket = undefined
+    this.#batchTimer?.cancel()
     if (socket === undefined) return
-    socket.readiness.close()
+    socket.readiness?.close()
     if (readPort(socket.fd) === socket.port) libc.close(socket.fd)
   }
 
@@ -122,17 +143,39 @@ class Subscriber {
     this.#listener.lost(`the socket for notifications was lost (${reason}) and opened again`)
   }
 
-  #read(): void {
+  readQueued(): boolean {
+    return this.#read(maxBatchDatagrams) < maxBatchDatagrams
+  }
+
+  /** While messages come, a timer reads them. Only after a pause does the kernel report the next one. */
+  #readBatch(): void {
+    const count = this.#read(maxBatchDatagrams)
     const socket = this.#socket
-    for (let left = maxDatagrams; left > 0 && socket !== undefined && this.#socket === socket; left--) {
+    if (socket === undefined) return
+    if (count === 0) {
+      socket.readiness ??= this.#awaitReadable(socket.fd)
+      return
+    }
+    socket.readiness?.close()
+    socket.readiness = undefined
+    const pauseMs = count < maxBatchDatagrams ? (this.#options.batchMs ?? 0) : 0
+    this.#batchTimer = this.#clock.after(pauseMs, () => this.#readBatch())
+  }
+
+  /** Returns how many datagrams were read, or lost. */
+  #read(most: number): number {
+    const socket = this.#socket
+    for (let count = 0; count < most; count++) {
+      if (socket === undefined || this.#socket !== socket) return count
       const length = libc.recv(socket.fd, this.#buffer, libc.MSG_DONTWAIT | libc.MSG_TRUNC)
-      if (length === -EAGAIN) return
+      if (length === -EAGAIN) return count
       if (length === -EINTR) continue
       if (length === -ENOBUFS) this.#listener.lost('notifications were lost')
       else if (length < 0) this.#reopen(describe(length))
       else if (length > this.#buffer.length) this.#listener.lost(`a notification of ${length} bytes was cut`)
       else this.#deliver(length)
     }
+    return most
   }
 
   #deliver(length: number): void {

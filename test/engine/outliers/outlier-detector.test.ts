@@ -41,10 +41,10 @@ function simulate(
     const used = Array.from({ length: count }, (_, i) => i).filter((i) => !detector.ejected('g').has(key(i)))
     const i = used[id % used.length] as number
     const endpoint = key(i)
-    watch.note({ id: ++id, kind: 'new', replied: false, endpoint }, now)
+    watch.opened(++id, endpoint, true, now)
     const answer = answers(i, now)
-    if (answer === true) watch.note({ id, kind: 'update', replied: true, endpoint }, now)
-    else if (answer === 'refused') watch.note({ id, kind: 'destroy', replied: false, endpoint }, now)
+    if (answer === true) watch.answered(id, endpoint, now)
+    else if (answer === 'refused') watch.ended(id, endpoint, now)
     watch.expire(now)
     if (detector.decide(now).length > 0) history.push({ at: now, keys: [...detector.ejected('g').keys()] })
   }
@@ -256,7 +256,7 @@ describe('the watch over connections', () => {
     const detector = makeDetector(2)
     const watch = new ConnectionWatch(detector)
     detector.answered(key(1), 5_000)
-    for (let id = 0; id < 10; id++) watch.note({ id, kind: 'new', replied: false, endpoint: key(0) }, 4_000)
+    for (let id = 0; id < 10; id++) watch.opened(id, key(0), true, 4_000)
     watch.forget()
     watch.expire(6_000)
     expect(detector.decide(6_000)).toEqual([])
@@ -269,8 +269,8 @@ describe('the watch over connections', () => {
       answered: () => {},
       failed: (endpoint, failure) => failed.push(`${endpoint} ${failure}`),
     })
-    for (const [id, endpoint] of ['a', 'b'].entries()) watch.note({ id, kind: 'new', replied: false, endpoint }, 0)
-    watch.note({ id: 7, kind: 'destroy', replied: false, endpoint: 'a' }, 1)
+    for (const [id, endpoint] of ['a', 'b'].entries()) watch.opened(id, endpoint, true, 0)
+    watch.ended(7, 'a', 1)
     watch.expire(2_000)
     expect(failed).toEqual(['a unanswered'])
   })
