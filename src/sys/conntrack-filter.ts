@@ -4,33 +4,47 @@
 // A notification in doubt is passed on, because the reader looks again.
 
 import { familyNumber, protocolNumbers } from './ip-numbers.ts'
-import { CTA, CTA_PROTO, CTA_TUPLE, IPS_ASSURED, IPS_SEEN_REPLY } from './netlink/conntrack-tuple.ts'
+import {
+  CTA,
+  CTA_PROTO,
+  CTA_PROTOINFO_TCP,
+  CTA_PROTOINFO_TCP_STATE,
+  CTA_TUPLE,
+  IPS_ASSURED,
+  IPS_SEEN_REPLY,
+} from './netlink/conntrack-tuple.ts'
 import { NLM_F_CREATE } from './netlink/message.ts'
 import { familyAt, flagsAt, SocketFilter, typeAt } from './netlink/socket-filter.ts'
 
 /** The lower byte of IPCTNL_MSG_CT_DELETE. */
 const deleted = 2
 const createFlag = NLM_F_CREATE >> 8
+/** TCP_CONNTRACK_SYN_SENT. */
+const synSent = 1
 
 /** More ports than that are covered by ranges, which have other ports in them. Each range costs every notification a comparison. */
 const maxRanges = 60
 
 /**
- * Passes on TCP connections to endpoints with these ports: when they begin, when they are answered, and when they end without an answer. A
- * connection has a reply and is not assured only while it opens. Afterwards come all changes of its state, and its end: most notifications.
+ * Passes on TCP connections to endpoints with these ports: when they begin with a SYN, when they are answered, and when they end without an
+ * answer. A connection has a reply and is not assured only while it opens. Afterwards come all changes of its state, and its end: those are
+ * most notifications. A connection that the kernel begins to track later, by another packet than a SYN, does not wait for an answer.
  */
 export function filterConnections(ports: Iterable<number>): Uint8Array {
   const filter = new SocketFilter()
     .load(typeAt, 1)
     .compare('=', deleted, { ifTrue: 'deleted' })
     .load(flagsAt, 1)
-    .compare('has bits', createFlag, { ifTrue: 'selected' })
+    .compare('has bits', createFlag, { ifTrue: 'created' })
     .find([CTA.STATUS], 4, 'selected')
     .compare('has bits', IPS_ASSURED, { ifTrue: 'reject' })
     .compare('has bits', IPS_SEEN_REPLY, { ifTrue: 'selected', ifFalse: 'reject' })
     .label('deleted')
     .find([CTA.STATUS], 4, 'selected')
-    .compare('has bits', IPS_SEEN_REPLY, { ifTrue: 'reject' })
+    .compare('has bits', IPS_SEEN_REPLY, { ifTrue: 'reject', ifFalse: 'selected' })
+    .label('created')
+    .find([CTA.PROTOINFO, CTA_PROTOINFO_TCP, CTA_PROTOINFO_TCP_STATE], 1, 'selected')
+    .compare('=', synSent, { ifFalse: 'reject' })
     .label('selected')
     .find([CTA.TUPLE_REPLY, CTA_TUPLE.PROTO, CTA_PROTO.NUM], 1, 'accept')
     .compare('=', protocolNumbers.tcp, { ifFalse: 'reject' })

@@ -11,6 +11,8 @@ import { AddressCache } from './netlink/address-codec.ts'
 import type { ConntrackTable } from './netlink/conntrack.ts'
 import {
   CTA,
+  CTA_PROTOINFO_TCP,
+  CTA_PROTOINFO_TCP_STATE,
   IPS_SEEN_REPLY,
   makeTuple,
   type NotificationKind,
@@ -24,8 +26,6 @@ import type { Wait } from './netlink/socket.ts'
 import { subscribe } from './netlink/subscribe.ts'
 
 // Numbers of linux/netfilter/nfnetlink_conntrack.h.
-const CTA_PROTOINFO_TCP = 1
-const CTA_PROTOINFO_TCP_STATE = 1
 const CTA_COUNTERS = { PACKETS: 1, BYTES: 2 } as const
 const CTA_TIMESTAMP_START = 1
 

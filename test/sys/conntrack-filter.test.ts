@@ -12,6 +12,7 @@ import { MessageWriter } from '../../src/sys/netlink/message-writer.ts'
 
 const [AF_UNIX, SOCK_DGRAM] = [1, 2]
 const [SEEN_REPLY, ASSURED, CONFIRMED, DST_NAT] = [2, 4, 8, 32]
+const [SYN_SENT, ESTABLISHED] = [1, 3]
 const kinds = { new: [0x100, 0x600], update: [0x100, 0], destroy: [0x102, 0] } as const
 
 interface Notification {
@@ -19,6 +20,8 @@ interface Notification {
   readonly family: 4 | 6
   readonly protocol: number
   readonly status: number | undefined
+  /** The TCP state. */
+  readonly state?: number | undefined
   readonly sourcePort: number
   readonly endpointPort: number
   readonly isTranslated: boolean
@@ -29,6 +32,7 @@ const opening: Notification = {
   family: 4,
   protocol: 6,
   status: CONFIRMED | DST_NAT,
+  state: SYN_SENT,
   sourcePort: 40_000,
   endpointPort: 8080,
   isTranslated: true,
@@ -73,9 +77,17 @@ const parts: readonly ((writer: MessageWriter, notification: Notification) => vo
   (writer) => writer.u32(12, 77),
   (writer, { status }) => void (status !== undefined && writer.u32(3, status)),
   (writer) => writer.u32(7, 120),
+  (writer, { state }) => {
+    if (state === undefined) return
+    const info = writer.open(4)
+    const tcp = writer.open(1)
+    writer.u8(1, state)
+    writer.close(tcp)
+    writer.close(info)
+  },
 ]
 
-function encode(notification: Notification, order: readonly number[] = [0, 1, 3, 4, 5]): Buffer {
+function encode(notification: Notification, order: readonly number[] = [0, 1, 3, 4, 5, 6]): Buffer {
   const writer = new MessageWriter()
   const [type, flags] = kinds[notification.kind]
   writer.begin(type, flags)
@@ -120,14 +132,16 @@ const notifications = fc.record({
   family: fc.constantFrom(4 as const, 6 as const),
   protocol: fc.constantFrom(6, 6, 6, 17, 132, 1),
   status: fc.option(fc.nat(0xffff), { nil: undefined }),
+  state: fc.option(fc.nat(9), { nil: undefined }),
   sourcePort: fc.nat(65_535),
   endpointPort: fc.constantFrom(80, 443, 8080, 8081, 9090),
   isTranslated: fc.boolean(),
 })
 
-/** What says something new about an endpoint. Without a status anything may. */
-function matters({ kind, status }: Notification): boolean {
-  if (kind === 'new' || status === undefined) return true
+/** What says something new about an endpoint. What lacks an attribute may. */
+function matters({ kind, status, state }: Notification): boolean {
+  if (kind === 'new') return state === undefined || state === SYN_SENT
+  if (status === undefined) return true
   if (kind === 'destroy') return (status & SEEN_REPLY) === 0
   return (status & SEEN_REPLY) !== 0 && (status & ASSURED) === 0
 }
@@ -156,7 +170,7 @@ linux('the filter for connections to endpoints', () => {
   it('decides by kind, status, protocol and port, in whatever order the attributes are', () => {
     const watched = [443, 8080]
     attach(filterConnections(watched))
-    const orders = fc.shuffledSubarray([0, 1, 2, 3, 4, 5], { minLength: 6, maxLength: 6 })
+    const orders = fc.shuffledSubarray([0, 1, 2, 3, 4, 5, 6], { minLength: 7, maxLength: 7 })
     fc.assert(
       fc.property(notifications, orders, (one, order) => {
         const expected = matters(one) && one.protocol === 6 && watched.includes(one.endpointPort)
@@ -166,10 +180,16 @@ linux('the filter for connections to endpoints', () => {
     )
   })
 
+  it('lets no connection pass that begins with another packet than a SYN', () => {
+    attach(filterConnections([8080]))
+    expect(passes(encode(opening))).toBe(true)
+    expect(passes(encode({ ...opening, state: ESTABLISHED }))).toBe(false)
+  })
+
   it('lets pass what lacks an attribute', () => {
     attach(filterConnections([1]))
     for (const kind of ['new', 'update', 'destroy'] as const) {
-      const one = { ...opening, kind, status: undefined }
+      const one = { ...opening, kind, status: undefined, state: undefined }
       expect(passes(encode(one, [0, 3, 5]))).toBe(true)
       expect(passes(encode(one, []))).toBe(true)
       expect(passes(encode(one))).toBe(false)
@@ -267,7 +287,7 @@ describe('what a notification says', () => {
   })
 
   it('is the same in whatever order the attributes are, and never throws', () => {
-    const orders = fc.shuffledSubarray([0, 1, 2, 3, 4, 5], { minLength: 6, maxLength: 6 })
+    const orders = fc.shuffledSubarray([0, 1, 2, 3, 4, 5, 6], { minLength: 7, maxLength: 7 })
     fc.assert(
       fc.property(notifications, orders, fc.nat(), fc.nat(255), (one, order, at, byte) => {
         const bytes = encode(one, order)

@@ -20,6 +20,8 @@ export const CTA = {
 export const CTA_TUPLE = { IP: 1, PROTO: 2, ZONE: 3 } as const
 export const CTA_IP = { V4_SRC: 1, V4_DST: 2, V6_SRC: 3, V6_DST: 4 } as const
 export const CTA_PROTO = { NUM: 1, SRC_PORT: 2, DST_PORT: 3 } as const
+export const CTA_PROTOINFO_TCP = 1
+export const CTA_PROTOINFO_TCP_STATE = 1
 
 /** Bits of the status: packets were seen in both directions; and, for TCP, a packet followed that acknowledges the reply. */
 export const IPS_SEEN_REPLY = 2
