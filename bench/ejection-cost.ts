@@ -33,7 +33,8 @@ interface Scene {
   readonly name: string
   readonly services: number
   readonly endpointsEach: number
-  readonly ejection: 'on' | 'off'
+  /** Elsewhere: a service wants it to which nobody connects. */
+  readonly ejection: 'on' | 'off' | 'elsewhere'
   readonly program?: WholeProxyOptions['program']
   readonly isStorm?: boolean
 }
@@ -46,6 +47,7 @@ const scenes: readonly Scene[] = [
     : []),
   { name: 'steady, Sluice, nothing set', ...few, ejection: 'off' },
   { name: 'steady, Sluice, ejection', ...few, ejection: 'on' },
+  { name: 'steady, Sluice, ejection for another Service', ...few, ejection: 'elsewhere' },
   { name: 'storm, Sluice, nothing set', ...many, ejection: 'off', isStorm: true },
   { name: 'storm, Sluice, ejection', ...many, ejection: 'on', isStorm: true },
 ]
@@ -53,8 +55,9 @@ const scenes: readonly Scene[] = [
 const clusterIp = (service: number): string => `172.30.1.${service}`
 
 function objects({ services, endpointsEach, ejection }: Scene): readonly Manifest[] {
-  const annotations = { 'sluice/outlier-ejection': ejection }
-  return Array.from({ length: services }, (_, i) => {
+  const annotations = { 'sluice/outlier-ejection': ejection === 'on' ? 'on' : 'off' }
+  const other = ejection === 'elsewhere' ? unusedService() : []
+  const used = Array.from({ length: services }, (_, i) => {
     const key = `ns1/svc-${i}`
     const endpoints = Array.from({ length: endpointsEach }, (__, n) => `10.250.${i}.${n + 1} remote`)
     return [
@@ -62,7 +65,25 @@ function objects({ services, endpointsEach, ejection }: Scene): readonly Manifes
       expand({ slice: key, ports: ['http 8080/tcp'], endpoints }, 2 * i + 1),
     ]
   }).flat()
+  return [...used, ...other]
 }
+
+/** Its endpoints have another port than those of the other services. */
+const unusedService = (): readonly Manifest[] => [
+  expand(
+    {
+      service: 'ns1/unused',
+      clusterIP: '172.30.2.1',
+      ports: ['http 80/tcp'],
+      annotations: { 'sluice/outlier-ejection': 'on' },
+    },
+    1_000,
+  ),
+  expand(
+    { slice: 'ns1/unused', ports: ['http 9090/tcp'], endpoints: ['10.250.0.1 remote', '10.250.0.2 remote'] },
+    1_001,
+  ),
+]
 
 interface Figures {
   readonly answered: number
@@ -84,9 +105,9 @@ const [loadFile = '', serverFile = ''] = programs.map(({ file }) => file)
 try {
   console.log(`load of the machine: ${loadavg()[0]?.toFixed(1)}; nftables mode\n`)
   console.log(
-    '| | connections per second | of these failed | CPU of the proxy, % of a core | memory, MB | slowest /livez, ms | syncs | ejections | losses of events |',
+    '| | connections per second | of these failed | CPU of the proxy, % of a core | per connection, µs | memory, MB | slowest /livez, ms | syncs | ejections | losses of events | load |',
   )
-  console.log(`| --- |${' ---: |'.repeat(8)}`)
+  console.log(`| --- |${' ---: |'.repeat(10)}`)
   for (const [i, scene] of scenes.entries()) {
     if (rows.length === 0 || rows.includes(i)) show(scene, await measure(scene))
   }
@@ -102,11 +123,13 @@ function show({ name }: Scene, figures: Figures): void {
     Math.round((figures.answered + figures.failed) / seconds),
     Math.round(figures.failed / seconds),
     (figures.cpuMs / seconds / 10).toFixed(1),
+    ((1000 * figures.cpuMs) / (figures.answered + figures.failed)).toFixed(1),
     figures.rssMb.toFixed(0),
     figures.livezMs === 0 ? '–' : figures.livezMs.toFixed(0),
     figures.syncs,
     figures.ejections,
     figures.lost,
+    loadavg()[0]?.toFixed(0),
   ]
   console.log(`| ${name} | ${cells.join(' | ')} |`)
 }

@@ -24,6 +24,7 @@ interface Library {
   readonly getsockname: Native
   readonly sendto: Native
   readonly recv: Native
+  readonly recvmmsg: Native
   readonly setsockopt: Native
   readonly getsockopt: Native
   readonly attachFilter: Native
@@ -42,6 +43,7 @@ interface Library {
   readonly waitpid: Native
   readonly syscall: Native
   readonly errno: () => number
+  readonly address: (bytes: ArrayBufferView) => bigint
   readonly poll: (fd: number, options: { readable: boolean }, run: () => void) => PollHandle
 }
 
@@ -49,6 +51,7 @@ interface Koffi {
   load(path: null): { func(definition: string): Native }
   struct(name: string, members: Readonly<Record<string, string>>): unknown
   errno(): number
+  address(bytes: ArrayBufferView): bigint
   readonly node: { poll: Library['poll'] }
 }
 
@@ -88,6 +91,7 @@ function library(): Library {
     sendto: libc.func(
       'intptr_t sendto(int fd, const void *bytes, size_t length, int flags, const void *to, uint32_t toLength)',
     ),
+    recvmmsg: libc.func('int recvmmsg(int fd, void *messages, uint32_t count, int flags, void *timeout)'),
     recv: libc.func('intptr_t recv(int fd, void *bytes, size_t length, int flags)'),
     setsockopt: libc.func('int setsockopt(int fd, int level, int option, const void *value, uint32_t length)'),
     getsockopt: libc.func('int getsockopt(int fd, int level, int option, void *value, void *length)'),
@@ -113,6 +117,7 @@ function library(): Library {
     waitpid: libc.func('int waitpid(int pid, void *status, int options)'),
     syscall: libc.func('intptr_t syscall(intptr_t number, intptr_t first, intptr_t second)'),
     errno: () => koffi.errno(),
+    address: (bytes) => koffi.address(bytes),
     poll: koffi.node.poll,
   }
   return loaded
@@ -168,6 +173,49 @@ const sendTooLong = (length: number, bytes: Uint8Array): RangeError =>
 export function recv(fd: number, buffer: Uint8Array, flags: number): number {
   const native = library()
   return result(native, native.recv(fd, buffer, buffer.length, flags))
+}
+
+/** The sizes of struct mmsghdr and struct iovec where pointers have 8 bytes; where the former has the iovec, its count and the length. */
+const mmsghdr = { bytes: 64, vectorAt: 16, countAt: 24, lengthAt: 56 } as const
+const iovecBytes = 16
+
+/** Buffers for several datagrams, which one call receives. The kernel gets their addresses: they must not be replaced. */
+export class DatagramBatch {
+  readonly bytes: Buffer
+  readonly slotBytes: number
+  readonly #count: number
+  readonly #headers: Buffer
+  readonly #vectors: Buffer
+  readonly #lengths: Uint32Array
+
+  constructor(count: number, slotBytes: number) {
+    const { address } = library()
+    this.bytes = Buffer.alloc(count * slotBytes)
+    this.slotBytes = slotBytes
+    this.#count = count
+    this.#headers = Buffer.from(new ArrayBuffer(count * mmsghdr.bytes))
+    this.#vectors = Buffer.from(new ArrayBuffer(count * iovecBytes))
+    this.#lengths = new Uint32Array(this.#headers.buffer)
+    const [slots, headers] = [new BigUint64Array(this.#vectors.buffer), new BigUint64Array(this.#headers.buffer)]
+    const [bytesAt, vectorsAt] = [address(this.bytes), address(this.#vectors)]
+    for (let i = 0; i < count; i++) {
+      slots[2 * i] = bytesAt + BigInt(i * slotBytes)
+      slots[2 * i + 1] = BigInt(slotBytes)
+      headers[(i * mmsghdr.bytes + mmsghdr.vectorAt) / 8] = vectorsAt + BigInt(i * iovecBytes)
+      headers[(i * mmsghdr.bytes + mmsghdr.countAt) / 8] = 1n
+    }
+  }
+
+  /** Returns how many datagrams were received. An error after the first one is returned by the next call. */
+  receive(fd: number, flags: number): number {
+    const native = library()
+    return result(native, native.recvmmsg(fd, this.#headers, this.#count, flags, null))
+  }
+
+  /** The length of a received datagram; with MSG_TRUNC it may exceed `slotBytes`. */
+  lengthOf(i: number): number {
+    return this.#lengths[(i * mmsghdr.bytes + mmsghdr.lengthAt) / 4] as number
+  }
 }
 
 export function setsockopt(fd: number, level: number, option: number, value: number): number {

@@ -53,6 +53,32 @@ describe('libc', () => {
     expect(left).toBe(-11)
     libc.close(fd)
   })
+
+  it('receives several datagrams by one call, and reports those that are too long', () => {
+    const [AF_UNIX, SOCK_DGRAM] = [1, 2]
+    const open = () => libc.socket(AF_UNIX, SOCK_DGRAM | libc.SOCK_CLOEXEC, 0)
+    const [receiver, sender] = [open(), open()]
+    // The kernel chooses a name that is not a file.
+    expect(libc.bind(receiver, Uint8Array.of(AF_UNIX, 0))).toBe(0)
+    const name = Buffer.alloc(32)
+    expect(libc.connect(sender, name.subarray(0, libc.getsockname(receiver, name)))).toBe(0)
+    const batch = new libc.DatagramBatch(3, 8)
+    const receive = () => batch.receive(receiver, libc.MSG_DONTWAIT | libc.MSG_TRUNC)
+    expect(receive()).toBe(-11)
+    for (const text of ['one', 'two', 'much too long', 'four']) libc.send(sender, Buffer.from(text), text.length)
+    const texts = (count: number) =>
+      Array.from({ length: count }, (_, i) => {
+        const at = i * batch.slotBytes
+        return batch.bytes.toString('utf8', at, at + Math.min(batch.slotBytes, batch.lengthOf(i)))
+      })
+    expect(texts(receive())).toEqual(['one', 'two', 'much too'])
+    expect([0, 1, 2].map((i) => batch.lengthOf(i))).toEqual([3, 3, 13])
+    expect(texts(receive())).toEqual(['four'])
+    expect(receive()).toBe(-11)
+    libc.close(receiver)
+    libc.close(sender)
+    expect(batch.receive(-1, 0)).toBe(-9)
+  })
 })
 
 it('names error numbers', () => {

@@ -67,12 +67,20 @@ export class MessageReader {
   end = 0
   readonly bytes: Buffer
   #at: number
-  readonly #limit: number
+  #limit: number
 
   constructor(bytes: Buffer, start = 0, limit = bytes.length) {
     this.bytes = bytes
     this.#at = start
     this.#limit = limit
+  }
+
+  /** Continues with another datagram of the same bytes. */
+  reset(start: number, limit: number): this {
+    this.error = undefined
+    this.#at = start
+    this.#limit = limit
+    return this
   }
 
   next(): boolean {

@@ -37,6 +37,9 @@ export interface NotificationListener {
 /** Datagrams to read before the event loop may do other work, which are some milliseconds of work. */
 const maxDatagrams = 64
 const maxBatchDatagrams = 1024
+/** How many datagrams one call receives, and the room for each: notifications that are read in batches are small. */
+const slots = 64
+const slotBytes = 2048
 /** A descriptor that is closed behind our back reports nothing, so it is looked at from time to time. */
 const checkMs = 10_000
 const firstRetryMs = 1_000
@@ -68,7 +71,8 @@ class Subscriber {
   readonly #groups: readonly number[]
   readonly #listener: NotificationListener
   readonly #clock: Clock
-  readonly #buffer = Buffer.allocUnsafe(receiveBytes)
+  readonly #batch: libc.DatagramBatch
+  readonly #reader: MessageReader
   /** Undefined while a lost socket could not be opened again. */
   #socket: OpenSocket | undefined
   /** Checks the socket, or tries to open it again. */
@@ -83,6 +87,9 @@ class Subscriber {
     this.#groups = groups
     this.#listener = listener
     this.#clock = options.clock ?? systemClock
+    const isBatched = options.batchMs !== undefined
+    this.#batch = isBatched ? new libc.DatagramBatch(slots, slotBytes) : new libc.DatagramBatch(1, receiveBytes)
+    this.#reader = new MessageReader(this.#batch.bytes)
     this.#socket = this.#open()
     this.#timer = this.#checkLater()
   }
@@ -162,25 +169,33 @@ class Subscriber {
     this.#batchTimer = this.#clock.after(pauseMs, () => this.#readBatch())
   }
 
-  /** Returns how many datagrams were read, or lost. */
+  /** Reads at most so many datagrams, or a few more. Returns how many there were, or were lost. */
   #read(most: number): number {
     const socket = this.#socket
-    for (let count = 0; count < most; count++) {
-      if (socket === undefined || this.#socket !== socket) return count
-      const length = libc.recv(socket.fd, this.#buffer, libc.MSG_DONTWAIT | libc.MSG_TRUNC)
-      if (length === -EAGAIN) return count
-      if (length === -EINTR) continue
-      if (length === -ENOBUFS) this.#listener.lost('notifications were lost')
-      else if (length < 0) this.#reopen(describe(length))
-      else if (length > this.#buffer.length) this.#listener.lost(`a notification of ${length} bytes was cut`)
-      else this.#deliver(length)
+    let count = 0
+    while (count < most && socket !== undefined && this.#socket === socket) {
+      const received = this.#batch.receive(socket.fd, libc.MSG_DONTWAIT | libc.MSG_TRUNC)
+      if (received === -EAGAIN) break
+      count += Math.max(1, received)
+      if (received === -ENOBUFS) this.#listener.lost('notifications were lost')
+      else if (received >= 0) this.#deliver(received)
+      else if (received !== -EINTR) this.#reopen(describe(received))
     }
-    return most
+    return count
   }
 
-  #deliver(length: number): void {
-    if (debugging) trace('notice', this.#options, this.#buffer, length)
-    const message = new MessageReader(this.#buffer, 0, length)
+  #deliver(count: number): void {
+    const { slotBytes } = this.#batch
+    for (let i = 0; i < count && !this.#isClosed; i++) {
+      const length = this.#batch.lengthOf(i)
+      if (length > slotBytes) this.#listener.lost(`a notification of ${length} bytes was cut`)
+      else this.#deliverDatagram(i * slotBytes, length)
+    }
+  }
+
+  #deliverDatagram(start: number, length: number): void {
+    if (debugging) trace('notice', this.#options, this.#batch.bytes.subarray(start), length)
+    const message = this.#reader.reset(start, start + length)
     while (!this.#isClosed && message.next()) {
       if (message.type === NLMSG_OVERRUN) this.#listener.lost('notifications were lost')
       else this.#listener.message(message)
