@@ -1,5 +1,5 @@
 // Reports the TCP connections to endpoints that the kernel begins to track, those that get a reply, and those that end without one. The kernel
-// filters: it queues two notifications of a healthy connection, of eight.
+// filters: of the six and more notifications of a healthy connection it queues two.
 
 import { type Family, hostPort } from '../lib/ip.ts'
 import type { Clock } from '../lib/time.ts'
