@@ -5,10 +5,7 @@
 
 import type { Family } from '../lib/ip.ts'
 import type { Clock } from '../lib/time.ts'
-import { filterSamples } from './conntrack-filter.ts'
-import { familyOfNumber, type IpProtocol, protocolNumbers, protocolOfNumber } from './ip-numbers.ts'
-import { AddressCache } from './netlink/address-codec.ts'
-import type { ConntrackTable } from './netlink/conntrack.ts'
+import { filterSamples } from './conntrack/conntrack-filter.ts'
 import {
   CTA,
   CTA_PROTOINFO_TCP,
@@ -20,7 +17,10 @@ import {
   notificationKind,
   readTuple,
   type TuplePositions,
-} from './netlink/conntrack-tuple.ts'
+} from './conntrack/conntrack-tuple.ts'
+import { familyOfNumber, type IpProtocol, protocolNumbers, protocolOfNumber } from './ip-numbers.ts'
+import { AddressCache } from './netlink/address-codec.ts'
+import type { ConntrackTable } from './netlink/conntrack.ts'
 import { AttributeReader, type MessageReader } from './netlink/message.ts'
 import type { Wait } from './netlink/socket.ts'
 import { subscribe } from './netlink/subscribe.ts'

@@ -3,9 +3,9 @@
 
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest'
 import { systemClock } from '../../src/lib/time.ts'
-import { ConnectionDecoder } from '../../src/sys/conntrack-events.ts'
-import { filterConnections } from '../../src/sys/conntrack-filter.ts'
-import { notificationGroups, notificationKind } from '../../src/sys/netlink/conntrack-tuple.ts'
+import { ConnectionDecoder } from '../../src/sys/conntrack/conntrack-events.ts'
+import { filterConnections } from '../../src/sys/conntrack/conntrack-filter.ts'
+import { notificationGroups, notificationKind } from '../../src/sys/conntrack/conntrack-tuple.ts'
 import type { MessageReader } from '../../src/sys/netlink/message.ts'
 import { NetlinkSocket } from '../../src/sys/netlink/socket.ts'
 import { type FilteredSubscription, subscribe } from '../../src/sys/netlink/subscribe.ts'

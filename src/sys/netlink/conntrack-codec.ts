@@ -3,8 +3,6 @@
 // A DELETE without a tuple empties the whole table. Every DELETE that this file writes has one.
 
 import type { Family } from '../../lib/ip.ts'
-import { familyNumber } from '../ip-numbers.ts'
-import { type AddressCache, addressBytes } from './address-codec.ts'
 import {
   CTA,
   CTA_IP,
@@ -15,7 +13,9 @@ import {
   makeTuple,
   readTuple,
   type TuplePositions,
-} from './conntrack-tuple.ts'
+} from '../conntrack/conntrack-tuple.ts'
+import { familyNumber } from '../ip-numbers.ts'
+import { type AddressCache, addressBytes } from './address-codec.ts'
 import { AttributeReader, type MessageReader } from './message.ts'
 import type { MessageWriter } from './message-writer.ts'
 

@@ -1,11 +1,13 @@
 // Reports the TCP connections to endpoints that the kernel begins to track, those that get a reply, and those that end without one. The kernel
 // filters: of the six and more notifications of a healthy connection it queues two.
 
-import { type Family, hostPort } from '../lib/ip.ts'
-import type { Clock } from '../lib/time.ts'
+import { type Family, hostPort } from '../../lib/ip.ts'
+import type { Clock } from '../../lib/time.ts'
+import { familyOfNumber, protocolNumbers } from '../ip-numbers.ts'
+import { AddressCache } from '../netlink/address-codec.ts'
+import { AttributeReader, type MessageReader } from '../netlink/message.ts'
+import { type Subscription, subscribe } from '../netlink/subscribe.ts'
 import { filterConnections } from './conntrack-filter.ts'
-import { familyOfNumber, protocolNumbers } from './ip-numbers.ts'
-import { AddressCache } from './netlink/address-codec.ts'
 import {
   CTA,
   clearTuple,
@@ -14,9 +16,7 @@ import {
   notificationGroups,
   notificationKind,
   readTuple,
-} from './netlink/conntrack-tuple.ts'
-import { AttributeReader, type MessageReader } from './netlink/message.ts'
-import { type Subscription, subscribe } from './netlink/subscribe.ts'
+} from './conntrack-tuple.ts'
 
 /** Notifications are read at most this often: to be woken up costs more than to read a notification. */
 const batchMs = 50

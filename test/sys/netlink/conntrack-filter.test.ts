@@ -2,13 +2,13 @@
 
 import fc from 'fast-check'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
-import { ConnectionDecoder } from '../../src/sys/conntrack-events.ts'
-import { coverPorts, filterConnections, filterSamples } from '../../src/sys/conntrack-filter.ts'
-import { isSampled } from '../../src/sys/flow-events.ts'
-import * as libc from '../../src/sys/libc.ts'
-import { addressBytes } from '../../src/sys/netlink/address-codec.ts'
-import { MessageReader } from '../../src/sys/netlink/message.ts'
-import { MessageWriter } from '../../src/sys/netlink/message-writer.ts'
+import { ConnectionDecoder } from '../../../src/sys/conntrack/conntrack-events.ts'
+import { coverPorts, filterConnections, filterSamples } from '../../../src/sys/conntrack/conntrack-filter.ts'
+import { isSampled } from '../../../src/sys/flow-events.ts'
+import * as libc from '../../../src/sys/libc.ts'
+import { addressBytes } from '../../../src/sys/netlink/address-codec.ts'
+import { MessageReader } from '../../../src/sys/netlink/message.ts'
+import { MessageWriter } from '../../../src/sys/netlink/message-writer.ts'
 
 const [AF_UNIX, SOCK_DGRAM] = [1, 2]
 const [SEEN_REPLY, ASSURED, CONFIRMED, DST_NAT] = [2, 4, 8, 32]

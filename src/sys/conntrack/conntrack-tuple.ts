@@ -1,7 +1,7 @@
 // Reads the two directions of a flow from messages of conntrack; and the numbers of these messages. Pure.
 
 import type { Family } from '../../lib/ip.ts'
-import { type AttributeReader, type MessageReader, NLM_F_CREATE } from './message.ts'
+import { type AttributeReader, type MessageReader, NLM_F_CREATE } from '../netlink/message.ts'
 
 // Attribute numbers, one object per enum of linux/netfilter/nfnetlink_conntrack.h: CTA_IP.V4_SRC is CTA_IP_V4_SRC.
 export const CTA = {

@@ -3,7 +3,7 @@
 // The kernel reads numbers as big endian, which is the order of netfilter's attributes. A program that reads beyond the end of the message
 // ends there, and the message is not received: therefore a program reads only what every message has, or what `find` has found.
 
-import { HEADER_LENGTH, littleEndian } from './message.ts'
+import { HEADER_LENGTH, littleEndian } from '../netlink/message.ts'
 
 const BPF_LD_B_ABS = 0x30
 const BPF_LD_H_ABS = 0x28
@@ -49,10 +49,8 @@ const absolute = { 1: BPF_LD_B_ABS, 2: BPF_LD_H_ABS, 4: BPF_LD_W_ABS } as const
 const indirect = { 1: BPF_LD_B_IND, 2: BPF_LD_H_IND, 4: BPF_LD_W_IND } as const
 const comparisons = { '=': BPF_JEQ_K, '>': BPF_JGT_K, '>=': BPF_JGE_K, 'has bits': BPF_JSET_K } as const
 
-export type Comparison = keyof typeof comparisons
-
 /** A jump goes forward to a label, at most 255 instructions; without a label to the next instruction. */
-export interface Jumps {
+interface Jumps {
   readonly ifTrue?: string
   readonly ifFalse?: string
 }
@@ -87,7 +85,7 @@ export class SocketFilter {
     return this.#add(BPF_RSH_K, bits)
   }
 
-  compare(comparison: Comparison, value: number, { ifTrue, ifFalse }: Jumps): this {
+  compare(comparison: keyof typeof comparisons, value: number, { ifTrue, ifFalse }: Jumps): this {
     this.#instructions.push({ code: comparisons[comparison], value, ifTrue, ifFalse })
     return this
   }

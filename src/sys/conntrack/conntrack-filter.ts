@@ -3,7 +3,8 @@
 //
 // A notification in doubt is passed on, because the reader looks again.
 
-import { familyNumber, protocolNumbers } from './ip-numbers.ts'
+import { familyNumber, protocolNumbers } from '../ip-numbers.ts'
+import { NLM_F_CREATE } from '../netlink/message.ts'
 import {
   CTA,
   CTA_PROTO,
@@ -12,9 +13,8 @@ import {
   CTA_TUPLE,
   IPS_ASSURED,
   IPS_SEEN_REPLY,
-} from './netlink/conntrack-tuple.ts'
-import { NLM_F_CREATE } from './netlink/message.ts'
-import { familyAt, flagsAt, SocketFilter, typeAt } from './netlink/socket-filter.ts'
+} from './conntrack-tuple.ts'
+import { familyAt, flagsAt, SocketFilter, typeAt } from './socket-filter.ts'
 
 /** The lower byte of IPCTNL_MSG_CT_DELETE. */
 const deleted = 2
