@@ -5,6 +5,7 @@ import type { Family } from '../lib/ip.ts'
 import type { Logger } from '../lib/log.ts'
 import type { Clock } from '../lib/time.ts'
 import type { Frontend, NodeView, Protocol, ServicePort } from '../model/types.ts'
+import type { RelayedFlows } from './relayed-flows.ts'
 
 /** The name of a proxy mode, as the configuration spells it. `modes.ts` lists the modes. */
 export type Mode = string
@@ -180,6 +181,8 @@ export interface Backend<E extends Held> {
     /** Replaces the listener. It returns true if it decides how long the endpoint gets no connections. */
     listen(listener: ((endpoint: string, result: 'answered' | 'refused' | 'unanswered') => boolean) | undefined): void
   }
+  /** Present if this process itself relays all connections: then flows are read from it, and not from the kernel. */
+  readonly relayed?: RelayedFlows
   /** Reads what was counted for every service port. Expensive, so the caller limits how often. Absent if nothing is counted. */
   counters?(): Promise<readonly PortCounters[]>
 }

@@ -3,6 +3,7 @@
 import type { Logger } from '../../lib/log.ts'
 import type { Balancer } from './balancer.ts'
 import type { DialReports } from './dial-reports.ts'
+import type { FlowReporter } from './flow-reports.ts'
 
 /** `files`: no descriptor is left. `dial`: no endpoint answers. `ports`: no local port is left. `flows`: there are too many UDP clients. */
 export type ShedReason = 'files' | 'dial' | 'ports' | 'flows'
@@ -32,6 +33,8 @@ export interface RelayOptions {
   readonly onEnded?: (endpoint: string, relayed: RelayedTraffic) => void
   /** Gets the result of each TCP connection to an endpoint. */
   readonly dials?: DialReports | undefined
+  /** Where the relay reports its flows; absent: nowhere. */
+  readonly flows?: FlowReporter | undefined
 }
 
 /** What was relayed from (in) and to (out) one client. Datagrams are counted for UDP only. */

@@ -6,6 +6,7 @@ import { splitHostPort } from '../../lib/ip.ts'
 import type { Logger } from '../../lib/log.ts'
 import { type Balancer, skipMs } from './balancer.ts'
 import type { DialReports } from './dial-reports.ts'
+import type { FlowRecord } from './flow-reports.ts'
 import type { ShedReason } from './relay.ts'
 import { readInto } from './tcp-copy.ts'
 
@@ -31,6 +32,7 @@ export interface DialRequest {
   readonly clientIp: string
   readonly balancer: Balancer
   readonly dials: DialReports | undefined
+  readonly flow: FlowRecord | undefined
   readonly log: Logger
 }
 
@@ -47,8 +49,10 @@ export async function dialAnyEndpoint(request: DialRequest): Promise<Socket | Sh
       failed.clear()
       continue
     }
+    request.flow?.begin(endpoint)
     const result = await dialOne(endpoint, dialTimeoutsMs[timeouts] as number, request)
     if (result !== 'refused' && result !== 'timeout') return result
+    request.flow?.end(() => (result === 'refused' ? 'refused' : 'timed-out'))
     failed.add(endpoint)
     if (result === 'timeout') timeouts++
   }

@@ -3,15 +3,18 @@
 import { ProxyError } from '../../lib/errors.ts'
 import { type Family, isLoopback } from '../../lib/ip.ts'
 import { silentLogger } from '../../lib/log.ts'
+import { systemClock } from '../../lib/time.ts'
 import type { Backend, Settings } from '../backend.ts'
 import { findPrograms, findUsableFamilies } from '../iptables-kit/flavour.ts'
 import type { ProgramSet } from '../iptables-kit/programs.ts'
 import { RuleCheck } from '../iptables-kit/rule-check.ts'
 import { DialReports } from '../relay/dial-reports.ts'
+import { FlowReports } from '../relay/flow-reports.ts'
 import { base } from './base.ts'
 import { makeCheck } from './check.ts'
 import type { UserspaceEntry } from './entries.ts'
 import { FdBudget, raiseOpenFileLimit } from './fd-budget.ts'
+import { makeRedirectedFlows } from './flows/redirected-flows.ts'
 import { plan } from './plan.ts'
 import { UserspaceTarget } from './target.ts'
 
@@ -20,6 +23,7 @@ export function userspace(
 ): Backend<UserspaceEntry> {
   const budget = new FdBudget()
   const dials = new DialReports()
+  const flows = new FlowReports(systemClock.now)
   const targets = new Map<Family, UserspaceTarget>()
   let programsFound: Promise<ProgramSet> | undefined
   /** The limit is one of the process, so it is raised once for both families. */
@@ -44,7 +48,7 @@ export function userspace(
       const programs = await programsFound
       const { flavour, version } = programs
       context.log.info('Using iptables', { family: context.family, flavour, version: version.join('.') })
-      const target = new UserspaceTarget({ context, programs, budget, dials, settings })
+      const target = new UserspaceTarget({ context, programs, budget, dials, flows, settings })
       targets.set(context.family, target)
       return target
     },
@@ -55,6 +59,7 @@ export function userspace(
       return target === undefined ? { presence: () => 'missing' } : makeCheck(rules, target.openListeners)
     },
     dials,
+    relayed: makeRedirectedFlows(flows),
     ...(settings.counters === false
       ? {}
       : { counters: async () => [...targets.values()].flatMap((target) => target.readCounters()) }),

@@ -7,6 +7,7 @@ import { type Clock, sleep } from '../../lib/time.ts'
 import type { Held, PortCounters, RefusedEntry } from '../backend.ts'
 import { Balancer } from '../relay/balancer.ts'
 import type { DialReports } from '../relay/dial-reports.ts'
+import type { FlowReporter, FlowReports } from '../relay/flow-reports.ts'
 import type { DescriptorBudget, Relay, RelayedTraffic, RelayOptions, ShedReason } from '../relay/relay.ts'
 import { relayTcp } from '../relay/tcp.ts'
 import { relayUdp } from '../relay/udp.ts'
@@ -20,6 +21,7 @@ export interface RelayListenersOptions {
   readonly udpIdleMs: number
   readonly budget: DescriptorBudget
   readonly dials?: DialReports
+  readonly flows?: { readonly reports: FlowReports; readonly family: Family }
   readonly clock: Clock
   readonly log: Logger
   readonly random?: () => number
@@ -166,17 +168,25 @@ export class RelayListeners {
     const { protocol } = listener
     if (protocol === 'sctp') throw new ProxyError('sctp', 'SCTP cannot be relayed in userspace mode: use another mode')
     const balancer = new Balancer(random, () => clock.monotonic())
+    const flows = this.#makeReporter(id, protocol)
     const onShed = (why: ShedReason) => this.#noteShed(id, why)
     const onServed = (endpoint: string) => this.#counts.countClient(id, endpoint)
     const onEnded = (endpoint: string, relayed: RelayedTraffic) => this.#counts.countRelayed(id, endpoint, relayed)
     const open = (port: number): Promise<Relay> => {
-      const options: RelayOptions = { host, port, balancer, log, budget, onShed, onServed, onEnded, dials }
+      const options: RelayOptions = { host, port, balancer, log, budget, onShed, onServed, onEnded, dials, flows }
       return protocol === 'udp' ? relayUdp({ ...options, idleMs }) : relayTcp(options)
     }
     const relay = await openAnyPort(open, portRange, { random, avoid: (port) => avoid({ protocol, port }) })
     const opened: OpenRelay = { relay, host, balancer, protocol, digest, endpoints: listener.endpoints }
     updateEndpoints(opened, listener)
     return opened
+  }
+
+  #makeReporter(id: string, protocol: 'tcp' | 'udp'): FlowReporter | undefined {
+    const { flows } = this.#options
+    if (flows === undefined) return undefined
+    const port = id.slice(0, id.lastIndexOf('/'))
+    return { reports: flows.reports, origin: { family: flows.family, protocol, port: () => port } }
   }
 
   /** Logs the 1st, 10th, 100th … client that is turned away for a reason; the figures count all. */

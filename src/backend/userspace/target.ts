@@ -15,6 +15,7 @@ import type {
 } from '../backend.ts'
 import type { ProgramSet } from '../iptables-kit/programs.ts'
 import type { DialReports } from '../relay/dial-reports.ts'
+import type { FlowReports } from '../relay/flow-reports.ts'
 import type { DescriptorBudget } from '../relay/relay.ts'
 import type { OpenListeners } from './check.ts'
 import { listenerId, type PortalRulesEntry, type RelayListenerEntry, reaches, type UserspaceEntry } from './entries.ts'
@@ -28,6 +29,7 @@ export interface UserspaceTargetOptions {
   readonly programs: ProgramSet
   readonly budget: DescriptorBudget
   readonly dials: DialReports
+  readonly flows: FlowReports
   readonly settings: Pick<Settings, 'syncPeriodMs' | 'userspace'>
 }
 
@@ -51,13 +53,14 @@ export class UserspaceTarget implements Target<UserspaceEntry> {
   /** The address of the listeners at the last write. */
   #host: string | undefined
 
-  constructor({ context, programs, budget, dials, settings }: UserspaceTargetOptions) {
-    const { log, clock } = context
+  constructor({ context, programs, budget, dials, flows: reports, settings }: UserspaceTargetOptions) {
+    const { log, clock, family } = context
     this.#context = context
     this.#settings = settings
     this.#rules = new PortalRules({ context, programs, lockTimeoutMs: settings.syncPeriodMs })
     const { portRange, udpTimeoutMs: udpIdleMs } = settings.userspace
-    this.#listeners = new RelayListeners({ portRange, udpIdleMs, budget, dials, clock, log })
+    const flows = { reports, family }
+    this.#listeners = new RelayListeners({ portRange, udpIdleMs, budget, dials, flows, clock, log })
   }
 
   /** Returns our own listeners, which no other process can change. Rules have no digest, so they are not returned and will be written. */

@@ -1,25 +1,23 @@
-// Answers questions about flows. Listens to the kernel from the first watcher to the last, and to nothing while nobody looks.
+// Answers questions about flows. Listens from the first watcher to the last, and to nothing while nobody looks.
 
 import type { LoggedFlow } from '../../engine/flows/flow-log.ts'
 import type { FlowAnswers, FlowCoverage, FlowEvent, FlowList, FlowQuery } from '../../http/admin-flows.ts'
 import type { Metrics } from '../../http/metrics.ts'
 import { ProxyError } from '../../lib/errors.ts'
 import { splitHostPort } from '../../lib/ip.ts'
-import type { Timer } from '../../lib/time.ts'
+import type { Clock, Timer } from '../../lib/time.ts'
 import { isRefusedWith } from '../../sys/netlink/netlink-errors.ts'
-import { platform } from '../../sys/platform/platform.ts'
-import { readSysctl } from '../../sys/sysctl.ts'
 import { describeFlow, type FlowSelection, makeFlowFilter } from './flow-filter.ts'
-import { FlowSession, type FlowSources, listOnce } from './flow-session.ts'
+import type { FlowReading, FlowSession } from './flow-session.ts'
 import type { PodNames } from './pod-names.ts'
 
-export interface FlowOptions extends FlowSources {
+export interface FlowOptions {
+  readonly reading: FlowReading
   readonly names: PodNames
   readonly metrics: Pick<Metrics, 'flows'>
   /** What flows of this mode do not show, as sentences. */
   readonly remarks: readonly string[]
-  /** True if the kernel translates nothing in this mode, so that it has nothing to tell. */
-  readonly untracked: boolean
+  readonly clock: Clock
 }
 
 interface Watcher {
@@ -48,33 +46,31 @@ export class Flows implements FlowAnswers {
   }
 
   async list(query: FlowQuery): Promise<FlowList> {
-    this.#checkTracked()
     const filter = makeFlowFilter(query)
-    const log = await listOnce(this.#options, AbortSignal.timeout(30_000)).catch((error: unknown) => {
+    const now = await this.#options.reading.list(AbortSignal.timeout(30_000)).catch((error: unknown) => {
       throw toQuestionError(error)
     })
     const ended = this.#session?.list().filter(({ verdict }) => verdict !== 'open') ?? []
-    const held = new Map([...log.list(), ...ended].map((flow) => [flow.id, flow]))
+    const held = new Map([...now.flows, ...ended].map((flow) => [flow.id, flow]))
     const selected = [...held.values()].filter(filter.selects)
     const shown = selected.slice(-query.limit)
     const flows = (await this.#describe(shown)).filter(filter.selectsNamed)
     const coverage = this.#coverage()
     return {
       flows,
-      coverage: { ...coverage, skipped: coverage.skipped + log.skipped + selected.length - shown.length },
+      coverage: { ...coverage, skipped: coverage.skipped + now.skipped + selected.length - shown.length },
     }
   }
 
   watch(query: FlowQuery, listener: (event: FlowEvent) => void): () => void {
-    this.#checkTracked()
     const watcher: Watcher = {
       ...{ filter: makeFlowFilter(query), send: listener, waiting: [], coverageDue: true, toldSkipped: 0 },
     }
     this.#session ??= this.#openSession()
     // Those who come later also get what is open.
-    watcher.waiting.push(
-      ...this.#session.list().filter((flow) => flow.verdict === 'open' && watcher.filter.selects(flow)),
-    )
+    for (const flow of this.#session.list()) {
+      if (flow.verdict === 'open' && watcher.filter.selects(flow)) watcher.waiting.push(flow)
+    }
     this.#watchers.add(watcher)
     this.#options.metrics.flows.watchers(this.#watchers.size)
     this.#flushLater()
@@ -97,9 +93,9 @@ export class Flows implements FlowAnswers {
   }
 
   #openSession(): FlowSession {
-    const { metrics } = this.#options
+    const { metrics, reading } = this.#options
     try {
-      return new FlowSession(this.#options, {
+      return reading.open({
         flow: (flow) => this.#queue(flow),
         coverageChanged: () => {
           for (const watcher of this.#watchers) watcher.coverageDue = true
@@ -148,8 +144,9 @@ export class Flows implements FlowAnswers {
     return this.#skipped + (this.#session?.skipped ?? 0)
   }
 
-  async #describe(flows: readonly LoggedFlow[]) {
-    const { names } = this.#options
+  async #describe(selected: readonly LoggedFlow[]) {
+    const { names, reading } = this.#options
+    const flows = (await reading.locate?.(selected).catch(() => selected)) ?? selected
     await names.prepare(flows.map(({ port, source }) => ({ service: port.service, client: source })))
     return flows.map((flow) =>
       describeFlow(flow, {
@@ -160,23 +157,16 @@ export class Flows implements FlowAnswers {
   }
 
   #coverage(): FlowCoverage {
-    const { remarks, names } = this.#options
-    const isCounted = readSysctl('net/netfilter/nf_conntrack_acct') === '1'
-    const uncounted = 'The kernel does not count packets and bytes (net.netfilter.nf_conntrack_acct is 0).'
+    const { remarks, names, reading } = this.#options
     return {
       sampled: this.#session?.sampled ?? 1,
       lost: this.#session?.lost ?? 0,
       skipped: this.#allSkipped,
       watchers: this.#watchers.size,
-      remarks: [...remarks, isCounted ? '' : uncounted, names.problem, this.#session?.remark ?? ''].filter(
+      remarks: [...remarks, ...reading.remarks(), names.problem, this.#session?.remark ?? ''].filter(
         (remark) => remark !== '',
       ),
     }
-  }
-
-  #checkTracked(): void {
-    if (platform.tracksConnections && !this.#options.untracked) return
-    throw new ProxyError('question', 'the proxy relays every connection itself here, and the kernel tracks none')
   }
 }
 

@@ -1,10 +1,10 @@
-// Follows flows while someone looks: listens to the kernel, samples a flood, and passes what begins and ends to the watchers.
+// Reads flows from the kernel. While someone looks it listens, samples a flood, and passes what begins and ends to the watchers.
 
 import { FlowLog, type LoggedFlow, type RefusedPacket } from '../../engine/flows/flow-log.ts'
 import { FlowSampler } from '../../engine/flows/flow-sampler.ts'
-import { FrontendIndex } from '../../engine/flows/frontend-index.ts'
+import type { FrontendIndex } from '../../engine/flows/frontend-index.ts'
 import type { JournalListener } from '../../engine/journal.ts'
-import { describeError } from '../../lib/errors.ts'
+import { describeError, ProxyError } from '../../lib/errors.ts'
 import type { Family } from '../../lib/ip.ts'
 import type { Logger } from '../../lib/log.ts'
 import { type Clock, sleep } from '../../lib/time.ts'
@@ -12,8 +12,9 @@ import type { Protocol, ServicePort } from '../../model/types.ts'
 import { type FlowSubscription, isSampled, type ObservedFlow, visitFlows, watchFlows } from '../../sys/flow-events.ts'
 import { ConntrackTable } from '../../sys/netlink/conntrack.ts'
 import { readSysctl } from '../../sys/sysctl.ts'
+import { type FollowedFrontends, followFrontends, indexFrontends, openRefusals } from './flow-frontends.ts'
 
-/** What flows are read with. */
+/** What flows are read with, wherever they are read from. */
 export interface FlowSources {
   readonly ports: (family: Family) => Iterable<ServicePort>
   readonly portsOf: (service: string, family: Family) => readonly ServicePort[]
@@ -46,44 +47,89 @@ const listMs = 5_000
 const tickMs = 1_000
 const defaultReplyTimeoutMs = 120_000
 
-export class FlowSession {
+/** What runs while someone follows flows. */
+export interface FlowSession {
+  /** One in so many flows is followed. */
+  readonly sampled: number
+  readonly lost: number
+  readonly skipped: number
+  /** Why some flows are not shown; '' if all are. */
+  readonly remark: string
+  /** The open flows, and then those that ended lately. */
+  list(): readonly LoggedFlow[]
+  close(): void
+}
+
+/** Where flows are read from. */
+export interface FlowReading {
+  /** The flows that are there now, without listening to anything. */
+  list(signal: AbortSignal): Promise<{ readonly flows: readonly LoggedFlow[]; readonly skipped: number }>
+  open(events: SessionEvents): FlowSession
+  /** Corrects the destinations of flows, where reading them costs something: it is called only for flows that are shown. */
+  locate?(flows: readonly LoggedFlow[]): Promise<readonly LoggedFlow[]>
+  /** What cannot be told, as sentences. */
+  remarks(): readonly string[]
+}
+
+/** Throws, at the first question, if the kernel does not track connections. */
+export function readKernelFlows(sources: FlowSources, isTracked: boolean): FlowReading {
+  const checkTracked = () => {
+    if (isTracked) return
+    throw new ProxyError('question', 'the proxy relays every connection itself here, and the kernel tracks none')
+  }
+  return {
+    async list(signal) {
+      checkTracked()
+      const log = await listOnce(sources, signal)
+      return { flows: log.list(), skipped: log.skipped }
+    },
+    open(events) {
+      checkTracked()
+      return new KernelFlowSession(sources, events)
+    },
+    remarks() {
+      const isCounted = readSysctl('net/netfilter/nf_conntrack_acct') === '1'
+      return isCounted ? [] : ['The kernel does not count packets and bytes (net.netfilter.nf_conntrack_acct is 0).']
+    },
+  }
+}
+
+class KernelFlowSession implements FlowSession {
   readonly #sources: FlowSources
   readonly #events: SessionEvents
-  readonly #index: FrontendIndex
+  readonly #frontends: FollowedFrontends
   readonly #sampler = new FlowSampler()
   readonly #log: FlowLog
   readonly #abort = new AbortController()
   readonly #subscription: FlowSubscription
-  readonly #stopJournal: () => void
-  #refusals: { close(): void } | undefined
   #lost = 0
   /** Why some flows are not shown. */
   #remark = ''
 
   /** Throws if the kernel does not track connections, or does not allow to watch them. */
   constructor(sources: FlowSources, events: SessionEvents) {
-    const { clock, journal, families } = sources
+    const { clock } = sources
     this.#sources = sources
     this.#events = events
-    this.#index = indexFrontends(sources)
+    this.#frontends = followFrontends(sources)
+    const { index } = this.#frontends
     const replyTimeoutMs = readReplyTimeout()
     this.#log = new FlowLog({
-      find: (destination) => this.#index.find(destination),
+      find: (destination) => index.find(destination),
       replyTimeoutMs: () => replyTimeoutMs,
       emit: (flow) => events.flow(flow),
     })
     this.#subscription = watchFlows(
       { event: (kind, flow) => this.#note(kind, flow), lost: () => this.#noteLoss() },
-      (port) => this.#index.hasNumber(port),
+      (port) => index.hasNumber(port),
       clock,
     )
-    this.#stopJournal = journal.subscribe({
-      report: ({ services }) => {
-        for (const service of services) this.#replan(service, families)
-      },
-    })
     this.#run().catch((error: unknown) => this.#fail(error))
-    this.#openRefusals().catch((error: unknown) => this.#fail(error))
+    const refusals = {
+      refused: (packet: RefusedPacket) => this.#log.refuse(packet, clock.now()),
+      lost: () => this.#noteLoss(),
+    }
+    openRefusals(sources, index, refusals, this.#abort.signal).catch((error: unknown) => this.#fail(error))
   }
 
   get sampled(): number {
@@ -108,21 +154,8 @@ export class FlowSession {
 
   close(): void {
     this.#abort.abort()
-    this.#stopJournal()
+    this.#frontends.stop()
     this.#subscription.close()
-    this.#refusals?.close()
-  }
-
-  async #openRefusals(): Promise<void> {
-    const opened = await this.#sources.openRefusals?.(
-      {
-        refused: (packet) => this.#log.refuse(packet, this.#sources.clock.now()),
-        lost: () => this.#noteLoss(),
-      },
-      this.#index,
-    )
-    if (this.#abort.signal.aborted) opened?.close()
-    else this.#refusals = opened
   }
 
   #note(kind: 'new' | 'update' | 'destroy', flow: ObservedFlow): void {
@@ -141,10 +174,6 @@ export class FlowSession {
     this.#subscription.sample(rate)
     this.#log.forget(({ sourcePort }) => isSampled(sourcePort, rate))
     this.#events.coverageChanged()
-  }
-
-  #replan(service: string, families: readonly Family[]): void {
-    for (const family of families) this.#index.set(service, family, this.#sources.portsOf(service, family))
   }
 
   async #run(): Promise<void> {
@@ -166,7 +195,7 @@ export class FlowSession {
     const { rate } = this.#sampler
     const found: ObservedFlow[] = []
     const visit = (flow: ObservedFlow) => void (isSampled(flow.sourcePort, rate) && found.push(flow))
-    await listFlows(this.#sources, this.#index, visit, this.#abort.signal)
+    await listFlows(this.#sources, this.#frontends.index, visit, this.#abort.signal)
     if (rate === this.#sampler.rate) this.#log.merge(found, since, clock.now())
   }
 
@@ -179,7 +208,7 @@ export class FlowSession {
 }
 
 /** Lists what is there now, without listening to anything. */
-export async function listOnce(sources: FlowSources, signal: AbortSignal): Promise<FlowLog> {
+async function listOnce(sources: FlowSources, signal: AbortSignal): Promise<FlowLog> {
   const index = indexFrontends(sources)
   const log = new FlowLog({ find: (to) => index.find(to), replyTimeoutMs: () => defaultReplyTimeoutMs })
   await listFlows(sources, index, (flow) => log.add(flow), signal)
@@ -201,20 +230,6 @@ async function listFlows(
   } finally {
     table.close()
   }
-}
-
-function indexFrontends({ ports, families, nodeAddresses }: FlowSources): FrontendIndex {
-  const index = new FrontendIndex((ip) => nodeAddresses().includes(ip))
-  for (const family of families) {
-    const byService = new Map<string, ServicePort[]>()
-    for (const port of ports(family)) {
-      const list = byService.get(port.service)
-      if (list === undefined) byService.set(port.service, [port])
-      else list.push(port)
-    }
-    for (const [service, list] of byService) index.set(service, family, list)
-  }
-  return index
 }
 
 function readReplyTimeout(): number {

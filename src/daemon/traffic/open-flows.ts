@@ -3,11 +3,14 @@
 import { findMode } from '../../backend/modes.ts'
 import type { Engine } from '../../engine/engine.ts'
 import { readEndpointPods, readPodAt } from '../../kube/lookup/pod-lookup.ts'
+import { platform } from '../../sys/platform/platform.ts'
 import type { NodeViews } from '../node/node-views.ts'
 import type { OpenedDaemon } from '../opened-daemon.ts'
 import { Flows } from './flow-answers.ts'
+import { type FlowSources, readKernelFlows } from './flow-session.ts'
 import { PodNames } from './pod-names.ts'
 import { watchRefusals } from './refused-packets.ts'
+import { readRelayFlows } from './relay-session.ts'
 
 export function openFlows(daemon: OpenedDaemon, engine: Engine, views: NodeViews): Flows {
   const { options, backend, client, clock, closers, journal, servers, log } = daemon
@@ -18,19 +21,24 @@ export function openFlows(daemon: OpenedDaemon, engine: Engine, views: NodeViews
     },
     clock,
   )
-  const flows = new Flows({
+  const isTracked = platform.tracksConnections && backend.untracked !== true
+  const sources: FlowSources = {
     ports: (family) => engine.ports(family),
     portsOf: (service, family) => engine.portsOf(service, family),
     journal,
     families: views.families,
     nodeAddresses: () => views.addresses,
-    openRefusals: watchRefusals(views.families),
+    ...(isTracked ? { openRefusals: watchRefusals(views.families) } : {}),
+    clock,
+    log: log.named('flows'),
+  }
+  const { relayed } = backend
+  const flows = new Flows({
+    reading: relayed === undefined ? readKernelFlows(sources, isTracked) : readRelayFlows(sources, relayed),
     names,
     metrics: servers.metrics,
     remarks: findMode(options.config.mode).traffic.flowRemarks,
-    untracked: backend.untracked === true,
     clock,
-    log: log.named('flows'),
   })
   closers.push(() => flows.close())
   return flows

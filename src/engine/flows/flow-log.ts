@@ -38,7 +38,7 @@ export interface LoggedFlow {
   readonly sourcePort: number
   readonly destination: string
   readonly destinationPort: number
-  readonly port: ServicePort
+  readonly port: Pick<ServicePort, 'service' | 'name'>
   /** `ip:port`; '' if no endpoint was chosen. */
   readonly endpoint: string
   readonly verdict: FlowVerdict
@@ -108,7 +108,7 @@ export class FlowLog {
     if (known === undefined) return kind !== 'destroy' && this.#begin(flow, kind === 'new' ? now : undefined)
     const verdict = kind === 'destroy' ? this.#judgeEnd(known, flow, now) : verdictOf(flow)
     const traffic = flow.traffic ?? known.traffic
-    if (verdict !== 'open') this.#end({ ...known, verdict, traffic, endedAt: now })
+    if (verdict !== 'open') this.end({ ...known, verdict, traffic, endedAt: now })
     else if (traffic !== known.traffic) this.#open.set(id, { ...known, traffic })
     return false
   }
@@ -126,7 +126,7 @@ export class FlowLog {
     const missing = new Set<string>()
     for (const [id, flow] of this.#open) {
       if (held.has(id) || (flow.startedAt ?? 0) >= since) continue
-      if (this.#missing.has(id)) this.#end({ ...flow, verdict: 'expired', endedAt: now })
+      if (this.#missing.has(id)) this.end({ ...flow, verdict: 'expired', endedAt: now })
       else missing.add(id)
     }
     this.#missing = missing
@@ -137,10 +137,17 @@ export class FlowLog {
     const port = this.#options.find(packet)
     if (port === undefined) return
     const { family, protocol, source, sourcePort, destination, destinationPort, verdict, rule } = packet
-    this.#end({
+    this.end({
       ...{ id: `rule-${++this.#refused}`, family, protocol, source, sourcePort, destination, destinationPort, port },
       ...{ endpoint: '', verdict, rule, startedAt: now, endedAt: now, traffic: undefined },
     })
+  }
+
+  /** A flow that has ended, and of which the caller knows everything. */
+  end(flow: LoggedFlow): void {
+    this.#open.delete(flow.id)
+    this.#keepEnded(flow)
+    this.#options.emit?.(flow)
   }
 
   /** Forgets the open flows for which `keeps` is false, without an end. */
@@ -187,12 +194,6 @@ export class FlowLog {
     // Kernels before 5.10 do not report the state with the end. They forget a connection at once when its first reply is a reset.
     const isEarly = known.startedAt !== undefined && now - known.startedAt < this.#options.replyTimeoutMs()
     return flow.protocol === 'tcp' && isEarly ? 'refused' : 'timed-out'
-  }
-
-  #end(flow: LoggedFlow): void {
-    this.#open.delete(flow.id)
-    this.#keepEnded(flow)
-    this.#options.emit?.(flow)
   }
 
   #keepEnded(flow: LoggedFlow): void {

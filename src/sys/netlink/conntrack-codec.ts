@@ -74,6 +74,22 @@ export interface FlowMatch {
   readonly replySourcePort?: number
 }
 
+/** The direction of the replies of one flow: from who answers, to the client. */
+export interface ReplyTuple {
+  readonly family: Family
+  readonly protocol: number
+  readonly source: string
+  readonly sourcePort: number
+  readonly destination: string
+  readonly destinationPort: number
+}
+
+/** Writes the body of a request for one flow. */
+export function writeFind(writer: MessageWriter, reply: ReplyTuple): void {
+  writer.netfilter(familyNumber(reply.family))
+  writeTuple(writer, CTA.TUPLE_REPLY, reply)
+}
+
 /** Writes the body of a dump request. If `filtered`, the kernel leaves out other protocols (Linux 5.8) and, if it is newer, flows with replies. */
 export function writeDump(writer: MessageWriter, filter: FlowFilter, filtered: boolean): void {
   const { family, protocol, unreplied, replySource } = filter

@@ -7,9 +7,11 @@ import {
   FlowDecoder,
   type FlowFilter,
   type FlowMatch,
+  type ReplyTuple,
   type TrackedFlow,
   writeDelete,
   writeDump,
+  writeFind,
   writeMatch,
 } from './conntrack-codec.ts'
 import { type MessageReader, NLM_F_ACK, NLM_F_REQUEST } from './message.ts'
@@ -69,6 +71,23 @@ export class ConntrackTable {
   /** Passes every message of a dump to `visit`, for callers that read more of a flow than `list` does. */
   dump(filter: FlowFilter, visit: (message: MessageReader) => void, wait: Wait = {}) {
     return this.#dump(filter, wait, visit)
+  }
+
+  /** Finds one flow by the direction of its replies. Resolves undefined if the kernel tracks no such flow. */
+  async findByReply(reply: ReplyTuple, wait: Wait = {}): Promise<TrackedFlow | undefined> {
+    const decoder = new FlowDecoder({ family: reply.family }, this.#addresses)
+    let found: TrackedFlow | undefined
+    const body = (writer: MessageWriter) => writeFind(writer, reply)
+    const visit = (message: MessageReader) => {
+      found = decoder.decode(message)
+      if (decoder.error !== undefined) throw malformed('conntrack', 'find a flow', decoder.error)
+    }
+    try {
+      await this.#socket().request({ op: 'find a flow', type: IPCTNL_MSG_CT_GET, body }, visit, wait)
+    } catch (error) {
+      if (!isRefusedWith(error, 'ENOENT')) throw error
+    }
+    return found
   }
 
   /** Finds out what this kernel can do. Its requests match no flow, so they change nothing. */

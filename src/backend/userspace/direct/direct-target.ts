@@ -14,6 +14,7 @@ import {
 } from '../../backend.ts'
 import { Balancer } from '../../relay/balancer.ts'
 import type { DialReports } from '../../relay/dial-reports.ts'
+import type { FlowReporter, FlowReports } from '../../relay/flow-reports.ts'
 import type { DescriptorBudget, Relay, RelayOptions, ShedReason } from '../../relay/relay.ts'
 import { relayTcp } from '../../relay/tcp.ts'
 import { relayUdp } from '../../relay/udp.ts'
@@ -26,6 +27,7 @@ export interface DirectTargetOptions {
   readonly udpIdleMs: number
   readonly budget: DescriptorBudget
   readonly dials?: DialReports
+  readonly flows?: FlowReports
   /** Called when a socket cannot listen. If it resolves true, the socket tries again. */
   readonly retryListen?: (host: string, error: unknown, signal: AbortSignal) => Promise<boolean>
 }
@@ -163,10 +165,17 @@ export class DirectTarget implements Target<DirectEntry> {
       log: context.log,
       budget,
       dials,
+      flows: this.#makeReporter(parts.socket, () => current().name),
       onShed: (why) => {
         this.#shed[why]++
       },
     }
+  }
+
+  #makeReporter({ protocol }: DirectSocket, port: () => string): FlowReporter | undefined {
+    const { flows: reports, context } = this.#options
+    if (reports === undefined || protocol === 'sctp') return undefined
+    return { reports, origin: { family: context.family, protocol, port } }
   }
 
   async #close(id: string): Promise<void> {

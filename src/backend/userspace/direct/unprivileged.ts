@@ -4,11 +4,14 @@
 // 127.96.0.80. Ports that only root may bind move up by 10000.
 
 import { hostPort } from '../../../lib/ip.ts'
+import { systemClock } from '../../../lib/time.ts'
 import type { Frontend } from '../../../model/types.ts'
 import { readSysctl } from '../../../sys/sysctl.ts'
 import type { Backend, Settings } from '../../backend.ts'
 import { DialReports } from '../../relay/dial-reports.ts'
+import { FlowReports } from '../../relay/flow-reports.ts'
 import { FdBudget } from '../fd-budget.ts'
+import { makeDirectFlows } from '../flows/direct-flows.ts'
 import { type DirectEntry, type DirectPlace, planDirect } from './direct-plan.ts'
 import { checkSockets, DirectTarget } from './direct-target.ts'
 
@@ -33,6 +36,7 @@ export const firstFreePort = (): number => Number(readSysctl('net/ipv4/ip_unpriv
 export function userspaceUnprivileged(settings: Pick<Settings, 'userspace'>): Backend<DirectEntry> {
   const budget = new FdBudget()
   const dials = new DialReports()
+  const flows = new FlowReports(systemClock.now)
   const { udpTimeoutMs: udpIdleMs } = settings.userspace
   const place = placeOnLoopback(firstFreePort())
   let target: DirectTarget | undefined
@@ -41,6 +45,7 @@ export function userspaceUnprivileged(settings: Pick<Settings, 'userspace'>): Ba
     periodic: true,
     untracked: true,
     dials,
+    relayed: makeDirectFlows(flows),
     families: async () => [4],
     prepare: async () => {},
     base: () => [],
@@ -50,7 +55,7 @@ export function userspaceUnprivileged(settings: Pick<Settings, 'userspace'>): Ba
       return ports[0] === undefined ? '' : hostPort(host, ports[0])
     },
     async open(context) {
-      target = new DirectTarget({ context, udpIdleMs, budget, dials })
+      target = new DirectTarget({ context, udpIdleMs, budget, dials, flows })
       return target
     },
     openCheck: () => checkSockets(target),

@@ -3,7 +3,8 @@
 import type { TrafficTraits } from '../../proxy-mode.ts'
 
 export const userspaceTraffic: TrafficTraits = {
-  flowRemarks: ['The endpoint of a relayed connection is chosen by the relay.'],
+  // The relays say it themselves: what they cannot show depends on whether rules redirect clients to them.
+  flowRemarks: [],
   traceObstacle:
     'in userspace mode the proxy relays connections itself and no rule chooses the endpoint; see connections with sluice flows',
 }

@@ -3,6 +3,7 @@
 import { ProxyError } from '../../../lib/errors.ts'
 import { type Family, isLoopback } from '../../../lib/ip.ts'
 import type { Logger } from '../../../lib/log.ts'
+import { systemClock } from '../../../lib/time.ts'
 import {
   interfaceVariable,
   listPlacedAddresses,
@@ -10,7 +11,9 @@ import {
 } from '../../../sys/platform/service-interface.ts'
 import type { Backend, Settings } from '../../backend.ts'
 import { DialReports } from '../../relay/dial-reports.ts'
+import { FlowReports } from '../../relay/flow-reports.ts'
 import { FdBudget } from '../fd-budget.ts'
+import { makeDirectFlows } from '../flows/direct-flows.ts'
 import { InterfaceAddresses, thisMachine, type WindowsMachine } from './service-addresses.ts'
 import { planOnWindows, type WindowsEntry } from './windows-plan.ts'
 import { WindowsTarget } from './windows-target.ts'
@@ -21,6 +24,7 @@ export function userspaceOnWindows(
 ): Backend<WindowsEntry> {
   const budget = new FdBudget()
   const dials = new DialReports()
+  const flows = new FlowReports(systemClock.now)
   const { bindAddress, udpTimeoutMs: udpIdleMs } = settings.userspace
   const targets = new Map<Family, WindowsTarget>()
   let addresses: InterfaceAddresses | undefined
@@ -29,6 +33,7 @@ export function userspaceOnWindows(
     periodic: true,
     untracked: true,
     dials,
+    relayed: makeDirectFlows(flows),
     async families(): Promise<readonly Family[]> {
       if (isLoopback(bindAddress)) {
         throw new ProxyError('config', `--bind-address ${bindAddress} is loopback: clients could not reach any service`)
@@ -40,7 +45,7 @@ export function userspaceOnWindows(
     plan: planOnWindows,
     async open(context) {
       addresses ??= openAddresses(machine, context.log)
-      const target = new WindowsTarget({ context, addresses, udpIdleMs, budget, dials })
+      const target = new WindowsTarget({ context, addresses, udpIdleMs, budget, dials, flows })
       targets.set(context.family, target)
       return target
     },

@@ -4,6 +4,7 @@ import { hasErrno, ProxyError } from '../../../lib/errors.ts'
 import { sleep } from '../../../lib/time.ts'
 import type { Applied, Changes, Held, KernelCheck, OpenContext, RefusedEntry, Target } from '../../backend.ts'
 import type { DialReports } from '../../relay/dial-reports.ts'
+import type { FlowReports } from '../../relay/flow-reports.ts'
 import type { DescriptorBudget } from '../../relay/relay.ts'
 import type { DirectEntry } from '../direct/direct-plan.ts'
 import { checkSockets, DirectTarget } from '../direct/direct-target.ts'
@@ -17,6 +18,7 @@ export interface WindowsTargetOptions {
   readonly udpIdleMs: number
   readonly budget: DescriptorBudget
   readonly dials?: DialReports
+  readonly flows?: FlowReports
 }
 
 /** Windows looks for duplicates of a new address in the network before a process can listen on it. */
@@ -31,7 +33,7 @@ export class WindowsTarget implements Target<WindowsEntry> {
 
   constructor(options: WindowsTargetOptions) {
     this.#options = options
-    const { context, udpIdleMs, budget, dials } = options
+    const { context, udpIdleMs, budget, dials, flows } = options
     const retryListen = (host: string, error: unknown, signal: AbortSignal) => this.#waitForAddress(host, error, signal)
     this.#sockets = new DirectTarget({
       context,
@@ -39,6 +41,7 @@ export class WindowsTarget implements Target<WindowsEntry> {
       budget,
       retryListen,
       ...(dials === undefined ? {} : { dials }),
+      ...(flows === undefined ? {} : { flows }),
     })
   }
 
