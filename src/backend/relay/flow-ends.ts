@@ -1,8 +1,15 @@
 // Decides how a relayed flow ended, from the state of its sockets. Pure.
 
-import { hasErrno } from '../../lib/errors.ts'
+import { hasErrno, ProxyError } from '../../lib/errors.ts'
 import type { RelayVerdict } from '../relayed-flows.ts'
 import type { ShedReason } from './relay.ts'
+
+/** Nothing came back from the other side, or not any more. */
+const isSilence = (error: unknown): boolean => hasErrno(error, 'ETIMEDOUT', 'EHOSTUNREACH', 'ENETUNREACH')
+
+/** The error is our own if the relay gave up waiting. */
+export const judgeDial = (error: unknown): RelayVerdict =>
+  error instanceof ProxyError || isSilence(error) ? 'timed-out' : 'refused'
 
 /** What is left of a TCP socket when the connection has ended. */
 export interface EndedSocket {
@@ -14,8 +21,8 @@ export interface EndedSocket {
 /** `endpoint` is undefined if the client went away before an endpoint had answered. */
 export function judgeTcpEnd(client: EndedSocket, endpoint: EndedSocket | undefined): RelayVerdict {
   const error = client.errored ?? endpoint?.errored ?? null
-  // Keep-alive, or packets without an acknowledgement: one side has vanished.
-  if (hasErrno(error, 'ETIMEDOUT', 'EHOSTUNREACH', 'ENETUNREACH')) return 'timed-out'
+  // Keep-alive found that one side has vanished, or packets were not acknowledged.
+  if (isSilence(error)) return 'timed-out'
   return error === null && client.readableEnded && endpoint?.readableEnded === true ? 'closed' : 'reset'
 }
 

@@ -6,6 +6,7 @@ import { splitHostPort } from '../../lib/ip.ts'
 import type { Logger } from '../../lib/log.ts'
 import { type Balancer, skipMs } from './balancer.ts'
 import type { DialReports } from './dial-reports.ts'
+import { judgeDial } from './flow-ends.ts'
 import type { FlowRecord } from './flow-reports.ts'
 import type { ShedReason } from './relay.ts'
 import { readInto } from './tcp-copy.ts'
@@ -52,7 +53,6 @@ export async function dialAnyEndpoint(request: DialRequest): Promise<Socket | Sh
     request.flow?.begin(endpoint)
     const result = await dialOne(endpoint, dialTimeoutsMs[timeouts] as number, request)
     if (result !== 'refused' && result !== 'timeout') return result
-    request.flow?.end(() => (result === 'refused' ? 'refused' : 'timed-out'))
     failed.add(endpoint)
     if (result === 'timeout') timeouts++
   }
@@ -62,7 +62,7 @@ export async function dialAnyEndpoint(request: DialRequest): Promise<Socket | Sh
 async function dialOne(
   endpoint: string,
   timeoutMs: number,
-  { client, balancer, dials, log }: DialRequest,
+  { client, balancer, dials, flow, log }: DialRequest,
 ): Promise<Socket | ShedReason | 'refused' | 'timeout'> {
   try {
     const socket = await dial(endpoint, client, timeoutMs)
@@ -72,6 +72,7 @@ async function dialOne(
   } catch (error) {
     const ownFault = classifyOwnFault(error)
     if (ownFault !== undefined) return ownFault
+    flow?.end(() => judgeDial(error))
     log.v(2, 'An endpoint did not answer', { endpoint, error })
     if (!(error instanceof ProxyError)) {
       dials?.report(endpoint, 'refused')

@@ -1,0 +1,54 @@
+// Follows the flows of a running proxy through its admin socket while a test runs.
+
+import type { Socket } from 'node:net'
+import type { AdminClient } from '../../src/http/admin-client.ts'
+import type { FlowCoverage, FlowQuery, FlowSummary } from '../../src/http/admin-flows.ts'
+import { until } from '../support/until.ts'
+
+export const allFlows: FlowQuery = { service: '', from: '', verdicts: [], limit: 10_000 }
+
+export interface FollowedFlows {
+  readonly flows: readonly FlowSummary[]
+  readonly coverages: readonly FlowCoverage[]
+  /** Resolves with the first flow with this verdict to this address, when there is one. */
+  find(verdict: string, to: string): Promise<FlowSummary>
+  end(): Promise<void>
+}
+
+/** Resolves when the proxy has begun to follow. */
+export async function followFlows(client: AdminClient, query: Partial<FlowQuery> = {}): Promise<FollowedFlows> {
+  const flows: FlowSummary[] = []
+  const coverages: FlowCoverage[] = []
+  const stop = new AbortController()
+  const done = client.followFlows(
+    { ...allFlows, ...query },
+    (event) => void (event.kind === 'flow' ? flows.push(event.flow) : coverages.push(event.coverage)),
+    stop.signal,
+  )
+  done.catch(() => {})
+  await until('the proxy follows', () => coverages.length > 0)
+  return {
+    flows,
+    coverages,
+    find: (verdict, to) =>
+      until(`a flow to ${to} is ${verdict}`, () => flows.find((flow) => flow.verdict === verdict && flow.to === to)),
+    async end() {
+      stop.abort()
+      await done
+    },
+  }
+}
+
+/** `ip:port` of a connected socket. */
+export function addressOf(socket: Socket): string {
+  const { address, port } = socket.address() as { address: string; port: number }
+  return `${address}:${port}`
+}
+
+/** Both sides send FIN. */
+export function closeGently(socket: Socket): Promise<void> {
+  return new Promise((resolve) => {
+    socket.once('close', () => resolve())
+    socket.end()
+  })
+}
