@@ -149,6 +149,19 @@ describe.each([4, 6] as const)('IPv%i flows made by real packets', (family) => {
     })
   })
 
+  it('are found by the direction of their replies', async () => {
+    translate(family, second)
+    expect(await ask(client, service[family], 53)).toBe(`${second}:5353`)
+    const conntrack = table()
+    const { port } = client.address()
+    const reply = { family, protocol: 17, source: second, sourcePort: 5353, destination: first, destinationPort: port }
+    const found = await conntrack.findByReply(reply)
+    const other = await conntrack.findByReply({ ...reply, sourcePort: 5354 })
+    conntrack.close()
+    expect(found).toMatchObject({ source: first, sourcePort: port, destination: service[family], destinationPort: 53 })
+    expect(other).toBeUndefined()
+  })
+
   it('H11: a client with a fixed port reaches the old endpoint until its flow is deleted, then the new one', async () => {
     translate(family, first)
     expect(await ask(client, service[family], 53)).toBe(`${first}:5353`)

@@ -237,7 +237,6 @@ describe('followed flows', () => {
     const pod = createSocket('udp4').bind({ fd: network.pod(0).openSocket('udp', podIps[0], 5353) })
     pod.on('message', (_, { port, address }) => pod.send('answer', port, address))
     const sender = createSocket('udp4').bind({ fd: network.client.openSocket('udp', clientIp, 0) })
-    await once(sender, 'listening')
     try {
       sender.send('question?', 53, dns)
       await once(sender, 'message')

@@ -124,12 +124,13 @@ class TcpRelay implements Relay, FlowHolder {
     client.once('close', () => onEnded?.(address, { bytesIn: client.bytesRead, bytesOut: client.bytesWritten }))
   }
 
-  /** Undefined if flows are not reported. */
+  /** Undefined if flows are not reported, or if the client was gone before it was accepted: then the system does not know its address. */
   #recordFlow(client: Socket): FlowRecord | undefined {
     const { flows, host } = this.#options
-    if (flows === undefined) return undefined
+    const { remoteAddress, remotePort } = client
+    if (flows === undefined || remoteAddress === undefined || remotePort === undefined) return undefined
     let local: string | undefined
-    return new FlowRecord(flows, { ip: plainIp(client.remoteAddress), port: client.remotePort ?? 0 }, () => {
+    return new FlowRecord(flows, { ip: plainIp(remoteAddress), port: remotePort }, () => {
       // A closed socket has no address any more. A socket that listens on all addresses has one for each client.
       local ??= plainIp(client.localAddress)
       const traffic = { bytesIn: client.bytesRead, bytesOut: client.bytesWritten, packetsIn: 0, packetsOut: 0 }
