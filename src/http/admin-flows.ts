@@ -25,7 +25,7 @@ export interface FlowSummary {
   /** `namespace/name` of the endpoint; '' if unknown. */
   readonly endpointPod: string
   readonly verdict: FlowVerdict
-  /** The rule that rejected or dropped the packet; '' otherwise. */
+  /** The rule that rejected or dropped the packet, or the reason of a relay; '' otherwise. */
   readonly rule: string
   /** RFC 3339; null if the flow began before anyone looked. */
   readonly startedAt: string | null

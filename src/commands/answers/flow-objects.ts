@@ -59,9 +59,9 @@ export const flowObjects: Readonly<Record<string, AnswerObject>> = {
       endpointPod: field(text, '`namespace/name` of the endpoint; empty if unknown.'),
       verdict: field(
         oneOf(...flowVerdicts),
-        '`refused`: by the endpoint. `timed-out`: no reply came. `expired`: idle until the kernel forgot it. `rejected` and `dropped`: by a rule.',
+        '`refused`: by the endpoint. `timed-out`: no reply came. `expired`: idle until it was forgotten. `rejected` and `dropped`: by a rule, or by a relay.',
       ),
-      rule: field(text, 'The rule that rejected or dropped the packet; empty otherwise.'),
+      rule: field(text, 'The rule that rejected or dropped the packet, or the reason of a relay; empty otherwise.'),
       startedAt: field(nullable(time), 'Null if it began before anyone looked.'),
       endedAt: field(nullable(time), 'Null while it is open, or if it ended before anyone looked.'),
       traffic: field(nullable(ref('FlowTraffic')), 'Null if the kernel does not count.'),
@@ -85,9 +85,9 @@ export const flowObjects: Readonly<Record<string, AnswerObject>> = {
   FlowTraffic: {
     about: 'What a flow has carried.',
     fields: {
-      packetsIn: field(integer, 'Packets of the client.'),
+      packetsIn: field(integer, 'Packets of the client; 0 for TCP that the proxy relays.'),
       bytesIn: field(integer, 'Bytes of the client.'),
-      packetsOut: field(integer, 'Packets to the client.'),
+      packetsOut: field(integer, 'Packets to the client; 0 for TCP that the proxy relays.'),
       bytesOut: field(integer, 'Bytes to the client.'),
     },
   },

@@ -16,7 +16,7 @@ export const flowsCommand: Command = {
   name: 'flows',
   usage: '[SERVICE] [flags]',
   about: `Shows who talks to which service and endpoint on the node of a running proxy: since when, how much, and how it ended. With --follow,
-prints flows as they begin and end, and also packets that a rule rejects or drops, with the rule. The proxy listens to the kernel only while
+prints flows as they begin and end, and also packets that a rule rejects or drops, with the rule. The proxy watches flows only while
 someone follows. If there are too many flows, it follows a share of them and says so.`,
   flags: [
     { name: 'follow', short: 'f', help: 'print flows as they begin and end, until Ctrl-C' },

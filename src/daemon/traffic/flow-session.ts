@@ -75,7 +75,7 @@ export interface FlowReading {
 export function readKernelFlows(sources: FlowSources, isTracked: boolean): FlowReading {
   const checkTracked = () => {
     if (isTracked) return
-    throw new ProxyError('question', 'the proxy relays every connection itself here, and the kernel tracks none')
+    throw new ProxyError('question', 'the kernel tracks no connections here')
   }
   return {
     async list(signal) {

@@ -21,7 +21,7 @@ export interface SeenFlow extends FlowDestination {
   readonly startedAt: number | undefined
 }
 
-/** Packets and bytes from the client (in) and to the client (out). */
+/** Packets and bytes from the client (in) and to the client (out). A relay of TCP sees no packets: they are 0. */
 export interface FlowTotals {
   readonly packetsIn: number
   readonly bytesIn: number

@@ -2,7 +2,7 @@
 
 /**
  * `closed`: both sides closed it. `reset`: one side broke it off. `refused`: the endpoint refused it. `timed-out`: no reply came.
- * `expired`: nothing was sent for so long that the kernel forgot it; UDP flows end so. `rejected`, `dropped`: a rule did it.
+ * `expired`: nothing was sent for so long that it was forgotten; UDP flows end so. `rejected`, `dropped`: a rule did it, or a relay.
  */
 export const flowVerdicts = [
   'open',

@@ -7,6 +7,7 @@ import { type NetworkInterfaceInfo, tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, describe, expect, it } from 'vitest'
 import type { Backend, Held, Settings } from '../../../src/backend/backend.ts'
+import type { RelayedFlow } from '../../../src/backend/relayed-flows.ts'
 import { placeOnLoopback, userspaceUnprivileged } from '../../../src/backend/userspace/direct/unprivileged.ts'
 import { userspaceOnWindows } from '../../../src/backend/userspace/windows/windows-backend.ts'
 import { makeWindowsLeftovers } from '../../../src/backend/userspace/windows/windows-mode.ts'
@@ -16,6 +17,7 @@ import { silentLogger } from '../../../src/lib/log.ts'
 import { systemClock } from '../../../src/lib/time.ts'
 import type { Frontend, ServiceRecord, SliceRecord } from '../../../src/model/types.ts'
 import { endpoint, everyAddress, service, slice, tcp, view } from '../../support/builders.ts'
+import { until } from '../../support/until.ts'
 
 const settings: Pick<Settings, 'userspace'> = {
   userspace: { portRange: undefined, udpTimeoutMs: 250, bindAddress: '0.0.0.0' },
@@ -314,6 +316,32 @@ describe('on Windows, with recorded commands', () => {
     await harness.change((store) => store.services.put(record.key, { ...record, affinitySeconds: 0 }))
     for (let i = 0; i < 8; i++) answers.add(await ask('127.3.0.13:8080'))
     expect(answers.size).toBe(8)
+  })
+
+  it('knows who talks to which endpoint, and how it ended, from its sockets alone', async () => {
+    const { machine } = windows()
+    const backend = userspaceOnWindows(settings, machine)
+    const harness = new DirectHarness(backend)
+    await harness.start()
+    const nodePort = await freePort()
+    const port = await pod('w')
+    const record = service({ type: 'NodePort', clusterIps: ['127.3.0.14'], ports: [tcp(8080, 'p80', nodePort)] })
+    await harness.put(record, slice([endpoint('127.0.0.2', 'here')], { port }))
+    const ended: string[] = []
+    const note = ({ verdict, port: name, local, localPort, endpoint: chosen }: RelayedFlow) =>
+      void (verdict !== 'open' && ended.push(`${verdict} ${name} ${local}:${localPort} ${chosen}`))
+    const stop = backend.relayed?.follow({ selects: () => true, note })
+    await ask('127.3.0.14:8080')
+    // Node ports are on all addresses: the client asked for one of them.
+    await ask(`127.0.0.1:${nodePort}`)
+    await until('both have ended', () => ended.length === 2)
+    stop?.()
+    const to = `127.0.0.2:${port}`
+    expect(ended).toEqual([
+      ...[`closed ns1/svc1:p80 127.3.0.14:8080 ${to}`, `closed ns1/svc1:p80 127.0.0.1:${nodePort} ${to}`],
+    ])
+    expect(backend.relayed?.findPlaces).toBeUndefined()
+    expect([...(backend.relayed?.list() ?? [])]).toEqual([])
   })
 
   it('names the missing interface, and the variable that names another', async () => {
