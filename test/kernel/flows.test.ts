@@ -1,21 +1,20 @@
 // Flows to services, by real packets: how each of them ends, what is refused and by which rule, and nothing while nobody looks.
 
 import { mkdtempSync, rmSync } from 'node:fs'
-import type { Socket } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { AdminClient } from '../../src/http/admin-client.ts'
-import type { FlowCoverage, FlowQuery, FlowSummary } from '../../src/http/admin-flows.ts'
+import type { FlowQuery, FlowSummary } from '../../src/http/admin-flows.ts'
 import type { TraceReport } from '../../src/http/admin-trace.ts'
 import { type FixedApi, serveObjects } from '../lab/fixed-api.ts'
 import { nodeName } from '../scenarios/expand.ts'
 import { until } from '../support/until.ts'
+import { allFlows, closeGently, followFlows } from './followed-flows.ts'
 import { clusterIp, NodeNetwork, nodeIp, podIps } from './node-network.ts'
 import { expand } from './web-service.ts'
 import { WholeProxy } from './whole-proxy.ts'
 
-const all: FlowQuery = { service: '', from: '', verdicts: [], limit: 1000 }
 /** Nothing listens there in the pods. */
 const refusing = '172.30.0.42'
 const udpIp = '172.30.0.46'
@@ -74,33 +73,7 @@ afterAll(async () => {
   rmSync(folder, { recursive: true, force: true })
 })
 
-/** Follows flows while the test runs. */
-function follow(query: Partial<FlowQuery> = {}) {
-  const flows: FlowSummary[] = []
-  const coverages: FlowCoverage[] = []
-  const stop = new AbortController()
-  const done = client.followFlows(
-    { ...all, ...query },
-    (event) => void (event.kind === 'flow' ? flows.push(event.flow) : coverages.push(event.coverage)),
-    stop.signal,
-  )
-  // A proxy that is killed ends the feed with an error before the test asks for its end, where it is thrown again.
-  done.catch(() => {})
-  return {
-    flows,
-    coverages,
-    /** Resolves when the proxy has begun to follow. */
-    begun: () => until('the proxy follows', () => coverages.length > 0),
-    ended: (verdict: string, to: string) =>
-      until(`a flow to ${to} is ${verdict}`, () => flows.some((flow) => flow.verdict === verdict && flow.to === to), {
-        limitMs: 20_000,
-      }).then(() => flows.find((flow) => flow.verdict === verdict && flow.to === to) as FlowSummary),
-    async end() {
-      stop.abort()
-      await done
-    },
-  }
-}
+const follow = (query: Partial<FlowQuery> = {}) => followFlows(client, query)
 
 /** The conntrack groups (bits 0 to 2) and the trace group (bit 8) that sockets of the node listen to. */
 async function listeners(): Promise<number> {
@@ -112,8 +85,7 @@ async function listeners(): Promise<number> {
 describe('flows', () => {
   it('listens to the kernel while someone follows, and to nothing before and after', async () => {
     expect(await listeners()).toBe(0)
-    const watch = follow()
-    await watch.begun()
+    const watch = await follow()
     expect(await listeners()).toBeGreaterThan(0)
     expect(await proxy.metrics()).toContain('sluice_flow_watchers 1')
     await watch.end()
@@ -123,7 +95,7 @@ describe('flows', () => {
 
   it('lists an open connection with its service, endpoint and traffic', async () => {
     const { socket, answer } = await network.dial(clusterIp, 80)
-    const { flows } = await client.flows(all)
+    const { flows } = await client.flows(allFlows)
     const { port } = socket.address() as { port: number }
     const flow = flows.find(({ from }) => from === `192.168.0.100:${port}`)
     expect(flow).toMatchObject({
@@ -133,18 +105,17 @@ describe('flows', () => {
       protocol: 'tcp',
     })
     expect(flow?.traffic?.bytesIn).toBeGreaterThan(0)
-    expect((await client.flows({ ...all, service: 'ns1/silent' })).flows).toEqual([])
-    expect((await client.flows({ ...all, from: '10.0.0.0/8' })).flows).toEqual([])
+    expect((await client.flows({ ...allFlows, service: 'ns1/silent' })).flows).toEqual([])
+    expect((await client.flows({ ...allFlows, from: '10.0.0.0/8' })).flows).toEqual([])
     socket.destroy()
     expect(await listeners()).toBe(0)
   })
 
   it('reports a connection that both sides close', async () => {
-    const watch = follow({ service: 'ns1/web' })
-    await watch.begun()
+    const watch = await follow({ service: 'ns1/web' })
     const { socket, answer } = await network.dial(clusterIp, 80)
     await closeGently(socket)
-    const flow = await watch.ended('closed', `${clusterIp}:80`)
+    const flow = await watch.find('closed', `${clusterIp}:80`)
     expect(flow).toMatchObject({ endpoint: `${answer}:8080`, service: 'ns1/web:http' })
     expect(Date.parse(flow.endedAt ?? '')).toBeGreaterThanOrEqual(Date.parse(flow.startedAt ?? ''))
     const begun = watch.flows.find(({ id, verdict }) => id === flow.id && verdict === 'open')
@@ -153,35 +124,32 @@ describe('flows', () => {
   })
 
   it('reports a connection that the client resets', async () => {
-    const watch = follow({ verdicts: ['reset'] })
-    await watch.begun()
+    const watch = await follow({ verdicts: ['reset'] })
     const { socket } = await network.dial(clusterIp, 80)
     socket.resetAndDestroy()
-    await watch.ended('reset', `${clusterIp}:80`)
+    await watch.find('reset', `${clusterIp}:80`)
     expect(watch.flows.every(({ verdict }) => verdict === 'reset')).toBe(true)
     await watch.end()
   })
 
   it('reports a connection that the pod refuses, and one that nobody answers', async () => {
-    const watch = follow()
-    await watch.begun()
+    const watch = await follow()
     expect(await network.ask(refusing)).toBe('ECONNREFUSED')
     const asked = network.ask(silent, 80, 500)
-    expect(await watch.ended('refused', `${refusing}:80`)).toMatchObject({ endpoint: `${podIps[0]}:9` })
-    expect(await watch.ended('timed-out', `${silent}:80`)).toMatchObject({ endpoint: '10.180.0.99:8080' })
+    expect(await watch.find('refused', `${refusing}:80`)).toMatchObject({ endpoint: `${podIps[0]}:9` })
+    expect(await watch.find('timed-out', `${silent}:80`)).toMatchObject({ endpoint: '10.180.0.99:8080' })
     await asked
     await watch.end()
   })
 
   it('reports a packet that a rule rejects, and one that a rule drops, with the rule', async () => {
-    const watch = follow({ verdicts: ['rejected', 'dropped'] })
-    await watch.begun()
+    const watch = await follow({ verdicts: ['rejected', 'dropped'] })
     await until('packets are marked', async () => (await network.run('nft list tables')).includes('sluice-flows'))
     expect(await network.ask(empty)).toBe('ECONNREFUSED')
     expect(await network.ask(guarded, 80, 500)).toBe('timeout')
-    const rejected = await watch.ended('rejected', `${empty}:80`)
+    const rejected = await watch.find('rejected', `${empty}:80`)
     expect(rejected).toMatchObject({ service: 'ns1/empty:http', endpoint: '', rule: 'ip kube-proxy reject-chain' })
-    const dropped = await watch.ended('dropped', `${guarded}:80`)
+    const dropped = await watch.find('dropped', `${guarded}:80`)
     expect(dropped).toMatchObject({
       service: 'ns1/guarded:http',
       rule: 'ip kube-proxy firewall-check (loadBalancerSourceRanges)',
@@ -191,10 +159,9 @@ describe('flows', () => {
   })
 
   it('reports what a client sends over UDP', async () => {
-    const watch = follow({ service: 'ns1/dns' })
-    await watch.begun()
+    const watch = await follow({ service: 'ns1/dns' })
     await network.client.exec('bash', ['-c', `echo hello > /dev/udp/${udpIp}/53`])
-    const flow = await watch.ended('open', `${udpIp}:53`)
+    const flow = await watch.find('open', `${udpIp}:53`)
     expect(flow).toMatchObject({ protocol: 'udp', endpoint: `${podIps[0]}:5353` })
     await watch.end()
   })
@@ -202,8 +169,7 @@ describe('flows', () => {
   it('notices the end of a connection that began before', async () => {
     const { socket } = await network.dial(clusterIp, 80)
     const { port } = socket.address() as { port: number }
-    const watch = follow()
-    await watch.begun()
+    const watch = await follow()
     const isOld = ({ from }: FlowSummary) => from.endsWith(`:${port}`)
     await until('the old connection is listed', () => watch.flows.some(isOld))
     await closeGently(socket)
@@ -248,8 +214,7 @@ describe('a trace', () => {
   })
 
   it('tells only of its own packets while others trace and follow, and names none of the tables that mark', async () => {
-    const watch = follow()
-    await watch.begun()
+    const watch = await follow()
     await until('packets are marked', async () => (await network.run('nft list tables')).includes('sluice-flows'))
     let other: Awaited<ReturnType<typeof trace>> | undefined
     const packet = await trace('ns1/empty', async () => {
@@ -282,8 +247,7 @@ describe('a trace', () => {
 
 describe('the end of the proxy', () => {
   it('leaves no table behind, even if the proxy is killed', async () => {
-    const watch = follow()
-    await watch.begun()
+    const watch = await follow()
     const tables = () => network.run('nft list tables')
     await until('packets are marked', async () => (await tables()).includes('sluice-flows'))
     proxy.child.kill('SIGKILL')
@@ -292,11 +256,3 @@ describe('the end of the proxy', () => {
     expect(await tables()).toContain('kube-proxy')
   })
 })
-
-/** Both sides send FIN. */
-function closeGently(socket: Socket): Promise<void> {
-  return new Promise((resolve) => {
-    socket.once('close', () => resolve())
-    socket.end()
-  })
-}

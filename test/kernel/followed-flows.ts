@@ -25,6 +25,7 @@ export async function followFlows(client: AdminClient, query: Partial<FlowQuery>
     (event) => void (event.kind === 'flow' ? flows.push(event.flow) : coverages.push(event.coverage)),
     stop.signal,
   )
+  // A proxy that is killed ends the feed with an error before the test asks for its end, where it is thrown again.
   done.catch(() => {})
   await until('the proxy follows', () => coverages.length > 0)
   return {

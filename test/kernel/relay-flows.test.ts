@@ -8,9 +8,11 @@ import { createServer, type Server } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
+import { FlowFeed } from '../../src/commands/dashboard/flow-feed.ts'
 import { describeCoverage } from '../../src/commands/flows/flow-text.ts'
 import { AdminClient } from '../../src/http/admin-client.ts'
 import type { FlowCoverage, FlowQuery } from '../../src/http/admin-flows.ts'
+import type { FlowMessage } from '../../src/http/admin-page.ts'
 import { isSampled } from '../../src/sys/flow-events.ts'
 import { type FixedApi, serveObjects } from '../lab/fixed-api.ts'
 import { nodeName } from '../scenarios/expand.ts'
@@ -253,6 +255,26 @@ describe('followed flows', () => {
       pod.close()
     }
   })
+})
+
+it('feeds the page of flows, as every mode does', async () => {
+  const { socket } = await network.dial(clusterIp, 80)
+  const messages: FlowMessage[] = []
+  const feed = new FlowFeed(async () => client)
+  const leave = feed.subscribe(
+    { ...allFlows, service: 'ns1/web' },
+    { send: (message) => messages.push(message), end: () => {} },
+  )
+  try {
+    const listed = await until('the page gets the list', () => messages.find(({ kind }) => kind === 'flows'))
+    expect(listed).toMatchObject({ flows: [{ from: addressOf(socket), to: `${clusterIp}:80`, verdict: 'open' }] })
+    await closeGently(socket)
+    await until('the page gets the end', () =>
+      messages.some((message) => message.kind === 'flow' && message.flow.verdict === 'closed'),
+    )
+  } finally {
+    leave()
+  }
 })
 
 it('follows a share of a flood, and says how large the share is', async () => {
