@@ -2,7 +2,7 @@
 
 import type { Socket } from 'node:net'
 import type { AdminClient } from '../../src/http/admin-client.ts'
-import type { FlowCoverage, FlowQuery, FlowSummary } from '../../src/http/admin-flows.ts'
+import type { FlowCoverage, FlowEvent, FlowQuery, FlowSummary } from '../../src/http/admin-flows.ts'
 import { until } from '../support/until.ts'
 
 export const allFlows: FlowQuery = { service: '', from: '', verdicts: [], limit: 10_000 }
@@ -10,6 +10,8 @@ export const allFlows: FlowQuery = { service: '', from: '', verdicts: [], limit:
 export interface FollowedFlows {
   readonly flows: readonly FlowSummary[]
   readonly coverages: readonly FlowCoverage[]
+  /** Both, in the order in which they came. */
+  readonly events: readonly FlowEvent[]
   /** Resolves with the first flow with this verdict to this address, when there is one. */
   find(verdict: string, to: string): Promise<FlowSummary>
   end(): Promise<void>
@@ -19,10 +21,15 @@ export interface FollowedFlows {
 export async function followFlows(client: AdminClient, query: Partial<FlowQuery> = {}): Promise<FollowedFlows> {
   const flows: FlowSummary[] = []
   const coverages: FlowCoverage[] = []
+  const events: FlowEvent[] = []
   const stop = new AbortController()
   const done = client.followFlows(
     { ...allFlows, ...query },
-    (event) => void (event.kind === 'flow' ? flows.push(event.flow) : coverages.push(event.coverage)),
+    (event) => {
+      events.push(event)
+      if (event.kind === 'flow') flows.push(event.flow)
+      else coverages.push(event.coverage)
+    },
     stop.signal,
   )
   // A proxy that is killed ends the feed with an error before the test asks for its end, where it is thrown again.
@@ -31,6 +38,7 @@ export async function followFlows(client: AdminClient, query: Partial<FlowQuery>
   return {
     flows,
     coverages,
+    events,
     find: (verdict, to) =>
       until(`a flow to ${to} is ${verdict}`, () => flows.find((flow) => flow.verdict === verdict && flow.to === to)),
     async end() {
