@@ -288,17 +288,18 @@ export class OutlierDetector {
     const found = new Map<string, string>()
     this.#glance(this.#suspects.size)
     const suspects = [...this.#suspects].flatMap((key) => this.#endpoints.get(key) ?? [])
-    for (const node of findDeadNodes(suspects, this.#nodes, { failures: this.#settings.failures, now })) {
-      for (const key of this.#nodes.get(node)?.keys ?? []) {
-        const isOut = this.#endpoints.get(key)?.ejection !== undefined
-        if (!isOut) found.set(key, `no endpoint on node ${node} answers`)
-      }
-    }
     for (const key of this.#suspects) {
       const state = this.#endpoints.get(key)
       if (state === undefined) continue
       const enough = state.isOnTrial ? 1 : this.#settings.failures
       if (state.failures >= enough && now - state.answeredAt >= quietMs) found.set(key, describeStreak(state))
+    }
+    // After the endpoints: a dead node explains their failures.
+    for (const node of findDeadNodes(suspects, this.#nodes, { failures: this.#settings.failures, now })) {
+      for (const key of this.#nodes.get(node)?.keys ?? []) {
+        const isOut = this.#endpoints.get(key)?.ejection !== undefined
+        if (!isOut) found.set(key, `no endpoint on node ${node} answers`)
+      }
     }
     return found
   }

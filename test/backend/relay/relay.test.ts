@@ -242,13 +242,19 @@ describe('the UDP relay', () => {
     opened.push(() => relay.close())
     const client = createSocket('udp4')
     opened.push(() => client.close())
+    let said = 0
     const say = async (): Promise<string> => {
-      // Sends again if no answer comes, as clients of UDP do.
-      const again = setInterval(() => client.send('?', relay.port, '127.0.0.1'), 100)
-      client.send('?', relay.port, '127.0.0.1')
-      const [answer] = await once(client, 'message')
-      clearInterval(again)
-      return String(answer)[0] as string
+      const question = String(++said)
+      // Sends again if no answer comes, as clients of UDP do. Then answers to earlier questions may follow.
+      const send = () => client.send(question, relay.port, '127.0.0.1')
+      const again = setInterval(send, 100)
+      send()
+      for (;;) {
+        const [name, answered] = String((await once(client, 'message'))[0]).split(':')
+        if (answered !== question) continue
+        clearInterval(again)
+        return name as string
+      }
     }
     const first = await say()
     const rest = endpoints.filter((_, i) => 'ab'[i] !== first)
