@@ -53,6 +53,8 @@ export interface PartDescription {
 export interface TrafficTraits {
   /** What `sluice flows` does not show in this mode, as sentences. */
   readonly flowRemarks: readonly string[]
+  /** True if the data plane counts packets and bytes by itself; false if only connection tracking can. */
+  readonly countsBytes: boolean
   /** Why `sluice trace` cannot follow packets in this mode; '' if it can. */
   readonly traceObstacle: string
 }

@@ -248,6 +248,11 @@ export const sluiceSettings = [
     keepsZero: true,
     help: 'Whether connections are counted per Service port and endpoint (docs/traffic.md). False: nothing is counted, and nothing of the data plane is made for it.',
   }),
+  declareField('bool', {
+    path: 'traffic.accounting',
+    default: false,
+    help: 'Whether packets and bytes are counted in modes whose rules count connections only, nftables and iptables (docs/traffic.md). Off by default, because it sets net.netfilter.nf_conntrack_acct, a sysctl of the whole node that stays set, and because the proxy then hears of the end of every connection to a Service.',
+  }),
   declareField('int32', {
     path: 'traffic.metricPorts',
     default: 200,

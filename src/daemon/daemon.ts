@@ -39,6 +39,7 @@ import { openEarlyClients } from './resilience/early-clients.ts'
 import { KeptApiService } from './resilience/kept-api-service.ts'
 import { NodeCapacity } from './resilience/node-capacity.ts'
 import { openCanary, openPolicies, openSavedStart, openSettingsReload } from './resilience/open-resilience.ts'
+import { openAccounting, prepareAccounting } from './traffic/open-accounting.ts'
 import { openFlows } from './traffic/open-flows.ts'
 import { Sampler, sumConnections } from './traffic/sampler.ts'
 
@@ -135,13 +136,15 @@ async function awaitOwnNode(daemon: OpenedDaemon) {
 }
 
 /** Does everything that `--init-only` does. */
-async function prepareNode({ options, backend, name, log, apiServers }: OpenedDaemon, record: NodeRecord | undefined) {
+async function prepareNode(daemon: OpenedDaemon, record: NodeRecord | undefined) {
+  const { options, backend, name, log, apiServers } = daemon
   const { config } = options
   const interfaceAddresses = await platform.listOwnIps()
   const facts = { ...makeNodeFacts(config, { name, record, interfaceAddresses }), apiServers: apiServers.list() }
   const families = await findUsableFamilies(config, backend, facts, log)
   const views = new NodeViews(facts, families)
   tuneConnectionTracking(config, log)
+  prepareAccounting(daemon)
   for (const family of families) await backend.prepare(views.get(family), log)
   return views
 }
@@ -184,6 +187,7 @@ async function startEngine(daemon: OpenedDaemon, node: NodeWatch, views: NodeVie
   closers.push(() => engine.stop())
   if (daemon.onServing !== undefined) runAfterFirstSyncs(journal, families, daemon.onServing, log)
   followNode(daemon, node, views, { engine, health })
+  openAccounting(daemon, engine, views)
   const identity = identifyProxy(name, config.mode)
   closers.push(await openAdmin(daemon, engine, views, identity))
   closers.push(publishReports({ ...daemon, silentMs: servers.silentMs, engine, families, identity, clock }))

@@ -75,10 +75,12 @@ export class HttpServers {
     this.#startedAt = clock.now()
     this.#heardAt = clock.monotonic()
     // As with kube-proxy, `--version=vX.Y.Z` changes the version that is reported.
-    this.traffic = new TrafficReader({ backend, enabled: options.sluice.traffic.counters, clock })
+    const mode = findMode(options.config.mode)
+    const { countsBytes } = mode.traffic
+    this.traffic = new TrafficReader({ backend, enabled: options.sluice.traffic.counters, countsBytes, clock })
     this.#version = { kubernetes: options.version || kubernetesVersion.text, sluice: sluiceVersion }
     this.metrics = createMetrics({
-      mode: findMode(options.config.mode),
+      mode,
       version: this.#version,
       features: listFeatures(options.config),
       apiServerSilentMs: this.silentMs,

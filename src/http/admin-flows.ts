@@ -1,6 +1,6 @@
 // The flows of the admin socket: who talks to which service and endpoint. Types, routes, and a stream while someone follows.
 
-import type { FlowTotals } from '../engine/flows/flow-log.ts'
+import type { FlowTotals } from '../engine/flows/flow-totals.ts'
 import type { FlowVerdict } from '../engine/flows/flow-verdicts.ts'
 import type { Family } from '../lib/ip.ts'
 import type { Protocol } from '../model/types.ts'

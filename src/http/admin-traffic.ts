@@ -11,8 +11,10 @@ export interface Traffic {
   readonly readAt: string
   /** Why nothing is counted, as a sentence; '' if connections are counted. */
   readonly uncounted: string
-  /** True if packets and bytes are counted: always in ipvs mode, bytes always in userspace mode, otherwise where the kernel accounts. */
+  /** True if packets and bytes are counted: always in ipvs mode, bytes always in userspace mode, otherwise with `traffic.accounting`. */
   readonly accounting: boolean
+  /** Why packets and bytes are not counted, or which are missing, as a sentence; '' if all are counted. */
+  readonly unaccounted: string
   /** The busiest first. */
   readonly ports: readonly PortTraffic[]
 }

@@ -168,6 +168,11 @@ const ownMetrics: readonly MetricDeclaration[] = [
     [],
     'Times that the kernel dropped notifications about flows while someone followed them.',
   ),
+  counter(
+    'accounting_events_lost_total',
+    [],
+    'Times that the kernel dropped notifications about connections that ended, whose packets and bytes are missing then; always 0 without `traffic.accounting`.',
+  ),
   histogram(
     'canary_programming_duration_seconds',
     family,

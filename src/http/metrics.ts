@@ -84,6 +84,8 @@ export function createMetrics(options: MetricsOptions) {
     ...recordResilience(registry),
     /** Called while someone follows flows. */
     flows: recordFlows(registry),
+    /** Called while packets and bytes are counted from connection tracking. */
+    accounting: recordAccounting(registry),
     /** Called after each search for connections that clients dialled too early. */
     earlyFlows(family: Family, removed: number): void {
       registry.add('sluice_early_connections_removed_total', { ip_family: familyName(family) }, removed)
@@ -158,6 +160,10 @@ const recordProbes = (registry: MetricsRegistry) => ({
 const recordFlows = (registry: MetricsRegistry) => ({
   watchers: (count: number): void => registry.set('sluice_flow_watchers', {}, count),
   lost: (): void => registry.add('sluice_flow_events_lost_total', {}),
+})
+
+const recordAccounting = (registry: MetricsRegistry) => ({
+  lost: (): void => registry.add('sluice_accounting_events_lost_total', {}),
 })
 
 function readGauges(registry: MetricsRegistry, options: MetricsOptions): void {

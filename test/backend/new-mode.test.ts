@@ -36,7 +36,7 @@ const memoryMode: ProxyMode = {
     ],
     migration: { leaving: [], entering: { differences: [], advice: 'Forget it.' } },
   },
-  traffic: { flowRemarks: [], traceObstacle: '' },
+  traffic: { flowRemarks: [], countsBytes: false, traceObstacle: '' },
   leftovers: {
     find: async () =>
       [...kernels.values()].some(({ held }) => held.size > 0)

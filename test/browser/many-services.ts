@@ -132,7 +132,7 @@ const optionsOf = (engine: Engine, journal: SyncJournal, backend: AdminOptions['
   nodeAddresses: () => ['192.168.5.1'],
   readObject: async () => ({ unknown: 'there is no API server in this test' }),
   selectServices: async () => [],
-  traffic: new TrafficReader({ backend, enabled: true, clock: systemClock }),
+  traffic: new TrafficReader({ backend, enabled: true, countsBytes: true, clock: systemClock }),
   flows: {
     list: async () => ({ flows: [], coverage: { sampled: 1, lost: 0, skipped: 0, watchers: 1, remarks: [] } }),
     watch: () => () => {},

@@ -110,7 +110,7 @@ async function running(manifests?: ManifestProblems) {
     manifests,
     readObject: async () => ({ unknown: 'there is no API server in this test' }),
     selectServices: async () => [],
-    traffic: new TrafficReader({ backend, enabled: true, clock: systemClock }),
+    traffic: new TrafficReader({ backend, enabled: true, countsBytes: true, clock: systemClock }),
     samples: { samples: () => ({ everyMs: 10_000, samples: [] }) },
     flows: { list: async () => ({ flows: [], coverage }), watch: () => () => {} },
     log: silentLogger,

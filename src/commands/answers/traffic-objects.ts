@@ -32,6 +32,10 @@ export const trafficObjects: Readonly<Record<string, AnswerObject>> = {
       readAt: field(text, 'RFC 3339: when the counters were read; empty if they were not.'),
       uncounted: field(text, 'Why nothing is counted; empty if connections are counted.'),
       accounting: field(boolean, 'True if packets and bytes are counted.'),
+      unaccounted: field(
+        text,
+        'Why packets and bytes are not counted, or which are missing; empty if all are counted.',
+      ),
       ports: field(list(ref('PortTraffic')), 'The busiest first.'),
     },
   },

@@ -4,6 +4,7 @@ import type { FlowVerdict } from '../../engine/flows/flow-verdicts.ts'
 import type { FlowCoverage, FlowList, FlowSummary } from '../../http/admin-flows.ts'
 import { count } from '../../lib/plural.ts'
 import { formatAge } from '../../lib/time.ts'
+import { formatBytes } from '../answers/format-bytes.ts'
 import { formatTable } from '../answers/table.ts'
 import type { Colour, Terminal } from '../terminal.ts'
 
@@ -73,16 +74,4 @@ function describeLength({ startedAt, endedAt, rule }: FlowSummary): string {
 
 function describeTraffic({ traffic }: FlowSummary): string {
   return traffic === null ? '-' : `${formatBytes(traffic.bytesIn)} / ${formatBytes(traffic.bytesOut)}`
-}
-
-const units = ['B', 'kB', 'MB', 'GB', 'TB'] as const
-
-function formatBytes(bytes: number): string {
-  let value = bytes
-  let unit = 0
-  while (value >= 1000 && unit < units.length - 1) {
-    value /= 1000
-    unit++
-  }
-  return `${unit === 0 ? value : value.toFixed(1)} ${units[unit]}`
 }

@@ -3,6 +3,7 @@
 import { familyName } from '../../lib/ip.ts'
 import { count } from '../../lib/plural.ts'
 import { formatAge } from '../../lib/time.ts'
+import { formatBytes } from '../answers/format-bytes.ts'
 import { describeReport } from './event-lines.ts'
 import { type FlowCounts, flowKey, type LiveDocument, type LiveRow, type LiveTable } from './live-document.ts'
 import { clean, cut, fill, fitItems, plain, type ScreenLine } from './screen-text.ts'
@@ -113,7 +114,7 @@ function formatRows(table: LiveTable, state: ViewState, visible: number, columns
         ? `SERVICE PORT ${state.top + 1}-${state.top + shown.length}/${rows.length}`
         : 'SERVICE PORT',
     figure: state.sort === 'changes' ? 'CHANGES' : 'CONN',
-    totals: ['TOTAL', 'NEW/S'],
+    totals: ['TOTAL', 'NEW/S', 'IN', 'OUT'],
     addresses: ['ADDRESSES'],
     endpoints: ['ENDPOINTS (CONNECTIONS)'],
   })
@@ -137,8 +138,10 @@ function colourOf(row: LiveRow, { selected }: ViewState): Pick<ScreenLine, 'colo
 interface Widths {
   readonly name: number
   readonly figure: number
-  /** The width of each of the two columns with what was counted. */
+  /** The width of each of the columns with what was counted. */
   readonly totals: number
+  /** How many of these columns there are. */
+  readonly totalColumns: number
   readonly addresses: number
   readonly endpoints: number
 }
@@ -157,13 +160,20 @@ function chooseWidths(cells: readonly Cells[], { sort }: ViewState, columns: num
   const isWide = columns >= 110
   const figure = isWide || sort !== 'name' ? 8 : 0
   const hasAddresses = columns >= 72 && (isWide || sort === 'name')
-  const totals = columns >= 140 && cells.some(({ row }) => row.counted !== undefined) ? 10 : 0
-  const forFigure = (figure === 0 ? 0 : figure + gap) + 2 * (totals === 0 ? 0 : totals + gap)
+  const totals = 10
+  const totalColumns = countTotals(cells, columns)
+  const forFigure = (figure === 0 ? 0 : figure + gap) + totalColumns * (totals + gap)
   const left = room - gap - forFigure - (hasAddresses ? gap : 0)
   const forEndpoints = Math.min(natural.endpoints, Math.floor(room * 0.4))
   const addresses = hasAddresses ? Math.min(natural.addresses, Math.floor(room * 0.35)) : 0
   const name = Math.min(natural.name, Math.max(12, left - forEndpoints - addresses))
-  return { name, figure, totals, addresses, endpoints: Math.max(0, left - name - addresses) }
+  return { name, figure, totals, totalColumns, addresses, endpoints: Math.max(0, left - name - addresses) }
+}
+
+/** Connections and their rate; on wider screens also bytes in both directions, where they are counted. */
+function countTotals(cells: readonly Cells[], columns: number): 0 | 2 | 4 {
+  if (columns < 140 || !cells.some(({ row }) => row.counted !== undefined)) return 0
+  return columns >= 165 && cells.some(({ row }) => (row.counted?.bytesIn ?? null) !== null) ? 4 : 2
 }
 
 interface LineCells {
@@ -179,15 +189,19 @@ function formatLine(widths: Widths, { name, figure, totals, addresses, endpoints
   return [
     fill(clean(name), widths.name),
     ...(widths.figure === 0 ? [] : [cut(figure, widths.figure).padStart(widths.figure)]),
-    ...(widths.totals === 0 ? [] : totals.map((text) => cut(text, widths.totals).padStart(widths.totals))),
+    ...totals.slice(0, widths.totalColumns).map((text) => cut(text, widths.totals).padStart(widths.totals)),
     ...(widths.addresses === 0 ? [] : [fill(fitItems(addresses, widths.addresses), widths.addresses)]),
     fitItems(endpoints, widths.endpoints),
   ].join(space)
 }
 
-/** Connections since counting began, and new ones per second. */
-const describeCounted = ({ counted }: LiveRow): readonly string[] =>
-  counted === undefined ? ['-', '-'] : [String(counted.connections), String(counted.connectionsPerSecond ?? '-')]
+/** Connections since counting began, new ones per second, and bytes from and to clients. */
+function describeCounted({ counted }: LiveRow): readonly string[] {
+  if (counted === undefined) return ['-', '-', '-', '-']
+  const { connections, connectionsPerSecond, bytesIn, bytesOut } = counted
+  const bytes = [bytesIn, bytesOut].map((value) => (value === null ? '-' : formatBytes(value)))
+  return [String(connections), String(connectionsPerSecond ?? '-'), ...bytes]
+}
 
 const shortFrontends = ({ port }: LiveRow): readonly string[] =>
   (port?.frontends ?? []).map(({ answersAt }) => answersAt).filter((text) => text !== '')

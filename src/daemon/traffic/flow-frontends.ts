@@ -1,8 +1,9 @@
 // What all ways to follow flows share: the frontends by which flows are recognised, and the packets that rules refuse.
 
-import { FrontendIndex } from '../../engine/flows/frontend-index.ts'
+import type { FrontendIndex } from '../../engine/flows/frontend-index.ts'
 import type { ServicePort } from '../../model/types.ts'
 import type { FlowSources, RefusalListener } from './flow-session.ts'
+import { openIndex } from './frontend-sources.ts'
 
 export interface FollowedFrontends {
   readonly index: FrontendIndex
@@ -23,11 +24,11 @@ export function followFrontends(sources: FlowSources): FollowedFrontends {
   return { index, stop }
 }
 
-export function indexFrontends({ ports, families, nodeAddresses }: FlowSources): FrontendIndex {
-  const index = new FrontendIndex((ip) => nodeAddresses().includes(ip))
-  for (const family of families) {
+export function indexFrontends(sources: FlowSources): FrontendIndex {
+  const index = openIndex(sources)
+  for (const family of sources.families) {
     const byService = new Map<string, ServicePort[]>()
-    for (const port of ports(family)) {
+    for (const port of sources.ports(family)) {
       const list = byService.get(port.service)
       if (list === undefined) byService.set(port.service, [port])
       else list.push(port)

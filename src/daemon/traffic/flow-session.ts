@@ -3,24 +3,20 @@
 import { FlowLog, type LoggedFlow, type RefusedPacket } from '../../engine/flows/flow-log.ts'
 import { FlowSampler } from '../../engine/flows/flow-sampler.ts'
 import type { FrontendIndex } from '../../engine/flows/frontend-index.ts'
-import type { JournalListener } from '../../engine/journal.ts'
 import { describeError, ProxyError } from '../../lib/errors.ts'
 import type { Family } from '../../lib/ip.ts'
 import type { Logger } from '../../lib/log.ts'
 import { type Clock, sleep } from '../../lib/time.ts'
-import type { Protocol, ServicePort } from '../../model/types.ts'
-import { type FlowSubscription, isSampled, type ObservedFlow, visitFlows, watchFlows } from '../../sys/flow-events.ts'
-import { ConntrackTable } from '../../sys/netlink/conntrack.ts'
+import type { ServicePort } from '../../model/types.ts'
+import type { ObservedFlow } from '../../sys/flows/flow-codec.ts'
+import { type FlowSubscription, isSampled, watchFlows } from '../../sys/flows/flow-events.ts'
 import { readSysctl } from '../../sys/sysctl.ts'
 import { type FollowedFrontends, followFrontends, indexFrontends, openRefusals } from './flow-frontends.ts'
+import { type FrontendSources, listFlows } from './frontend-sources.ts'
 
 /** What flows are read with, wherever they are read from. */
-export interface FlowSources {
+export interface FlowSources extends FrontendSources {
   readonly ports: (family: Family) => Iterable<ServicePort>
-  readonly portsOf: (service: string, family: Family) => readonly ServicePort[]
-  readonly journal: { subscribe(listener: JournalListener): () => void }
-  readonly families: readonly Family[]
-  readonly nodeAddresses: () => readonly string[]
   /** Reports packets that rules reject or drop; resolves with what ends that. Absent if this mode cannot tell. */
   readonly openRefusals?: RefusalSource
   readonly clock: Clock
@@ -41,7 +37,6 @@ export interface SessionEvents {
   lost(): void
 }
 
-const protocols: readonly Protocol[] = ['tcp', 'udp', 'sctp']
 /** How often all flows are listed again: a flow that began before anyone looked sends no notification when it ends. */
 const listMs = 5_000
 const tickMs = 1_000
@@ -195,7 +190,7 @@ class KernelFlowSession implements FlowSession {
     const { rate } = this.#sampler
     const found: ObservedFlow[] = []
     const visit = (flow: ObservedFlow) => void (isSampled(flow.sourcePort, rate) && found.push(flow))
-    await listFlows(this.#sources, this.#frontends.index, visit, this.#abort.signal)
+    await listFlows(this.#frontends.index, this.#sources.families, visit, this.#abort.signal)
     if (rate === this.#sampler.rate) this.#log.merge(found, since, clock.now())
   }
 
@@ -211,25 +206,8 @@ class KernelFlowSession implements FlowSession {
 async function listOnce(sources: FlowSources, signal: AbortSignal): Promise<FlowLog> {
   const index = indexFrontends(sources)
   const log = new FlowLog({ find: (to) => index.find(to), replyTimeoutMs: () => defaultReplyTimeoutMs })
-  await listFlows(sources, index, (flow) => log.add(flow), signal)
+  await listFlows(index, sources.families, (flow) => log.add(flow), signal)
   return log
-}
-
-async function listFlows(
-  { families }: FlowSources,
-  index: FrontendIndex,
-  visit: (flow: ObservedFlow) => void,
-  signal: AbortSignal,
-): Promise<void> {
-  const table = new ConntrackTable()
-  const selects = (port: number) => index.hasNumber(port)
-  try {
-    const all = families.flatMap((family) => protocols.map((protocol) => ({ family, protocol })))
-    const served = all.filter(({ family, protocol }) => index.hasProtocol(family, protocol))
-    for (const { family, protocol } of served) await visitFlows(table, { family, protocol, selects }, visit, { signal })
-  } finally {
-    table.close()
-  }
 }
 
 function readReplyTimeout(): number {

@@ -5,7 +5,7 @@ import { FlowLog, type LoggedFlow, type RefusedPacket } from '../../engine/flows
 import { FlowSampler } from '../../engine/flows/flow-sampler.ts'
 import { describeError } from '../../lib/errors.ts'
 import { sleep } from '../../lib/time.ts'
-import { isSampled } from '../../sys/flow-events.ts'
+import { isSampled } from '../../sys/flows/flow-events.ts'
 import { type FollowedFrontends, followFrontends, openRefusals } from './flow-frontends.ts'
 import type { FlowReading, FlowSession, FlowSources, SessionEvents } from './flow-session.ts'
 

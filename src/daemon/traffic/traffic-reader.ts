@@ -1,16 +1,23 @@
 // Reads what the data plane counted, when a client asks and at most every two seconds, for metrics and for the admin socket.
 
 import type { Backend, Held, PortCounters, TrafficCounts } from '../../backend/backend.ts'
+import { type FlowTotals, nothing } from '../../engine/flows/flow-totals.ts'
 import type { EndpointTraffic, PortTraffic, Traffic, TrafficAnswers, TrafficFigures } from '../../http/admin-traffic.ts'
 import { type Clock, formatTime } from '../../lib/time.ts'
 import { stride, TimeSlice } from '../../lib/yielding.ts'
+import type { FlowAccounting } from './flow-accounting.ts'
 
 export interface TrafficReaderOptions {
   readonly backend: Pick<Backend<Held>, 'counters' | 'name'>
   /** The setting `traffic.counters`. */
   readonly enabled: boolean
+  /** True if the data plane counts packets and bytes by itself. */
+  readonly countsBytes: boolean
   readonly clock: Clock
 }
+
+/** Counts packets and bytes where the data plane does not. */
+type Accounting = Pick<FlowAccounting, 'read' | 'of' | 'isCounting' | 'remark'>
 
 /** Counters are not read more often: a table with 100,000 endpoints takes some hundred milliseconds. */
 const restMs = 2_000
@@ -36,8 +43,14 @@ export class TrafficReader implements TrafficAnswers {
   /** What was lost when another program removed counters; it is added, so that no sum ever decreases. */
   readonly #lost = new Map<string, number>()
 
+  #accounting: Accounting | undefined
+
   constructor(options: TrafficReaderOptions) {
     this.#options = options
+  }
+
+  setAccounting(accounting: Accounting): void {
+    this.#accounting = accounting
   }
 
   get isCounting(): boolean {
@@ -49,7 +62,8 @@ export class TrafficReader implements TrafficAnswers {
   }
 
   async traffic(service: string): Promise<Traffic> {
-    if (!this.isCounting) return { readAt: '', uncounted: this.#explainOff(), accounting: false, ports: [] }
+    if (!this.isCounting)
+      return { readAt: '', uncounted: this.#explainOff(), accounting: false, unaccounted: '', ports: [] }
     const reading = await this.#read()
     const slice = new TimeSlice(this.#options.clock)
     const ports: PortTraffic[] = []
@@ -61,7 +75,8 @@ export class TrafficReader implements TrafficAnswers {
     }
     ports.sort((a, b) => b.connections - a.connections || (a.service < b.service ? -1 : 1))
     const accounting = ports.some(({ bytesIn }) => bytesIn !== null)
-    return { readAt: formatTime(reading.at), uncounted: '', accounting, ports }
+    const unaccounted = this.#accounting?.remark ?? (this.#options.countsBytes ? '' : switchedOff)
+    return { readAt: formatTime(reading.at), uncounted: '', accounting, unaccounted, ports }
   }
 
   #explainOff(): string {
@@ -85,12 +100,13 @@ export class TrafficReader implements TrafficAnswers {
     const { backend, clock } = this.#options
     const begun = clock.monotonic()
     const list = (await backend.counters?.()) ?? []
+    await this.#accounting?.read()
     const ports = new Map<string, PortCounters>()
     const slice = new TimeSlice(clock)
     for (const counters of list) {
       if (ports.size % stride === 0 && slice.over) await slice.yieldLoop()
       const key = `${counters.family} ${counters.port}`
-      ports.set(key, this.#keepGrowing(key, counters))
+      ports.set(key, this.#addBytes(this.#keepGrowing(key, counters)))
     }
     for (const key of this.#lost.keys()) if (!ports.has(key)) this.#lost.delete(key)
     this.#before = this.#last
@@ -106,6 +122,16 @@ export class TrafficReader implements TrafficAnswers {
     if (missing > 0) this.#lost.set(key, lost + missing)
     const more = Math.max(missing, 0) + lost
     return more === 0 ? counters : { ...counters, connections: counters.connections + more }
+  }
+
+  #addBytes(counters: PortCounters): PortCounters {
+    const accounting = this.#accounting
+    if (accounting?.isCounting !== true) return counters
+    const totals = accounting.of(counters.family, counters.port)
+    const endpoints = [...counters.endpoints].map(
+      ([address, counts]) => [address, { ...counts, ...pickTotals(totals?.endpoints.get(address)) }] as const,
+    )
+    return { ...counters, ...pickTotals(totals), endpoints: new Map(endpoints) }
   }
 
   #describePort(key: string, counters: PortCounters, withEndpoints: boolean): PortTraffic {
@@ -143,6 +169,15 @@ export class TrafficReader implements TrafficAnswers {
     }
   }
 }
+
+const switchedOff = 'Packets and bytes are not counted: traffic.accounting is off.'
+
+const pickTotals = ({ packetsIn, bytesIn, packetsOut, bytesOut }: FlowTotals = nothing): FlowTotals => ({
+  packetsIn,
+  bytesIn,
+  packetsOut,
+  bytesOut,
+})
 
 /** `ns/name` of `ns/name:port`. */
 function serviceOf(port: string): string {

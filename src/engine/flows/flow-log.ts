@@ -3,6 +3,7 @@
 
 import { type Family, hostPort } from '../../lib/ip.ts'
 import type { Protocol, ServicePort } from '../../model/types.ts'
+import type { FlowTotals } from './flow-totals.ts'
 import type { FlowVerdict } from './flow-verdicts.ts'
 import type { FlowDestination } from './frontend-index.ts'
 
@@ -19,14 +20,6 @@ export interface SeenFlow extends FlowDestination {
   readonly traffic: FlowTotals | undefined
   /** Unix ms; undefined if unknown. */
   readonly startedAt: number | undefined
-}
-
-/** Packets and bytes from the client (in) and to the client (out). A relay of TCP sees no packets: they are 0. */
-export interface FlowTotals {
-  readonly packetsIn: number
-  readonly bytesIn: number
-  readonly packetsOut: number
-  readonly bytesOut: number
 }
 
 export interface LoggedFlow {

@@ -1,5 +1,5 @@
-// Which notifications of connection tracking the kernel passes on: those that say something new about endpoints, or those of a share of all
-// flows. Pure.
+// Which notifications of connection tracking the kernel passes on: those that say something new about endpoints, those of a share of all
+// flows, or those of translated flows. Pure.
 //
 // A notification in doubt is passed on, because the reader looks again.
 
@@ -12,6 +12,7 @@ import {
   CTA_PROTOINFO_TCP_STATE,
   CTA_TUPLE,
   IPS_ASSURED,
+  IPS_DST_NAT,
   IPS_SEEN_REPLY,
 } from './conntrack-tuple.ts'
 import { familyAt, flagsAt, SocketFilter, typeAt } from './socket-filter.ts'
@@ -87,3 +88,13 @@ export function filterSamples(rate: number): Uint8Array {
     .accept()
     .toBytes()
 }
+
+/** Passes on flows whose destination is translated. */
+export const filterTranslated = (): Uint8Array =>
+  new SocketFilter()
+    .find([CTA.STATUS], 4, 'accept')
+    .compare('has bits', IPS_DST_NAT, { ifTrue: 'accept' })
+    .reject()
+    .label('accept')
+    .accept()
+    .toBytes()

@@ -26,12 +26,16 @@ export const CTA_PROTOINFO_TCP_STATE = 1
 /** Bits of the status: packets were seen in both directions; and, for TCP, a packet followed that acknowledges the reply. */
 export const IPS_SEEN_REPLY = 2
 export const IPS_ASSURED = 4
+/** A bit of the status: another address answers than the one that the client dialled. */
+export const IPS_DST_NAT = 0x20
 
 const IPCTNL_MSG_CT_NEW = 0x100
 const IPCTNL_MSG_CT_DELETE = 0x102
 
+/** NFNLGRP_CONNTRACK_DESTROY. */
+export const endGroup = 3
 /** NFNLGRP_CONNTRACK_NEW, _UPDATE and _DESTROY. */
-export const notificationGroups = [1, 2, 3] as const
+export const notificationGroups = [1, 2, endGroup] as const
 
 export type NotificationKind = 'new' | 'update' | 'destroy'
 

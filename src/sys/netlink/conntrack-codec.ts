@@ -9,6 +9,7 @@ import {
   CTA_PROTO,
   CTA_TUPLE,
   clearTuple,
+  IPS_DST_NAT,
   IPS_SEEN_REPLY,
   makeTuple,
   readTuple,
@@ -60,6 +61,8 @@ export interface FlowFilter {
   readonly destinationPorts?: ReadonlySet<number>
   /** Selects flows in which no reply was seen. */
   readonly unreplied?: boolean
+  /** Selects flows whose destination is translated, if the kernel can; the caller compares again. */
+  readonly translated?: boolean
   /** Selects flows by who answers them, if the kernel can; the caller compares again. */
   readonly replySource?: string
 }
@@ -92,7 +95,7 @@ export function writeFind(writer: MessageWriter, reply: ReplyTuple): void {
 
 /** Writes the body of a dump request. If `filtered`, the kernel leaves out other protocols (Linux 5.8) and, if it is newer, flows with replies. */
 export function writeDump(writer: MessageWriter, filter: FlowFilter, filtered: boolean): void {
-  const { family, protocol, unreplied, replySource } = filter
+  const { family, protocol, unreplied, translated, replySource } = filter
   writer.netfilter(familyNumber(family))
   if (!filtered) return
   if (protocol !== undefined) {
@@ -102,9 +105,9 @@ export function writeDump(writer: MessageWriter, filter: FlowFilter, filtered: b
     if (source !== undefined) writeTuple(writer, CTA.TUPLE_REPLY, { family, protocol, source })
     writeFilter(writer, CTA_FILTER_F.PROTO_NUM, source === undefined ? 0 : CTA_FILTER_F.PROTO_NUM | CTA_FILTER_F.IP_SRC)
   }
-  if (unreplied !== true) return
-  writer.u32(CTA.STATUS, 0)
-  writer.u32(CTA.STATUS_MASK, IPS_SEEN_REPLY)
+  if (unreplied !== true && translated !== true) return
+  writer.u32(CTA.STATUS, translated === true ? IPS_DST_NAT : 0)
+  writer.u32(CTA.STATUS_MASK, (unreplied === true ? IPS_SEEN_REPLY : 0) | (translated === true ? IPS_DST_NAT : 0))
 }
 
 /** Writes the body of a request that deletes one flow. */

@@ -41,6 +41,21 @@ describe('the list on a screen', () => {
     expect(lines.at(-1)).toMatch(/^q quit {2}\? help /)
   })
 
+  it('shows what was counted, with bytes where they are counted and there is room', () => {
+    const figures = { connections: 12, connectionsPerSecond: 0.5, packetsIn: 3, packetsOut: 4 }
+    const show = (columns: number, bytes: number | null) => {
+      const port = { service: 'work/saythx-redis', port: '', protocol: 'tcp', family: 4 } as const
+      const ports = [{ ...port, ...figures, bytesIn: bytes, bytesOut: bytes === null ? null : 2 * bytes }]
+      const traffic = { readAt: '', uncounted: '', accounting: true, unaccounted: '', ports }
+      return draw(document(demo(), { traffic }), { columns, rows: 24 }).join('\n')
+    }
+    expect(show(165, 1_200)).toMatch(/TOTAL +NEW\/S +IN +OUT +ADDRESSES/)
+    expect(show(165, 1_200)).toMatch(/work\/saythx-redis +0 +12 +0\.5 +1\.2 kB +2\.4 kB +10\.103/)
+    expect(show(165, null)).toMatch(/TOTAL +NEW\/S +ADDRESSES/)
+    expect(show(140, 1_200)).toMatch(/work\/saythx-redis +0 +12 +0\.5 +10\.103/)
+    expect(show(139, 1_200)).not.toContain('TOTAL')
+  })
+
   it.each([
     [200, 60],
     [80, 24],

@@ -24,7 +24,11 @@ describe('TrafficReader', () => {
         return counters()
       },
     }
-    return { clock, reads: () => reads, reader: new TrafficReader({ backend, enabled: true, clock }) }
+    return {
+      clock,
+      reads: () => reads,
+      reader: new TrafficReader({ backend, enabled: true, countsBytes: false, clock }),
+    }
   }
 
   it('reads nothing until a client asks, once for those who ask together, and again after two seconds', async () => {
@@ -91,11 +95,42 @@ describe('TrafficReader', () => {
 
   it('says why nothing is counted', async () => {
     const clock = new FakeClock(0)
-    const off = new TrafficReader({ backend: { name: 'nftables' }, enabled: false, clock })
+    const off = new TrafficReader({ backend: { name: 'nftables' }, enabled: false, countsBytes: false, clock })
     expect(await off.traffic('')).toMatchObject({
       uncounted: expect.stringContaining('traffic.counters is false'),
       ports: [],
       readAt: '',
+    })
+  })
+
+  it('adds packets and bytes that are counted elsewhere, and says why some are missing', async () => {
+    const { reader } = make(() => [port('ns/a:http', 3, { '10.0.0.1:80': 3, '10.0.0.2:80': 0 }), port('ns/b', 0)])
+    const totals = { packetsIn: 10, bytesIn: 1_000, packetsOut: 20, bytesOut: 2_000 }
+    const zero = { packetsIn: 0, bytesIn: 0, packetsOut: 0, bytesOut: 0 }
+    let reads = 0
+    reader.setAccounting({
+      isCounting: true,
+      remark: 'Some are missing.',
+      read: async () => void reads++,
+      of: (_, name) =>
+        name === 'ns/a:http' ? { ...totals, endpoints: new Map([['10.0.0.1:80', totals]]) } : undefined,
+    })
+    const { accounting, unaccounted, ports } = await reader.traffic('ns/a')
+    expect({ accounting, unaccounted, reads }).toEqual({ accounting: true, unaccounted: 'Some are missing.', reads: 1 })
+    expect(ports).toMatchObject([{ connections: 3, ...totals }])
+    expect(ports[0]?.endpoints).toMatchObject([
+      { address: '10.0.0.1:80', ...totals },
+      { address: '10.0.0.2:80', ...zero },
+    ])
+    expect((await reader.traffic('')).ports[1]).toMatchObject({ service: 'ns/b', ...zero })
+  })
+
+  it('says that packets and bytes are not counted where only connections are', async () => {
+    const { reader } = make(() => [port('ns/a', 1)])
+    expect(await reader.traffic('')).toMatchObject({
+      accounting: false,
+      unaccounted: 'Packets and bytes are not counted: traffic.accounting is off.',
+      ports: [{ bytesIn: null }],
     })
   })
 })

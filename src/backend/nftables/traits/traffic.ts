@@ -4,5 +4,6 @@ import type { TrafficTraits } from '../../proxy-mode.ts'
 
 export const nftablesTraffic: TrafficTraits = {
   flowRemarks: [],
+  countsBytes: false,
   traceObstacle: '',
 }

@@ -1,29 +1,18 @@
-// Reads flows with their state, their counters and who began them: from a dump of the kernel's table, and as notifications.
-//
-// A flow that began before anyone listened sends no notification, not even when it ends (nf_conntrack_events is 2, "auto"). A process that follows
-// flows must list them again from time to time.
+// Reads flows with their state and counters from messages of conntrack. Pure.
 
-import type { Family } from '../lib/ip.ts'
-import type { Clock } from '../lib/time.ts'
-import { filterSamples } from './conntrack/conntrack-filter.ts'
+import type { Family } from '../../lib/ip.ts'
 import {
   CTA,
   CTA_PROTOINFO_TCP,
   CTA_PROTOINFO_TCP_STATE,
   IPS_SEEN_REPLY,
   makeTuple,
-  type NotificationKind,
-  notificationGroups,
-  notificationKind,
   readTuple,
   type TuplePositions,
-} from './conntrack/conntrack-tuple.ts'
-import { familyOfNumber, type IpProtocol, protocolNumbers, protocolOfNumber } from './ip-numbers.ts'
-import { AddressCache } from './netlink/address-codec.ts'
-import type { ConntrackTable } from './netlink/conntrack.ts'
-import { AttributeReader, type MessageReader } from './netlink/message.ts'
-import type { Wait } from './netlink/socket.ts'
-import { subscribe } from './netlink/subscribe.ts'
+} from '../conntrack/conntrack-tuple.ts'
+import { familyOfNumber, type IpProtocol, protocolOfNumber } from '../ip-numbers.ts'
+import { AddressCache } from '../netlink/address-codec.ts'
+import { AttributeReader, type MessageReader } from '../netlink/message.ts'
 
 // Numbers of linux/netfilter/nfnetlink_conntrack.h.
 const CTA_COUNTERS = { PACKETS: 1, BYTES: 2 } as const
@@ -77,63 +66,6 @@ export interface ObservedFlow {
   readonly startedAt: number | undefined
 }
 
-export interface FlowListener {
-  event(kind: NotificationKind, flow: ObservedFlow): void
-  /** Called when notifications were lost. */
-  lost(reason: string): void
-}
-
-export interface FlowSubscription {
-  close(): void
-  /** Receives from now on only one in `rate` flows, always with all notifications of the flow. `rate` is a power of two. */
-  sample(rate: number): void
-}
-
-/** True if the flow is among the one in `rate` that `sample` selects. Ports of clients are often all even: the lowest bit does not count. */
-export const isSampled = (sourcePort: number, rate: number): boolean => ((sourcePort >> 1) & (rate - 1)) === 0
-
-/** Throws if the kernel has no connection tracking, or does not allow it. */
-export function watchFlows(listener: FlowListener, selects: (port: number) => boolean, clock: Clock): FlowSubscription {
-  const decoder = new ObservedFlowDecoder(selects)
-  let rate = 1
-  const read = (message: MessageReader) => {
-    const kind = notificationKind(message)
-    const flow = kind === undefined ? undefined : decoder.decode(message)
-    // Notifications that were queued before the filter was attached still come.
-    if (flow !== undefined && isSampled(flow.sourcePort, rate)) listener.event(kind as NotificationKind, flow)
-  }
-  const options = { protocol: 'netfilter', purpose: 'flows', receiveBufferBytes: 4 << 20, clock } as const
-  const subscription = subscribe(options, notificationGroups, {
-    message: read,
-    lost: (reason) => listener.lost(reason),
-  })
-  return {
-    close: () => subscription.close(),
-    sample(wanted) {
-      rate = wanted
-      subscription.setFilter(filterSamples(wanted))
-    },
-  }
-}
-
-/** Visits every flow of a protocol whose destination port is selected. */
-export async function visitFlows(
-  table: ConntrackTable,
-  query: { readonly family: Family; readonly protocol: IpProtocol; readonly selects: (port: number) => boolean },
-  visit: (flow: ObservedFlow) => void,
-  wait: Wait = {},
-): Promise<void> {
-  const decoder = new ObservedFlowDecoder(query.selects)
-  const filter = { family: query.family, protocol: protocolNumbers[query.protocol] }
-  const read = (message: MessageReader) => {
-    const flow = decoder.decode(message)
-    if (flow?.protocol === query.protocol) visit(flow)
-  }
-  await table.dump(filter, read, wait)
-}
-
-// ---- The codec. ----
-
 interface Counted {
   packets: number
   bytes: number
@@ -175,7 +107,8 @@ const readers: Readonly<Record<number, (reader: AttributeReader, found: Found) =
   },
 }
 
-class ObservedFlowDecoder {
+/** Reads flows whose destination port is selected. */
+export class ObservedFlowDecoder {
   readonly #selects: (port: number) => boolean
   readonly #addresses = new AddressCache()
   readonly #reader = new AttributeReader()
