@@ -4,9 +4,10 @@
 //   npm run bench:hostile [-- nftables|iptables [row…]]      rows by number from 0; all by default
 //
 // kube-proxy is measured if test/e2e/build-cluster has built it. A change that takes longer than a minute ends the row.
+// BENCH_HOLDS=1 adds the longest turn of Sluice's event loop, in CPU time of its main thread: other programs on the machine do not count.
 
 import { type ChildProcess, execFileSync, fork, spawn } from 'node:child_process'
-import { existsSync, mkdtempSync, rmSync } from 'node:fs'
+import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { loadavg, tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
@@ -29,10 +30,17 @@ interface Figures {
   readonly changes: number
   readonly livezMs: number
   readonly rssMb: number
+  /** The longest turn of the event loop; undefined if it is not measured. */
+  readonly heldMs: number | undefined
 }
+
+/** What is preloaded into Sluice; undefined if turns are not measured. */
+const preload = process.env.BENCH_HOLDS === '1' ? join(import.meta.dirname, 'event-loop-holds.mjs') : undefined
 
 const root = join(import.meta.dirname, '..')
 const folder = mkdtempSync(join(tmpdir(), 'sluice-bench-'))
+/** The file to which the preloaded module writes. */
+const holds = join(folder, 'holds')
 execFileSync('npx', ['rolldown', '-c'], { cwd: root, stdio: ['ignore', 'ignore', 'ignore'] })
 const bundles = await Promise.all(
   ['hostile-apiserver', 'connect-probe'].map((name) => bundleProgram(join(import.meta.dirname, `${name}.ts`))),
@@ -58,16 +66,18 @@ try {
 function findPrograms(): ReadonlyMap<string, ProxyProgram> {
   const found = new Map<string, ProxyProgram>()
   const chosen = mode as ProxyProgram['mode']
-  found.set('Sluice', { program: [process.execPath, ...nodeFlags(), script], mode: chosen })
+  const flags = [...nodeFlags(), ...(preload === undefined ? [] : ['--import', preload])]
+  found.set('Sluice', { program: [process.execPath, ...flags, script], mode: chosen })
   const theirs = findKubeProxy()
   if (existsSync(theirs) && process.env.BENCH_OWN === undefined)
     found.set('kube-proxy', { program: [theirs], mode: chosen })
   return found
 }
 
-function show({ changeMs, livezMs, rssMb }: Figures): readonly string[] {
+function show({ changeMs, livezMs, rssMb, heldMs }: Figures): readonly string[] {
   const change = changeMs === undefined ? `over ${mostMs / 1000} s` : formatMs(changeMs)
-  return [change, formatMs(livezMs), `${rssMb.toFixed(0)} MB`]
+  const held = heldMs === undefined ? '' : ` (longest turn ${formatMs(heldMs)})`
+  return [change, `${formatMs(livezMs)}${held}`, `${rssMb.toFixed(0)} MB`]
 }
 
 function formatMs(ms: number): string {
@@ -89,9 +99,10 @@ async function measure(program: ProxyProgram, kind: number): Promise<Figures> {
     const answering = spawn(process.execPath, [probeFile, 'server', '8080'], { stdio: ['ignore', 'pipe', 'inherit'] })
     children.push(answering)
     await firstLine(answering)
-    const proxy = startProxy(program, { port, folder })
+    const proxy = startProxy(program, { port, folder, env: { SLUICE_HOLDS: holds } })
     children.push(proxy)
-    return await watch(proxy.pid as number, port, kind)
+    const readHeld = preload !== undefined && program.program.includes(preload) ? readLongestTurn : undefined
+    return await watch(proxy.pid as number, port, kind, readHeld)
   } finally {
     for (const child of children) child.kill('SIGKILL')
     await wait(300)
@@ -99,12 +110,25 @@ async function measure(program: ProxyProgram, kind: number): Promise<Figures> {
   }
 }
 
-async function watch(pid: number, port: number, kind: number): Promise<Figures> {
+/** Returns the longest turn since the last call, in ms. */
+async function readLongestTurn(pid: number): Promise<number> {
+  process.kill(pid, 'SIGUSR2')
+  await wait(300)
+  return Number(readFileSync(holds, 'utf8'))
+}
+
+async function watch(
+  pid: number,
+  port: number,
+  kind: number,
+  readHeld: ((pid: number) => Promise<number>) | undefined,
+): Promise<Figures> {
   const vip = serviceIp(services - 1)
   await probe<number>('until', vip, 80, probeAddress(0), mostMs, Date.now())
   const act = (what: string) => fetch(`http://127.0.0.1:${port}/hostile?kind=${kind}&do=${what}`)
   await act('prepare')
   await waitUntilIdle(pid)
+  await readHeld?.(pid)
   const livez = watchLivez()
   let changeMs: number | undefined = 0
   let changes = 0
@@ -122,7 +146,8 @@ async function watch(pid: number, port: number, kind: number): Promise<Figures> 
     if (performance.now() - began > mostMs) changeMs = undefined
     if (changeMs === undefined) break
   }
-  return { changeMs, changes, livezMs: await livez.stop(), rssMb: memory }
+  const livezMs = await livez.stop()
+  return { changeMs, changes, livezMs, rssMb: memory, heldMs: await readHeld?.(pid) }
 }
 
 /** Asks for /livez all the time, from a process that does nothing else. An answer that does not come within a minute counts as a minute. */

@@ -43,6 +43,14 @@ export class TimeSlice {
 /** Work that may be interrupted at every `yield`. The data that it changes must be consistent there. */
 export type Steps<T> = Generator<void, T, void>
 
+/** Runs the work to its end without a pause. */
+export function runAtOnce<T>(steps: Steps<T>): T {
+  for (;;) {
+    const step = steps.next()
+    if (step.done === true) return step.value
+  }
+}
+
 /** Runs the work to its end in time slices. Work that fits in the current slice is done when this returns, without a promise. */
 export function runSliced<T>(steps: Steps<T>, slice: TimeSlice): T | Promise<T> {
   const result = runUntilOver(steps, slice)

@@ -1,9 +1,10 @@
 // Reads bodies in Kubernetes' protobuf form: an object in its envelope, the events of a watch, a page of a list, a Status.
 
 import { WireCursor, wireTypes } from '../../lib/protobuf-wire.ts'
+import type { Steps } from '../../lib/yielding.ts'
 import { asObject, type JsonObject, makeUnreadable } from '../reflect/fields.ts'
 import { envelope, identity, objectList, status, watchEvent } from './message-tables.ts'
-import { type MessageTable, readMessage } from './read-message.ts'
+import { type MessageTable, readMessage, readMessageInSteps } from './read-message.ts'
 
 export const protobufType = 'application/vnd.kubernetes.protobuf'
 
@@ -29,11 +30,32 @@ function openEnvelope(body: Buffer): Envelope {
 
 /** Reads an event of a watch, in the form that its JSON has. Throws a SyntaxError. */
 export function readWatchEvent(frame: Buffer, table: MessageTable): JsonObject {
+  const { type, kind, raw } = openEvent(frame)
+  return { type, object: kind === 'Status' ? readMessage(raw, status) : readObject(raw, table) }
+}
+
+/** As `readWatchEvent`, for an event that may be large. */
+export function* readWatchEventInSteps(frame: Buffer, table: MessageTable): Steps<JsonObject> {
+  const { type, kind, raw } = openEvent(frame)
+  if (kind === 'Status') return { type, object: readMessage(raw, status) }
+  try {
+    return { type, object: yield* readMessageInSteps(raw, table) }
+  } catch (error) {
+    return { type, object: makeUnreadable(readIdentity(raw), error) }
+  }
+}
+
+/** Reads the type of an event and the metadata of its object, and nothing else. Throws a SyntaxError. */
+export function readEventIdentity(frame: Buffer): JsonObject {
+  const { type, kind, raw } = openEvent(frame)
+  return { type, object: kind === 'Status' ? undefined : { metadata: readIdentity(raw) } }
+}
+
+function openEvent(frame: Buffer): Envelope & { readonly type: unknown } {
   const { type, object } = readMessage(frame, watchEvent)
   const body = asObject(object)?.raw
   if (!Buffer.isBuffer(body)) throw new SyntaxError('a watch event has no object')
-  const { kind, raw } = openEnvelope(body)
-  return { type, object: kind === 'Status' ? readMessage(raw, status) : readObject(raw, table) }
+  return { type, ...openEnvelope(body) }
 }
 
 /** Reads a page of a list, in the form that its JSON has. Throws a SyntaxError if the page itself is not valid. */

@@ -2,6 +2,7 @@
 // skipped by its length, so that owner references and pod names cost nothing.
 
 import { WireCursor, wireTypes } from '../../lib/protobuf-wire.ts'
+import { type Steps, stride } from '../../lib/yielding.ts'
 import type { JsonObject } from '../reflect/fields.ts'
 import { readCachedText } from './text-cache.ts'
 
@@ -13,6 +14,8 @@ export interface MessageField {
   readonly wireType: number
   /** The table of a message within the message. */
   readonly table?: MessageTable
+  /** The name of a single message within the message. */
+  readonly child?: string
   /** Reads the value at the cursor and stores it in `object`. */
   read(object: MutableObject, cursor: WireCursor, end: number): void
 }
@@ -45,19 +48,41 @@ export function readMessage(bytes: Buffer, table: MessageTable): JsonObject {
   return readRange(new WireCursor(bytes), bytes.length, table)
 }
 
+/** As `readMessage`, in steps: a large message takes tens of milliseconds. */
+export const readMessageInSteps = (bytes: Buffer, table: MessageTable): Steps<JsonObject> =>
+  readRangeInSteps(new WireCursor(bytes), bytes.length, table)
+
+/** The elements of a list are small, so that each is read at once. */
+function* readRangeInSteps(cursor: WireCursor, end: number, table: MessageTable): Steps<MutableObject> {
+  const object: MutableObject = {}
+  let seen = 0
+  while (cursor.at < end) {
+    if (++seen % stride === 0) yield
+    const start = cursor.at
+    const tag = cursor.readVarint(end)
+    const field = table.byNumber[tag >>> 3]
+    if (field?.child === undefined || field.table === undefined || field.wireType !== (tag & 7)) {
+      cursor.at = start
+      readField(object, cursor, end, table)
+    } else object[field.child] = yield* readRangeInSteps(cursor, cursor.readFieldEnd(end), field.table)
+  }
+  return object
+}
+
 /** Reads the bytes from the cursor up to `end`. Tables do not refer to themselves, so that messages nest as deep as tables do. */
 function readRange(cursor: WireCursor, end: number, table: MessageTable): MutableObject {
   const object: MutableObject = {}
-  const { byNumber } = table
-  while (cursor.at < end) {
-    const tag = cursor.readVarint(end)
-    const wireType = tag & 7
-    const field = byNumber[tag >>> 3]
-    if (field === undefined) cursor.skipField(wireType, end)
-    else if (field.wireType === wireType) field.read(object, cursor, end)
-    else throw new SyntaxError(`field ${field.number} of ${table.name} has the wire type ${wireType}`)
-  }
+  while (cursor.at < end) readField(object, cursor, end, table)
   return object
+}
+
+function readField(object: MutableObject, cursor: WireCursor, end: number, table: MessageTable): void {
+  const tag = cursor.readVarint(end)
+  const wireType = tag & 7
+  const field = table.byNumber[tag >>> 3]
+  if (field === undefined) cursor.skipField(wireType, end)
+  else if (field.wireType === wireType) field.read(object, cursor, end)
+  else throw new SyntaxError(`field ${field.number} of ${table.name} has the wire type ${wireType}`)
 }
 
 // ---- Kinds of fields. The API server always writes fields that are not pointers; where JSON leaves out their zero value, so do we. ----
@@ -157,6 +182,7 @@ export const readChild =
     number,
     wireType: wireTypes.delimited,
     table,
+    child: name,
     read(object, cursor, end) {
       object[name] = readRange(cursor, cursor.readFieldEnd(end), table)
     },

@@ -4,7 +4,15 @@ import { cutText } from '../../lib/bounded-json.ts'
 import { describeError } from '../../lib/errors.ts'
 import type { Steps } from '../../lib/yielding.ts'
 import type { Problem } from '../../model/types.ts'
-import { asObject, type DecodedRecord, maxKeyLength, readString, readUid, throwIfUnreadable } from './fields.ts'
+import {
+  asObject,
+  type DecodedRecord,
+  isUnreadable,
+  maxKeyLength,
+  readString,
+  readUid,
+  throwIfUnreadable,
+} from './fields.ts'
 import { readVersion } from './watch-messages.ts'
 import type { WatchedResource } from './watched-resources.ts'
 
@@ -34,15 +42,19 @@ export class ChangeFilter<R> {
   readonly #unused = new Set<string>()
   readonly #onUnused: (key: string, reason: string) => void
   #seen: Set<string> | undefined
+  readonly #decodeInSteps: ((json: unknown) => Steps<DecodedRecord<R>>) | undefined
+  /** The last object that was decoded in steps. */
+  #prepared: { readonly json: unknown; readonly decoded: DecodedRecord<R> } | undefined
 
   constructor(
-    { kind, decode }: Pick<WatchedResource<R>, 'kind' | 'decode'>,
+    { kind, decode, decodeInSteps }: Pick<WatchedResource<R>, 'kind' | 'decode' | 'decodeInSteps'>,
     sink: RecordSink<R>,
     onUnused: (key: string, reason: string) => void = () => {},
   ) {
     this.#onUnused = onUnused
     this.#kind = kind
     this.#decode = decode
+    this.#decodeInSteps = decodeInSteps
     this.#sink = sink
   }
 
@@ -71,6 +83,16 @@ export class ChangeFilter<R> {
     }
   }
 
+  /** Decodes a large object in steps, so that the `put` of the same object that follows takes little time. */
+  *prepare(json: unknown): Steps<void> {
+    if (this.#decodeInSteps === undefined || isUnreadable(json)) return
+    try {
+      this.#prepared = { json, decoded: yield* this.#decodeInSteps(json) }
+    } catch {
+      // `put` decodes the object again, and reports why that fails.
+    }
+  }
+
   /** Whatever is thrown here is a problem of this object. What it had before stays in use, since nothing better is known. */
   put(json: unknown): void {
     const { key, version } = identify(json)
@@ -95,7 +117,10 @@ export class ChangeFilter<R> {
 
   #deliver(json: unknown, key: string, version: Version): void {
     throwIfUnreadable(json)
-    const { key: own, record, problems, unused } = this.#decode(json)
+    const prepared = this.#prepared
+    this.#prepared = undefined
+    const decoded = prepared !== undefined && prepared.json === json ? prepared.decoded : this.#decode(json)
+    const { key: own, record, problems, unused } = decoded
     for (const problem of problems) this.#sink.problem(problem)
     if (unused === undefined) this.#unused.delete(key)
     else this.#reportUnused(key, unused)

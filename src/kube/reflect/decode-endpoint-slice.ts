@@ -1,6 +1,7 @@
 // Decodes EndpointSlices to compact records. The only file that knows their field names; what the fields mean is decided in src/model.
 
 import { canonicalIp, type Family, familyOf } from '../../lib/ip.ts'
+import { runAtOnce, type Steps } from '../../lib/yielding.ts'
 import type { EndpointRecord, SlicePortRecord, SliceRecord } from '../../model/types.ts'
 import { readWeight } from './annotations.ts'
 import { readPort } from './decode-parts.ts'
@@ -13,6 +14,7 @@ import {
   formatValue,
   identifyObject,
   isObjectName,
+  isPause,
   isShortText,
   type JsonObject,
   readTime,
@@ -24,7 +26,10 @@ export const headlessLabel = 'service.kubernetes.io/headless'
 const serviceLabel = 'kubernetes.io/service-name'
 const triggerAnnotation = 'endpoints.kubernetes.io/last-change-trigger-time'
 
-export function decodeEndpointSlice(json: unknown): DecodedRecord<SliceRecord> {
+export const decodeEndpointSlice = (json: unknown): DecodedRecord<SliceRecord> =>
+  runAtOnce(decodeEndpointSliceInSteps(json))
+
+export function* decodeEndpointSliceInSteps(json: unknown): Steps<DecodedRecord<SliceRecord>> {
   const identified = identifyObject('EndpointSlice', json, 'namespaced')
   if ('problems' in identified) return identified
   const { key, reader, object, metadata } = identified
@@ -53,8 +58,8 @@ export function decodeEndpointSlice(json: unknown): DecodedRecord<SliceRecord> {
     key,
     service: internName(`${key.slice(0, key.indexOf('/'))}/${service}`),
     family,
-    ports: readPorts(reader, object),
-    endpoints: readEndpoints(reader, object, family),
+    ports: yield* readPorts(reader, object),
+    endpoints: yield* readEndpoints(reader, object, family),
     triggered: readTime(reader, annotations, triggerAnnotation, 'metadata.annotations'),
     ...readWeight(reader, metadata),
   }
@@ -67,11 +72,12 @@ const isAbsent = (label: unknown): boolean => label === undefined || label === n
 const fewPorts = 100
 
 /** An empty name is a valid name, a missing one is not. Like kube-proxy, this does not support "all ports" (a port without a number). */
-function readPorts(reader: FieldReader, object: JsonObject): readonly SlicePortRecord[] {
+function* readPorts(reader: FieldReader, object: JsonObject): Steps<readonly SlicePortRecord[]> {
   const { slicePorts, slicePortLists } = internTables
   const ports: SlicePortRecord[] = []
   let listKey = ''
   for (const [i, json] of reader.readChildren(object, 'ports', '')) {
+    if (isPause(i)) yield
     const at = `ports[${i}]`
     const fields = readPort(reader, json, at, reader.readText(json, 'name', at))
     if (fields === undefined) continue
@@ -88,10 +94,11 @@ function readPorts(reader: FieldReader, object: JsonObject): readonly SlicePortR
   return ports.length === 0 ? emptyList : slicePortLists.share(listKey, () => copyFitted(ports))
 }
 
-function readEndpoints(reader: FieldReader, object: JsonObject, family: Family): readonly EndpointRecord[] {
+function* readEndpoints(reader: FieldReader, object: JsonObject, family: Family): Steps<readonly EndpointRecord[]> {
   const endpoints: EndpointRecord[] = []
   const list = reader.readList(object, 'endpoints', '')
   for (let i = 0; i < list.length; i++) {
+    if (isPause(i)) yield
     const json = asObject(list[i])
     if (json === undefined) reader.report(`endpoints[${i}]`, `must be an object, is ${formatValue(list[i])}`)
     else {

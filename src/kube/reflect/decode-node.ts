@@ -1,5 +1,6 @@
 // Decodes Nodes, their capacity alone, and ServiceCIDRs to compact records. The only file that knows their field names. Pure.
 
+import { runAtOnce } from '../../lib/yielding.ts'
 import type { NodeCapacityRecord, NodeRecord, ServiceCidrRecord } from '../../model/types.ts'
 import { readCidrs } from './decode-parts.ts'
 import { type DecodedRecord, type FieldReader, formatValue, identifyObject, type JsonObject, readIp } from './fields.ts'
@@ -15,7 +16,7 @@ export function decodeNode(json: unknown): DecodedRecord<NodeRecord> {
   const record: NodeRecord = {
     name: key,
     addresses: readAddresses(reader, object),
-    podCidrs: readCidrs(reader, spec, 'podCIDRs'),
+    podCidrs: runAtOnce(readCidrs(reader, spec, 'podCIDRs')),
     zone: reader.readText(reader.readChild(metadata, 'labels', 'metadata'), zoneLabel, 'metadata.labels') ?? '',
     deleting: typeof metadata.deletionTimestamp === 'string',
     taints: readTaints(reader, spec),
@@ -66,6 +67,6 @@ export function decodeServiceCidr(json: unknown): DecodedRecord<ServiceCidrRecor
   const identified = identifyObject('ServiceCIDR', json, 'cluster')
   if ('problems' in identified) return identified
   const { key, reader, object } = identified
-  const cidrs = readCidrs(reader, reader.readChild(object, 'spec', ''), 'cidrs')
+  const cidrs = runAtOnce(readCidrs(reader, reader.readChild(object, 'spec', ''), 'cidrs'))
   return { key, record: { name: key, cidrs }, problems: reader.listProblems() }
 }

@@ -1,6 +1,7 @@
 // Reads the parts that several kinds of objects have in common: ports and lists of CIDRs. Pure.
 
 import { parseCidr } from '../../lib/ip.ts'
+import type { Steps } from '../../lib/yielding.ts'
 import type { ServicePortRecord } from '../../model/types.ts'
 import { copyFitted, type FieldReader, formatValue, isObjectName, type JsonObject } from './fields.ts'
 
@@ -34,9 +35,9 @@ function readProtocol(reader: FieldReader, from: JsonObject, at: string): PortFi
 }
 
 /** Skips blank entries without a problem. */
-export function readCidrs(reader: FieldReader, spec: JsonObject, name: string): readonly string[] {
+export function* readCidrs(reader: FieldReader, spec: JsonObject, name: string): Steps<readonly string[]> {
   const cidrs: string[] = []
-  reader.visitTexts(spec, name, 'spec', (text, i) => {
+  yield* reader.visitTexts(spec, name, 'spec', (text, i) => {
     const trimmed = text.trim()
     if (trimmed === '') return
     const cidr = parseCidr(trimmed)

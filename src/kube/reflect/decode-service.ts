@@ -2,6 +2,7 @@
 
 import { cutText } from '../../lib/bounded-json.ts'
 import { canonicalIp, familyOf } from '../../lib/ip.ts'
+import { runAtOnce, type Steps } from '../../lib/yielding.ts'
 import type { ServicePortRecord, ServiceRecord } from '../../model/types.ts'
 import {
   readAlgorithm,
@@ -21,6 +22,7 @@ import {
   type FieldReader,
   formatValue,
   identifyObject,
+  isPause,
   type JsonObject,
   joinPath,
   readIp,
@@ -33,7 +35,10 @@ import { readProbe } from './probe-annotation.ts'
 export const proxyNameLabel = 'service.kubernetes.io/service-proxy-name'
 const defaultAffinitySeconds = 10_800
 
-export function decodeService(json: unknown): DecodedRecord<ServiceRecord> {
+export const decodeService = (json: unknown): DecodedRecord<ServiceRecord> => runAtOnce(decodeServiceInSteps(json))
+
+/** One Service may have 60,000 ports or 100,000 addresses. */
+export function* decodeServiceInSteps(json: unknown): Steps<DecodedRecord<ServiceRecord>> {
   const identified = identifyObject('Service', json, 'namespaced')
   if ('problems' in identified) return identified
   const { key, reader, object, metadata } = identified
@@ -50,7 +55,7 @@ export function decodeService(json: unknown): DecodedRecord<ServiceRecord> {
   const clusterIp = reader.readText(spec, 'clusterIP', 'spec') ?? ''
   const type = reader.readText(spec, 'type', 'spec') ?? 'ClusterIP'
   if (clusterIp === '' || clusterIp === 'None' || type === 'ExternalName') return ignored()
-  const clusterIps = readClusterIps(reader, spec, clusterIp)
+  const clusterIps = yield* readClusterIps(reader, spec, clusterIp)
   if (clusterIps.length === 0) return ignored()
   const record: ServiceRecord = {
     key,
@@ -58,10 +63,10 @@ export function decodeService(json: unknown): DecodedRecord<ServiceRecord> {
     created: readTime(reader, metadata, 'creationTimestamp', 'metadata'),
     type: readWord(reader, 'spec.type', type, ['ClusterIP', 'NodePort', 'LoadBalancer']),
     clusterIps,
-    ports: readPorts(reader, spec),
-    externalIps: readIps(reader, spec, 'externalIPs'),
-    loadBalancerIps: readIngress(reader, object),
-    sourceRanges: readCidrs(reader, spec, 'loadBalancerSourceRanges'),
+    ports: yield* readPorts(reader, spec),
+    externalIps: yield* readIps(reader, spec, 'externalIPs'),
+    loadBalancerIps: yield* readIngress(reader, object),
+    sourceRanges: yield* readCidrs(reader, spec, 'loadBalancerSourceRanges'),
     externalPolicy: readPolicy(reader, spec, 'externalTrafficPolicy'),
     internalPolicy: readPolicy(reader, spec, 'internalTrafficPolicy'),
     affinitySeconds: readAffinity(reader, spec),
@@ -82,9 +87,9 @@ export function decodeService(json: unknown): DecodedRecord<ServiceRecord> {
 }
 
 /** With ipFamilies, each family has the address at its index. Old objects have neither ipFamilies nor clusterIPs, only clusterIP. */
-function readClusterIps(reader: FieldReader, spec: JsonObject, clusterIp: string): readonly string[] {
+function* readClusterIps(reader: FieldReader, spec: JsonObject, clusterIp: string): Steps<readonly string[]> {
   const families: string[] = []
-  reader.visitTexts(spec, 'ipFamilies', 'spec', (family) => families.push(family))
+  yield* reader.visitTexts(spec, 'ipFamilies', 'spec', (family) => families.push(family))
   if (families.length === 0) {
     const ip = readIp(reader, clusterIp, 'spec.clusterIP')
     return ip === undefined ? emptyList : [ip]
@@ -111,9 +116,10 @@ function readIpAt(reader: FieldReader, value: unknown, at: string): string | und
   return undefined
 }
 
-function readPorts(reader: FieldReader, spec: JsonObject): readonly ServicePortRecord[] {
+function* readPorts(reader: FieldReader, spec: JsonObject): Steps<readonly ServicePortRecord[]> {
   const ports = new Map<string, ServicePortRecord>()
   for (const [i, json] of reader.readChildren(spec, 'ports', 'spec')) {
+    if (isPause(i)) yield
     const at = `spec.ports[${i}]`
     const fields = readPort(reader, json, at, reader.readText(json, 'name', at) ?? '')
     if (fields === undefined) continue
@@ -145,9 +151,9 @@ function readNodePort(reader: FieldReader, from: JsonObject, name: string, at: s
 }
 
 /** As in kube-proxy, blank entries are skipped without a problem. Paths are built only for a problem: there may be 100,000 entries. */
-function readIps(reader: FieldReader, spec: JsonObject, name: string): readonly string[] {
+function* readIps(reader: FieldReader, spec: JsonObject, name: string): Steps<readonly string[]> {
   const ips: string[] = []
-  reader.visitTexts(spec, name, 'spec', (text, i) => {
+  yield* reader.visitTexts(spec, name, 'spec', (text, i) => {
     const ip = canonicalIp(text)
     if (ip !== undefined) ips.push(ip)
     else if (text.trim() !== '') readIp(reader, text, `spec.${name}[${i}]`)
@@ -155,11 +161,12 @@ function readIps(reader: FieldReader, spec: JsonObject, name: string): readonly 
   return copyFitted(ips)
 }
 
-function readIngress(reader: FieldReader, object: JsonObject): readonly string[] {
+function* readIngress(reader: FieldReader, object: JsonObject): Steps<readonly string[]> {
   const at = 'status.loadBalancer'
   const balancer = reader.readChild(reader.readChild(object, 'status', ''), 'loadBalancer', 'status')
   const ips: string[] = []
   for (const [i, ingress] of reader.readChildren(balancer, 'ingress', at)) {
+    if (isPause(i)) yield
     const text = reader.readText(ingress, 'ip', `${at}.ingress[${i}]`) ?? ''
     const mode = reader.readText(ingress, 'ipMode', `${at}.ingress[${i}]`) ?? 'VIP'
     const ip = text === '' || mode !== 'VIP' ? undefined : readIp(reader, text, `${at}.ingress[${i}].ip`)

@@ -3,7 +3,7 @@
 
 import { type Clock, nextTurn } from '../../lib/time.ts'
 import type { MessageBatches } from '../message-stream.ts'
-import type { WatchMessage } from './watch-messages.ts'
+import { identifyEvent, identifyObject, isChange, type WatchEvent, type WatchMessage } from './watch-messages.ts'
 
 /** Characters or bytes of events of one namespace that are not held back, in each second. A longer one is not held back: it would be parsed twice. */
 const promptLength = 256 << 10
@@ -15,13 +15,20 @@ const maxLength = 4 << 20
 /** After this time messages that are held back and new ones take turns. */
 const overdueMs = 250
 
+interface WaitingMessages {
+  /** By name of the object. */
+  readonly messages: Map<string, WatchMessage>
+  /** Goes through the messages once: a new iterator would pass all those that have been removed. */
+  readonly order: IterableIterator<[string, WatchMessage]>
+}
+
 export class DeferredEvents {
   readonly #clock: Pick<Clock, 'monotonic'>
   /** The length of all events of each namespace in this second. */
   readonly #lengths = new Map<string, number>()
   #windowEnd = 0
-  /** Messages by namespace and name of the object. */
-  readonly #waiting = new Map<string, Map<string, WatchMessage>>()
+  /** Messages by namespace. */
+  readonly #waiting = new Map<string, WaitingMessages>()
   #length = 0
   /** When the first message was held back. */
   #since = 0
@@ -43,6 +50,21 @@ export class DeferredEvents {
     return !this.isEmpty && this.#clock.monotonic() - this.#since >= overdueMs
   }
 
+  /** Holds a message back without reading all of it if others of its namespace wait. Returns its version; undefined if it is not held back. */
+  takeUnread(message: WatchMessage): string | undefined {
+    if (this.isEmpty) return undefined
+    const identity = identifyEvent(message)
+    if (identity === undefined || !this.#waiting.has(identity.namespace)) return undefined
+    return this.take(identity.namespace, identity.name, message) ? identity.version : undefined
+  }
+
+  /** As `takeUnread`, for the message of an event that has been read. */
+  takeRead(message: WatchMessage, { type, object }: WatchEvent): string | undefined {
+    const identity = isChange(type) ? identifyObject(object) : undefined
+    if (identity === undefined || !this.take(identity.namespace, identity.name, message)) return undefined
+    return identity.version
+  }
+
   /** Called for every event of an object. Returns true if its message is held back; otherwise the caller applies it now. */
   take(namespace: string, name: string, message: WatchMessage): boolean {
     const now = this.#clock.monotonic()
@@ -52,15 +74,12 @@ export class DeferredEvents {
     }
     const length = (this.#lengths.get(namespace) ?? 0) + message.length + eventLength
     this.#lengths.set(namespace, length)
-    let messages = this.#waiting.get(namespace)
+    const waiting = this.#waiting.get(namespace)
     // Events of one object never overtake each other: if one of a namespace waits, all that follow wait.
     const isPrompt = length <= promptLength || message.length > promptLength
-    if (isPrompt && messages === undefined) return false
+    if (isPrompt && waiting === undefined) return false
     if (this.isEmpty) this.#since = now
-    if (messages === undefined) {
-      messages = new Map()
-      this.#waiting.set(namespace, messages)
-    }
+    const { messages } = waiting ?? this.#begin(namespace)
     this.#length += message.length - (messages.get(name)?.length ?? 0)
     // A frame is a part of a buffer that is much larger, and would keep all of it in memory.
     messages.set(name, typeof message === 'string' ? message : Buffer.from(message))
@@ -69,16 +88,25 @@ export class DeferredEvents {
 
   /** Returns a message to apply now; namespaces take turns. */
   shift(): WatchMessage | undefined {
-    for (const [namespace, messages] of this.#waiting) {
+    for (const [namespace, waiting] of this.#waiting) {
+      const { messages, order } = waiting
+      const next = order.next()
       this.#waiting.delete(namespace)
-      for (const [name, message] of messages) {
-        messages.delete(name)
-        if (messages.size > 0) this.#waiting.set(namespace, messages)
-        this.#length -= message.length
-        return message
-      }
+      if (next.done === true) continue
+      const [name, message] = next.value
+      messages.delete(name)
+      if (messages.size > 0) this.#waiting.set(namespace, waiting)
+      this.#length -= message.length
+      return message
     }
     return undefined
+  }
+
+  #begin(namespace: string): WaitingMessages {
+    const messages = new Map<string, WatchMessage>()
+    const waiting = { messages, order: messages.entries() }
+    this.#waiting.set(namespace, waiting)
+    return waiting
   }
 }
 

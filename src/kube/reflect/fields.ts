@@ -2,6 +2,7 @@
 
 import { cutText, excerptJson } from '../../lib/bounded-json.ts'
 import { canonicalIp } from '../../lib/ip.ts'
+import { type Steps, stride } from '../../lib/yielding.ts'
 import type { Problem } from '../../model/types.ts'
 
 export type JsonObject = Readonly<Record<string, unknown>>
@@ -19,6 +20,8 @@ class UnreadableObject {
 }
 
 export const makeUnreadable = (metadata: unknown, error: unknown): JsonObject => new UnreadableObject(metadata, error)
+
+export const isUnreadable = (json: unknown): boolean => json instanceof UnreadableObject
 
 /** Throws the reason if the object could not be read. */
 export function throwIfUnreadable(json: unknown): void {
@@ -138,10 +141,14 @@ export class FieldReader {
     }
   }
 
-  /** Visits the strings of a list. An element of another type is reported and skipped. A generator would take twice as long. */
-  visitTexts(from: JsonObject, name: string, at: string, visit: (text: string, index: number) => void): void {
+  /**
+   * Visits the strings of a list in steps. An element of another type is reported and skipped. A generator of the strings would take twice
+   * as long.
+   */
+  *visitTexts(from: JsonObject, name: string, at: string, visit: (text: string, index: number) => void): Steps<void> {
     const values = this.readList(from, name, at)
     for (let i = 0; i < values.length; i++) {
+      if (isPause(i)) yield
       const value = values[i]
       if (isShortText(value)) visit(value, i)
       else this.report(`${joinPath(at, name)}[${i}]`, `must be ${describeText(value)}, is ${formatValue(value)}`)
@@ -154,6 +161,9 @@ export class FieldReader {
     return undefined
   }
 }
+
+/** True for the index of an element before which reading a long list may pause. */
+export const isPause = (index: number): boolean => index > 0 && index % stride === 0
 
 const describeText = (given: unknown): string =>
   typeof given === 'string' ? `at most ${maxTextLength} characters long` : 'a string'

@@ -23,7 +23,7 @@ import type { Client } from '../client.ts'
 import type { MessageBatches } from '../message-stream.ts'
 import { ChangeFilter, type RecordSink } from './change-filter.ts'
 import { DeferredEvents, readInTurns } from './deferred-events.ts'
-import { asObject, readString } from './fields.ts'
+import { EventReader } from './event-reader.ts'
 import { PageReader } from './page-reader.ts'
 import { canResume, computeRetryDelay, maxBackoffMs } from './retry-policy.ts'
 import { SilenceLimit } from './silence-limit.ts'
@@ -31,7 +31,6 @@ import {
   isSnapshotEnd,
   type ListPage,
   makeMalformedError,
-  parseEvent,
   type WatchEvent,
   type WatchMessage,
 } from './watch-messages.ts'
@@ -57,9 +56,6 @@ export interface ReflectorStatus {
   readonly error: string
 }
 
-/** Characters or bytes of a message that take milliseconds to parse. */
-const largeMessage = 128 << 10
-
 /** Two snapshots within this time count as a server that forgets versions too fast. */
 const recentSnapshotMs = 10_000
 
@@ -81,6 +77,7 @@ export class Reflector<R> {
   readonly #timeSlice: TimeSlice
   readonly #pages: PageReader
   readonly #deferred: DeferredEvents
+  readonly #reader: EventReader
   /** Where the next watch starts; '' if a snapshot is needed. */
   #version = ''
   /** The next snapshot may be of any version from this one on; '' if it must be the newest one. */
@@ -107,6 +104,8 @@ export class Reflector<R> {
     this.#timeSlice = new TimeSlice(options.clock)
     this.#pages = new PageReader(options)
     this.#deferred = new DeferredEvents(options.clock)
+    const prepare = (object: unknown) => this.#filter.prepare(object)
+    this.#reader = new EventReader(options.protobuf, prepare, this.#timeSlice)
     this.#fieldSelector = options.fieldSelector
   }
 
@@ -207,7 +206,7 @@ export class Reflector<R> {
     for await (const batch of readInTurns(messages, this.#deferred)) {
       const wasInSnapshot = this.#inSnapshot
       this.#timeSlice.restart()
-      if (batch === undefined) this.#applySomeDeferred()
+      if (batch === undefined) await this.#applySomeDeferred()
       else await this.#readBatch(batch, limit.signal)
       if (this.#inSnapshot) limit.expectSnapshot()
       else if (wasInSnapshot) limit.expectChanges()
@@ -217,10 +216,10 @@ export class Reflector<R> {
 
   async #readBatch(batch: readonly WatchMessage[], signal: AbortSignal): Promise<void> {
     for (const message of batch) {
-      const event = parseEvent(message, this.#options.protobuf)
-      // Parsing has held the event loop long enough, and decoding will.
-      if (message.length > largeMessage) await this.#yieldLoop(signal)
-      if (this.#defer(event, message)) {
+      const reading = this.#defer(message) ? undefined : this.#reader.read(message)
+      const event = reading instanceof Promise ? await reading : reading
+      if (reading !== event) signal.throwIfAborted()
+      if (event === undefined || this.#defer(message, event)) {
         if (this.#deferred.isFull) await this.#applyDeferred(signal)
       } else {
         const snapshotVersion = this.#applyEvent(event, message)
@@ -234,30 +233,36 @@ export class Reflector<R> {
     this.#lastMessageAt = this.#options.clock.now()
   }
 
-  /** Returns true if the event is held back. It counts as read: it is applied before the next watch starts. */
-  #defer({ type, object, version }: WatchEvent, message: WatchMessage): boolean {
-    if (this.#inSnapshot || (type !== 'ADDED' && type !== 'MODIFIED' && type !== 'DELETED')) return false
-    const metadata = asObject(object.metadata)
-    const name = readString(metadata, 'name')
-    if (name === '' || !this.#deferred.take(readString(metadata, 'namespace'), name, message)) return false
+  /** Returns true if the message is held back. It counts as read: it is applied before the next watch starts. */
+  #defer(message: WatchMessage, event?: WatchEvent): boolean {
+    if (this.#inSnapshot) return false
+    const version = event === undefined ? this.#deferred.takeUnread(message) : this.#deferred.takeRead(message, event)
+    if (version === undefined) return false
     if (version !== '') this.#noteProgress(version)
     return true
   }
 
-  /** Applies events that were held back until none is left or the time slice is used up. */
-  #applySomeDeferred(): void {
+  /** Applies events that were held back until none is left or the time slice is used up. Only a bad message can end it: none is lost. */
+  async #applySomeDeferred(): Promise<void> {
     do {
       const message = this.#deferred.shift()
       if (message === undefined) return
-      const { type, object } = parseEvent(message, this.#options.protobuf)
-      if (type === 'DELETED') this.#filter.drop(object)
-      else this.#filter.put(object)
+      try {
+        const reading = this.#reader.read(message)
+        const { type, object } = reading instanceof Promise ? await reading : reading
+        if (type === 'DELETED') this.#filter.drop(object)
+        else this.#filter.put(object)
+      } catch (error) {
+        // The watch has gone on. What the message says is only in a snapshot.
+        this.#version = ''
+        throw error
+      }
     } while (!this.#timeSlice.over)
   }
 
   async #applyDeferred(signal: AbortSignal): Promise<void> {
     while (!this.#deferred.isEmpty && !signal.aborted) {
-      this.#applySomeDeferred()
+      await this.#applySomeDeferred()
       await this.#timeSlice.yieldLoop()
     }
   }

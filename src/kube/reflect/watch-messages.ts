@@ -1,8 +1,9 @@
 // Parses what the API server sends, as JSON or as protobuf: the events of a watch and the pages of a list.
 
-import { excerptJson, parseBounded } from '../../lib/bounded-json.ts'
+import { excerptJson, parseBounded, parseBoundedInSteps } from '../../lib/bounded-json.ts'
 import { ProxyError } from '../../lib/errors.ts'
-import { readList, readWatchEvent } from '../protobuf/read-body.ts'
+import type { Steps } from '../../lib/yielding.ts'
+import { readEventIdentity, readList, readWatchEvent, readWatchEventInSteps } from '../protobuf/read-body.ts'
 import type { MessageTable } from '../protobuf/read-message.ts'
 import { asObject, type JsonObject, readString } from './fields.ts'
 
@@ -18,6 +19,14 @@ export interface WatchEvent {
   readonly type: unknown
   readonly object: JsonObject
   /** The resourceVersion of the object; '' if it has none. */
+  readonly version: string
+}
+
+/** The object that an event is about. */
+export interface EventIdentity {
+  readonly namespace: string
+  readonly name: string
+  /** As in WatchEvent. */
   readonly version: string
 }
 
@@ -37,6 +46,50 @@ export function parseEvent(message: WatchMessage, table: MessageTable): WatchEve
   const object = asObject(event?.object)
   if (event === undefined || object === undefined) throw makeMalformedError(message)
   return { type: event.type, object, version: readVersion(object) }
+}
+
+/** As `parseEvent`, for a message that may be large. */
+export function* parseEventInSteps(message: WatchMessage, table: MessageTable): Steps<WatchEvent> {
+  const event = yield* readInSteps(message, table)
+  const object = asObject(event?.object)
+  if (event === undefined || object === undefined) throw makeMalformedError(message)
+  return { type: event.type, object, version: readVersion(object) }
+}
+
+function* readInSteps(message: WatchMessage, table: MessageTable): Steps<JsonObject | undefined> {
+  try {
+    if (typeof message === 'string') return asObject(yield* parseBoundedInSteps(message))
+    return yield* readWatchEventInSteps(message, table)
+  } catch {
+    return undefined
+  }
+}
+
+/** What every message about an object begins with. Nothing that a user may choose comes before it. */
+const lineStart =
+  /^\{"type":"(ADDED|MODIFIED|DELETED)","object":\{"kind":"\w+","apiVersion":"[\w./]+","metadata":\{"name":"([\w.-]+)",(?:"generateName":"[\w.-]+",)?"namespace":"([\w.-]+)",(?:"uid":"[\w.-]+",)?"resourceVersion":"(\d+)"/
+
+/** Reads only which object a message is about, which costs a tenth of reading all of it. Undefined if that cannot be seen at once. */
+export function identifyEvent(message: WatchMessage): EventIdentity | undefined {
+  if (typeof message === 'string') {
+    const [, type, name = '', namespace = '', version = ''] = lineStart.exec(message) ?? []
+    return type === undefined ? undefined : { namespace, name, version }
+  }
+  try {
+    const { type, object } = readEventIdentity(message)
+    return isChange(type) ? identifyObject(asObject(object)) : undefined
+  } catch {
+    return undefined
+  }
+}
+
+/** True for events that are about an object and may wait for others. */
+export const isChange = (type: unknown): boolean => type === 'ADDED' || type === 'MODIFIED' || type === 'DELETED'
+
+export function identifyObject(object: JsonObject | undefined): EventIdentity | undefined {
+  const metadata = asObject(object?.metadata)
+  const name = readString(metadata, 'name')
+  return name === '' ? undefined : { namespace: readString(metadata, 'namespace'), name, version: readVersion(object) }
 }
 
 function readFrame(frame: Buffer, table: MessageTable): JsonObject | undefined {

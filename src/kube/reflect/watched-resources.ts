@@ -1,5 +1,6 @@
 // The resources that this proxy reads from the API server, with kube-proxy's selectors. Its ClusterRole allows nothing else.
 
+import type { Steps } from '../../lib/yielding.ts'
 import type {
   NodeCapacityRecord,
   NodeRecord,
@@ -9,9 +10,9 @@ import type {
 } from '../../model/types.ts'
 import { endpointSlice, node, nodeCapacity, service, serviceCidr } from '../protobuf/message-tables.ts'
 import type { MessageTable } from '../protobuf/read-message.ts'
-import { decodeEndpointSlice, headlessLabel } from './decode-endpoint-slice.ts'
+import { decodeEndpointSlice, decodeEndpointSliceInSteps, headlessLabel } from './decode-endpoint-slice.ts'
 import { decodeNode, decodeNodeCapacity, decodeServiceCidr } from './decode-node.ts'
-import { decodeService, proxyNameLabel } from './decode-service.ts'
+import { decodeService, decodeServiceInSteps, proxyNameLabel } from './decode-service.ts'
 import type { DecodedRecord } from './fields.ts'
 
 export interface WatchedResource<R> {
@@ -27,6 +28,8 @@ export interface WatchedResource<R> {
   /** The fields of the protobuf form that `decode` reads. */
   readonly protobuf: MessageTable
   readonly decode: (json: unknown) => DecodedRecord<R>
+  /** As `decode`, for objects that may be large. */
+  readonly decodeInSteps?: (json: unknown) => Steps<DecodedRecord<R>>
 }
 
 export const services: WatchedResource<ServiceRecord> = {
@@ -37,6 +40,7 @@ export const services: WatchedResource<ServiceRecord> = {
   fieldSelectorOptional: true,
   protobuf: service,
   decode: decodeService,
+  decodeInSteps: decodeServiceInSteps,
 }
 
 export const endpointSlices: WatchedResource<SliceRecord> = {
@@ -45,6 +49,7 @@ export const endpointSlices: WatchedResource<SliceRecord> = {
   labelSelector: `!${headlessLabel}`,
   protobuf: endpointSlice,
   decode: decodeEndpointSlice,
+  decodeInSteps: decodeEndpointSliceInSteps,
 }
 
 export const serviceCidrs: WatchedResource<ServiceCidrRecord> = {
