@@ -42,6 +42,9 @@ export interface PlannerOptions {
   readonly limits?: ServiceLimits | undefined
 }
 
+/** Entries that are planned before a pause: an entry may be a chain of a hundred rules, which takes a tenth of a millisecond. */
+const entryStride = 10
+
 /** A service with this many entries or endpoints takes some milliseconds to plan and to write. */
 const largeSize = 2_000
 
@@ -110,7 +113,7 @@ export class Planner {
       for (const port of won) {
         yield* this.#planPort(port, view, entries)
       }
-      this.#index(service, won)
+      yield* this.#index(service, won)
       return { entries, affected }
     } catch (cause) {
       const plan = yield* this.#exclusively(this.#planNothing(service, planError(service, cause)))
@@ -132,7 +135,7 @@ export class Planner {
     const isLong = port.frontends.length + port.cluster.length > stride
     for (const entry of (isLong && backend.planLazily?.(port, view)) || backend.plan(port, view)) {
       entries.push(entry)
-      if (entries.length % stride === 0) yield
+      if (entries.length % entryStride === 0) yield
     }
     yield
   }
@@ -255,7 +258,7 @@ export class Planner {
 
   *#planNothing(service: string, error?: ProxyError): Steps<Plan> {
     const { store, family } = this.#options
-    this.#index(service, [])
+    yield* this.#index(service, [])
     this.#endpointAddresses?.claim(service, none)
     // Slices may be there without their service, or of one that has no rules: their pods have addresses all the same.
     const displaced = this.#replaceEndpoints(service, store.slicesOf(service, family))
@@ -263,8 +266,8 @@ export class Planner {
     return error === undefined ? { entries: [], affected } : { entries: [], affected, error }
   }
 
-  #index(service: string, ports: readonly ServicePort[]): void {
-    this.live.note(service, ports)
+  *#index(service: string, ports: readonly ServicePort[]): Steps<void> {
+    yield* this.live.note(service, ports)
     const udp = ports.filter((port) => port.protocol === 'udp')
     setOrDelete(this.#udp, service, udp.length > 0 ? udp : undefined)
     setOrDelete(this.#health, service, ports.find((port) => port.health !== undefined)?.health)

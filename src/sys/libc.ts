@@ -41,6 +41,7 @@ interface Library {
     readonly destroy: Native
   }
   readonly waitpid: Native
+  readonly getrusage: Native
   readonly syscall: Native
   readonly errno: () => number
   readonly address: (bytes: ArrayBufferView) => bigint
@@ -115,6 +116,7 @@ function library(): Library {
       destroy: libc.func('int posix_spawnattr_destroy(void *attributes)'),
     },
     waitpid: libc.func('int waitpid(int pid, void *status, int options)'),
+    getrusage: libc.func('int getrusage(int who, void *usage)'),
     syscall: libc.func('intptr_t syscall(intptr_t number, intptr_t first, intptr_t second)'),
     errno: () => koffi.errno(),
     address: (bytes) => koffi.address(bytes),
@@ -308,6 +310,18 @@ export function reap(pid: number): number | undefined {
   const returned = result(native, native.waitpid(pid, status, WNOHANG))
   if (returned === 0) return undefined
   return returned < 0 ? returned : (status[0] as number)
+}
+
+const RUSAGE_CHILDREN = -1
+/** struct rusage begins with the times in user and in kernel mode, each as seconds and microseconds, and has 144 bytes. */
+const usage = new BigInt64Array(18)
+
+/** The CPU time of all children that have ended, and of their children, in microseconds. */
+export function readChildrenTime(): number {
+  const native = library()
+  if (native.getrusage(RUSAGE_CHILDREN, usage) !== 0) return 0
+  const [userSeconds = 0n, userMicros = 0n, systemSeconds = 0n, systemMicros = 0n] = usage
+  return Number((userSeconds + systemSeconds) * 1_000_000n + userMicros + systemMicros)
 }
 
 export interface Readiness {

@@ -11,12 +11,20 @@ export function affinityChainName(port: ServicePort, kind: 'cluster' | 'local' |
   return `${kind === 'cluster' ? 'service' : kind}-${nftServiceBase(port)}`
 }
 
+/** Names are hashes, so that each endpoint is named when its entries are wanted: the caller may pause after any entry. */
 export function* planAffinity(port: ServicePort, node: NodeView, counting: boolean): Iterable<NftEntry> {
-  const cluster = new Map(port.cluster.map((endpoint) => [endpoint, nftEndpointBase(port, endpoint)] as const))
-  const local = new Map(port.local.map((endpoint) => [endpoint, nftEndpointBase(port, endpoint)] as const))
-  const endpoints = new Map<string, Endpoint>()
-  for (const own of [cluster, local]) for (const [endpoint, base] of own) endpoints.set(base, endpoint)
-  for (const [base, endpoint] of endpoints) yield* endpointEntries(port, base, endpoint, counting)
+  const cluster = new Map<Endpoint, string>()
+  const local = new Map<Endpoint, string>()
+  const planned = new Set<string>()
+  for (const [list, own] of [[port.cluster, cluster] as const, [port.local, local] as const]) {
+    for (const endpoint of list) {
+      const base = nftEndpointBase(port, endpoint)
+      own.set(endpoint, base)
+      if (planned.has(base)) continue
+      planned.add(base)
+      yield* endpointEntries(port, base, endpoint, counting)
+    }
+  }
   if (cluster.size > 0) yield* balanceEntries(port, 'cluster', cluster)
   if (local.size > 0) yield* balanceEntries(port, 'local', local)
   const external = port.frontends.some((frontend) => frontend.kind !== 'cluster-ip') && port.external !== 'reject'

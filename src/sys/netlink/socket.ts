@@ -33,8 +33,8 @@ import { debugging, openNetlink, readPort, receiveBytes, type SocketOptions, tra
 /** After this time of a dump the event loop may do other work. */
 const sliceMs = 4
 const defaultDeadlineMs = 30_000
-/** Larger datagrams are sent in the background: the kernel needs some ten milliseconds for this size. */
-const foregroundBytes = 256 << 10
+/** Larger datagrams are sent in the background: the kernel needs some milliseconds for this size. */
+const foregroundBytes = 64 << 10
 const maxSendAttempts = 5
 
 export interface Wait {
@@ -45,6 +45,8 @@ export interface Wait {
 export interface BatchWait extends Wait {
   /** Gets the messages that are not answers: what the kernel reports of changes with NLM_F_ECHO. */
   readonly visit?: Visit
+  /** True if the kernel works for milliseconds on a short batch: then another thread sends it. */
+  readonly isSlow?: boolean
 }
 
 /** One message. The socket adds the sequence number and the flags of the operation. */
@@ -178,9 +180,9 @@ export class NetlinkSocket {
    */
   batch(op: string, writer: MessageWriter, last: number, wait: BatchWait = {}): Promise<BatchOutcome> {
     return this.#exclusively(() => {
-      const { visit } = wait
+      const { visit, isSlow = false } = wait
       const answers: BatchAnswers = { last, visit, failures: [], overflow: false, isComplete: false }
-      if (writer.length > foregroundBytes) return this.#batchInBackground(op, writer, answers, wait)
+      if (isSlow || writer.length > foregroundBytes) return this.#batchInBackground(op, writer, answers, wait)
       this.#send(op, writer)
       this.#readBatch(op, answers)
       return isDecided(answers) ? outcomeOf(answers) : this.#awaitBatch(op, answers, wait)

@@ -7,6 +7,7 @@ import type { Flow, FlowTable } from '../../../src/engine/flows/flow-table.ts'
 import { LiveFrontends } from '../../../src/engine/flows/live-frontends.ts'
 import { silentLogger } from '../../../src/lib/log.ts'
 import { systemClock } from '../../../src/lib/time.ts'
+import { runAtOnce } from '../../../src/lib/yielding.ts'
 import type { Frontend, Protocol, ServicePort } from '../../../src/model/types.ts'
 import { service, servicePort, tcp } from '../../support/builders.ts'
 
@@ -99,23 +100,23 @@ describe('the rule', () => {
 describe('live frontends', () => {
   it('names a service once when it gets a frontend or its first endpoint, and not when endpoints change', () => {
     const live = new LiveFrontends()
-    live.note('ns/web', [web({ cluster: [] })])
+    runAtOnce(live.note('ns/web', [web({ cluster: [] })]))
     expect(live.take()).toEqual([])
-    live.note('ns/web', [web()])
+    runAtOnce(live.note('ns/web', [web()]))
     expect(live.list()).toEqual(['ns/web'])
     expect(live.take()).toEqual(['ns/web'])
-    live.note('ns/web', [web({ cluster: [...one, { ip: '10.0.0.2', port: 8080, local: false }] })])
+    runAtOnce(live.note('ns/web', [web({ cluster: [...one, { ip: '10.0.0.2', port: 8080, local: false }] })]))
     expect(live.take()).toEqual([])
-    live.note('ns/web', [web({ frontends: [frontend('load-balancer', '1.2.3.4', 80)] })])
+    runAtOnce(live.note('ns/web', [web({ frontends: [frontend('load-balancer', '1.2.3.4', 80)] })]))
     expect(live.take()).toEqual(['ns/web'])
-    live.note('ns/web', [])
-    live.note('ns/web', [web({ frontends: [frontend('load-balancer', '1.2.3.4', 80)] })])
+    runAtOnce(live.note('ns/web', []))
+    runAtOnce(live.note('ns/web', [web({ frontends: [frontend('load-balancer', '1.2.3.4', 80)] })]))
     expect(live.take()).toEqual(['ns/web'])
   })
 
   it('keeps the services that are not written yet', () => {
     const live = new LiveFrontends()
-    for (const service of ['ns/a', 'ns/b']) live.note(service, [web({ service })])
+    for (const service of ['ns/a', 'ns/b']) runAtOnce(live.note(service, [web({ service })]))
     expect(live.take(['ns/b', 'ns/c'])).toEqual(['ns/b'])
     expect(live.take()).toEqual(['ns/a'])
   })

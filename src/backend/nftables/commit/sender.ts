@@ -98,7 +98,7 @@ export class TransactionSender {
     const batch = await this.#encodeOrBlame(transaction, options, single)
     if (batch instanceof EncodeError) return new Map([[batch.entry, batch]])
     const removed: RemovedObjects = { elements: [], rules: [] }
-    const failures = await this.#sendWithRetry(batch, removed)
+    const failures = await this.#sendWithRetry(batch, removed, transaction.isSlow)
     if (failures.length === 0) {
       await runSliced(transaction.markCommitted(), this.#newSlice())
       this.#options.counting?.settle(removed)
@@ -129,12 +129,16 @@ export class TransactionSender {
   }
 
   /** Returns the messages that the kernel refused; none if it committed the batch. */
-  async #sendWithRetry({ last }: EncodedBatch, removed: RemovedObjects): Promise<readonly MessageFailure[]> {
+  async #sendWithRetry(
+    { last }: EncodedBatch,
+    removed: RemovedObjects,
+    isSlow: boolean,
+  ): Promise<readonly MessageFailure[]> {
     const { nft, context, counting } = this.#options
     for (let attempt = 1; ; attempt++) {
       const { failures, overflow } = await (counting === undefined
-        ? nft.commit(this.#buffers.writer, last)
-        : nft.commitCounted(this.#buffers.writer, last, removed))
+        ? nft.commit(this.#buffers.writer, last, { isSlow })
+        : nft.commitCounted(this.#buffers.writer, last, removed, isSlow))
       if (overflow) throw new ProxyError('nftables', 'the kernel reported more errors than fit into the receive buffer')
       const [first] = failures
       if (first === undefined || !failures.some((failure) => transient.has(failure.errno))) return failures

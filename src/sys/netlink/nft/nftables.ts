@@ -8,7 +8,14 @@ import { DuplicateFilter } from '../duplicate-filter.ts'
 import { AttributeReader, type MessageReader } from '../message.ts'
 import type { MessageWriter } from '../message-writer.ts'
 import { malformed } from '../netlink-errors.ts'
-import { type BatchOutcome, type MessageFailure, type NetlinkRequest, NetlinkSocket, type Wait } from '../socket.ts'
+import {
+  type BatchOutcome,
+  type BatchWait,
+  type MessageFailure,
+  type NetlinkRequest,
+  NetlinkSocket,
+  type Wait,
+} from '../socket.ts'
 import { type Subscription, subscribe } from '../subscribe.ts'
 import { NFTA_CHAIN, NFTA_RULE, NFTA_SET_ELEM_LIST } from './attributes.ts'
 import { decodeElements, writeElement } from './elements.ts'
@@ -74,19 +81,19 @@ export class Nftables {
   }
 
   /** Commits all of the transaction or, with any failure, nothing. `last` is what `endBatch` returned. */
-  commit(writer: MessageWriter, last: number, wait?: Wait): Promise<BatchOutcome> {
+  commit(writer: MessageWriter, last: number, wait?: BatchWait): Promise<BatchOutcome> {
     return this.#socket.batch('commit', writer, last, wait)
   }
 
   /** As `commit`, and adds to `removed` what deletions with `echo` report. */
-  commitCounted(writer: MessageWriter, last: number, removed: RemovedObjects): Promise<BatchOutcome> {
+  commitCounted(writer: MessageWriter, last: number, removed: RemovedObjects, isSlow = false): Promise<BatchOutcome> {
     const decode = (message: MessageReader) => {
       const list = message.type === messageTypes.elements.delete ? decodeElements(message, this.#reader) : undefined
       const rule = message.type === messageTypes.rule.delete ? decodeRule(message, this.#reader) : undefined
       if (list !== undefined) removed.elements.push(list)
       if (rule !== undefined) removed.rules.push(rule)
     }
-    return this.#socket.batch('commit', writer, last, { visit: decode })
+    return this.#socket.batch('commit', writer, last, { visit: decode, isSlow })
   }
 
   /** Makes the error for a failure of a commit. */
