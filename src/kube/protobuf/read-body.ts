@@ -12,7 +12,7 @@ export const isProtobufType = (contentType: string | undefined): boolean =>
   contentType?.startsWith(protobufType) === true
 
 /** The four bytes that every body starts with: `k8s` and a zero. */
-const magic = Buffer.from([0x6b, 0x38, 0x73, 0x00])
+export const magic = Buffer.from([0x6b, 0x38, 0x73, 0x00])
 
 /** Metadata is field 1 of every object. */
 const metadataTag = (1 << 3) | wireTypes.delimited
@@ -43,12 +43,6 @@ export function* readWatchEventInSteps(frame: Buffer, table: MessageTable): Step
   } catch (error) {
     return { type, object: makeUnreadable(readIdentity(raw), error) }
   }
-}
-
-/** Reads the type of an event and the metadata of its object, and nothing else. Throws a SyntaxError. */
-export function readEventIdentity(frame: Buffer): JsonObject {
-  const { type, kind, raw } = openEvent(frame)
-  return { type, object: kind === 'Status' ? undefined : { metadata: readIdentity(raw) } }
 }
 
 function openEvent(frame: Buffer): Envelope & { readonly type: unknown } {

@@ -3,7 +3,8 @@
 import { excerptJson, parseBounded, parseBoundedInSteps } from '../../lib/bounded-json.ts'
 import { ProxyError } from '../../lib/errors.ts'
 import type { Steps } from '../../lib/yielding.ts'
-import { readEventIdentity, readList, readWatchEvent, readWatchEventInSteps } from '../protobuf/read-body.ts'
+import { readList, readWatchEvent, readWatchEventInSteps } from '../protobuf/read-body.ts'
+import { readEventIdentity } from '../protobuf/read-identity.ts'
 import type { MessageTable } from '../protobuf/read-message.ts'
 import { asObject, type JsonObject, readString } from './fields.ts'
 
@@ -76,8 +77,9 @@ export function identifyEvent(message: WatchMessage): EventIdentity | undefined 
     return type === undefined ? undefined : { namespace, name, version }
   }
   try {
-    const { type, object } = readEventIdentity(message)
-    return isChange(type) ? identifyObject(asObject(object)) : undefined
+    const { type, namespace, name, resourceVersion } = readEventIdentity(message)
+    if (!isChange(type) || name === '') return undefined
+    return { namespace, name, version: checkVersion(resourceVersion) }
   } catch {
     return undefined
   }
@@ -142,6 +144,7 @@ function parseObject(line: string): JsonObject | undefined {
 
 /** Returns '' if the object has no usable resourceVersion. */
 export function readVersion(object: JsonObject | undefined): string {
-  const version = readString(asObject(object?.metadata), 'resourceVersion')
-  return version.length <= maxVersionLength ? version : ''
+  return checkVersion(readString(asObject(object?.metadata), 'resourceVersion'))
 }
+
+const checkVersion = (version: string): string => (version.length <= maxVersionLength ? version : '')

@@ -13,16 +13,23 @@ import {
 } from '../../../src/apiserver/schema/kinds.ts'
 import type { ObjectSchema } from '../../../src/apiserver/schema/schema.ts'
 import { endpointSlice, service, serviceCidr } from '../../../src/kube/protobuf/message-tables.ts'
-import { readList, readStatus, readWatchEvent } from '../../../src/kube/protobuf/read-body.ts'
+import { readList, readStatus, readWatchEvent, readWatchEventInSteps } from '../../../src/kube/protobuf/read-body.ts'
 import { type MessageTable, readMessage } from '../../../src/kube/protobuf/read-message.ts'
 import { ChangeFilter } from '../../../src/kube/reflect/change-filter.ts'
 import { decodeEndpointSlice } from '../../../src/kube/reflect/decode-endpoint-slice.ts'
 import { decodeServiceCidr } from '../../../src/kube/reflect/decode-node.ts'
 import { decodeService } from '../../../src/kube/reflect/decode-service.ts'
 import type { JsonObject } from '../../../src/kube/reflect/fields.ts'
-import { isSnapshotEnd, parseEvent, parseProtobufPage } from '../../../src/kube/reflect/watch-messages.ts'
+import {
+  identifyEvent,
+  isSnapshotEnd,
+  parseEvent,
+  parseEventInSteps,
+  parseProtobufPage,
+} from '../../../src/kube/reflect/watch-messages.ts'
 import { services } from '../../../src/kube/reflect/watched-resources.ts'
 import { encodeDelimited, encodeNumber } from '../../../src/lib/protobuf-writer.ts'
+import { runAtOnce } from '../../../src/lib/yielding.ts'
 import type { Problem, ServiceRecord } from '../../../src/model/types.ts'
 
 /** An event without the length before it. */
@@ -192,6 +199,37 @@ describe('protobuf bodies', () => {
       )
     },
   )
+
+  it.each(kinds)('of a %s are the same when they are read in steps', (kind, arbitrary, schema, table) => {
+    const long = { ports: Array.from({ length: 250 }, (_, i) => ({ name: `p${i}`, port: i + 1 })) }
+    fc.assert(
+      fc.property(arbitrary, fc.option(fc.nat()), (object, cut) => {
+        const json = asJson({ ...object, ...(kind === 'EndpointSlice' && long) })
+        const message = encodeMessage(json, schema)
+        const end = cut === null ? message.length : cut % (message.length + 1)
+        const frame = encodeWatchEvent('ADDED', encodeBody('Kind', 'v1', message.subarray(0, end)))
+        expect(runAtOnce(readWatchEventInSteps(frame, table))).toEqual(readWatchEvent(frame, table))
+        expect(runAtOnce(parseEventInSteps(frame, table))).toEqual(parseEvent(frame, table))
+        if (cut !== null) return
+        const { namespace, name, resourceVersion: version = '' } = json.metadata as Record<string, string>
+        expect(identifyEvent(frame)).toEqual({ namespace, name, version })
+      }),
+      { numRuns: 200 },
+    )
+  })
+
+  it('reveal their object only for changes, and only in the form of the API server', () => {
+    const metadata = { name: 'a', namespace: 'b', resourceVersion: '7' }
+    const body = encodeBody('Service', 'v1', encodeMessage({ metadata }, serviceSchema))
+    expect(identifyEvent(encodeWatchEvent('DELETED', body))).toEqual({ name: 'a', namespace: 'b', version: '7' })
+    expect(identifyEvent(encodeWatchEvent('BOOKMARK', body))).toBeUndefined()
+    expect(identifyEvent(Buffer.from('nonsense'))).toBeUndefined()
+    const line = (type: string, order: object) =>
+      JSON.stringify({ type, object: { kind: 'Service', apiVersion: 'v1', metadata: order } })
+    expect(identifyEvent(line('MODIFIED', metadata))).toEqual({ name: 'a', namespace: 'b', version: '7' })
+    expect(identifyEvent(line('ADDED', { namespace: 'b', name: 'a', resourceVersion: '7' }))).toBeUndefined()
+    expect(identifyEvent(line('ERROR', metadata))).toBeUndefined()
+  })
 
   it('are events of a watch', () => {
     const object = { metadata: { name: 'a', namespace: 'b', resourceVersion: '7' }, spec: { clusterIP: '10.0.0.1' } }

@@ -151,19 +151,27 @@ describe('a reflector', () => {
   const emptySnapshot = [bookmark(100, true)]
 
   /** A reflector whose first watch has these batches, and all later ones an empty snapshot. */
-  function reflect(...batches: readonly (readonly string[])[]): ReflectorHarness {
+  const reflect = (...batches: readonly (readonly string[])[]) => reflectWith({}, ...batches)
+
+  function reflectWith(
+    more: Partial<ReflectorOptions<number>>,
+    ...batches: readonly (readonly string[])[]
+  ): ReflectorHarness {
     let watches = 0
     const client: ReflectorOptions<number>['client'] = {
       request: () => Promise.reject(new Error('nothing is listed')),
       async stream({ signal }) {
         const isFirst = watches++ === 0
-        return (async function* () {
+        const made = (async function* () {
           yield* isFirst ? batches : [emptySnapshot]
           await new Promise((resolve) => signal?.addEventListener('abort', resolve))
         })()
+        // A generator that waits cannot be ended; a stream can.
+        const end = async () => ({ done: true, value: undefined }) as const
+        return { next: () => made.next(), return: end, [Symbol.asyncIterator]: () => made }
       },
     }
-    const made = new ReflectorHarness('http://127.0.0.1:9', 1, { client })
+    const made = new ReflectorHarness('http://127.0.0.1:9', 1, { client, ...more })
     cleanups.push(() => made.stop())
     return made
   }
@@ -174,6 +182,47 @@ describe('a reflector', () => {
     expect(made.calls.indexOf('put other/one=5000')).toBeLessThan(200)
     expect(made.duplicates).toEqual([])
     expect(made.reflector.status().resourceVersion).toBe('5000')
+  })
+
+  /** In the form of the API server, in which the object can be seen without reading all of the message. */
+  const makeApiLine = (name: string, version: number, rest = `"value":${version}`) =>
+    `{"type":"ADDED","object":{"kind":"Thing","apiVersion":"v1","metadata":{"name":"${name}","namespace":"many","uid":"u","resourceVersion":"${version}"},${rest}}}`
+  const apiFlood = (count: number, version: number) =>
+    Array.from({ length: count }, (_, i) => makeApiLine(`n${i}`, version + i))
+
+  it('reads events that follow others of their namespace when it applies them, and only the last one of an object', async () => {
+    const other = makeLine('ADDED', ['other', 'one'], 9000)
+    // Messages that nothing follows would be reported as malformed if they were read.
+    const superseded = Array.from({ length: 50 }, (_, i) => makeApiLine('n999', 7000 + i, 'not JSON'))
+    const made = reflect(emptySnapshot, [...apiFlood(1000, 200), ...superseded, makeApiLine('n999', 8000), other])
+    await until('all objects', () => made.state.size === 1001)
+    expect(made.calls.indexOf('put other/one=9000')).toBeLessThan(200)
+    expect(made.state.get('many/n999')).toBe(8000)
+    expect(made.problems).toEqual([])
+    expect(made.reflector.status().resourceVersion).toBe('9000')
+  })
+
+  it('asks for a snapshot if an event that it held back cannot be read: the watch has gone on', async () => {
+    const made = reflect(emptySnapshot, [...apiFlood(1000, 200), makeApiLine('bad', 8000, 'not JSON')])
+    await until('another snapshot, which has none of them', () => made.calls.includes('drop many/n0'))
+    expect(made.state.size).toBe(0)
+  })
+
+  it('decodes a large event in steps, once, whether it is held back or not', async () => {
+    const decoded: string[] = []
+    const decodeInSteps: NonNullable<ReflectorOptions<number>['decodeInSteps']> = function* (json) {
+      const { metadata, value } = json as { metadata: { namespace: string; name: string }; value: number }
+      yield
+      decoded.push(metadata.name)
+      return { key: `${metadata.namespace}/${metadata.name}`, record: value, problems: [] }
+    }
+    const filler = `"filler":"${'x'.repeat(300 << 10)}"`
+    const prompt = makeApiLine('prompt', 150, `"value":150,${filler}`)
+    const late = makeApiLine('late', 8000, `"value":8000,${filler}`)
+    const made = reflectWith({ decodeInSteps }, emptySnapshot, [prompt], [...apiFlood(1000, 200), late])
+    await until('all objects', () => made.state.size === 1002)
+    expect(decoded).toEqual(['prompt', 'late'])
+    expect([made.state.get('many/prompt'), made.state.get('many/late')]).toEqual([150, 8000])
   })
 
   it('applies what it holds back before it goes on with another connection', async () => {
