@@ -79,8 +79,8 @@ export function formatPrivilegeDocs(): string {
   return [
     '# Privileges',
     '',
-    'What the proxy needs in each mode, after `--init-only` has run once with full privileges. The kernel tier runs the modes nftables, iptables and',
-    'userspace with exactly this: the user, no new privileges, these capabilities and no others, all mounts read-only but these paths,',
+    'What the proxy needs in each mode, after `--init-only` has run once with full privileges. The kernel tier and the ipvs tier run all modes',
+    'with exactly this: the user, no new privileges, these capabilities and no others, all mounts read-only but these paths,',
     'and a seccomp filter that kills the process at any other system call. Then the proxy does everything that it does on a node. `npm run docs`',
     'writes this document from [deploy/privileges.json](../deploy/privileges.json) and [deploy/seccomp](../deploy/seccomp); a test compares them.',
     '',
@@ -101,8 +101,9 @@ export function formatPrivilegeDocs(): string {
 }
 
 const notes = [
-  '* **ipvs mode** was not run with these privileges yet: its row and its profile are those of iptables mode, whose programs it runs. The test is',
-  '  `test/ipvs/privilege.test.ts`; it needs a machine whose kernel has IPVS. Use the default profile of the runtime until it has passed on yours.',
+  '* **ipvs mode** needs `CAP_NET_RAW` with both flavours of iptables: its rules match sets (`-m set`), and for each set iptables opens a raw socket to',
+  "  ask the kernel for its number. Without the capability, iptables-restore ends with `Can't open socket to ipset`, and no sync succeeds. The profile",
+  '  is that of iptables mode, whose programs it runs; a record of all calls of ipvs mode had no others. It was run by Node 20 on Linux 6.1, in a VM.',
   '* **User.** Kubernetes gives capabilities only to root (it sets no ambient ones), so the manifests use uid 0 with all other capabilities dropped.',
   '  Where the service manager can do better, uid 65534 is enough. The legacy flavour needs root: the kernel names its tables in a file',
   '  (`/proc/net/ip_tables_names`) that only root may read. As another user, and as root without',

@@ -31,9 +31,11 @@ export const tiers: Readonly<Record<string, readonly string[]>> = {
     .map((name) => `test/ipvs/${name}`),
 }
 
-/** Files that show what works under a kernel. Loops of kills and large tables test the proxy rather than the kernel. */
+/** Files that show what works under a kernel. Loops of kills, large tables and privileges test the proxy rather than the kernel. */
 export const quickFiles = (tier: string): readonly string[] =>
-  (tiers[tier] ?? []).filter((file) => !/(crash|limits|drift|life|lifecycle|takeover|legacy)\.test\.ts$/.test(file))
+  (tiers[tier] ?? []).filter(
+    (file) => !/(crash|limits|drift|life|lifecycle|takeover|legacy|privilege)\.test\.ts$/.test(file),
+  )
 
 /** The suite of each kernel version. Other names are a suite, or suite:package. */
 const versions: Readonly<Record<string, string>> = {
