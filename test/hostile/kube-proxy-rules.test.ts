@@ -99,7 +99,40 @@ function makeService(random: Random, n: number): readonly Item[] {
   if (random.chance(0.3)) fields.affinity = random.choose([1, 60, 10_800])
   if (random.chance(0.2)) fields.trafficDistribution = 'PreferClose'
   const slices = Array.from({ length: random.between(0, 3) }, (_, i) => makeSlice(random, `${name}#s${i}`, ports))
-  return [fields, ...slices].map((one, i) => expand(one, 10 * n + i)) as unknown as readonly Item[]
+  const items = [fields, ...slices].map((one, i) => expand(one, 10 * n + i)) as unknown as readonly Item[]
+  return withoutContradictions(items)
+}
+
+interface SliceItem extends Item {
+  readonly ports: readonly { readonly name: string; readonly protocol: string; readonly port: number }[]
+  readonly endpoints: readonly {
+    readonly addresses: readonly string[]
+    readonly conditions?: { terminating?: boolean }
+  }[]
+}
+
+const isSlice = (item: Item): item is SliceItem => item.kind === 'EndpointSlice'
+
+/**
+ * Leaves out endpoints that another slice of the service has at the same port with other conditions, on another node or with other hints.
+ * kube-proxy goes through slices in the random order of a Go map, so that each of its runs may choose another one; for us the key of the
+ * slice decides (D7). An endpoint that terminates does not contradict one that does not: both proxies prefer the latter.
+ */
+function withoutContradictions(items: readonly Item[]): readonly Item[] {
+  const known = new Map<string, string>()
+  return items.map((item) => {
+    if (!isSlice(item)) return item
+    const endpoints = item.endpoints.filter((endpoint) => {
+      const keys = item.ports.map(({ name, protocol, port }) =>
+        [name, protocol, port, endpoint.addresses[0], endpoint.conditions?.terminating === true].join(' '),
+      )
+      const text = JSON.stringify(endpoint)
+      if (keys.some((key) => (known.get(key) ?? text) !== text)) return false
+      for (const key of keys) known.set(key, text)
+      return true
+    })
+    return { ...item, endpoints } as Item
+  })
 }
 
 /** The tables without counters. */
