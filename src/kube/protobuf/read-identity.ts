@@ -11,7 +11,7 @@ const envelopeRaw = 2
 const metadataField = 1
 const metadataFields = { name: 1, namespace: 3, resourceVersion: 6 } as const
 
-export interface EventIdentity {
+interface IdentityFields {
   readonly type: string
   readonly namespace: string
   readonly name: string
@@ -19,7 +19,7 @@ export interface EventIdentity {
 }
 
 /** Throws a SyntaxError if the fields do not come in the order in which the API server writes them. */
-export function readEventIdentity(frame: Buffer): EventIdentity {
+export function readEventIdentity(frame: Buffer): IdentityFields {
   const cursor = new WireCursor(frame)
   const typeEnd = enterField(cursor, frame.length, eventFields.type)
   const type = frame.toString('latin1', cursor.at, typeEnd)

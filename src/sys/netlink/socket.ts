@@ -329,11 +329,8 @@ export class NetlinkSocket {
       if (length > this.#buffer.length) {
         const had = this.#buffer.length
         this.#buffer = Buffer.allocUnsafe(length)
-        throw malformed(
-          this.#purpose,
-          op,
-          `an answer of ${length} bytes was cut to ${had}; the next attempt has room for it`,
-        )
+        const words = `an answer of ${length} bytes was cut to ${had}; the next attempt has room for it`
+        throw malformed(this.#purpose, op, words)
       }
       if (length >= 0) {
         if (debugging) trace('receive', this.#options, this.#buffer, length)
