@@ -40,9 +40,9 @@ const manifests = [
   ...floodedService(),
 ]
 
-/** Flows end soon after their connections. */
+/** Flows end soon after their connections; not at once, since a packet that a busy machine delivers later would begin a new flow. */
 const shortTimeouts = ['time_wait', 'close', 'fin_wait', 'last_ack', 'close_wait']
-  .map((state) => `net.netfilter.nf_conntrack_tcp_timeout_${state}=1`)
+  .map((state) => `net.netfilter.nf_conntrack_tcp_timeout_${state}=5`)
   .join(' ')
 
 class Scene {
