@@ -1,20 +1,9 @@
-// Numbered services and slices as JSON of a real API server, managed fields included: skipping these is part of the cost of reading.
-
-import type { ServerResponse } from 'node:http'
+// Numbered services and slices as a real API server has them, managed fields included: skipping these is part of the cost of reading.
 
 let version = 1_000_000
 
-const apiVersions: Readonly<Record<string, string>> = {
-  EndpointSlice: 'discovery.k8s.io/v1',
-  ServiceCIDR: 'networking.k8s.io/v1',
-}
-
-/** Returns the bookmark that ends a snapshot. */
-export function bookmark(kind: string): string {
-  const metadata = { resourceVersion: String(version), annotations: { 'k8s.io/initial-events-end': 'true' } }
-  const apiVersion = apiVersions[kind] ?? 'v1'
-  return `${JSON.stringify({ type: 'BOOKMARK', object: { kind, apiVersion, metadata } })}\n`
-}
+/** Returns the version of the object that was made last. */
+export const lastVersion = (): string => String(version)
 
 /** Returns the service of the n-th change: all services in turn, none twice in a round. */
 export const nth = (n: number, services: number): number => (n * 7919) % services
@@ -145,23 +134,5 @@ export function node(): object {
     metadata: { name: 'node-7', uid: 'node-7', resourceVersion: String(version) },
     spec: {},
     status: { addresses: [{ type: 'InternalIP', address: '192.0.2.1' }] },
-  }
-}
-
-const otherKinds: Readonly<Record<string, string>> = { nodes: 'Node', servicecidrs: 'ServiceCIDR' }
-
-/** Answers the other requests of a proxy: its node, the service CIDRs, and its events. */
-export function answerOther(reads: boolean, url: URL, response: ServerResponse): void {
-  const kind = otherKinds[url.pathname.split('/').at(-1) as string] ?? ''
-  if (!reads) response.writeHead(201).end('{}')
-  else if (url.pathname.endsWith('/nodes/node-7')) response.end(JSON.stringify(node()))
-  else if (kind === '') response.writeHead(404).end()
-  else if (url.searchParams.get('watch') === null) {
-    const items = kind === 'Node' ? [node()] : []
-    const apiVersion = kind === 'Node' ? 'v1' : 'networking.k8s.io/v1'
-    response.end(JSON.stringify({ kind: `${kind}List`, apiVersion, metadata: { resourceVersion: '1' }, items }))
-  } else {
-    if (kind === 'Node') response.write(`${JSON.stringify({ type: 'ADDED', object: node() })}\n`)
-    response.write(bookmark(kind))
   }
 }

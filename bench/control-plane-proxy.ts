@@ -15,8 +15,9 @@ import { silentLogger as log } from '../src/lib/log.ts'
 import { systemClock as clock } from '../src/lib/time.ts'
 import type { NodeView } from '../src/model/types.ts'
 import { everyAddress, view } from '../test/support/builders.ts'
-import { bookmark, nth, service, slice } from './api-objects.ts'
+import { lastVersion, nth, service, slice } from './api-objects.ts'
 import type { Figures } from './control-plane.ts'
+import { chooseForm } from './object-forms.ts'
 
 const [port, services, endpoints, warmUps, changes, everyMs] = process.argv.slice(2).map(Number) as Six
 type Six = [number, number, number, number, number, number]
@@ -184,7 +185,11 @@ function fromMemory(): Source {
   async function* stream(path: string, signal: AbortSignal | undefined): AsyncGenerator<readonly string[]> {
     const isService = path.endsWith('/services')
     for (let i = 0; i < services; i++) yield [added(isService ? service(i) : slice(i, endpoints, 0))]
-    yield [bookmark(isService ? 'Service' : 'EndpointSlice')]
+    yield [
+      chooseForm(isService ? 'services' : 'endpointslices')
+        .writeBookmark(lastVersion())
+        .toString(),
+    ]
     while (!signal?.aborted) {
       if (isService || sent === asked) {
         await new Promise<void>((resolve) => {

@@ -1,4 +1,5 @@
 // A scripted API server as a separate process: some ordinary services, one of which is measured, and hostile objects on demand.
+// As a real one, it answers in protobuf if the client prefers that, and in JSON otherwise.
 //
 //   hostile-apiserver SERVICES      prints its port; the last service is measured: it has one endpoint
 //   GET /hostile?kind=N&do=prepare             makes the objects of that kind: what this server needs for them is no time of a proxy
@@ -6,58 +7,75 @@
 
 import { createServer, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
-import { answerOther, bookmark, probeSlice, service, slice } from './api-objects.ts'
+import { lastVersion, probeSlice, service, slice } from './api-objects.ts'
 import { type HostileObjects, hostileObjects } from './hostile-objects.ts'
+import { answerOther, chooseForm, type EventType, type ObjectForm } from './object-forms.ts'
 
 const count = Number(process.argv[2])
-const watches: { services?: ServerResponse; slices?: ServerResponse } = {}
-/** The lines of each step for the two watches. The API server sends each event as a part of its own. */
-interface Lines {
-  readonly services: string
-  readonly slices: readonly string[]
+
+/** A watch that a client holds open, in the form that it asked for. */
+interface Watch {
+  readonly form: ObjectForm
+  readonly response: ServerResponse
 }
 
-const prepared = new Map<string, Lines>()
+const plurals = ['services', 'endpointslices'] as const
+type Watched = (typeof plurals)[number]
+const watches = new Map<Watched, Watch>()
+const makeObject: Readonly<Record<Watched, (i: number) => object>> = {
+  services: service,
+  endpointslices: (i) => (i === count - 1 ? probeSlice(i, 0) : slice(i, 5, 0)),
+}
 
-const line = (type: string, object: object) => `${JSON.stringify({ type, object })}\n`
+/** The events of each step for the two watches. The API server sends each event as a part of its own. */
+const prepared = new Map<string, Readonly<Record<Watched, readonly Buffer[]>>>()
 
 const server = createServer((request, response) => {
   const url = new URL(request.url as string, 'http://localhost')
   const word = (name: string) => url.searchParams.get(name) ?? ''
-  response.setHeader('content-type', 'application/json')
+  const watched = plurals.find((plural) => url.pathname.endsWith(`/${plural}`))
   if (url.pathname === '/hostile') {
     act(Number(word('kind')), word('do'))
     response.end('{}')
-  } else if (url.pathname.endsWith('/services')) {
-    watches.services = response
-    for (let i = 0; i < count; i++) response.write(line('ADDED', service(i)))
-    response.write(bookmark('Service'))
-  } else if (url.pathname.endsWith('/endpointslices')) {
-    watches.slices = response
-    for (let i = 0; i < count; i++) response.write(line('ADDED', i === count - 1 ? probeSlice(i, 0) : slice(i, 5, 0)))
-    response.write(bookmark('EndpointSlice'))
+  } else if (watched !== undefined) {
+    const form = chooseForm(watched, request.headers.accept)
+    response.setHeader('content-type', form.watchType)
+    watches.set(watched, { form, response })
+    for (let i = 0; i < count; i++) response.write(form.writeEvent('ADDED', makeObject[watched](i)))
+    response.write(form.writeBookmark(lastVersion()))
   } else if (url.pathname === '/probe') {
-    watches.slices?.write(line('MODIFIED', probeSlice(count - 1, Number(word('turn')))))
+    const object = probeSlice(count - 1, Number(word('turn')))
+    for (const event of encode('endpointslices', 'MODIFIED', [object])) {
+      watches.get('endpointslices')?.response.write(event)
+    }
     response.end('{}')
-  } else answerOther(request.method === 'GET', url, response)
+  } else answerOther(request, url, response)
 })
 server.listen(0, '127.0.0.1', () => process.stdout.write(`${(server.address() as AddressInfo).port}\n`))
 process.on('disconnect', () => process.exit())
 
 function act(kind: number, what: string): void {
   if (what === 'prepare') prepare((hostileObjects[kind] as () => HostileObjects)())
-  const lines = prepared.get(what)
-  if (lines === undefined) return
-  watches.services?.write(lines.services)
-  for (const one of lines.slices) watches.slices?.write(one)
+  for (const plural of plurals) {
+    for (const event of prepared.get(what)?.[plural] ?? []) watches.get(plural)?.response.write(event)
+  }
+}
+
+/** Encodes events in the form of the watch that will get them. */
+function encode(plural: Watched, type: EventType, objects: readonly object[]): readonly Buffer[] {
+  const form = watches.get(plural)?.form ?? chooseForm(plural)
+  return objects.map((object) => form.writeEvent(type, object))
 }
 
 function prepare({ services, slices, changed }: HostileObjects): void {
-  const all = (type: string): Lines => ({
-    services: services.map((object) => line(type, object)).join(''),
-    slices: slices.map((object) => line(type, object)),
+  const encodeAll = (type: EventType) => ({
+    services: encode('services', type, services),
+    endpointslices: encode('endpointslices', type, slices),
   })
-  prepared.set('come', all('ADDED'))
-  prepared.set('change', { services: '', slices: changed === undefined ? [] : [line('MODIFIED', changed)] })
-  prepared.set('go', all('DELETED'))
+  prepared.set('come', encodeAll('ADDED'))
+  prepared.set('change', {
+    services: [],
+    endpointslices: encode('endpointslices', 'MODIFIED', changed === undefined ? [] : [changed]),
+  })
+  prepared.set('go', encodeAll('DELETED'))
 }

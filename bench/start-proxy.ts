@@ -46,7 +46,7 @@ export function startProxy({ program, mode }: ProxyProgram, place: ProxyPlace): 
     JSON.stringify({
       apiVersion: 'kubeproxy.config.k8s.io/v1alpha1',
       kind: 'KubeProxyConfiguration',
-      clientConnection: { kubeconfig, contentType: 'application/json', acceptContentTypes: 'application/json' },
+      clientConnection: { kubeconfig },
       mode,
       clusterCIDR: '10.128.0.0/9',
       nftables: { minSyncPeriod },
