@@ -1,4 +1,4 @@
-// Makes the single executables: the bundle, the page of the dashboard, koffi's addon and V8's code cache inside a node binary.
+// Makes the single executables: the bundle, the page of the dashboard, koffi's addon and V8's snapshot inside a node binary.
 
 import { execFileSync } from 'node:child_process'
 import {
@@ -13,7 +13,7 @@ import {
 } from 'node:fs'
 import { join } from 'node:path'
 import { inject } from 'postject'
-import { type OutputOptions, rolldown } from 'rolldown'
+import { type OutputOptions, type Plugin, rolldown } from 'rolldown'
 import { pageBuild } from '../web/page-build.ts'
 import { type Architecture, koffiAddon, nodeBinary } from './inputs.ts'
 
@@ -59,9 +59,34 @@ export async function makeExecutable(architecture: Architecture): Promise<string
 }
 
 async function makeBundle(path: string): Promise<void> {
-  const build = await rolldown({ input: join(import.meta.dirname, 'entry.ts'), platform: 'node', external: ['koffi'] })
+  const build = await rolldown({
+    input: join(import.meta.dirname, 'entry.ts'),
+    platform: 'node',
+    external: ['koffi'],
+    plugins: [deferBuiltIns, readStartTimeLater],
+  })
   await build.write({ file: path, format: 'cjs', codeSplitting: false, minify: true })
   await build.close()
+  // V8 keeps a text in which every character has one byte in half the memory, and reads it faster.
+  writeFileSync(path, readFileSync(path, 'utf8').replace(/[^\0-\xff]/g, escapeCharacter), 'utf8')
+}
+
+const escapeCharacter = (character: string): string => `\\u${character.charCodeAt(0).toString(16).padStart(4, '0')}`
+
+/** Modules of Node that V8 cannot put into a snapshot, because they hold objects of C++. */
+const unserializable = ['http', 'https', 'tls']
+
+/** Loads the modules that a snapshot cannot contain when they are used first. */
+const deferBuiltIns: Plugin = {
+  name: 'defer-built-ins',
+  resolveId(id, importer) {
+    const name = id.replace(/^node:/, '')
+    return unserializable.includes(name) && !importer?.startsWith('\0deferred:') ? `\0deferred:${name}` : null
+  },
+  load: (id) =>
+    id.startsWith('\0deferred:')
+      ? `module.exports = new Proxy({}, { get: (_, key) => require('node:${id.slice('\0deferred:'.length)}')[key] })`
+      : null,
 }
 
 /** Builds the page of the dashboard. */
@@ -80,25 +105,37 @@ function pageAssets(work: string): Readonly<Record<string, string>> {
   return { 'web/files.json': join(work, 'files.json'), ...Object.fromEntries(files) }
 }
 
+/** prom-client notes the time at which it is loaded as the start of the process. In a snapshot that would be the time of the build. */
+const readStartTimeLater: Plugin = {
+  name: 'read-start-time-later',
+  transform(code, id) {
+    if (!id.endsWith('prom-client/lib/metrics/processStartTime.js')) return null
+    const changed = code
+      .replace(/^const startInSeconds = .*$/m, '')
+      .replace('startInSeconds', 'Math.round(performance.timeOrigin / 1000)')
+    if (changed.includes('startInSeconds') || changed === code) throw new Error(`${id} has changed: look at it`)
+    return changed
+  },
+}
+
 /**
- * V8 accepts a code cache only from the same version, architecture and flags, so it is made by the very binary that will read it. A fixed
- * seed makes it reproducible. The other architecture's binary does not run here; its executable has no cache.
+ * V8 accepts a snapshot only from the same version, architecture and flags, so it is made by the very binary that will read it. The other
+ * architecture's binary does not run here; its executable has no snapshot, and starts as a script does. What makes a snapshot reproducible
+ * is a fixed seed, and a path of the script that does not say where it was made.
  */
 function makeBlob(work: string, architecture: Architecture): Buffer {
   const host = process.arch === 'arm64' ? 'arm64' : 'amd64'
   const config = {
-    main: 'sluice.cjs',
+    main: '/proc/self/cwd/sluice.cjs',
     output: 'sluice.blob',
     disableExperimentalSEAWarning: true,
-    useSnapshot: false,
-    useCodeCache: architecture === host,
+    useSnapshot: architecture === host,
     execArgv: nodeOptions,
     execArgvExtension: 'none',
     assets: { 'koffi.node': koffiAddon(architecture), ...pageAssets(work) },
   }
   writeFileSync(join(work, 'sea.json'), JSON.stringify(config))
-  execFileSync(nodeBinary(host), [...nodeOptions, '--random-seed=1', '--experimental-sea-config', 'sea.json'], {
-    cwd: work,
-  })
+  const flags = [...nodeOptions, '--random-seed=1', '--no-warnings', '--experimental-sea-config']
+  execFileSync(nodeBinary(host), [...flags, 'sea.json'], { cwd: work })
   return readFileSync(join(work, 'sluice.blob'))
 }

@@ -6,16 +6,24 @@
 /** A smaller buffer is not worth a call. */
 const minBytes = 16 * 1024
 
+let discard: InstanceType<typeof MessageChannel>['port1'] | undefined
+
 /** The other end is closed, so a buffer that is sent there is freed at once. Node 20 has no `transfer`, and this is its way to free a buffer. */
-const { port1: discard, port2: closedEnd } = new MessageChannel()
-closedEnd.close()
+function openDiscard(): InstanceType<typeof MessageChannel>['port1'] {
+  const { port1, port2 } = new MessageChannel()
+  port2.close()
+  return port1
+}
 
 /** Must be called only when no code reads the chunk any more, and with a chunk that a socket has read: then no other chunk shares its memory. */
 export function freeReadBuffer(chunk: Uint8Array): void {
   const { buffer, byteLength } = chunk
   if (byteLength < minBytes || buffer.byteLength !== byteLength || !(buffer instanceof ArrayBuffer)) return
   if (isTransferable(buffer)) buffer.transfer(0)
-  else discard.postMessage(buffer, [buffer])
+  else {
+    discard ??= openDiscard()
+    discard.postMessage(buffer, [buffer])
+  }
 }
 
 /** An ArrayBuffer since Node 22. */

@@ -1,6 +1,5 @@
 // Asks a gRPC server for its health, grpc.health.v1.Health/Check, over HTTP/2 without TLS.
 
-import { connect } from 'node:http2'
 import { hostPort } from '../../lib/ip.ts'
 import { WireCursor, wireTypes } from '../../lib/protobuf-wire.ts'
 import { encodeDelimited } from '../../lib/protobuf-writer.ts'
@@ -17,7 +16,10 @@ export function checkGrpcHealth(
   service: string,
   describeDialError: (error: Error) => ProbeResult,
 ): RunningProbe {
-  const session = connect(`http://${hostPort(host, port)}`, { settings: { enablePush: false } })
+  // Loaded here, since few services ask for such probes, and the module is expensive at a start.
+  const session = process
+    .getBuiltinModule('node:http2')
+    .connect(`http://${hostPort(host, port)}`, { settings: { enablePush: false } })
   const stream = session.request({
     ':method': 'POST',
     ':path': '/grpc.health.v1.Health/Check',

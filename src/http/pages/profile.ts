@@ -1,6 +1,6 @@
 // Serves profiles of the running proxy at the paths of Go's pprof, in the formats of Chrome's developer tools.
 
-import { Session } from 'node:inspector'
+import type { Session } from 'node:inspector'
 import { pipeline } from 'node:stream/promises'
 import { getHeapSnapshot } from 'node:v8'
 import { type Clock, sleep } from '../../lib/time.ts'
@@ -54,7 +54,9 @@ function recordProfile(clock: Clock, { file, start, stop }: Recording): Route {
   return async ({ query, response }) => {
     if (isBusy) return replyText(response, 503, 'another profile is being recorded\n')
     isBusy = true
-    const session = new Session()
+    // Loaded here, since few proxies are ever profiled, and the module is expensive at a start.
+    const inspector = process.getBuiltinModule('node:inspector')
+    const session = new inspector.Session()
     const disconnected = new AbortController()
     response.on('close', () => disconnected.abort())
     try {
