@@ -1,6 +1,7 @@
 // Measures how long a node whose API server is away takes from the start of the process to the first connection that its saved state serves.
 //
-// Run as root on a quiet machine: npx tsx bench/saved-start.ts [SERVICES...]. docs/health.md has its figures.
+// Run as root on a quiet machine: npx tsx bench/saved-start.ts [SERVICES...]. docs/health.md has its figures. BENCH_EXECUTABLE names a single
+// executable that is measured instead of the bundle.
 
 import { execFileSync } from 'node:child_process'
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
@@ -51,7 +52,8 @@ async function measure(network: NodeNetwork, start: () => Promise<WholeProxy>): 
 
 // What is shipped: the bundle with its flags of Node.
 execFileSync('npm', ['run', '--silent', 'build'], { cwd: join(import.meta.dirname, '..'), stdio: 'ignore' })
-const command = [process.execPath, ...nodeFlags(), script]
+const executable = process.env.BENCH_EXECUTABLE
+const command = executable === undefined ? [process.execPath, ...nodeFlags(), script] : [executable, 'proxy']
 
 console.log(`load of the machine: ${loadavg()[0]?.toFixed(1)}\n`)
 console.log('| Services | until the first connection, ms, in five runs | CPU time of the proxy until then, ms |')

@@ -1,12 +1,18 @@
 // Checks the single executable of this machine's architecture: names, native code, no writable file system, no file left behind.
 
 import { spawnSync } from 'node:child_process'
-import { copyFileSync, mkdirSync, mkdtempSync, readdirSync, rmSync } from 'node:fs'
+import { copyFileSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { makeExecutable } from '../../packaging/executable.ts'
 import { koffiAddon } from '../../packaging/inputs.ts'
+import { clusterIp, NodeNetwork, nodeIp } from '../kernel/node-network.ts'
+import { web } from '../kernel/web-service.ts'
+import { WholeProxy } from '../kernel/whole-proxy.ts'
+import { serveObjects } from '../lab/fixed-api.ts'
+import { nodeName } from '../scenarios/expand.ts'
+import { until } from '../support/until.ts'
 import { whyNotPackage } from './packaging-tools.ts'
 
 const missing = whyNotPackage('amd64')
@@ -34,6 +40,39 @@ describe.skipIf(missing !== undefined)('the executable', () => {
       expect(nftablesLine.exec(stdout)?.[1]).not.toMatch(/koffi|EROFS|ENOENT/)
       expect(readdirSync(folder)).toEqual([])
     } finally {
+      rmSync(folder, { recursive: true })
+    }
+  })
+
+  it('is the same if it is made again: its snapshot says nothing about the process that made it', async () => {
+    const first = readFileSync(executable)
+    expect(readFileSync(await makeExecutable('amd64')).equals(first)).toBe(true)
+  })
+
+  it.skipIf(process.getuid?.() !== 0)('serves a Service, and knows its own process and start', async () => {
+    const network = await NodeNetwork.create()
+    const folder = mkdtempSync(join(tmpdir(), 'sluice-test-'))
+    const admin = join(folder, 'admin')
+    try {
+      const startedAt = Math.floor(Date.now() / 1000)
+      const api = await serveObjects(network.node, nodeName, nodeIp, web().put)
+      const command = [executable, 'proxy']
+      const env = { SLUICE_ADMIN_SOCKET: admin }
+      const proxy = await WholeProxy.start({ network, api, mode: 'nftables', command, env })
+      try {
+        await until('the Service answers', async () => /^10\.180/.test(await network.ask(clusterIp, 80)))
+        const metrics = await proxy.metrics()
+        const start = Number(/^process_start_time_seconds (\d+)/m.exec(metrics)?.[1])
+        expect(start).toBeGreaterThanOrEqual(startedAt)
+        expect(start).toBeLessThanOrEqual(Date.now() / 1000)
+        const status = spawnSync('curl', ['-s', '--unix-socket', admin, 'http://localhost/v1/summary'])
+        expect(JSON.parse(status.stdout.toString())).toMatchObject({ pid: proxy.child.pid })
+      } finally {
+        await proxy.stop()
+        api.close()
+      }
+    } finally {
+      await network.close()
       rmSync(folder, { recursive: true })
     }
   })
