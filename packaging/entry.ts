@@ -13,8 +13,8 @@ function start(): void {
 }
 
 if (startupSnapshot.isBuildingSnapshot()) {
-  // The proxy is loaded here, so that V8's snapshot has it ready: the executable starts with the heap of this moment.
-  void import('../src/daemon/proxy-command.ts')
+  // The proxy is loaded and rehearsed here, so that V8's snapshot has it ready: the executable starts with the heap of this moment.
+  void import('../src/daemon/proxy-command.ts').then(async () => (await import('./rehearsal.ts')).rehearse())
   // Two builds give the same bytes. A process that starts from the snapshot gets its own number.
   Object.defineProperty(process, 'pid', { value: 0 })
   startupSnapshot.setDeserializeMainFunction(start)
