@@ -57,8 +57,13 @@ export function readPort(fd: number): number {
   return returned < 0 ? returned : hostU32(address, 4)
 }
 
-/** If true, every message is printed to stderr. */
-export const debugging = process.env.SLUICE_NETLINK_DEBUG === '1'
+let shouldTrace: boolean | undefined
+
+/** If true, every message is printed to stderr. The running process is asked, once: in the executable, modules were loaded by the build. */
+export function isTracing(): boolean {
+  shouldTrace ??= process.env.SLUICE_NETLINK_DEBUG === '1'
+  return shouldTrace
+}
 
 export function trace(direction: string, { protocol }: SocketOptions, bytes: Buffer, length: number): void {
   process.stderr.write(describeMessages(direction, bytes, length, protocol === 'route' ? routeHeader : undefined))

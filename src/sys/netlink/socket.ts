@@ -28,7 +28,7 @@ import {
 } from './message.ts'
 import { MessageWriter } from './message-writer.ts'
 import { callError, malformed, netlinkError } from './netlink-errors.ts'
-import { debugging, openNetlink, readPort, receiveBytes, type SocketOptions, trace } from './open-socket.ts'
+import { isTracing, openNetlink, readPort, receiveBytes, type SocketOptions, trace } from './open-socket.ts'
 
 /** After this time of a dump the event loop may do other work. */
 const sliceMs = 4
@@ -275,7 +275,7 @@ export class NetlinkSocket {
 
   /** Waits for a send of this socket by another thread. */
   async #sendAside(op: string, writer: MessageWriter, send: typeof libc.sendInBackground): Promise<void> {
-    if (debugging) trace('send', this.#options, writer.bytes, writer.length)
+    if (isTracing()) trace('send', this.#options, writer.bytes, writer.length)
     this.#sending = send(this.#fd, writer.bytes, writer.length)
     try {
       const sent = await this.#sending
@@ -287,7 +287,7 @@ export class NetlinkSocket {
   }
 
   #send(op: string, writer: MessageWriter): void {
-    if (debugging) trace('send', this.#options, writer.bytes, writer.length)
+    if (isTracing()) trace('send', this.#options, writer.bytes, writer.length)
     for (let attempt = 1; ; attempt++) {
       const sent = libc.send(this.#fd, writer.bytes, writer.length)
       if (sent >= 0) return
@@ -333,7 +333,7 @@ export class NetlinkSocket {
         throw malformed(this.#purpose, op, words)
       }
       if (length >= 0) {
-        if (debugging) trace('receive', this.#options, this.#buffer, length)
+        if (isTracing()) trace('receive', this.#options, this.#buffer, length)
         return length
       }
       if (length === -errno.EAGAIN) return undefined

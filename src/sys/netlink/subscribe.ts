@@ -5,7 +5,7 @@ import { type Clock, systemClock, type Timer } from '../../lib/time.ts'
 import { EAGAIN, EINTR, ENOBUFS, errnoName } from '../errno.ts'
 import * as libc from '../libc.ts'
 import { MessageReader, NLMSG_OVERRUN } from './message.ts'
-import { debugging, openNetlink, readPort, receiveBytes, type SocketOptions, trace } from './open-socket.ts'
+import { isTracing, openNetlink, readPort, receiveBytes, type SocketOptions, trace } from './open-socket.ts'
 
 export interface Subscription {
   close(): void
@@ -194,7 +194,7 @@ class Subscriber {
   }
 
   #deliverDatagram(start: number, length: number): void {
-    if (debugging) trace('notice', this.#options, this.#batch.bytes.subarray(start), length)
+    if (isTracing()) trace('notice', this.#options, this.#batch.bytes.subarray(start), length)
     const message = this.#reader.reset(start, start + length)
     while (!this.#isClosed && message.next()) {
       if (message.type === NLMSG_OVERRUN) this.#listener.lost('notifications were lost')
