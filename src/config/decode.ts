@@ -140,7 +140,7 @@ class Decoder {
     }
     if (isNull(node)) return
     const plain = this.#plain(node)
-    const value = readValue(row, plain)
+    const value = readValue(row, nameSwitch(row, plain))
     if (value === undefined) {
       this.#refuse(line, path, plain, describeAllowed(row))
       return
@@ -177,6 +177,12 @@ class Decoder {
   #plain(node: unknown): unknown {
     return isNode(node) ? node.toJS(this.#root) : node
   }
+}
+
+/** YAML 1.1 reads `on` and `off` without quotes as booleans. */
+function nameSwitch({ words }: FieldSetting, value: unknown): unknown {
+  const word = value === true ? 'on' : 'off'
+  return typeof value === 'boolean' && words?.includes(word) ? word : value
 }
 
 /** Parses YAML 1.1 as kube-proxy's reader does: `yes` is a boolean, but there are no base-60 numbers and no dates. */

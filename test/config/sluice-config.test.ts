@@ -43,6 +43,16 @@ it('refuses another kind of document', () => {
   expect(() => loadSluiceConfig('s.yaml', 'apiVersion: v1\nkind: Pod\n')).toThrow('s.yaml:1: apiVersion: given "v1"')
 })
 
+it.each([
+  ['on', 'on'],
+  ['off', 'off'],
+  ['true', 'on'],
+  ['"on"', 'on'],
+])('reads the switch %s as %s, which YAML takes for a boolean without quotes', (given, expected) => {
+  const { outliers } = loadSluiceConfig('s.yaml', `${header}outliers: { ejection: ${given} }\n`)
+  expect(outliers.ejection).toBe(expected)
+})
+
 it('replaces in place what may change while the proxy runs, and names the rest', () => {
   const config = defaultSluiceConfig()
   const { outliers } = config

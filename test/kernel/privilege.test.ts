@@ -19,7 +19,7 @@ import { exercise } from '../privilege/exercise.ts'
 import { makeProfile, readRecord, recordedNames } from '../privilege/make-profile.ts'
 import { serveName } from '../privilege/name-server.ts'
 import { copyBundle, copyExecutable, hasExecutable, type ProgramCopy } from '../privilege/program-copies.ts'
-import { apiPort, initCommand, proxyFlags } from '../privilege/proxy-flags.ts'
+import { apiPort, initCommand, proxyFlags, writeSettings } from '../privilege/proxy-flags.ts'
 import { killing } from '../privilege/seccomp-filter.ts'
 import { nodeName } from '../scenarios/expand.ts'
 import { until } from '../support/until.ts'
@@ -91,11 +91,12 @@ async function startConfined(
 ): Promise<ConfinedProxy> {
   chownSync(record, identity.uid, identity.uid)
   if (flavour !== undefined) await network.useFlavour(flavour)
-  await network.run(initCommand(copy.command, mode))
+  const settings = writeSettings(folder)
+  await network.run(initCommand(copy.command, mode, [settings]))
   proxy = await ConfinedProxy.start({
     node: network.node,
     program: copy.command,
-    flags: proxyFlags(mode),
+    flags: [...proxyFlags(mode), settings],
     ...identity,
     writable: privilegesOf(mode).writable,
     record: { file: record, calls: profile === undefined ? 'all' : 'execve' },

@@ -20,6 +20,9 @@ const runtime = words(`
 /** The admin socket and the files of the runtime folder. */
 const files = words('bind chmod fchmod fchmodat fchmodat2 rename renameat renameat2 rmdir')
 
+/** The configuration files are watched. */
+const watches = words('inotify_init1 inotify_add_watch inotify_rm_watch')
+
 /** What starting programs takes, besides what the programs call themselves. */
 const children = words('pidfd_open vfork wait4 waitid flock')
 
@@ -40,7 +43,7 @@ const sorted = (names: Iterable<string>): readonly string[] => [...new Set(names
 
 export function makeProfile(recorded: Iterable<string>, startsPrograms: boolean): SeccompProfile {
   const plain = sorted(recorded).filter((name) => !/^(clone|clone3|socket|io_uring_.*)$/.test(name))
-  const others = sorted([...runtime, ...files, ...start, ...(startsPrograms ? children : [])])
+  const others = sorted([...runtime, ...files, ...watches, ...start, ...(startsPrograms ? children : [])])
   const mask = startsPrograms ? CLONE_NAMESPACES : CLONE_THREAD
   return {
     defaultAction: 'SCMP_ACT_ERRNO',
