@@ -2,7 +2,7 @@
 
 import { cutText, excerptJson } from '../lib/bounded-json.ts'
 import { ApiError, type ErrorCode, ProxyError, readSystemCode } from '../lib/errors.ts'
-import { asObject, type JsonObject, readString } from './reflect/fields.ts'
+import { asObject, type JsonObject, readString } from './decode/fields.ts'
 
 const codes: Readonly<Record<number, ErrorCode>> = {
   400: 'bad-request',

@@ -3,7 +3,7 @@
 import { describeError, ProxyError } from '../lib/errors.ts'
 import { silentLogger } from '../lib/log.ts'
 import type { Client } from './client.ts'
-import { asObject } from './reflect/fields.ts'
+import { asObject } from './decode/fields.ts'
 import { PageReader } from './reflect/page-reader.ts'
 import type { ListPage } from './reflect/watch-messages.ts'
 

@@ -4,8 +4,8 @@ import { parseBounded } from '../lib/bounded-json.ts'
 import { hasErrno, ProxyError } from '../lib/errors.ts'
 import type { Clock } from '../lib/time.ts'
 import type { ExecPlugin } from './connection.ts'
+import { asObject, formatValue, readString } from './decode/fields.ts'
 import { runInGroup } from './process-group.ts'
-import { asObject, formatValue, readString } from './reflect/fields.ts'
 
 export interface Credential {
   readonly token: string

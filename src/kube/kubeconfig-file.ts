@@ -5,7 +5,7 @@ import { dirname, isAbsolute, resolve } from 'node:path'
 import { parseDocument } from 'yaml'
 import { hasErrno, ProxyError, readSystemCode } from '../lib/errors.ts'
 import type { PemSource } from './connection.ts'
-import { asObject, type JsonObject, joinPath } from './reflect/fields.ts'
+import { asObject, type JsonObject, joinPath } from './decode/fields.ts'
 
 /** One object of the file, with its path. */
 export class KubeconfigSection {

@@ -5,9 +5,9 @@ import { join } from 'node:path'
 import { createSecureContext } from 'node:tls'
 import { describeError, ProxyError } from '../lib/errors.ts'
 import type { Auth, Connection, ExecPlugin, PemSource } from './connection.ts'
+import { asObject } from './decode/fields.ts'
 import { findEnvironmentProxy, parseProxy } from './http-proxy.ts'
 import { KubeconfigSection, makeKubeconfigError, readPem, readText } from './kubeconfig-file.ts'
-import { asObject } from './reflect/fields.ts'
 
 export interface ConnectionOptions {
   readonly kubeconfig: string

@@ -9,8 +9,8 @@ import { makeSettings } from '../../src/daemon/backend-settings.ts'
 import type { Explanation } from '../../src/http/admin.ts'
 import { DryRun } from '../../src/inspect/dry-run.ts'
 import { type ExplainContext, explain } from '../../src/inspect/explanation.ts'
-import { decodeEndpointSlice } from '../../src/kube/reflect/decode-endpoint-slice.ts'
-import { decodeService } from '../../src/kube/reflect/decode-service.ts'
+import { decodeEndpointSlice } from '../../src/kube/decode/decode-endpoint-slice.ts'
+import { decodeService } from '../../src/kube/decode/decode-service.ts'
 import { familyOf, hostPort } from '../../src/lib/ip.ts'
 import {
   type Expectation,

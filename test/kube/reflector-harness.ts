@@ -1,8 +1,8 @@
 // A reflector on a fake API, with a sink that records every call.
 
+import type { DecodedRecord } from '../../src/kube/decode/fields.ts'
 import { service } from '../../src/kube/protobuf/message-tables.ts'
 import type { RecordSink } from '../../src/kube/reflect/change-filter.ts'
-import type { DecodedRecord } from '../../src/kube/reflect/fields.ts'
 import { Reflector, type ReflectorOptions } from '../../src/kube/reflect/reflector.ts'
 import { silentLogger } from '../../src/lib/log.ts'
 import type { Problem } from '../../src/model/types.ts'

@@ -1,8 +1,8 @@
 // Runs the scenario corpus against the model alone, and checks the corpus itself.
 
 import { describe, expect, it } from 'vitest'
-import { decodeEndpointSlice } from '../../src/kube/reflect/decode-endpoint-slice.ts'
-import { decodeService } from '../../src/kube/reflect/decode-service.ts'
+import { decodeEndpointSlice } from '../../src/kube/decode/decode-endpoint-slice.ts'
+import { decodeService } from '../../src/kube/decode/decode-service.ts'
 import { manifestKey } from '../scenarios/format.ts'
 import { loadScenarios, loadScenarioText } from '../scenarios/load.ts'
 import { ipv4Twin, ipv6Twin } from '../scenarios/twins.ts'

@@ -2,7 +2,7 @@
 
 import { type NodeReport, parseNodeReport, reportAnnotation } from '../../inspect/node-report.ts'
 import { type ApiRequester, listObjects } from '../../kube/api-objects.ts'
-import { asObject, readString } from '../../kube/reflect/fields.ts'
+import { asObject, readString } from '../../kube/decode/fields.ts'
 import { describeError, ProxyError } from '../../lib/errors.ts'
 import { listProxyPods, type ProxyPod } from '../sources/node-proxy.ts'
 

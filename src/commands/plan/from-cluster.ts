@@ -6,8 +6,8 @@ import type { ObjectPath } from '../../apiserver/requests/writes.ts'
 import type { Json } from '../../apiserver/schema/json.ts'
 import type { Inputs } from '../../http/admin.ts'
 import type { Objects } from '../../inspect/dry-run.ts'
-import { decodeEndpointSlice } from '../../kube/reflect/decode-endpoint-slice.ts'
-import { decodeService } from '../../kube/reflect/decode-service.ts'
+import { decodeEndpointSlice } from '../../kube/decode/decode-endpoint-slice.ts'
+import { decodeService } from '../../kube/decode/decode-service.ts'
 import type { ServiceRecord, SliceRecord } from '../../model/types.ts'
 import {
   AdmissionTrial,

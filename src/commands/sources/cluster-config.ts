@@ -3,7 +3,7 @@
 import type { Config } from '../../config/configuration.ts'
 import { resolveOptions } from '../../config/flags/options.ts'
 import type { ApiRequester } from '../../kube/api-objects.ts'
-import { asObject } from '../../kube/reflect/fields.ts'
+import { asObject } from '../../kube/decode/fields.ts'
 import { ProxyError } from '../../lib/errors.ts'
 import { listProxyPods } from './node-proxy.ts'
 

@@ -7,7 +7,7 @@ import { makeSettings } from '../../daemon/backend-settings.ts'
 import { makeNodeFacts } from '../../daemon/node/node-facts.ts'
 import type { Inputs } from '../../http/admin.ts'
 import { type ApiRequester, listObjects } from '../../kube/api-objects.ts'
-import { asObject } from '../../kube/reflect/fields.ts'
+import { asObject } from '../../kube/decode/fields.ts'
 import {
   describeOwnNode,
   endpointSlices,

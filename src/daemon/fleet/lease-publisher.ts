@@ -5,7 +5,7 @@
 import type { NodeReport, ObjectsSnapshot } from '../../inspect/node-report.ts'
 import { reportAnnotation } from '../../inspect/node-report.ts'
 import type { Client } from '../../kube/client.ts'
-import { asObject, readString } from '../../kube/reflect/fields.ts'
+import { asObject, readString } from '../../kube/decode/fields.ts'
 import { describeError, ProxyError } from '../../lib/errors.ts'
 import type { Logger } from '../../lib/log.ts'
 import { hashText } from '../../lib/set-sketch.ts'

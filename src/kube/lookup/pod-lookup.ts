@@ -2,7 +2,7 @@
 
 import { canonicalIp } from '../../lib/ip.ts'
 import { type ApiRequester, listObjects } from '../api-objects.ts'
-import { asObject } from '../reflect/fields.ts'
+import { asObject } from '../decode/fields.ts'
 
 /** Returns `namespace/name` by address for the endpoints of a service that are pods. */
 export async function readEndpointPods(api: ApiRequester, service: string): Promise<ReadonlyMap<string, string>> {

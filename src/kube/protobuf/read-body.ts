@@ -2,7 +2,7 @@
 
 import { WireCursor, wireTypes } from '../../lib/protobuf-wire.ts'
 import type { Steps } from '../../lib/yielding.ts'
-import { asObject, type JsonObject, makeUnreadable } from '../reflect/fields.ts'
+import { asObject, type JsonObject, makeUnreadable } from '../decode/fields.ts'
 import { envelope, identity, objectList, status, watchEvent } from './message-tables.ts'
 import { type MessageTable, readMessage, readMessageInSteps } from './read-message.ts'
 

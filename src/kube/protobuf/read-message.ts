@@ -3,7 +3,7 @@
 
 import { WireCursor, wireTypes } from '../../lib/protobuf-wire.ts'
 import { type Steps, stride } from '../../lib/yielding.ts'
-import type { JsonObject } from '../reflect/fields.ts'
+import type { JsonObject } from '../decode/fields.ts'
 import { readCachedText } from './text-cache.ts'
 
 type MutableObject = Record<string, unknown>

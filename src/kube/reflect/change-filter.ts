@@ -12,7 +12,7 @@ import {
   readString,
   readUid,
   throwIfUnreadable,
-} from './fields.ts'
+} from '../decode/fields.ts'
 import { readVersion } from './watch-messages.ts'
 import type { WatchedResource } from './watched-resources.ts'
 

@@ -2,9 +2,9 @@
 // recorded: decoding leaves them as they came.
 
 import { cutText } from '../../lib/bounded-json.ts'
+import { asObject, type JsonObject, readString } from '../decode/fields.ts'
 import { managedFieldsEntry } from '../protobuf/message-tables.ts'
 import { readMessage } from '../protobuf/read-message.ts'
-import { asObject, type JsonObject, readString } from './fields.ts'
 import { readVersion } from './watch-messages.ts'
 
 /** What metadata says about the last change. Every field is '' if it is unknown. */

@@ -3,10 +3,10 @@
 import { excerptJson, parseBounded, parseBoundedInSteps } from '../../lib/bounded-json.ts'
 import { ProxyError } from '../../lib/errors.ts'
 import type { Steps } from '../../lib/yielding.ts'
+import { asObject, type JsonObject, readString } from '../decode/fields.ts'
 import { readList, readWatchEvent, readWatchEventInSteps } from '../protobuf/read-body.ts'
 import { readEventIdentity } from '../protobuf/read-identity.ts'
 import type { MessageTable } from '../protobuf/read-message.ts'
-import { asObject, type JsonObject, readString } from './fields.ts'
 
 const initialEventsEnd = 'k8s.io/initial-events-end'
 /** Characters of an unusable message that are shown. */

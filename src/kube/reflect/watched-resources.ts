@@ -8,12 +8,12 @@ import type {
   ServiceRecord,
   SliceRecord,
 } from '../../model/types.ts'
+import { decodeEndpointSlice, decodeEndpointSliceInSteps, headlessLabel } from '../decode/decode-endpoint-slice.ts'
+import { decodeNode, decodeNodeCapacity, decodeServiceCidr } from '../decode/decode-node.ts'
+import { decodeService, decodeServiceInSteps, proxyNameLabel } from '../decode/decode-service.ts'
+import type { DecodedRecord } from '../decode/fields.ts'
 import { endpointSlice, node, nodeCapacity, service, serviceCidr } from '../protobuf/message-tables.ts'
 import type { MessageTable } from '../protobuf/read-message.ts'
-import { decodeEndpointSlice, decodeEndpointSliceInSteps, headlessLabel } from './decode-endpoint-slice.ts'
-import { decodeNode, decodeNodeCapacity, decodeServiceCidr } from './decode-node.ts'
-import { decodeService, decodeServiceInSteps, proxyNameLabel } from './decode-service.ts'
-import type { DecodedRecord } from './fields.ts'
 
 export interface WatchedResource<R> {
   /** Path of the collection. */

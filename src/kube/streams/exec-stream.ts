@@ -6,7 +6,7 @@ import { Socket } from 'node:net'
 import { Duplex } from 'node:stream'
 import { ProxyError } from '../../lib/errors.ts'
 import type { Client } from '../client.ts'
-import { asObject, readString } from '../reflect/fields.ts'
+import { asObject, readString } from '../decode/fields.ts'
 import type { UpgradedConnection } from '../transport.ts'
 import { encodeFrame, type Frame, FrameReader, opcodes } from './websocket-frames.ts'
 

@@ -12,14 +12,14 @@ import {
   endpointSlice as sliceSchema,
 } from '../../../src/apiserver/schema/kinds.ts'
 import type { ObjectSchema } from '../../../src/apiserver/schema/schema.ts'
+import { decodeEndpointSlice } from '../../../src/kube/decode/decode-endpoint-slice.ts'
+import { decodeServiceCidr } from '../../../src/kube/decode/decode-node.ts'
+import { decodeService } from '../../../src/kube/decode/decode-service.ts'
+import type { JsonObject } from '../../../src/kube/decode/fields.ts'
 import { endpointSlice, service, serviceCidr } from '../../../src/kube/protobuf/message-tables.ts'
 import { readList, readStatus, readWatchEvent, readWatchEventInSteps } from '../../../src/kube/protobuf/read-body.ts'
 import { type MessageTable, readMessage } from '../../../src/kube/protobuf/read-message.ts'
 import { ChangeFilter } from '../../../src/kube/reflect/change-filter.ts'
-import { decodeEndpointSlice } from '../../../src/kube/reflect/decode-endpoint-slice.ts'
-import { decodeServiceCidr } from '../../../src/kube/reflect/decode-node.ts'
-import { decodeService } from '../../../src/kube/reflect/decode-service.ts'
-import type { JsonObject } from '../../../src/kube/reflect/fields.ts'
 import {
   identifyEvent,
   isSnapshotEnd,

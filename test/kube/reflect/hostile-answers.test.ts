@@ -2,8 +2,8 @@
 
 import { gzipSync } from 'node:zlib'
 import { afterEach, describe, expect, it } from 'vitest'
-import { decodeService } from '../../../src/kube/reflect/decode-service.ts'
-import type { DecodedRecord } from '../../../src/kube/reflect/fields.ts'
+import { decodeService } from '../../../src/kube/decode/decode-service.ts'
+import type { DecodedRecord } from '../../../src/kube/decode/fields.ts'
 import { until } from '../../support/until.ts'
 import { bookmark, FakeApi, type State } from '../fake-api.ts'
 import { ReflectorHarness } from '../reflector-harness.ts'

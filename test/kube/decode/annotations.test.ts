@@ -1,8 +1,8 @@
 // Sluice's annotations on Services and EndpointSlices are read, or reported and ignored.
 
 import { describe, expect, it } from 'vitest'
-import { decodeEndpointSlice } from '../../../src/kube/reflect/decode-endpoint-slice.ts'
-import { decodeService } from '../../../src/kube/reflect/decode-service.ts'
+import { decodeEndpointSlice } from '../../../src/kube/decode/decode-endpoint-slice.ts'
+import { decodeService } from '../../../src/kube/decode/decode-service.ts'
 
 const service = (annotations: unknown) =>
   decodeService({

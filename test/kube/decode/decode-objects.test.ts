@@ -1,8 +1,8 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { decodeEndpointSlice } from '../../../src/kube/reflect/decode-endpoint-slice.ts'
-import { decodeNode, decodeNodeCapacity, decodeServiceCidr } from '../../../src/kube/reflect/decode-node.ts'
-import { decodeService } from '../../../src/kube/reflect/decode-service.ts'
+import { decodeEndpointSlice } from '../../../src/kube/decode/decode-endpoint-slice.ts'
+import { decodeNode, decodeNodeCapacity, decodeServiceCidr } from '../../../src/kube/decode/decode-node.ts'
+import { decodeService } from '../../../src/kube/decode/decode-service.ts'
 
 const serviceNameLabel = 'kubernetes.io/service-name'
 

@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { parseMilliQuantity } from '../../../src/kube/reflect/quantity.ts'
+import { parseMilliQuantity } from '../../../src/kube/decode/quantity.ts'
 
 describe('a resource quantity', () => {
   it.each([
