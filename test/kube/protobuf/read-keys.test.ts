@@ -14,7 +14,7 @@ import {
   services,
 } from '../../../src/kube/reflect/watched-resources.ts'
 
-const folder = join(import.meta.dirname, '../../../src/kube/reflect')
+const folders = ['decode', 'reflect'].map((name) => join(import.meta.dirname, '../../../src/kube', name))
 
 /** A map of strings that notes which keys are asked for. */
 const recording = (seen: Set<string>, values: Readonly<Record<string, string>> = {}): object =>
@@ -66,8 +66,9 @@ describe('the keys that protobuf messages are read for', () => {
   })
 
   it('contain every key that a decoder names, also one that it reads only sometimes', () => {
-    const named = readdirSync(folder).flatMap((name) => {
-      const text = readFileSync(join(folder, name), 'utf8')
+    const files = folders.flatMap((folder) => readdirSync(folder).map((name) => join(folder, name)))
+    const named = files.flatMap((file) => {
+      const text = readFileSync(file, 'utf8')
       return [...text.matchAll(/'((?:[a-z0-9-]+\.)*[a-z0-9-]+\/[a-z][a-z0-9-]+)'/g)].map(([, key]) => key as string)
     })
     const known = [...readLabels, ...readAnnotations]

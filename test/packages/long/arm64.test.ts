@@ -18,7 +18,17 @@ const missing = whyNotArm64() ?? whyNotPackage('arm64')
 if (missing !== undefined) process.stdout.write(`SKIPPED arm64: ${missing}\n`)
 
 /** Folders whose code depends on the CPU: native calls, bytes of messages, arithmetic, and what is made of them. */
-const folders = ['backend/ipvs', 'backend/nftables', 'config', 'kube/protobuf', 'kube/reflect', 'lib', 'model', 'sys']
+const folders = [
+  'backend/ipvs',
+  'backend/nftables',
+  'config',
+  'kube/decode',
+  'kube/protobuf',
+  'kube/reflect',
+  'lib',
+  'model',
+  'sys',
+]
 /**
  * These start Node or other programs, which qemu-user cannot emulate too, need more of vitest than its runner and matchers, or wait for a
  * limited time, which is too short for an emulated CPU.
