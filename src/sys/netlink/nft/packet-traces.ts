@@ -4,6 +4,7 @@
 
 import { ProxyError } from '../../../lib/errors.ts'
 import type { Family } from '../../../lib/ip.ts'
+import { IPS_DST_NAT } from '../../conntrack/conntrack-tuple.ts'
 import { AddressCache, addressBytes } from '../address-codec.ts'
 import { AttributeReader, littleEndian, type MessageReader } from '../message.ts'
 import { MessageWriter } from '../message-writer.ts'
@@ -31,7 +32,6 @@ const NFTA_TRACE = {
 /** NFT_TRACETYPE_*. */
 const kinds = ['', 'policy', 'return', 'rule'] as const
 const NF_CT_STATE_NEW = 8
-const IPS_DST_NAT = 32
 const verdictNames: ReadonlyMap<number, TraceVerdict> = new Map([
   [0, 'drop'],
   [1, 'accept'],
