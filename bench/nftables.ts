@@ -2,9 +2,9 @@
 //
 //   npm run bench:nftables [-- services…]      default 1000 10000 30000
 //
-// kube-proxy is measured if test/e2e/build-cluster has built it. A cold start may take BENCH_LIMIT seconds (80 by default); the report
-// says so if it took longer, as kube-proxy does with 10,000 services. All of it takes seven to ten minutes. First packets are measured
-// at the end of each size, with all proxies in place, by turns.
+// Sluice runs from its bundle with this Node, and as the single executable if `npm run package` has made it. kube-proxy is measured if
+// test/e2e/build-cluster has built it. A cold start may take BENCH_LIMIT seconds (80 by default); the report says so if it took longer, as
+// kube-proxy does with 10,000 services. First packets are measured at the end of each size, with all proxies in place, by turns.
 
 import { type ChildProcess, execFileSync, fork, spawn } from 'node:child_process'
 import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
@@ -31,6 +31,8 @@ const limitMs = Number(process.env.BENCH_LIMIT ?? 80) * 1000
 const sizes = process.argv.slice(2).map(Number)
 if (sizes.length === 0) sizes.push(1_000, 10_000, 30_000)
 const endpoints = 5
+/** The time after all changes before memory is read. */
+const restMs = 16_000
 
 interface Competitor {
   readonly name: string
@@ -38,6 +40,8 @@ interface Competitor {
   readonly mode: 'nftables' | 'iptables'
   readonly changes: number
   readonly own: boolean
+  /** True if Node can be given flags: the single executable takes none. */
+  readonly isScript: boolean
   /** The largest number of services to measure; more take many minutes. */
   readonly most: number
 }
@@ -82,20 +86,20 @@ try {
 }
 
 function findCompetitors(): readonly Competitor[] {
+  const own = { mode: 'nftables', changes: 400, own: true, most: Number.POSITIVE_INFINITY } as const
+  const executable = join(root, 'dist/package/sluice-linux-amd64')
+  const found: Competitor[] = []
+  if (existsSync(executable))
+    found.push({ name: 'Sluice, executable', program: [executable, 'proxy'], isScript: false, ...own })
   // Node gets the flags of bin/kube-proxy.
-  const own = {
-    program: [process.execPath, ...nodeFlags(), script],
-    changes: 400,
-    own: true,
-    most: Number.POSITIVE_INFINITY,
-  }
-  const found: Competitor[] = [{ name: 'Sluice nftables', mode: 'nftables', ...own }]
+  const program = [process.execPath, ...nodeFlags(), script]
+  found.push({ name: `Sluice, Node ${process.versions.node}`, program, isScript: true, ...own })
   const theirs = findKubeProxy()
   if (!existsSync(theirs)) {
     console.log(`kube-proxy is not built (test/e2e/build-cluster kube-proxy): only Sluice is measured`)
     return found
   }
-  const rest = { program: [theirs], changes: 15, own: false, most: 10_000 }
+  const rest = { program: [theirs], changes: 15, own: false, isScript: false, most: 10_000 }
   found.push({ name: 'kube-proxy nftables', mode: 'nftables', ...rest })
   found.push({ name: 'kube-proxy iptables', mode: 'iptables', ...rest })
   return found
@@ -125,10 +129,10 @@ async function measure(competitor: Competitor, services: number): Promise<Measur
     await firstLine(answering)
     const setup: Setup = { services, port, children, kernelBefore: kernelMb() }
     const { figures, turns } = await observe(competitor, setup)
-    const holds = competitor.own ? await holdsOf(competitor, setup, namespace) : undefined
+    const holds = competitor.isScript ? await holdsOf(competitor, setup, namespace) : undefined
     const endpoint = probeAddress(holds === undefined ? turns : 0)
-    const readerCpuMicros = competitor.own ? await readerCost(competitor, setup) : Number.NaN
-    const table = competitor.own ? await tableCost(competitor, services) : undefined
+    const readerCpuMicros = competitor.isScript ? await readerCost(competitor, setup) : Number.NaN
+    const table = competitor.isScript ? await tableCost(competitor, services) : undefined
     const all = { ...figures, holds, readerCpuMicros, table }
     return { name: competitor.name, figures: all, endpoint, namespace: namespace.name, close }
   } catch (error) {
@@ -165,6 +169,8 @@ async function observe(competitor: Competitor, setup: Setup): Promise<{ figures:
   const changeMs = await probe<number[]>('changes', vip, 80, port, competitor.changes, pauseMs, 60_000)
   const changeCpuMicros = await cpuPerChange(competitor, pid, port)
   const warmCpuMicros = competitor.own ? await cpuPerChange(competitor, pid, port) : missing
+  // Every proxy gets the time in which Sluice returns memory to the system, and Go does.
+  await wait(restMs)
   const rssAfterMb = rssMb(pid)
   const burstCpuMicros = competitor.own ? await cpuPerChange(competitor, pid, port, 100) : missing
   const figures = { ...cold, changeMs, changeCpuMicros, warmCpuMicros, burstCpuMicros, rssAfterMb }

@@ -28,6 +28,7 @@ import { runAfterFirstSyncs } from './first-syncs.ts'
 import { publishReports } from './fleet/publish-reports.ts'
 import { openHistory } from './history/open-history.ts'
 import { HttpServers } from './http-servers.ts'
+import { MemoryRelease } from './memory-release.ts'
 import { ApiServerAddresses } from './node/api-server-addresses.ts'
 import { followNode } from './node/follow-node.ts'
 import { chooseNodeName, makeNodeFacts } from './node/node-facts.ts'
@@ -41,7 +42,7 @@ import { NodeCapacity } from './resilience/node-capacity.ts'
 import { openCanary, openPolicies, openSavedStart, openSettingsReload } from './resilience/open-resilience.ts'
 import { openAccounting, prepareAccounting } from './traffic/open-accounting.ts'
 import { openFlows } from './traffic/open-flows.ts'
-import { Sampler, sumConnections } from './traffic/sampler.ts'
+import { Sampler } from './traffic/sampler.ts'
 
 /** Resolves after `--init-only` or a stop; rejects with the reason why the daemon cannot go on. */
 export async function runDaemon(given: DaemonOptions): Promise<void> {
@@ -185,6 +186,15 @@ async function startEngine(daemon: OpenedDaemon, node: NodeWatch, views: NodeVie
   closers.push(() => afterSync.close())
   // The engine stops first: its last sync may still report.
   closers.push(() => engine.stop())
+  const memory = new MemoryRelease({
+    journal,
+    families,
+    clock,
+    log,
+    release: () => platform.releaseMemory(),
+    readResidentBytes: () => process.memoryUsage.rss(),
+  })
+  closers.push(async () => memory.close())
   if (daemon.onServing !== undefined) runAfterFirstSyncs(journal, families, daemon.onServing, log)
   followNode(daemon, node, views, { engine, health })
   openAccounting(daemon, engine, views)
@@ -226,7 +236,7 @@ async function openAdmin(
     engine,
     journal,
     clock,
-    countConnections: () => sumConnections(daemon.servers.traffic),
+    countConnections: () => daemon.servers.traffic.sumConnections(),
   })
   const admin = await openAdminSocket({
     engine,

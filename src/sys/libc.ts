@@ -43,6 +43,9 @@ interface Library {
   readonly waitpid: Native
   readonly getrusage: Native
   readonly syscall: Native
+  readonly madvise: Native
+  /** Undefined where the C library is not glibc. */
+  readonly mallocTrim: Native | undefined
   readonly errno: () => number
   readonly address: (bytes: ArrayBufferView) => bigint
   readonly poll: (fd: number, options: { readable: boolean }, run: () => void) => PollHandle
@@ -76,6 +79,7 @@ const MFD_CLOEXEC = 1
 const POSIX_SPAWN_SETSIGDEF = 4
 const WNOHANG = 1
 const SYS_pidfd_open = 434
+const MADV_DONTNEED = 4
 
 let loaded: Library | undefined
 
@@ -118,11 +122,21 @@ function library(): Library {
     waitpid: libc.func('int waitpid(int pid, void *status, int options)'),
     getrusage: libc.func('int getrusage(int who, void *usage)'),
     syscall: libc.func('intptr_t syscall(intptr_t number, intptr_t first, intptr_t second)'),
+    madvise: libc.func('int madvise(uintptr_t address, size_t length, int advice)'),
+    mallocTrim: findOptional(libc, 'int malloc_trim(size_t pad)'),
     errno: () => koffi.errno(),
     address: (bytes) => koffi.address(bytes),
     poll: koffi.node.poll,
   }
   return loaded
+}
+
+function findOptional(libc: ReturnType<Koffi['load']>, definition: string): Native | undefined {
+  try {
+    return libc.func(definition)
+  } catch {
+    return undefined
+  }
 }
 
 export function socket(domain: number, type: number, protocol: number): number {
@@ -310,6 +324,20 @@ export function reap(pid: number): number | undefined {
   const returned = result(native, native.waitpid(pid, status, WNOHANG))
   if (returned === 0) return undefined
   return returned < 0 ? returned : (status[0] as number)
+}
+
+/**
+ * Unmaps the pages from `start` to `end`, which the next access maps again. Pages that this process has changed lose the change, so the
+ * range must be a mapping of a file without such pages.
+ */
+export function unmapFilePages(start: bigint, end: bigint): number {
+  const native = library()
+  return result(native, native.madvise(start, end - start, MADV_DONTNEED))
+}
+
+/** Returns memory that malloc holds and nobody uses to the kernel, if the C library can. */
+export function trimMalloc(): void {
+  library().mallocTrim?.(0)
 }
 
 const RUSAGE_CHILDREN = -1

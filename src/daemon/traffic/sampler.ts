@@ -6,7 +6,6 @@ import type { SyncJournal, SyncReport } from '../../engine/journal.ts'
 import type { Sample, SampleAnswer, SampleSource } from '../../http/admin-samples.ts'
 import type { Clock, Timer } from '../../lib/time.ts'
 import { readTrackedConnections } from '../connection-counts.ts'
-import type { TrafficReader } from './traffic-reader.ts'
 
 const everyMs = 10_000
 /** The samples of an hour. */
@@ -15,6 +14,8 @@ const capacity = 360
 const restFactor = 1_000
 /** Someone looks at the samples if they were asked for within this time. */
 const watchedMs = 600_000
+/** While nobody looks, counters of more services than this are not read: with 10,000 services a reading takes half a second of CPU. */
+const maxUnwatched = 1_000
 /** The rest of counters while nobody looks. A timer may be early by a part of a millisecond. */
 const unwatchedMs = 60_000 - 100
 
@@ -118,15 +119,17 @@ export class Sampler implements SampleSource {
 
   /**
    * Counters are read at each sample, or less often if there are very many: at most 0.1 % of the time goes into reading them. While
-   * nobody asks for samples, they are read once per minute, since the kernel lists every endpoint for it.
+   * nobody asks for samples, they are read once per minute, or not at all, since the kernel lists every endpoint for it.
    */
   async #readRate(at: number): Promise<number | null> {
-    const { clock, countConnections } = this.#options
-    if (countConnections === undefined || at < this.#dueAt) return null
+    const { clock, countConnections, engine } = this.#options
+    const isWatched = at - this.#askedAt < watchedMs
+    if (countConnections === undefined || at < this.#dueAt || !(isWatched || engine.store.size <= maxUnwatched))
+      return null
     const total = await countConnections().catch(() => undefined)
     const before = this.#counted
     const restMs = (clock.monotonic() - at) * restFactor
-    this.#dueAt = at + (at - this.#askedAt < watchedMs ? restMs : Math.max(restMs, unwatchedMs))
+    this.#dueAt = at + (isWatched ? restMs : Math.max(restMs, unwatchedMs))
     this.#counted = total === undefined ? undefined : { total, at }
     if (total === undefined || before === undefined) return null
     return (Math.max(0, total - before.total) * 1000) / Math.max(1, at - before.at)
@@ -140,12 +143,4 @@ function readResidentBytes(): number | null {
   } catch {
     return null
   }
-}
-
-/** The connections to all service ports since they were created; undefined if the data plane does not count. */
-export async function sumConnections(
-  traffic: Pick<TrafficReader, 'isCounting' | 'counters'>,
-): Promise<number | undefined> {
-  if (!traffic.isCounting) return undefined
-  return (await traffic.counters()).reduce((sum, { connections }) => sum + connections, 0)
 }

@@ -1,6 +1,7 @@
 // Linux: everything that this program needs is there.
 
 import { ipv6Available, openFileLimit } from '../kernel-facts.ts'
+import { releaseMemory } from '../memory-release.ts'
 import { listOwnIps, watchAddresses } from '../netlink/interface-addresses.ts'
 import { findProgram, programEnvironment } from '../process/find-program.ts'
 import { setOomScore, tuneConntrack } from '../tuning.ts'
@@ -17,6 +18,7 @@ export const linux: Platform = {
   watchAddresses,
   tuneConntrack: (settings) => tuneConntrack(settings),
   setOomScore: (score) => setOomScore(score),
+  releaseMemory,
   tracksConnections: true,
   hasAbstractSockets: true,
   openFileLimit: () => openFileLimit(),

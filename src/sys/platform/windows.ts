@@ -26,6 +26,8 @@ export const windows: Platform = {
   },
   tuneConntrack: () => [],
   setOomScore: () => {},
+  // Windows trims working sets by itself.
+  releaseMemory: () => {},
   tracksConnections: false,
   hasAbstractSockets: false,
   openFileLimit: () => Number.POSITIVE_INFINITY,

@@ -24,10 +24,10 @@ const report = (startedAt: number, durationMs: number, triggers: readonly number
   figures: {},
 })
 
-function open(countConnections?: () => Promise<number | undefined>) {
+function open(countConnections?: () => Promise<number | undefined>, services = 3) {
   const clock = new FakeClock()
   const journal = new SyncJournal({ log: silentLogger })
-  const engine = { store: { size: 3, endpointCount: 7 }, conflicts: () => [], quarantined: () => [] } as never
+  const engine = { store: { size: services, endpointCount: 7 }, conflicts: () => [], quarantined: () => [] } as never
   const sampler = new Sampler({ engine, journal, clock, ...(countConnections && { countConnections }) })
   const pass = async (ms: number) => {
     await clock.advance(ms)
@@ -79,6 +79,16 @@ describe('samples of the last hour', () => {
     sampler.samples(0)
     for (let i = 0; i < 60; i++) await pass(10_000)
     expect(reads).toBeGreaterThan(60)
+  })
+
+  it('reads the counters of very many services only while somebody asks for samples', async () => {
+    let reads = 0
+    const { sampler, pass } = open(async () => ++reads, 10_000)
+    for (let i = 0; i < 60; i++) await pass(10_000)
+    expect(reads).toBe(0)
+    sampler.samples(0)
+    for (let i = 0; i < 6; i++) await pass(10_000)
+    expect(reads).toBe(6)
   })
 
   it('keeps an hour and returns those after a time', async () => {

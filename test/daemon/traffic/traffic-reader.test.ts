@@ -57,6 +57,21 @@ describe('TrafficReader', () => {
     expect(reads()).toBe(2)
   })
 
+  it('sums connections from a reading that is fresh, and otherwise from one that it does not keep', async () => {
+    let list = [port('ns/a:http', 10), port('ns/b', 30)]
+    const { clock, reads, reader } = make(() => list)
+    expect(await reader.sumConnections()).toBe(40)
+    await reader.traffic('')
+    expect(reads()).toBe(2)
+    list = [port('ns/b', 35)]
+    expect(await reader.sumConnections()).toBe(40)
+    expect(reads()).toBe(2)
+    await clock.advance(3_000)
+    expect(await reader.sumConnections()).toBe(35)
+    const { ports } = await reader.traffic('')
+    expect(ports[0]).toMatchObject({ connections: 35, connectionsPerSecond: 1.7 })
+  })
+
   it('lists all ports without endpoints, and the ports of one service with them, with rates from two readings', async () => {
     let list = [port('ns/a:http', 10, { '10.0.0.1:80': 4, '10.0.0.2:80': 6 }), port('ns/b', 30)]
     const { clock, reader } = make(() => list)

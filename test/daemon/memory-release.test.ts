@@ -1,0 +1,101 @@
+import { describe, expect, it } from 'vitest'
+import { MemoryRelease } from '../../src/daemon/memory-release.ts'
+import { SyncJournal, type SyncReport } from '../../src/engine/journal.ts'
+import type { Family } from '../../src/lib/ip.ts'
+import { silentLogger as log } from '../../src/lib/log.ts'
+import { FakeClock } from '../support/fake-clock.ts'
+
+const MB = 1 << 20
+
+function open({ release = () => {} }: { readonly release?: () => void } = {}) {
+  const clock = new FakeClock()
+  const journal = new SyncJournal({ log })
+  const memory = { resident: 80 * MB, released: [] as number[] }
+  const releasing = new MemoryRelease({
+    journal,
+    families: [4, 6],
+    clock,
+    log,
+    release() {
+      release()
+      memory.released.push(clock.monotonic())
+      memory.resident = 50 * MB
+    },
+    readResidentBytes: () => memory.resident,
+  })
+  const sync = (family: Family, more: Partial<SyncReport> = {}) =>
+    journal.report({
+      backend: 'test',
+      family,
+      ok: true,
+      causes: ['change'],
+      services: [],
+      refused: [],
+      ...more,
+    } as never)
+  return { clock, memory, releasing, sync }
+}
+
+describe('returning memory', () => {
+  it('follows the first syncs of all families, and once more when V8 has collected', async () => {
+    const { clock, memory, sync } = open()
+    sync(4)
+    await clock.advance(60_000)
+    expect(memory.released).toEqual([])
+    sync(6)
+    await clock.advance(500)
+    expect(memory.released).toHaveLength(1)
+    memory.resident = 60 * MB
+    await clock.advance(15_000)
+    expect(memory.released).toHaveLength(2)
+  })
+
+  it('follows syncs that have let memory grow, once for many of them, and never a period', async () => {
+    const { clock, memory, sync } = open()
+    sync(4)
+    sync(6)
+    await clock.advance(16_000)
+    for (let i = 0; i < 100; i++) {
+      sync(4)
+      await clock.advance(100)
+    }
+    memory.resident = 70 * MB
+    await clock.advance(60_000)
+    expect(memory.released).toHaveLength(2)
+    memory.resident = 90 * MB
+    await clock.advance(600_000)
+    expect(memory.released).toHaveLength(2)
+  })
+
+  it('does nothing if memory has hardly grown, after failed syncs and after those that wrote nothing', async () => {
+    const { clock, memory, sync } = open()
+    sync(4)
+    sync(6)
+    await clock.advance(60_000)
+    memory.resident = 55 * MB
+    sync(4)
+    await clock.advance(60_000)
+    memory.resident = 90 * MB
+    sync(4, { ok: false })
+    sync(4, { idle: true })
+    await clock.advance(60_000)
+    expect(memory.released).toHaveLength(1)
+  })
+
+  it('survives a release that fails, and ends when it is closed', async () => {
+    let failures = 0
+    const { clock, memory, releasing, sync } = open({
+      release() {
+        if (failures++ === 0) throw new Error('EMFILE: too many open files')
+      },
+    })
+    sync(4)
+    sync(6)
+    await clock.advance(500)
+    expect({ failures, released: memory.released }).toEqual({ failures: 1, released: [] })
+    releasing.close()
+    sync(4)
+    await clock.advance(60_000)
+    expect(failures).toBe(1)
+  })
+})
