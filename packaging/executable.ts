@@ -27,7 +27,7 @@ const fuse = 'NODE_SEA_FUSE_fce680ab2cc467b6e072b8b5df1996b2'
 const nodeOptions = [
   '--disable-sigusr1',
   '--max-semi-space-size=4',
-  '--initial-old-space-size=48',
+  '--initial-old-space-size=80',
   '--heap-growing-percent=30',
   '--no-parallel-scavenge',
 ]

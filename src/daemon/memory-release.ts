@@ -6,10 +6,14 @@ import type { Family } from '../lib/ip.ts'
 import type { Logger } from '../lib/log.ts'
 import type { Clock, Timer } from '../lib/time.ts'
 
-/** The start has two ends: the first syncs, and the collection that V8 makes when it has been idle for eight seconds. */
-const afterStartMs = [500, 15_000] as const
-/** How long after a sync memory is looked at. Many syncs in this time lead to one look. */
-const afterSyncMs = 15_000
+/** V8 collects garbage some seconds after the work that made it, and a collection leaves memory behind, too. */
+const collectedMs = 15_000
+/** When memory is looked at after the first syncs. */
+const afterStartMs = [500, collectedMs] as const
+/** The time without a sync after which memory is looked at. */
+const quietMs = 15_000
+/** Where syncs never pause for that long, memory is looked at this long after the first one. */
+const maxBusyMs = 600_000
 /** Growth below this is not worth the milliseconds that a release takes. */
 const minGrowthBytes = 6 << 20
 
@@ -28,8 +32,10 @@ export class MemoryRelease {
   readonly #options: MemoryReleaseOptions
   readonly #unsubscribe: () => void
   readonly #unsynced: Set<Family>
-  /** The resident memory after the last release. */
-  #released = 0
+  /** When the last sync was. */
+  #syncedAt = 0
+  /** The least resident memory after a release. One in the middle of work leaves more behind than one afterwards. */
+  #least = 0
   #timer: Timer | undefined
 
   constructor(options: MemoryReleaseOptions) {
@@ -37,9 +43,7 @@ export class MemoryRelease {
     this.#unsynced = new Set(options.families)
     this.#unsubscribe = options.journal.subscribe({
       report: ({ family, ok, idle }) => {
-        if (!ok || idle) return
-        const isFirst = this.#unsynced.delete(family)
-        if (this.#unsynced.size === 0) this.#schedule(isFirst ? afterStartMs : [afterSyncMs])
+        if (ok && !idle) this.#noteSync(family)
       },
     })
   }
@@ -49,12 +53,33 @@ export class MemoryRelease {
     this.#timer?.cancel()
   }
 
-  #schedule([waitMs, ...later]: readonly number[]): void {
-    if (waitMs === undefined || this.#timer !== undefined) return
-    this.#timer = this.#options.clock.after(waitMs, () => {
-      this.#timer = undefined
+  #noteSync(family: Family): void {
+    this.#syncedAt = this.#options.clock.monotonic()
+    const isFirst = this.#unsynced.delete(family)
+    if (this.#unsynced.size > 0 || this.#timer !== undefined) return
+    if (isFirst) this.#releaseAfter(afterStartMs)
+    else this.#releaseWhenQuiet(this.#syncedAt + maxBusyMs)
+  }
+
+  #releaseAfter([waitMs, ...later]: readonly number[]): void {
+    if (waitMs === undefined) return
+    this.#wait(waitMs, () => {
       this.#releaseIfGrown()
-      this.#schedule(later)
+      this.#releaseAfter(later)
+    })
+  }
+
+  #releaseWhenQuiet(latest: number): void {
+    const due = Math.min(this.#syncedAt + quietMs, latest)
+    const waitMs = due - this.#options.clock.monotonic()
+    if (waitMs > 0) this.#wait(waitMs, () => this.#releaseWhenQuiet(latest))
+    else this.#releaseAfter([0, collectedMs])
+  }
+
+  #wait(ms: number, then: () => void): void {
+    this.#timer = this.#options.clock.after(ms, () => {
+      this.#timer = undefined
+      then()
     })
   }
 
@@ -62,10 +87,12 @@ export class MemoryRelease {
     const { release, readResidentBytes, log } = this.#options
     try {
       const before = readResidentBytes()
-      if (before - this.#released < minGrowthBytes) return
+      if (before - this.#least < minGrowthBytes) return
       release()
-      this.#released = readResidentBytes()
-      log.v(4, 'Returned memory to the system', { from: before, to: this.#released })
+      const after = readResidentBytes()
+      // Where a release is of no use, the process has more to keep now.
+      this.#least = this.#least === 0 || before - after < minGrowthBytes / 2 ? after : Math.min(this.#least, after)
+      log.v(4, 'Returned memory to the system', { from: before, to: after })
     } catch (error) {
       // The files that say what is resident cannot be read while the process has as many open files as it may have.
       log.v(2, 'Cannot return memory to the system', { error: describeError(error) })

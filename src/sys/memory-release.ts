@@ -2,6 +2,7 @@
 // V8's snapshot from the executable, and compiles, which leaves the heap of malloc full of holes.
 
 import { readFileSync } from 'node:fs'
+import { createContext } from 'node:vm'
 import { trimMalloc, unmapFilePages } from './libc.ts'
 
 export interface PageRange {
@@ -27,11 +28,21 @@ export function findUnchangedFiles(smaps: string): readonly PageRange[] {
 }
 
 /**
- * Unmaps all pages of such files, and trims the heap of malloc. The pages stay in the page cache: what the process still uses it maps again
- * at the next access, 16 pages at a time, which costs a microsecond.
+ * Lets V8 collect when the process is idle. V8 reduces an idle heap only while it believes that little is allocated, and its estimate stays
+ * high if nothing happens at all after much work. It is right again after a context was made (V8 13.6, seen with --trace-memory-reducer:
+ * 42 MB instead of 72 MB after thousands of changes). The collection follows within seconds, in steps.
+ */
+function allowIdleCollection(): void {
+  createContext()
+}
+
+/**
+ * Prepares a collection, trims the heap of malloc, and unmaps all pages of unchanged files. These stay in the page cache: what the process
+ * still uses it maps again at the next access, 16 pages at a time, which costs a microsecond.
  */
 export function releaseMemory(): void {
+  allowIdleCollection()
   trimMalloc()
-  for (const { start, end } of findUnchangedFiles(readFileSync('/proc/self/smaps', 'latin1')))
-    unmapFilePages(start, end)
+  const files = findUnchangedFiles(readFileSync('/proc/self/smaps', 'latin1'))
+  for (const { start, end } of files) unmapFilePages(start, end)
 }

@@ -7,7 +7,7 @@ import { FakeClock } from '../support/fake-clock.ts'
 
 const MB = 1 << 20
 
-function open({ release = () => {} }: { readonly release?: () => void } = {}) {
+function open({ release = () => {}, kept = [] }: { readonly release?: () => void; readonly kept?: number[] } = {}) {
   const clock = new FakeClock()
   const journal = new SyncJournal({ log })
   const memory = { resident: 80 * MB, released: [] as number[] }
@@ -19,7 +19,7 @@ function open({ release = () => {} }: { readonly release?: () => void } = {}) {
     release() {
       release()
       memory.released.push(clock.monotonic())
-      memory.resident = 50 * MB
+      memory.resident = (kept.shift() ?? 50) * MB
     },
     readResidentBytes: () => memory.resident,
   })
@@ -50,20 +50,37 @@ describe('returning memory', () => {
     expect(memory.released).toHaveLength(2)
   })
 
-  it('follows syncs that have let memory grow, once for many of them, and never a period', async () => {
+  it('follows syncs that have let memory grow, when they pause, and never a period', async () => {
     const { clock, memory, sync } = open()
     sync(4)
     sync(6)
     await clock.advance(16_000)
-    for (let i = 0; i < 100; i++) {
+    for (let i = 0; i < 1000; i++) {
       sync(4)
+      memory.resident = 70 * MB
       await clock.advance(100)
     }
-    memory.resident = 70 * MB
-    await clock.advance(60_000)
+    expect(memory.released).toHaveLength(1)
+    await clock.advance(15_000)
     expect(memory.released).toHaveLength(2)
+    memory.resident = 60 * MB
+    await clock.advance(15_000)
+    expect(memory.released).toHaveLength(3)
     memory.resident = 90 * MB
-    await clock.advance(600_000)
+    await clock.advance(3_600_000)
+    expect(memory.released).toHaveLength(3)
+  })
+
+  it('does not wait for a pause for more than ten minutes', async () => {
+    const { clock, memory, sync } = open()
+    sync(4)
+    sync(6)
+    await clock.advance(16_000)
+    memory.resident = 70 * MB
+    for (let i = 0; i < 61; i++) {
+      sync(4)
+      await clock.advance(10_000)
+    }
     expect(memory.released).toHaveLength(2)
   })
 
@@ -80,6 +97,20 @@ describe('returning memory', () => {
     sync(4, { idle: true })
     await clock.advance(60_000)
     expect(memory.released).toHaveLength(1)
+  })
+
+  it('compares with the least that a release left, until releases are of no use', async () => {
+    const kept = [50, 75, 50, 89, 89]
+    const { clock, memory, sync } = open({ kept })
+    sync(4)
+    sync(6)
+    await clock.advance(16_000)
+    for (const resident of [95, 80, 90, 92]) {
+      memory.resident = resident * MB
+      sync(4)
+      await clock.advance(16_000)
+    }
+    expect(memory.released).toHaveLength(4)
   })
 
   it('survives a release that fails, and ends when it is closed', async () => {

@@ -11,7 +11,7 @@ const executable = join(root, 'dist/package/sluice-linux-amd64')
 export const hasExecutable = existsSync(executable)
 /** As in bin/kube-proxy. */
 const nodeOptions = [
-  ...['--max-semi-space-size=4', '--initial-old-space-size=48', '--heap-growing-percent=30', '--no-parallel-scavenge'],
+  ...['--max-semi-space-size=4', '--initial-old-space-size=80', '--heap-growing-percent=30', '--no-parallel-scavenge'],
 ]
 
 export interface ProgramCopy {

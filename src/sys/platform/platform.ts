@@ -21,7 +21,7 @@ export interface Platform {
   /** Returns the changes as `name=value`; none where the system does not track connections. */
   tuneConntrack(settings: ConntrackSettings): readonly string[]
   setOomScore(score: number): void
-  /** Returns memory to the system that this process does not use now. It takes some milliseconds. */
+  /** Returns memory to the system that this process does not use now. It holds the event loop for some milliseconds. */
   releaseMemory(): void
   /** True if the kernel has a table of connections that can be read. */
   readonly tracksConnections: boolean
