@@ -17,6 +17,7 @@ import { Reflector } from '../kube/reflect/reflector.ts'
 import { describeOwnNode, endpointSlices, serviceCidrs, services } from '../kube/reflect/watched-resources.ts'
 import { Closers } from '../lib/closers.ts'
 import { ProxyError } from '../lib/errors.ts'
+import type { Family } from '../lib/ip.ts'
 import { formatTime, nextTurn, systemClock } from '../lib/time.ts'
 import type { NodeRecord } from '../model/types.ts'
 import { platform } from '../sys/platform/platform.ts'
@@ -186,15 +187,7 @@ async function startEngine(daemon: OpenedDaemon, node: NodeWatch, views: NodeVie
   closers.push(() => afterSync.close())
   // The engine stops first: its last sync may still report.
   closers.push(() => engine.stop())
-  const memory = new MemoryRelease({
-    journal,
-    families,
-    clock,
-    log,
-    release: () => platform.releaseMemory(),
-    readResidentBytes: () => process.memoryUsage.rss(),
-  })
-  closers.push(async () => memory.close())
+  closers.push(followMemory(daemon, families))
   if (daemon.onServing !== undefined) runAfterFirstSyncs(journal, families, daemon.onServing, log)
   followNode(daemon, node, views, { engine, health })
   openAccounting(daemon, engine, views)
@@ -223,6 +216,19 @@ function sendEvents({ recorder, signal }: OpenedDaemon): () => Promise<void> {
     sending.abort()
     await Promise.allSettled([done])
   }
+}
+
+/** Returns memory to the system after work. */
+function followMemory({ journal, log }: OpenedDaemon, families: readonly Family[]): () => Promise<void> {
+  const memory = new MemoryRelease({
+    journal,
+    families,
+    clock,
+    log,
+    release: () => platform.releaseMemory(),
+    readResidentBytes: () => process.memoryUsage.rss(),
+  })
+  return async () => memory.close()
 }
 
 async function openAdmin(

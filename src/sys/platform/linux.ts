@@ -1,9 +1,9 @@
 // Linux: everything that this program needs is there.
 
 import { ipv6Available, openFileLimit } from '../kernel-facts.ts'
-import { releaseMemory } from '../memory-release.ts'
 import { listOwnIps, watchAddresses } from '../netlink/interface-addresses.ts'
 import { findProgram, programEnvironment } from '../process/find-program.ts'
+import { releaseMemory } from '../release-memory.ts'
 import { setOomScore, tuneConntrack } from '../tuning.ts'
 import type { Platform } from './platform.ts'
 import { unixSockets } from './unix-sockets.ts'

@@ -81,7 +81,7 @@ describe('samples of the last hour', () => {
     expect(reads).toBeGreaterThan(60)
   })
 
-  it('reads the counters of very many services only while somebody asks for samples', async () => {
+  it('reads the counters of very many services only while a client asks for samples', async () => {
     let reads = 0
     const { sampler, pass } = open(async () => ++reads, 10_000)
     for (let i = 0; i < 60; i++) await pass(10_000)
