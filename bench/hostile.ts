@@ -3,7 +3,8 @@
 //
 //   npm run bench:hostile [-- nftables|iptables [row…]]      rows by number from 0; all by default
 //
-// kube-proxy is measured if test/e2e/build-cluster has built it. A change that takes longer than a minute ends the row.
+// Sluice runs from its bundle with this Node, and as the single executable if `npm run package` has made it. kube-proxy is measured if
+// test/e2e/build-cluster has built it. A change that takes longer than a minute ends the row.
 // BENCH_HOLDS=1 adds the longest turn of Sluice's event loop, in CPU time of its main thread: other programs on the machine do not count.
 
 import { type ChildProcess, execFileSync, fork, spawn } from 'node:child_process'
@@ -15,9 +16,8 @@ import { enterNamespace } from '../test/lab/entered-namespace.ts'
 import { bundleProgram } from '../test/support/bundle-program.ts'
 import { probeAddress, serviceIp } from './api-objects.ts'
 import { type HostileObjects, hostileObjects } from './hostile-objects.ts'
-import { nodeFlags, script } from './node-flags.ts'
 import { rssMb, waitUntilIdle } from './process-cost.ts'
-import { findKubeProxy, type ProxyProgram, startProxy } from './start-proxy.ts'
+import { findKubeProxy, findOwnPrograms, type ProxyProgram, startProxy } from './start-proxy.ts'
 
 const services = 100
 const phaseMs = Number(process.env.BENCH_PHASE ?? 6) * 1000
@@ -66,8 +66,11 @@ try {
 function findPrograms(): ReadonlyMap<string, ProxyProgram> {
   const found = new Map<string, ProxyProgram>()
   const chosen = mode as ProxyProgram['mode']
-  const flags = [...nodeFlags(), ...(preload === undefined ? [] : ['--import', preload])]
-  found.set('Sluice', { program: [process.execPath, ...flags, script], mode: chosen })
+  for (const { name, program, isScript } of findOwnPrograms()) {
+    const [node = '', ...rest] = program
+    if (preload === undefined) found.set(name, { program, mode: chosen })
+    else if (isScript) found.set(name, { program: [node, '--import', preload, ...rest], mode: chosen })
+  }
   const theirs = findKubeProxy()
   if (existsSync(theirs) && process.env.BENCH_OWN === undefined)
     found.set('kube-proxy', { program: [theirs], mode: chosen })

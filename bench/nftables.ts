@@ -22,9 +22,8 @@ import {
   printLatencies,
   type TableCost,
 } from './nftables-report.ts'
-import { nodeFlags, script } from './node-flags.ts'
 import { cpuMs, kernelMb, rssMb, waitUntilIdle } from './process-cost.ts'
-import { findKubeProxy, startProxy } from './start-proxy.ts'
+import { findKubeProxy, findOwnPrograms, type OwnProgram, startProxy } from './start-proxy.ts'
 
 const root = join(import.meta.dirname, '..')
 const limitMs = Number(process.env.BENCH_LIMIT ?? 80) * 1000
@@ -34,14 +33,10 @@ const endpoints = 5
 /** The time after all changes before memory is read. */
 const restMs = 16_000
 
-interface Competitor {
-  readonly name: string
-  readonly program: readonly string[]
+interface Competitor extends OwnProgram {
   readonly mode: 'nftables' | 'iptables'
   readonly changes: number
   readonly own: boolean
-  /** True if Node can be given flags: the single executable takes none. */
-  readonly isScript: boolean
   /** The largest number of services to measure; more take many minutes. */
   readonly most: number
 }
@@ -87,13 +82,7 @@ try {
 
 function findCompetitors(): readonly Competitor[] {
   const own = { mode: 'nftables', changes: 400, own: true, most: Number.POSITIVE_INFINITY } as const
-  const executable = join(root, 'dist/package/sluice-linux-amd64')
-  const found: Competitor[] = []
-  if (existsSync(executable))
-    found.push({ name: 'Sluice, executable', program: [executable, 'proxy'], isScript: false, ...own })
-  // Node gets the flags of bin/kube-proxy.
-  const program = [process.execPath, ...nodeFlags(), script]
-  found.push({ name: `Sluice, Node ${process.versions.node}`, program, isScript: true, ...own })
+  const found: Competitor[] = findOwnPrograms().map((program) => ({ ...program, ...own }))
   const theirs = findKubeProxy()
   if (!existsSync(theirs)) {
     console.log(`kube-proxy is not built (test/e2e/build-cluster kube-proxy): only Sluice is measured`)

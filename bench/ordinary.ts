@@ -18,9 +18,8 @@ import { setTimeout as wait } from 'node:timers/promises'
 import { enterNamespace } from '../test/lab/entered-namespace.ts'
 import { bundleProgram } from '../test/support/bundle-program.ts'
 import { serviceIp } from './api-objects.ts'
-import { nodeFlags, script } from './node-flags.ts'
 import { cpuMs, rssMb, waitUntilIdle } from './process-cost.ts'
-import { findKubeProxy, type ProxyProgram, startProxy } from './start-proxy.ts'
+import { findKubeProxy, findOwnPrograms, type ProxyProgram, startProxy } from './start-proxy.ts'
 
 const root = join(import.meta.dirname, '..')
 const seconds = Number(process.env.BENCH_SECONDS ?? 60)
@@ -31,6 +30,8 @@ const modes = (['nftables', 'iptables'] as const).filter(
   (mode) => words.includes(mode) || words.length === sizes.length || words.length === 0,
 )
 const endpoints = 5
+/** The time after work before memory is read. Go and Sluice return memory to the system some seconds after it. */
+const restMs = 20_000
 
 interface Competitor extends ProxyProgram {
   readonly name: string
@@ -77,10 +78,8 @@ try {
 }
 
 function findCompetitors(mode: ProxyProgram['mode']): readonly Competitor[] {
-  const executable = join(root, 'dist/package/sluice-linux-amd64')
   const candidates: readonly Competitor[] = [
-    { name: `Sluice, Node ${process.versions.node}`, mode, program: [process.execPath, ...nodeFlags(), script] },
-    { name: 'Sluice, executable', mode, program: [executable, 'proxy'] },
+    ...findOwnPrograms().map(({ name, program }) => ({ name, program, mode })),
     { name: 'kube-proxy', mode, program: [findKubeProxy()] },
   ]
   return candidates.filter(({ program }) => existsSync(program[0] as string))
@@ -123,9 +122,11 @@ async function measure(competitor: Competitor, services: number): Promise<Figure
     await waitForTraffic(serviceIp(services - 1), 5)
     const started = { startCpuMs: cpuMs(pid), servingMs: performance.now() - began }
     await waitUntilIdle(pid)
+    await wait(restMs)
     const memory = { rssMb: rssMb(pid), ...readPrivate(pid) }
     const quiet = await measureQuiet(pid, port)
     const pairsMs = await measurePairs(services, port)
+    await wait(restMs)
     return { ...started, ...memory, ...quiet, pairsMs, rssAfterMb: rssMb(pid) }
   } finally {
     answering.close()

@@ -1,8 +1,9 @@
 // Starts a proxy, ours or the real kube-proxy, with the same configuration for a scripted API server.
 
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process'
-import { writeFileSync } from 'node:fs'
+import { existsSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { nodeFlags, script } from './node-flags.ts'
 
 export interface ProxyProgram {
   readonly program: readonly string[]
@@ -17,6 +18,26 @@ export interface ProxyPlace {
   /** 1 ms if absent. Zero would mean one second. */
   readonly minSyncPeriod?: string
   readonly env?: NodeJS.ProcessEnv
+}
+
+/** Sluice as it can be run here. */
+export interface OwnProgram {
+  readonly name: string
+  readonly program: readonly string[]
+  /** True if Node can be given flags: the single executable takes none. */
+  readonly isScript: boolean
+}
+
+/** The single executable if `npm run package` has made it, and the bundle with this Node and the flags of bin/kube-proxy. */
+export function findOwnPrograms(): readonly OwnProgram[] {
+  const executable = join(import.meta.dirname, '../dist/package/sluice-linux-amd64')
+  const bundle = {
+    name: `Sluice, Node ${process.versions.node}`,
+    program: [process.execPath, ...nodeFlags(), script],
+    isScript: true,
+  }
+  if (!existsSync(executable)) return [bundle]
+  return [{ name: 'Sluice, executable', program: [executable, 'proxy'], isScript: false }, bundle]
 }
 
 /** The program that test/e2e/build-cluster builds. */
