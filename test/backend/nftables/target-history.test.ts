@@ -232,6 +232,22 @@ async function failAndSync(harness: TargetHarness, errno: number, times: number)
 }
 
 describe('any history of changes', () => {
+  it('sweeps the slots of a frontend that was given up in a transaction without an operation', async () => {
+    const makePut = (i: number, more: Partial<ServiceRecord>, ip: string): Event => {
+      const key = `ns/svc${i}`
+      const record = service({ ...more, key, clusterIps: [`172.30.0.${i}`], ports: [tcp(80, 'p80', 0)] })
+      return { do: 'put', put: { service: record, slices: [slice([endpoint(ip)], { key: `${key}-a`, service: key })] } }
+    }
+    await play([
+      makePut(3, {}, '10.180.2.4'),
+      { do: 'sync' },
+      // The slots of a hash fill a transaction. The frontend that gets affinity is put before and dropped afterwards.
+      makePut(1, { algorithm: 'consistent-hash' }, '10.180.2.4'),
+      makePut(3, { affinitySeconds: 10_800 }, '10.180.2.1'),
+      { do: 'sync' },
+    ])
+  })
+
   it('leaves the table as planning from scratch does, and no packet falls into a gap on the way', async () => {
     await fc.assert(fc.asyncProperty(history, play), { numRuns: Number(process.env.RUNS ?? 300) })
   }, 600_000)

@@ -189,7 +189,8 @@ export class TableWriter {
     transaction: Transaction,
     refused: Map<string, ProxyError>,
   ): Promise<void> {
-    if (transaction.size > 0) await this.#commitSteps(steps, transaction, refused)
+    if (transaction.size > 0 || refused.size > 0) await this.#commitSteps(steps, transaction, refused)
+    else await this.#markCommitted(transaction)
   }
 
   /** Commits the transaction of these steps. Entries that the kernel refuses, now or before, are left out and the rest is tried again. */
@@ -201,6 +202,12 @@ export class TableWriter {
       addRefusals(refused, failed)
       transaction = this.#rebuild(steps, refused)
     }
+    await this.#markCommitted(transaction)
+  }
+
+  /** Records what a transaction without operations changes: objects that fell out of use stay in the kernel until they are swept. */
+  async #markCommitted(transaction: Transaction): Promise<void> {
+    await runSliced(transaction.markCommitted(), this.#newSlice())
   }
 
   #rebuild(steps: readonly Step[], refused: Refusals): Transaction {
