@@ -2,6 +2,7 @@
 
 import type { Backend, Held } from '../../src/backend/backend.ts'
 import { findMode } from '../../src/backend/modes.ts'
+import { defaultSluiceConfig } from '../../src/config/sluice-config.ts'
 import { NodeViews, ServiceCidrs } from '../../src/daemon/node/node-views.ts'
 import { Engine } from '../../src/engine/engine.ts'
 import { SyncJournal } from '../../src/engine/journal.ts'
@@ -53,6 +54,7 @@ export class MemoryProxy {
       families,
       views: (family) => views.get(family),
       settings: { minSyncMs: 1000, syncMs: 30_000, maxSyncMs: 3_600_000 },
+      limits: defaultSluiceConfig().limits,
       clock: this.clock,
       log: silentLogger,
       journal,
