@@ -65,6 +65,8 @@ const places = {
   transform(code: string, id: string) {
     if (!id.startsWith(root) || relative(root, id).startsWith('node_modules') || !code.includes('import.meta'))
       return null
+    // It finds the native package beside the bundle: a user without privileges may not be able to enter the folder of the sources.
+    if (relative(root, id) === 'src/sys/native-addon.ts') return null
     return code
       .replaceAll('import.meta.dirname', JSON.stringify(dirname(id)))
       .replaceAll('import.meta.filename', JSON.stringify(id))
