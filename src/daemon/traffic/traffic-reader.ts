@@ -63,7 +63,7 @@ export class TrafficReader implements TrafficAnswers {
 
   /**
    * The connections to all service ports since they were created; undefined if the data plane does not count. A reading that nobody else
-   * wants is not kept: with 10,000 services it takes 7 MB.
+   * wants is not kept: with 10,000 services it takes some 10 MB.
    */
   async sumConnections(): Promise<number | undefined> {
     if (!this.isCounting) return undefined
