@@ -15,6 +15,7 @@ import { join } from 'node:path'
 import { inject } from 'postject'
 import { type OutputOptions, type Plugin, rolldown } from 'rolldown'
 import { pageBuild } from '../web/page-build.ts'
+import { keepCompiledModules } from './code-cache.ts'
 import { type Architecture, koffiAddon, nodeBinary } from './inputs.ts'
 
 const root = join(import.meta.dirname, '..')
@@ -23,13 +24,20 @@ export const outputFolder = join(root, 'dist', 'package')
 /** Node looks for this text in its own binary to learn whether it carries a program. */
 const fuse = 'NODE_SEA_FUSE_fce680ab2cc467b6e072b8b5df1996b2'
 
-/** The options of V8 that bin/kube-proxy has, too: small young space, and growth in small steps. SIGUSR1 opens no debugger. */
+/**
+ * SIGUSR1 opens no debugger. The options for memory are those of bin/kube-proxy, too: a small young space, and growth in small steps. The
+ * last ones make V8 compile less, since most of its work for a proxy is in the first second: no baseline code, and optimised code only for
+ * what runs very often (docs/benchmarks.md).
+ */
 const nodeOptions = [
   '--disable-sigusr1',
   '--max-semi-space-size=4',
   '--initial-old-space-size=80',
   '--heap-growing-percent=30',
   '--no-parallel-scavenge',
+  '--no-sparkplug',
+  '--invocation-count-for-turbofan=40000',
+  '--invocation-count-for-osr=4000',
 ]
 
 /** The program that removes symbols from binaries of an architecture. */
@@ -85,9 +93,12 @@ const deferBuiltIns: Plugin = {
   },
   load: (id) =>
     id.startsWith('\0deferred:')
-      ? `module.exports = new Proxy({}, { get: (_, key) => require('node:${id.slice('\0deferred:'.length)}')[key] })`
+      ? `module.exports = new Proxy({}, { get: (_, key) => ${findModule(id.slice('\0deferred:'.length))}[key] })`
       : null,
 }
+
+/** The rehearsal has others instead. */
+const findModule = (name: string): string => `(globalThis.rehearsedModules?.${name} ?? require('node:${name}'))`
 
 /** Builds the page of the dashboard. */
 async function makePage(folder: string): Promise<void> {
@@ -135,7 +146,47 @@ function makeBlob(work: string, architecture: Architecture): Buffer {
     assets: { 'koffi.node': koffiAddon(architecture), ...pageAssets(work) },
   }
   writeFileSync(join(work, 'sea.json'), JSON.stringify(config))
+  writeFileSync(join(work, 'kubeconfig'), kubeconfig)
   const flags = [...nodeOptions, '--random-seed=1', '--no-warnings', '--experimental-sea-config']
   execFileSync(nodeBinary(host), [...flags, 'sea.json'], { cwd: work })
-  return readFileSync(join(work, 'sluice.blob'))
+  const blob = readFileSync(join(work, 'sluice.blob'))
+  if (!config.useSnapshot) return blob
+  return keepCompiledModules(blob, listLaterModules(nodeBinary(host), readFileSync(join(work, 'sluice.cjs'), 'utf8')))
+}
+
+/** For the rehearsal, which dials nobody. */
+const kubeconfig = `apiVersion: v1
+kind: Config
+clusters:
+- name: rehearsal
+  cluster:
+    server: http://192.0.2.1
+contexts:
+- name: rehearsal
+  context:
+    cluster: rehearsal
+    user: rehearsal
+users:
+- name: rehearsal
+  user:
+    token: none
+current-context: rehearsal
+`
+
+/** The modules of Node that a process loads although it starts from the snapshot: parts of those that the snapshot cannot contain. */
+function listLaterModules(node: string, bundle: string): ReadonlySet<string> {
+  const used = new Set([...bundle.matchAll(/require\(.node:([a-z_/]+).\)/g)].map(([, name = '']) => name))
+  const later = [...unserializable, 'sea', 'dns', 'cluster']
+  const inSnapshot = listLoadedModules(
+    node,
+    [...used].filter((name) => !later.includes(name)),
+  )
+  return new Set(listLoadedModules(node, later).filter((name) => !inSnapshot.includes(name)))
+}
+
+/** What Node loads for its modules with these names. */
+function listLoadedModules(node: string, names: readonly string[]): readonly string[] {
+  const program = `${JSON.stringify(names)}.map((name) => require('node:' + name)); console.log(process.moduleLoadList.join('\\n'))`
+  const output = execFileSync(node, ['--no-warnings', '-e', program], { encoding: 'utf8' })
+  return [...output.matchAll(/^NativeModule (.+)$/gm)].map(([, name = '']) => name)
 }

@@ -1,25 +1,25 @@
-// Runs what every start runs, as far as it needs neither a network nor a kernel: V8 compiles a function when it is called first, and a
-// snapshot keeps what is compiled. Nothing of it may outlive the rehearsal but compiled code.
+// Runs what every start runs, without a network and without a kernel: V8 compiles a function when it is called first, and a snapshot keeps
+// what is compiled. Nothing of it may outlive the rehearsal but compiled code: everything that the daemon opens is closed, and what stands
+// for the outside world is replaced again.
 
+import promClient from 'prom-client'
 import { chooseRenderer } from '../src/apiserver/http/render.ts'
 import type { Json } from '../src/apiserver/schema/json.ts'
 import { getResource } from '../src/apiserver/schema/served-resources.ts'
-import type { Backend, Held } from '../src/backend/backend.ts'
 import { findMode, modes, proxyDefaultMode } from '../src/backend/modes.ts'
-import { resolveOptions } from '../src/config/flags/options.ts'
+import { type Options, resolveOptions } from '../src/config/flags/options.ts'
 import { makeSettings } from '../src/daemon/backend-settings.ts'
-import { makeNodeFacts } from '../src/daemon/node/node-facts.ts'
-import { NodeViews } from '../src/daemon/node/node-views.ts'
-import { Engine } from '../src/engine/engine.ts'
-import { SyncJournal } from '../src/engine/journal.ts'
+import { runDaemon } from '../src/daemon/daemon.ts'
 import { protobufType } from '../src/kube/protobuf/read-body.ts'
-import { Reflector } from '../src/kube/reflect/reflector.ts'
-import { endpointSlices, services } from '../src/kube/reflect/watched-resources.ts'
-import { silentLogger as log } from '../src/lib/log.ts'
-import type { Clock } from '../src/lib/time.ts'
+import { createLogger } from '../src/lib/log.ts'
+import { type Clock, nextTurn, systemClock } from '../src/lib/time.ts'
+import { replaceLibrary } from '../src/sys/libc.ts'
+import { type Platform, platform } from '../src/sys/platform/platform.ts'
+import { makeRehearsalHttp, type RehearsalAnswer } from './rehearsal-http.ts'
+import { makeRehearsalKernel } from './rehearsal-kernel.ts'
 
 /** A clock that stands still: two builds must give the same bytes. What is due at all is due at once. */
-const clock: Clock = {
+const stillClock: Clock = {
   now: () => 0,
   monotonic: () => 0,
   after(ms, run) {
@@ -28,15 +28,41 @@ const clock: Clock = {
   },
 }
 
+/** Changes nothing on the machine that builds. What is not here asks the kernel, which is replaced, too. */
+const quietPlatform: Partial<Platform> = {
+  hasIpv6: () => true,
+  tuneConntrack: () => [],
+  setOomScore: () => {},
+  releaseMemory: () => {},
+  openFileLimit: () => 1024,
+  tracksConnections: false,
+  sockets: { ...platform.sockets, listen: async () => {} },
+}
+
 const configuration = `apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
 clientConnection:
-  kubeconfig: /nowhere
+  kubeconfig: /proc/self/cwd/kubeconfig
 mode: nftables
+hostnameOverride: here
 clusterCIDR: 10.244.0.0/16
 `
 
+/** No state is kept on disk. */
+const settings = `apiVersion: sluice/v1alpha1
+kind: SluiceConfiguration
+state:
+  directory: ""
+`
+
 const objects: Readonly<Record<string, Json>> = {
+  nodes: {
+    kind: 'Node',
+    apiVersion: 'v1',
+    metadata: { name: 'here', resourceVersion: '1', labels: { 'kubernetes.io/hostname': 'here' } },
+    spec: { podCIDR: '10.244.0.0/24', podCIDRs: ['10.244.0.0/24'] },
+    status: { addresses: [{ type: 'InternalIP', address: '192.0.2.1' }] },
+  },
   services: {
     kind: 'Service',
     apiVersion: 'v1',
@@ -68,69 +94,88 @@ const objects: Readonly<Record<string, Json>> = {
   },
 }
 
-/** Resolves when a service has gone from its objects to the data plane, of which only the writing is left out. */
+/** Resolves when the daemon has served a service and has stopped. */
 export async function rehearse(): Promise<void> {
-  const platform = { name: 'Linux', modes: modes.map(({ name }) => name), mode: proxyDefaultMode } as const
-  const { config, sluice } = resolveOptions(['--config=/nowhere', '--v=0'], () => configuration, {}, platform)
-  const backend = withoutKernel(findMode(config.mode).makeBackend(makeSettings(config, sluice.traffic)))
-  const facts = makeNodeFacts(config, { name: 'here', record: undefined, interfaceAddresses: ['192.0.2.1'] })
-  const views = new NodeViews({ ...facts, apiServers: [] }, [4])
-  const journal = new SyncJournal({ log })
-  const engine = new Engine({
-    backend,
-    families: [4],
-    views: (family) => views.get(family),
-    settings: { minSyncMs: 0, syncMs: config.syncPeriod },
-    limits: sluice.limits,
-    clock,
-    log,
-    journal,
-  })
-  await engine.start()
-  const stop = new AbortController()
-  const synced = new Promise<void>((resolve) => {
-    journal.subscribe({
-      report: ({ services }) => {
-        if (services.length > 0) resolve()
-      },
-    })
-  })
-  const client = { stream: async ({ path }: { readonly path: string }) => streamObject(path, stop.signal), request }
-  const running = [
-    new Reflector({ client, clock, log, ...services, sink: engine.store.services }).run(stop.signal),
-    new Reflector({ client, clock, log, ...endpointSlices, sink: engine.store.slices }).run(stop.signal),
-  ]
-  await synced
-  stop.abort()
-  await Promise.allSettled(running)
-  await engine.stop()
-}
-
-const request = async () => ({ status: 404, json: undefined })
-
-function withoutKernel(backend: Backend<Held>): Backend<Held> {
-  return {
-    ...backend,
-    open: async () => ({
-      observe: async () => [],
-      apply: async () => ({ refused: [] }),
-      drifted: () => false,
-      close: async () => {},
-    }),
+  const restore = replaceOutside()
+  try {
+    const options = readOptions()
+    const { config, sluice } = options
+    const log = createLogger({ ...config.logging, write: () => {} })
+    const backend = findMode(config.mode).makeBackend(makeSettings(config, sluice.traffic))
+    await backend.families()
+    const stop = new AbortController()
+    const onServing = async () => {
+      // What follows a sync comes in some turns of the event loop.
+      for (let turn = 0; turn < 50; turn++) await nextTurn()
+      stop.abort(new Error('the rehearsal ends'))
+    }
+    await runDaemon({ options, backend, log, signal: stop.signal, onServing })
+  } finally {
+    restore()
   }
 }
 
-/** One object and the bookmark that ends the snapshot, as the API server sends them in protobuf. */
-async function* streamObject(path: string, signal: AbortSignal): AsyncGenerator<readonly Buffer[]> {
-  const plural = path.split('/').at(-1) ?? ''
-  const renderer = chooseRenderer(getResource(plural), protobufType, new URLSearchParams(), Date.now)
-  const frames = [
-    renderer.formatEvent('ADDED', objects[plural] ?? {}, undefined),
-    renderer.formatBookmark({ resourceVersion: '1', annotations: { 'k8s.io/initial-events-end': 'true' } }),
-  ]
-  yield frames.map((frame) => Buffer.from(frame, 'latin1').subarray(lengthBytes))
-  await new Promise((resolve) => signal.addEventListener('abort', resolve))
+function readOptions(): Options {
+  const described = { name: 'Linux', modes: modes.map(({ name }) => name), mode: proxyDefaultMode } as const
+  const argv = ['--config=/configuration', '--sluice-config=/settings', '--v=0']
+  const readFile = (path: string) => (path === '/settings' ? settings : configuration)
+  // No file is watched for changes.
+  return { ...resolveOptions(argv, readFile, {}, described), configFile: '', sluiceFile: '' }
 }
 
-/** A frame begins with its length. */
-const lengthBytes = 4
+/** Returns what brings the outside world back. */
+function replaceOutside(): () => void {
+  const http = makeRehearsalHttp(answer)
+  const restored = [
+    replaceMembers(systemClock, stillClock),
+    replaceMembers(platform, quietPlatform),
+    // Node keeps what these have returned last.
+    replaceMembers(process, { cpuUsage: () => ({ user: 0, system: 0 }), hrtime: stillTime }),
+    replaceMembers(globalThis, { setTimeout: (() => ({ unref() {} })) as unknown as typeof setTimeout }),
+    // It registers its signals for finalisation, and a snapshot must not contain what waits for that.
+    replaceMembers(AbortSignal, { any: followSignals }),
+    // Their observers are objects of C++, which a snapshot cannot contain.
+    replaceMembers(promClient, {
+      collectDefaultMetrics: (() => {}) as unknown as typeof promClient.collectDefaultMetrics,
+    }),
+    replaceMembers(globalThis as { rehearsedModules?: object }, { rehearsedModules: { http, https: http, tls: {} } }),
+  ]
+  replaceLibrary(makeRehearsalKernel())
+  return () => {
+    for (const restore of restored) restore()
+    replaceLibrary(undefined)
+  }
+}
+
+const stillTime = Object.assign((): [number, number] => [0, 0], { bigint: () => 0n })
+
+/** As AbortSignal.any, but it holds what it returns. */
+function followSignals(signals: Iterable<AbortSignal>): AbortSignal {
+  const any = new AbortController()
+  for (const signal of signals) {
+    if (signal.aborted) any.abort(signal.reason)
+    signal.addEventListener('abort', () => any.abort(signal.reason), { once: true })
+  }
+  return any.signal
+}
+
+function replaceMembers<T extends object>(object: T, members: Partial<T>): () => void {
+  const before = Object.fromEntries(Object.keys(members).map((key) => [key, object[key as keyof T]]))
+  Object.assign(object, members)
+  return () => Object.assign(object, before)
+}
+
+/** Answers a watch with one object and the bookmark that ends the snapshot, in protobuf if it has that form, and everything else with an empty object. */
+function answer({ method, path }: { readonly method: string; readonly path: string }): RehearsalAnswer {
+  const plural = path.split('?')[0]?.split('/').at(-1) ?? ''
+  if (method !== 'GET') return { status: 201, type: 'application/json', body: Buffer.from('{}') }
+  const accept = `${protobufType},application/json`
+  const renderer = chooseRenderer(getResource(plural), accept, new URLSearchParams(), () => 0)
+  const object = objects[plural]
+  const frames = [
+    ...(object === undefined ? [] : [renderer.formatEvent('ADDED', object, undefined)]),
+    renderer.formatBookmark({ resourceVersion: '1', annotations: { 'k8s.io/initial-events-end': 'true' } }),
+  ]
+  const body = Buffer.from(frames.join(''), 'latin1')
+  return { status: 200, type: renderer.watchType, body, isOpen: true }
+}

@@ -136,13 +136,18 @@ function openCleaner({ engine, views, backend, ended, clock, log }: AfterSyncOpt
   })
 }
 
+/** The verbosity at which the features of connection tracking are logged. */
+const featuresLevel = 2
+
+/** The kernel walks its whole table to find them, so they are looked for only if they are logged. */
 function logConntrackFeatures(table: ConntrackTable, log: Logger): void {
+  if (!log.enabled(featuresLevel)) return
   const word = (has: boolean) => (has ? 'yes' : 'no')
   table.features().then(
     ({ filteredList, filteredDelete }) => {
       const found = `filtered-list=${word(filteredList)} filtered-delete=${word(filteredDelete)}`
-      log.info('Conntrack features of this kernel', { found })
+      log.v(featuresLevel, 'Conntrack features of this kernel', { found })
     },
-    (error) => log.v(2, 'Cannot read the conntrack table on this node', { error }),
+    (error) => log.v(featuresLevel, 'Cannot read the conntrack table on this node', { error }),
   )
 }

@@ -5,7 +5,7 @@ import { bucketSets, type MetricDeclaration } from '../lib/metric-declaration.ts
 
 export type MetricLabels = Readonly<Record<string, string>>
 
-/** One series that changes far more often than it is scraped: it is a plain number until `flush`. */
+/** One series that changes far more often than it is scraped: it is a plain number until the next scrape. */
 export interface MetricSeries {
   set(value: number): void
   add(by?: number): void
@@ -15,9 +15,10 @@ export interface MetricSeries {
 const bufferedValues = 500
 
 export class MetricsRegistry {
-  /** prom-client's own registry. */
-  readonly prometheus = new Registry()
+  readonly #prometheus = new Registry()
   readonly #unwritten = new Set<() => void>()
+  /** The texts of metrics that have not changed since they were made: most of them, between two scrapes. */
+  readonly #texts = new Map<string, Promise<string>>()
   readonly #metrics = new Map<string, Counter | Gauge | Histogram>()
 
   constructor(declarations: readonly MetricDeclaration[]) {
@@ -33,11 +34,11 @@ export class MetricsRegistry {
   }
 
   add(name: string, labels: MetricLabels, by = 1): void {
-    const metric = this.#metrics.get(name)
+    const metric = this.#change(name)
     if (metric instanceof Counter) metric.inc(labels, by)
   }
 
-  /** The series exists from its first value on. Call `flush` before a scrape. */
+  /** The series exists from its first value on. */
   series(name: string, labels: MetricLabels): MetricSeries {
     let value = 0
     let added = 0
@@ -58,7 +59,7 @@ export class MetricsRegistry {
     }
   }
 
-  /** Returns a function that observes values: it buffers them until `flush`, or until there are many. */
+  /** Returns a function that observes values: it buffers them until the next scrape, or until there are many. */
   bufferedHistogram(name: string, labels: MetricLabels): (value: number) => void {
     const values: number[] = []
     const writeValues = () => {
@@ -72,13 +73,37 @@ export class MetricsRegistry {
     }
   }
 
-  flush(): void {
+  /** The text of all metrics for a scrape. */
+  async text(): Promise<string> {
     for (const write of this.#unwritten) write()
     this.#unwritten.clear()
+    const texts = await Promise.all([...this.#metrics.keys()].map((name) => this.#textOf(name)))
+    return `${texts.join('\n\n')}\n`
+  }
+
+  #textOf(name: string): Promise<string> {
+    const known = this.#texts.get(name)
+    if (known !== undefined) return known
+    // A change while the text is made removes it from the map again.
+    const text = this.#prometheus.getSingleMetricAsString(name)
+    this.#texts.set(name, text)
+    return text
+  }
+
+  /** Removes all series. */
+  reset(): void {
+    this.#prometheus.resetMetrics()
+    this.#texts.clear()
+  }
+
+  /** Returns a metric whose text will not be valid any more. */
+  #change(name: string): Counter | Gauge | Histogram | undefined {
+    this.#texts.delete(name)
+    return this.#metrics.get(name)
   }
 
   set(name: string, labels: MetricLabels, value: number): void {
-    const metric = this.#metrics.get(name)
+    const metric = this.#change(name)
     if (metric instanceof Gauge) metric.set(labels, value)
     // The kernel keeps some counters itself: such a value is read as a whole, not incremented.
     if (metric instanceof Counter) {
@@ -89,20 +114,20 @@ export class MetricsRegistry {
 
   /** Replaces all series of a counter that the kernel keeps; series that are not given disappear. */
   replace(name: string, series: Iterable<readonly [labels: MetricLabels, value: number]>): void {
-    const metric = this.#metrics.get(name)
+    const metric = this.#change(name)
     if (!(metric instanceof Counter)) return
     metric.reset()
     for (const [labels, value] of series) metric.inc(labels, value)
   }
 
   observe(name: string, labels: MetricLabels, value: number): void {
-    const metric = this.#metrics.get(name)
+    const metric = this.#change(name)
     if (metric instanceof Histogram) metric.observe(labels, value)
   }
 
   #register({ name, type, labels, buckets, stability, help }: MetricDeclaration): Counter | Gauge | Histogram {
     const text = `[${stability ?? 'ALPHA'}] ${help}`
-    const options = { name, help: text, labelNames: labels, registers: [this.prometheus] }
+    const options = { name, help: text, labelNames: labels, registers: [this.#prometheus] }
     if (type === 'counter') return new Counter(options)
     if (type === 'gauge') return new Gauge(options)
     return new Histogram({ ...options, buckets: [...bucketSets[buckets ?? 'EXP']] })

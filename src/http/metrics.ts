@@ -1,6 +1,6 @@
 // Creates all metrics of a proxy, connects what feeds them, and writes the text of /metrics and /metrics/slis.
 
-import { collectDefaultMetrics, type Registry } from 'prom-client'
+import { collectDefaultMetrics, Gauge, Registry } from 'prom-client'
 import type { ProxyMode } from '../backend/proxy-mode.ts'
 import { type Family, familyName } from '../lib/ip.ts'
 import { type Clock, systemClock } from '../lib/time.ts'
@@ -64,7 +64,7 @@ export function createMetrics(options: MetricsOptions) {
   const declarations = declarationsFor(mode, options.packetCounters !== undefined)
   const registry = new MetricsRegistry(declarations)
   const slis = new MetricsRegistry(sliDeclarations)
-  if (options.processMetrics ?? true) collectProcessMetrics(registry.prometheus)
+  const ofProcess = (options.processMetrics ?? true) ? collectProcessMetrics() : undefined
   setConstants(registry, options)
   for (const { stability } of declarations) {
     registry.add('registered_metrics_total', { stability_level: stability ?? 'ALPHA', deprecated_version: '' })
@@ -96,15 +96,15 @@ export function createMetrics(options: MetricsOptions) {
       slis.add('kubernetes_healthchecks_total', { name, type, status: passed ? 'success' : 'error' })
     },
     async text(): Promise<string> {
-      registry.flush()
       readGauges(registry, options)
       readProcessMetrics(registry)
       await readKernelCounters(registry, declarations, options, clock)
       // prom-client 15 writes `Nan`. Go's parser accepts that, the definition of the format does not.
-      return (await registry.prometheus.metrics()).replace(/ Nan$/gm, ' NaN')
+      const texts = [await registry.text(), ...(ofProcess === undefined ? [] : [await ofProcess.metrics()])]
+      return texts.join('\n').replace(/ Nan$/gm, ' NaN')
     },
-    slis: async (): Promise<string> => `${await slis.prometheus.metrics()}\n${processStart()}`,
-    resetSlis: (): void => slis.prometheus.resetMetrics(),
+    slis: async (): Promise<string> => `${await slis.text()}\n${processStart()}`,
+    resetSlis: (): void => slis.reset(),
   }
 }
 
@@ -192,14 +192,22 @@ function processStart(): string {
 const longestTimerMs = 2 ** 31 - 1
 
 /**
- * Collects prom-client's metrics of the process, without the distribution of the event loop's lag: for the distribution, prom-client wakes
- * the process a hundred times a second, which costs an idle node more than all of its changes. The lag at the time of a scrape remains.
+ * Collects prom-client's metrics of the process, without those of the event loop's lag: for its distribution, prom-client wakes the process
+ * a hundred times a second, which costs an idle node more than all of its changes. The lag at the time of a scrape remains.
  */
-function collectProcessMetrics(register: Registry): void {
+function collectProcessMetrics(): Registry {
+  const register = new Registry()
   collectDefaultMetrics({ register, eventLoopMonitoringPrecision: longestTimerMs })
-  for (const statistic of ['min', 'max', 'mean', 'stddev', 'p50', 'p90', 'p99']) {
-    register.removeSingleMetric(`nodejs_eventloop_lag_${statistic}_seconds`)
+  for (const statistic of ['', 'min_', 'max_', 'mean_', 'stddev_', 'p50_', 'p90_', 'p99_']) {
+    register.removeSingleMetric(`nodejs_eventloop_lag_${statistic}seconds`)
   }
+  const help = 'Lag of the event loop at the last scrape.'
+  const lag = new Gauge({ name: 'nodejs_eventloop_lag_seconds', help, registers: [register], collect: measureLag })
+  function measureLag(): void {
+    const started = performance.now()
+    setImmediate(() => lag.set((performance.now() - started) / 1000))
+  }
+  return register
 }
 
 function setConstants(registry: MetricsRegistry, { mode, version, features }: MetricsOptions): void {

@@ -51,7 +51,8 @@ interface Library {
   readonly poll: (fd: number, options: { readable: boolean }, run: () => void) => PollHandle
 }
 
-interface Koffi {
+/** What this file uses of koffi. */
+export interface Koffi {
   load(path: null): { func(definition: string): Native }
   struct(name: string, members: Readonly<Record<string, string>>): unknown
   errno(): number
@@ -84,11 +85,19 @@ const MADV_DONTNEED = 4
 let loaded: Library | undefined
 
 function library(): Library {
-  if (loaded !== undefined) return loaded
-  const koffi = loadKoffi() as Koffi
+  loaded ??= bindLibrary(loadKoffi() as Koffi)
+  return loaded
+}
+
+/** Uses another library instead of the system's; with undefined, the next call loads the system's. For code that runs without a kernel. */
+export function replaceLibrary(koffi: Koffi | undefined): void {
+  loaded = koffi === undefined ? undefined : bindLibrary(koffi)
+}
+
+function bindLibrary(koffi: Koffi): Library {
   const libc = koffi.load(null)
   koffi.struct('sock_fprog', { len: 'uint16_t', filter: 'void *' })
-  loaded = {
+  return {
     socket: libc.func('int socket(int domain, int type, int protocol)'),
     bind: libc.func('int bind(int fd, const void *address, uint32_t length)'),
     connect: libc.func('int connect(int fd, const void *address, uint32_t length)'),
@@ -128,7 +137,6 @@ function library(): Library {
     address: (bytes) => koffi.address(bytes),
     poll: koffi.node.poll,
   }
-  return loaded
 }
 
 function findOptional(libc: ReturnType<Koffi['load']>, definition: string): Native | undefined {

@@ -15,7 +15,7 @@ async function read(files?: Readonly<Record<string, string>>): Promise<readonly 
   const declarations = declarationsFor(findMode('nftables'), false)
   const registry = new MetricsRegistry(declarations)
   readProcessMetrics(registry, files === undefined ? undefined : (file) => files[file] ?? '')
-  const text = await registry.prometheus.metrics()
+  const text = await registry.text()
   return names.map((name) => Number(new RegExp(`^${name} (\\S+)$`, 'm').exec(text)?.[1]))
 }
 

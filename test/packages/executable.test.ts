@@ -44,6 +44,12 @@ describe.skipIf(missing !== undefined)('the executable', () => {
     }
   })
 
+  it('reads its environment when it runs, not when it is made', () => {
+    const debug = spawnSync(executable, ['doctor'], { encoding: 'utf8', env: { SLUICE_NETLINK_DEBUG: '1' } })
+    expect(debug.stderr).toMatch(/^send /m)
+    expect(spawnSync(executable, ['doctor'], { encoding: 'utf8', env: {} }).stderr).not.toMatch(/^send /m)
+  })
+
   it('is the same if it is made again: its snapshot says nothing about the process that made it', async () => {
     const first = readFileSync(executable)
     expect(readFileSync(await makeExecutable('amd64')).equals(first)).toBe(true)

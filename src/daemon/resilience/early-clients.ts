@@ -37,7 +37,7 @@ export function openEarlyClients({ engine, views, metrics, ...rest }: EarlyClien
     recordOf: (service) => engine()?.store.service(service),
     portsOf: (service, family) => engine()?.portsOf(service, family) ?? [],
     nodeAddresses: (family) => views.addresses.filter((ip) => familyOf(ip) === family),
-    countFlows: () => readTrackedConnections()?.tracked ?? 0,
+    countFlows: () => readTrackedConnections()?.tracked,
     onRemoved: (family, removed) => metrics.earlyFlows(family, removed),
     clock,
     log,

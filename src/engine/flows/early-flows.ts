@@ -12,6 +12,7 @@
 //    the most that they take; and a large table is not looked at before the frontends are written, which would keep them waiting.
 // 5. A look that finds no untranslated connection without a reply, whatever its destination, counts for all writes that follow soon: the
 //    look after them comes before a client that dialled meanwhile sends again.
+// 6. An empty table is not walked: the kernel visits all its buckets, which takes milliseconds.
 
 import { type Family, isLoopback } from '../../lib/ip.ts'
 import type { Logger } from '../../lib/log.ts'
@@ -89,8 +90,8 @@ export interface EarlyCleanerOptions<F extends Flow> {
   /** The current service ports of a service, read when a look starts. */
   readonly portsOf: (service: string, family: Family) => readonly ServicePort[]
   readonly nodeAddresses: (family: Family) => Iterable<string>
-  /** The number of flows in the table, of all families. */
-  readonly countFlows: () => number
+  /** The number of flows in the table, of all families; undefined if it is not known. */
+  readonly countFlows: () => number | undefined
   /** Called after each look. */
   readonly onRemoved: (family: Family, removed: number) => void
   readonly clock: Clock
@@ -134,7 +135,7 @@ export class EarlyFlowCleaner<F extends Flow> {
 
   /** Runs `write`, which makes frontends of these services live. */
   async around<T>(family: Family, services: readonly string[], write: () => Promise<T>): Promise<T> {
-    if (services.length === 0 || this.#options.countFlows() > largeTable) return write()
+    if (services.length === 0 || (this.#options.countFlows() ?? 0) > largeTable) return write()
     const { clock, log } = this.#options
     const named = new Set(services)
     if (!this.#isClear(family)) {
@@ -218,10 +219,10 @@ export class EarlyFlowCleaner<F extends Flow> {
         found.destinations.add(`${flow.destination} ${flow.destinationPort}`)
       }
     }
-    const { table, clock } = this.#options
+    const { table, countFlows, clock } = this.#options
     const began = clock.monotonic()
     this.#clearSince.delete(family)
-    let isComplete = false
+    let isComplete = countFlows() === 0
     for (let attempt = 1; attempt <= walks && !isComplete; attempt++) {
       const { interrupted } = await table.list({ family, unreplied: true }, visit, this.#abort)
       isComplete = !interrupted

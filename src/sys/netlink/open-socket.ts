@@ -57,13 +57,8 @@ export function readPort(fd: number): number {
   return returned < 0 ? returned : hostU32(address, 4)
 }
 
-let shouldTrace: boolean | undefined
-
-/** If true, every message is printed to stderr. The running process is asked, once: in the executable, modules were loaded by the build. */
-export function isTracing(): boolean {
-  shouldTrace ??= process.env.SLUICE_NETLINK_DEBUG === '1'
-  return shouldTrace
-}
+/** If true, every message is printed to stderr. Each socket asks when it is opened, so that nothing is decided when modules are loaded. */
+export const isTracing = (): boolean => process.env.SLUICE_NETLINK_DEBUG === '1'
 
 export function trace(direction: string, { protocol }: SocketOptions, bytes: Buffer, length: number): void {
   process.stderr.write(describeMessages(direction, bytes, length, protocol === 'route' ? routeHeader : undefined))

@@ -96,6 +96,7 @@ export class NetlinkSocket {
   #timesOpened = 1
   readonly #options: SocketOptions
   readonly #purpose: string
+  readonly #isTracing = isTracing()
   readonly #clock: Clock
   readonly #writer = new MessageWriter()
   #buffer = Buffer.allocUnsafe(receiveBytes)
@@ -275,7 +276,7 @@ export class NetlinkSocket {
 
   /** Waits for a send of this socket by another thread. */
   async #sendAside(op: string, writer: MessageWriter, send: typeof libc.sendInBackground): Promise<void> {
-    if (isTracing()) trace('send', this.#options, writer.bytes, writer.length)
+    if (this.#isTracing) trace('send', this.#options, writer.bytes, writer.length)
     this.#sending = send(this.#fd, writer.bytes, writer.length)
     try {
       const sent = await this.#sending
@@ -287,7 +288,7 @@ export class NetlinkSocket {
   }
 
   #send(op: string, writer: MessageWriter): void {
-    if (isTracing()) trace('send', this.#options, writer.bytes, writer.length)
+    if (this.#isTracing) trace('send', this.#options, writer.bytes, writer.length)
     for (let attempt = 1; ; attempt++) {
       const sent = libc.send(this.#fd, writer.bytes, writer.length)
       if (sent >= 0) return
@@ -333,7 +334,7 @@ export class NetlinkSocket {
         throw malformed(this.#purpose, op, words)
       }
       if (length >= 0) {
-        if (isTracing()) trace('receive', this.#options, this.#buffer, length)
+        if (this.#isTracing) trace('receive', this.#options, this.#buffer, length)
         return length
       }
       if (length === -errno.EAGAIN) return undefined

@@ -68,6 +68,7 @@ interface OpenSocket {
 
 class Subscriber {
   readonly #options: SubscriptionOptions
+  readonly #isTracing = isTracing()
   readonly #groups: readonly number[]
   readonly #listener: NotificationListener
   readonly #clock: Clock
@@ -194,7 +195,7 @@ class Subscriber {
   }
 
   #deliverDatagram(start: number, length: number): void {
-    if (isTracing()) trace('notice', this.#options, this.#batch.bytes.subarray(start), length)
+    if (this.#isTracing) trace('notice', this.#options, this.#batch.bytes.subarray(start), length)
     const message = this.#reader.reset(start, start + length)
     while (!this.#isClosed && message.next()) {
       if (message.type === NLMSG_OVERRUN) this.#listener.lost('notifications were lost')

@@ -140,7 +140,7 @@ function makeTable(flows: Flow[]) {
   return { table, asked }
 }
 
-function makeCleaner(flows: Flow[], countFlows = () => flows.length, clock = systemClock) {
+function makeCleaner(flows: Flow[], countFlows: () => number | undefined = () => flows.length, clock = systemClock) {
   const { table, asked } = makeTable(flows)
   const resolved: string[] = []
   const cleaner = new EarlyFlowCleaner({
@@ -189,12 +189,22 @@ describe('the cleaner', () => {
 
   it('looks once for writes that follow soon if nothing is untranslated and without a reply', async () => {
     let now = 0
-    const { cleaner, asked } = makeCleaner([], () => 0, { ...systemClock, monotonic: () => now })
+    const { cleaner, asked } = makeCleaner([], () => 1, { ...systemClock, monotonic: () => now })
     for (; now < 300; now += 100) await cleaner.around(4, [`ns/web${now}`], async () => undefined)
     expect(asked).toEqual(['list undefined all true', 'removed 0'])
     await cleaner.around(4, ['ns/web'], async () => undefined)
     await cleaner.around(6, ['ns/web'], async () => undefined)
     expect(asked).toHaveLength(6)
+  })
+
+  it('does not walk an empty table, but one whose size is not known', async () => {
+    let size: number | undefined = 0
+    const { cleaner, asked } = makeCleaner([], () => size)
+    await cleaner.around(4, ['ns/web'], async () => undefined)
+    expect(asked).toEqual(['removed 0'])
+    size = undefined
+    await cleaner.around(6, ['ns/web'], async () => undefined)
+    expect(asked).toEqual(['removed 0', 'list undefined all true', 'removed 0'])
   })
 
   it('looks before each write while a connection to anything is untranslated and without a reply', async () => {
