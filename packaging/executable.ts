@@ -25,7 +25,7 @@ export const outputFolder = join(root, 'dist', 'package')
 const fuse = 'NODE_SEA_FUSE_fce680ab2cc467b6e072b8b5df1996b2'
 
 /**
- * SIGUSR1 opens no debugger. The options for memory are those of bin/kube-proxy, too: a small young space, and growth in small steps. The
+ * SIGUSR1 opens no debugger. The options for memory are nearly those of bin/kube-proxy: a small young space, and growth in small steps. The
  * last ones make V8 compile less, since most of its work for a proxy is in the first second: no baseline code, and optimised code only for
  * what runs very often (docs/benchmarks.md).
  */
@@ -33,7 +33,7 @@ const nodeOptions = [
   '--disable-sigusr1',
   '--max-semi-space-size=4',
   '--initial-old-space-size=80',
-  '--heap-growing-percent=30',
+  '--heap-growing-percent=60',
   '--no-parallel-scavenge',
   '--no-sparkplug',
   '--invocation-count-for-turbofan=40000',

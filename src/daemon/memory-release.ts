@@ -63,9 +63,12 @@ export class MemoryRelease {
 
   #releaseAfter([waitMs, ...later]: readonly number[]): void {
     if (waitMs === undefined) return
+    const began = this.#options.clock.monotonic()
     this.#wait(waitMs, () => {
       this.#releaseIfGrown()
-      this.#releaseAfter(later)
+      if (later.length > 0) this.#releaseAfter(later)
+      // What syncs left behind in the meantime is not collected yet.
+      else if (this.#syncedAt > began) this.#releaseWhenQuiet(this.#syncedAt + maxBusyMs)
     })
   }
 

@@ -71,6 +71,19 @@ describe('returning memory', () => {
     expect(memory.released).toHaveLength(3)
   })
 
+  it('follows syncs between the two looks after a start, too', async () => {
+    const { clock, memory, sync } = open()
+    sync(4)
+    sync(6)
+    await clock.advance(15_400)
+    sync(4)
+    await clock.advance(200)
+    expect(memory.released).toHaveLength(1)
+    memory.resident = 70 * MB
+    await clock.advance(15_000)
+    expect(memory.released).toHaveLength(2)
+  })
+
   it('does not wait for a pause for more than ten minutes', async () => {
     const { clock, memory, sync } = open()
     sync(4)
