@@ -85,7 +85,7 @@ export function printFigures(run: Run, proxies: readonly (Reported | string)[]):
       const value = read(proxy.figures)
       if (value === undefined || Number.isNaN(value))
         return proxy.figures.coldMs === undefined ? `> ${run.limitMs / 1000} s` : '-'
-      const ratio = i === 0 || base === undefined || base <= 0 ? '' : ` (${(value / base).toFixed(1)}x)`
+      const ratio = i === 0 || base === undefined || !(base > 0) ? '' : ` (${(value / base).toFixed(1)}x)`
       return `${value < 10 ? value.toFixed(2) : value.toFixed(0)} ${unit}${ratio}`
     })
     console.log(`| ${title} | ${cells.join(' | ')} |`)
