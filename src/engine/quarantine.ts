@@ -94,6 +94,8 @@ export class Quarantine {
       const first = own[0] as RefusedService
       if (isNewError(this.#cases.get(service)?.error, first.error)) news.push(first)
       const ids = own.map((one) => one.id).filter((id) => id !== '')
+      // If the rest of the sync fails, the next one must not take the retry for a success.
+      this.#retried.delete(service)
       this.#recordFailure(service, ids, first.error)
     }
     return news
