@@ -367,9 +367,17 @@ export interface Readiness {
 /** Keeps the handles reachable: a handle that is garbage collected stops reporting, without an error (koffi 3.3). */
 const watched = new Set<PollHandle>()
 
+/** From Node 26 on, promises that koffi 3.3 resolves in such a callback wait until something else happens: an immediate, for example. */
+const promisesWait = Number.parseInt(process.versions.node, 10) >= 26
+const doNothing = () => {}
+
 /** Calls `run` whenever the fd is readable, until closed. Must be closed before the fd. Keeps the process alive only if `keepsAlive`. */
 export function watchReadable(fd: number, run: () => void, keepsAlive = false): Readiness {
-  const handle = library().poll(fd, { readable: true }, run)
+  const runAndContinue = () => {
+    setImmediate(doNothing)
+    run()
+  }
+  const handle = library().poll(fd, { readable: true }, promisesWait ? runAndContinue : run)
   if (!keepsAlive) handle.unref()
   watched.add(handle)
   return {

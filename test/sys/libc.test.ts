@@ -1,4 +1,5 @@
-import { execFileSync } from 'node:child_process'
+import { execFileSync, spawn } from 'node:child_process'
+import { once } from 'node:events'
 import { join } from 'node:path'
 import { describe, expect, it } from 'vitest'
 import { errnoName, errnoText } from '../../src/sys/errno.ts'
@@ -20,6 +21,38 @@ describe('libc', () => {
     const args = ['--import', 'tsx', '--input-type=module', '-e', script]
     expect(execFileSync(process.execPath, args, { encoding: 'utf8', cwd: root }).trim()).toBe('false true')
   })
+
+  it('continues what awaits a readable descriptor, in a process in which nothing else happens', async () => {
+    const script = `
+      import { readSync, writeSync } from 'node:fs'
+      import { watchReadable } from './src/sys/libc.ts'
+      const bytes = Buffer.alloc(1)
+      let resolve
+      const readable = () => new Promise((settle) => { resolve = settle })
+      let next = readable()
+      watchReadable(0, () => {
+        if (readSync(0, bytes, 0, 1) === 0) process.exit()
+        resolve()
+      }, true)
+      for (;;) {
+        await next
+        next = readable()
+        writeSync(1, bytes)
+      }
+    `
+    const args = ['--import', 'tsx', '--input-type=module', '-e', script]
+    const child = spawn(process.execPath, args, { cwd: root, stdio: ['pipe', 'pipe', 'inherit'] })
+    try {
+      for (const letter of 'abc') {
+        child.stdin.write(letter)
+        const [answer] = await once(child.stdout, 'data')
+        expect(String(answer)).toBe(letter)
+      }
+    } finally {
+      child.kill()
+    }
+    // Where the promise waits, something of Node's own continues it after about 15 seconds.
+  }, 10_000)
 
   it('returns minus the error number', () => {
     expect(libc.close(-1)).toBe(-9)
