@@ -7,14 +7,15 @@
 //    | watching | --------------> | writing | <------------- | drifted |
 //    |          | <-------------- |         | -------------> |         |
 //    +----------+    endWrite     +---------+    endWrite    +---------+
-//    checks twice    abandonWrite   no checks    abandonWrite  no checks: the drift is reported
-//    a second
+//    checks after    abandonWrite   no checks    abandonWrite  no checks: the drift is reported
+//    every change
 //
 //    close leads from every state to `closed`, which is never left.
 //
 // From `writing` the watch goes back to where it came from, with one exception: a full write repairs a drift. Then all chains are read
 // once more. If they are as written, or differ only by what is tolerated, the watch goes on to `watching`; if not, the drift is reported
-// again. A check in `watching` reads a version, which costs 20 to 30 µs, and looks at all chains only if the version has changed.
+// again. A check in `watching` reads a version, and looks at all chains only if the version has changed. Where the kernel reports changes,
+// a check follows a report; elsewhere checks are made all the time.
 
 import { describeError } from '../../lib/errors.ts'
 import type { Logger } from '../../lib/log.ts'
@@ -90,7 +91,13 @@ interface Repair {
 
 const unverified: Watching = { name: 'watching', verified: undefined }
 
-const checkMs = 500
+/** Stands for a version that is unknown because reports were lost. */
+const lostReports = 'unknown'
+
+/** The time from a report of the kernel to the check, so that many changes lead to one. */
+const reportedMs = 500
+/** The time between checks where the kernel reports nothing. The families check at the same time, which wakes the process only once. */
+const checkMs = 600
 const postponedMs = 30_000
 
 /**
@@ -107,6 +114,10 @@ export class DriftWatch {
   /** Uses of our chains by other programs, which no write of ours removes. */
   #tolerated: ReadonlyMap<string, number> = new Map()
   #timer: Timer | undefined
+  /** True if the kernel reports changes; undefined before the first write. */
+  #isReported: boolean | undefined
+  /** The last version that the kernel reported while a check or a write was under way. */
+  #reported: string | undefined
 
   constructor(options: DriftWatchOptions) {
     this.#options = options
@@ -127,10 +138,13 @@ export class DriftWatch {
   async beginWrite(): Promise<void> {
     const from = this.#state
     if (from.name === 'closed') return
-    this.#timer?.cancel()
+    this.#cancelTimer()
+    this.#reported = undefined
     const begun: Writing = { name: 'writing', from: from.name === 'writing' ? from.from : from, before: undefined }
     this.#state = begun
-    const version = await this.#options.reader.readVersion()
+    const { reader } = this.#options
+    this.#isReported ??= reader.watchVersions?.((version) => this.#handleReport(version)) ?? false
+    const version = await reader.readVersion()
     if (this.#state !== begun) return
     const isVerified = begun.from.name === 'watching' && begun.from.verified === version
     const entries = isVerified ? this.#options.legacyEntries() : undefined
@@ -159,7 +173,7 @@ export class DriftWatch {
 
   close(): void {
     this.#state = { name: 'closed' }
-    this.#timer?.cancel()
+    this.#cancelTimer()
     this.#options.reader.close()
   }
 
@@ -204,7 +218,22 @@ export class DriftWatch {
 
   #watch(verified: string | undefined): void {
     this.#state = { name: 'watching', verified }
-    this.#arm(checkMs)
+    this.#checkLater(verified)
+  }
+
+  /** Waits for a report of the kernel if it has not reported a newer version than the verified one meanwhile. */
+  #checkLater(verified: string | undefined): void {
+    const reported = this.#reported ?? verified
+    if (!this.#isReported) this.#arm(checkMs - (this.#options.clock.monotonic() % checkMs))
+    else if (verified === undefined || reported !== verified) this.#arm(reportedMs)
+    else this.#cancelTimer()
+  }
+
+  #handleReport(version = lostReports): void {
+    this.#reported = version
+    const state = this.#state
+    if (state.name !== 'watching' || version === state.verified || this.#timer !== undefined) return
+    this.#arm(reportedMs)
   }
 
   #report(difference: string, failedRepairs: number): void {
@@ -214,9 +243,11 @@ export class DriftWatch {
 
   #arm(ms: number): void {
     const state = this.#state
-    this.#timer?.cancel()
+    this.#cancelTimer()
     if (state.name !== 'watching') return
     this.#timer = this.#options.clock.after(ms, () => {
+      this.#timer = undefined
+      this.#reported = undefined
       this.#check(state).catch((error: unknown) => {
         this.#options.log.warn('Cannot check our iptables rules', { error: describeError(error) })
         if (this.#state === state) this.#arm(checkMs)
@@ -224,11 +255,16 @@ export class DriftWatch {
     })
   }
 
+  #cancelTimer(): void {
+    this.#timer?.cancel()
+    this.#timer = undefined
+  }
+
   async #check(state: Watching): Promise<void> {
     const { reader, clock } = this.#options
     const version = await reader.readVersion()
     if (this.#state !== state) return
-    if (version === state.verified) return this.#arm(checkMs)
+    if (version === state.verified) return this.#checkLater(version)
     const begunMs = clock.monotonic()
     const waitMs = this.#budget.waitMs(begunMs)
     if (waitMs > 0) return this.#arm(Math.max(checkMs, waitMs))

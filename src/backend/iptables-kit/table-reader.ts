@@ -4,6 +4,8 @@ import type { Family } from '../../lib/ip.ts'
 import { SetHash } from '../../lib/set-hash.ts'
 import { readTableSize } from '../../sys/legacy-table-size.ts'
 import { ChainTable } from '../../sys/netlink/nft/chain-uses.ts'
+import { watchGenerations } from '../../sys/netlink/nft/generations.ts'
+import type { Subscription } from '../../sys/netlink/subscribe.ts'
 import type { IptablesTableName } from './chains.ts'
 import type { IptablesPrograms } from './programs.ts'
 import { RuleSetHash } from './rule-hash.ts'
@@ -47,6 +49,11 @@ export interface ExpectedRules {
 export interface TableReader {
   /** Costs next to nothing. If two versions are equal, nothing changed in between. */
   readVersion(): Promise<string>
+  /**
+   * Exists where the kernel reports changes. Calls `onChange` with every new version, and with undefined if reports were lost. Returns false
+   * if the kernel does not report after all.
+   */
+  watchVersions?(onChange: (version: string | undefined) => void): boolean
   /** True if nothing but `own` lies between two versions. */
   isOwnChange(before: string, after: string, own: OwnChange): boolean
   readUses(signal?: AbortSignal): Promise<ChainUses>
@@ -63,19 +70,31 @@ export const openTableReader = (programs: IptablesPrograms, family: Family): Tab
 /** The version is the generation of nf_tables, which counts transactions. The kernel lists chains together with their uses. */
 function createNftReader(family: Family): TableReader {
   const chains = new ChainTable()
+  let commits: Subscription | undefined
   const readUses = async (signal?: AbortSignal) => ({
     uses: await chains.list(family, { signal }),
     jumps: undefined,
   })
   return {
     readVersion: async () => String(await chains.generation()),
+    watchVersions(onChange) {
+      try {
+        commits = watchGenerations((generation) => onChange(generation === undefined ? undefined : String(generation)))
+        return true
+      } catch {
+        return false
+      }
+    },
     isOwnChange: (before, after, { commits }) => Number(after) === Number(before) + commits,
     readUses,
     async readChains(signal) {
       const found = await readUses(signal)
       return { ...found, serviceChains: findServiceChains(found.uses) }
     },
-    close: () => chains.close(),
+    close() {
+      commits?.close()
+      chains.close()
+    },
   }
 }
 

@@ -5,6 +5,7 @@
 
 import { familyNumber, protocolNumbers } from '../ip-numbers.ts'
 import { NLM_F_CREATE } from '../netlink/message.ts'
+import { familyAt, flagsAt, SocketFilter, typeAt } from '../netlink/socket-filter.ts'
 import {
   CTA,
   CTA_PROTO,
@@ -15,7 +16,6 @@ import {
   IPS_DST_NAT,
   IPS_SEEN_REPLY,
 } from './conntrack-tuple.ts'
-import { familyAt, flagsAt, SocketFilter, typeAt } from './socket-filter.ts'
 
 /** The lower byte of IPCTNL_MSG_CT_DELETE. */
 const deleted = 2

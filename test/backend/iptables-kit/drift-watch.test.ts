@@ -29,6 +29,7 @@ class FakeReader implements TableReader {
   readonly reports: string[] = []
   generation = 1
   looks = 0
+  versionReads = 0
   /** How long one look takes. */
   lookMs = 0
   /** If set, rules that jump to our chains, as in the legacy flavour. */
@@ -50,7 +51,11 @@ class FakeReader implements TableReader {
     })
   }
 
-  readVersion = async () => String(this.generation)
+  readVersion = async () => {
+    this.versionReads++
+    return String(this.generation)
+  }
+  watchVersions?: NonNullable<TableReader['watchVersions']>
   isOwnChange = (before: string, after: string, { commits }: OwnChange) => Number(after) === Number(before) + commits
   readUses = async () => {
     this.looks++
@@ -98,6 +103,75 @@ describe('the watch', () => {
     await reader.pass(5000)
     expect(reader.looks).toBe(1)
     expect(reader.reports).toEqual([])
+  })
+
+  describe('where the kernel reports changes', () => {
+    const reporting = () => {
+      const reader = new FakeReader()
+      let report: (version: string | undefined) => void = () => {}
+      reader.watchVersions = (onChange) => {
+        report = onChange
+        return true
+      }
+      return { reader, report: (version: string | undefined = String(reader.generation)) => report(version) }
+    }
+
+    it('reads nothing while nothing is reported, nor because of its own writes', async () => {
+      const { reader, report } = reporting()
+      await reader.write(true)
+      report()
+      const before = reader.versionReads
+      await reader.pass(60_000)
+      expect(reader.versionReads).toBe(before)
+      expect(reader.looks).toBe(0)
+    })
+
+    it.each([
+      ['a change', undefined],
+      ['lost reports', 'lost'],
+    ])('checks after %s', async (_, how) => {
+      const { reader, report } = reporting()
+      await reader.write(true)
+      reader.change('nat KUBE-SEP-A', undefined)
+      report(how === undefined ? String(reader.generation) : undefined)
+      await reader.pass(1000)
+      expect(reader.reports).toEqual(['another program (nat KUBE-SEP-A is gone)'])
+    })
+
+    it('checks after a change that is reported between the last reading of a write and its end', async () => {
+      const { reader, report } = reporting()
+      await reader.watch.beginWrite()
+      reader.generation += 2
+      const read = reader.readVersion
+      reader.readVersion = async () => {
+        const version = await read()
+        reader.change('nat KUBE-SEP-A', undefined)
+        report()
+        return version
+      }
+      await reader.watch.endWrite({ commits: 2, full: true, clean: true }, signal)
+      reader.readVersion = read
+      await reader.pass(1000)
+      expect(reader.reports).toEqual(['another program (nat KUBE-SEP-A is gone)'])
+    })
+
+    it('checks after a change that is reported during a check', async () => {
+      const { reader, report } = reporting()
+      await reader.write(true)
+      reader.lookMs = 100
+      reader.change('nat CNI-X', 1)
+      report()
+      await reader.pass(550)
+      reader.change('nat KUBE-SEP-A', undefined)
+      // The look that is under way has not seen this change.
+      const seen = new Map(reader.changed)
+      reader.changed.delete('nat KUBE-SEP-A')
+      report()
+      await reader.pass(100)
+      for (const [chain, use] of seen) reader.changed.set(chain, use)
+      await reader.pass(1000)
+      expect(reader.reports).toEqual(['another program (nat KUBE-SEP-A is gone)'])
+    })
   })
 
   it.each([

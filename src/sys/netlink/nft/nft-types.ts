@@ -4,6 +4,8 @@ import type { Family } from '../../../lib/ip.ts'
 import type { Expression, Verdict } from './expressions.ts'
 
 const NFNL_SUBSYS_NFTABLES = 10 << 8
+/** The multicast group of all changes. */
+export const NFNLGRP_NFTABLES = 7
 
 /** Message types, NFT_MSG_*. `destroy` (Linux 6.3) succeeds also if the object is not there. */
 export const messageTypes = {

@@ -25,6 +25,7 @@ import {
   type Elements,
   messageTypes,
   type NamedCounter,
+  NFNLGRP_NFTABLES,
   type NftSet,
   type SetName,
   type Table,
@@ -42,7 +43,6 @@ import {
 } from './read-objects.ts'
 
 const purpose = 'nftables'
-const NFNLGRP_NFTABLES = 7
 /** A transaction is one datagram and must fit; nft uses the same size. */
 const sendBufferBytes = 64 << 20
 /** This is a limit and takes no memory by itself. When a table is exchanged, the kernel reports all counters of the old one at once. */

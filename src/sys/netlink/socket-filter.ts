@@ -3,7 +3,7 @@
 // The kernel reads numbers as big endian, which is the order of netfilter's attributes. A program that reads beyond the end of the message
 // ends there, and the message is not received: therefore a program reads only what every message has, or what `find` has found.
 
-import { HEADER_LENGTH, littleEndian } from '../netlink/message.ts'
+import { HEADER_LENGTH, littleEndian } from './message.ts'
 
 const BPF_LD_B_ABS = 0x30
 const BPF_LD_H_ABS = 0x28
