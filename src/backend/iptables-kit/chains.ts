@@ -12,7 +12,8 @@ export function isServiceChain(text: string, start = 0): boolean {
 }
 
 /** True if the chain is that of an endpoint. */
-export const isEndpointChain = (chain: string): boolean => chain.startsWith(serviceChainPrefixes[0])
+export const [endpointPrefix] = serviceChainPrefixes
+export const isEndpointChain = (chain: string): boolean => chain.startsWith(endpointPrefix)
 
 /** A chain without rules in every table. It is missing as soon as someone deletes all chains of that table. */
 export const canary = 'KUBE-PROXY-CANARY'

@@ -18,6 +18,7 @@ import { createDriftWatch } from './drift.ts'
 import { createStray, type IptablesEntry, type PortEntry } from './entries.ts'
 import { ensureJumps } from './jumps.ts'
 import { largeEndpoints } from './write/compose.ts'
+import { ChainDeletion } from './write/delete-chains.ts'
 import { type Part, type PartLimits, splitChanges } from './write/parts.ts'
 import { RestoreWriter, type WriteResult } from './write/restore-writer.ts'
 import { stage } from './write/stage.ts'
@@ -48,6 +49,7 @@ export class IptablesTarget implements Target<IptablesEntry> {
   readonly #written = new WrittenRules()
   readonly #writer: RestoreWriter<MemoryFile>
   readonly #packetCounters = new PacketCounters()
+  readonly #deletion: ChainDeletion
   /** What `observe` found. If it is set, the next `apply` writes everything and makes sure of jumps and counters. */
   #observed: ChainSurvey | undefined
   #lastFullMs = 0
@@ -67,11 +69,13 @@ export class IptablesTarget implements Target<IptablesEntry> {
     this.#limits = programs.flavour === 'nft' ? nftPartLimits : undefined
     this.#reader = openTableReader(this.#programs, family)
     this.#watch = createDriftWatch(this.#written, this.#reader, context)
+    this.#deletion = new ChainDeletion(family)
     this.#writer = new RestoreWriter({
       written: this.#written,
       chainsPerRestore: programs.flavour === 'nft' ? nftChainsPerRestore : Number.POSITIVE_INFINITY,
       createSink: () => new MemoryFile('rules'),
       restore: (input, signal) => this.#programs.restore(input, signal),
+      deleteChains: programs.flavour === 'nft' ? (chains) => this.#deletion.delete(chains) : undefined,
     })
     if (!isCounting) return
     const chainCounters = openChainCounters(this.#programs, family)
@@ -230,7 +234,7 @@ export class IptablesTarget implements Target<IptablesEntry> {
 
   /** Transactions of nf_tables that this target has committed so far. */
   #countCommits(): number {
-    return this.#programs.commits + (this.#counting?.commits ?? 0)
+    return this.#programs.commits + this.#deletion.commits + (this.#counting?.commits ?? 0)
   }
 
   /** Deletes chains that linger and have been read. */
@@ -259,6 +263,7 @@ export class IptablesTarget implements Target<IptablesEntry> {
     await this.#mutex.run(async () => this.#counting?.close())
     this.#watch.close()
     this.#packetCounters.close()
+    this.#deletion.close()
   }
 
   /** True if only endpoints that are not reached from here came or went. */

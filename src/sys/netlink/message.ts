@@ -207,6 +207,19 @@ export class AttributeReader {
     return this.bytes.toString('utf8', this.start, end)
   }
 
+  /** True if the text begins with this one, which is ASCII. Costs less than `text`. */
+  startsWith(text: string): boolean {
+    if (this.error !== undefined || this.length < text.length) return false
+    for (let i = 0; i < text.length; i++) if (this.bytes[this.start + i] !== text.charCodeAt(i)) return false
+    return true
+  }
+
+  /** True if the text is this one, which is ASCII. Costs less than `text`. */
+  is(text: string): boolean {
+    if (!this.startsWith(text)) return false
+    return this.length === text.length || this.bytes[this.start + text.length] === 0
+  }
+
   /** A copy of the payload. */
   raw(): Buffer {
     if (this.error !== undefined) return Buffer.alloc(0)

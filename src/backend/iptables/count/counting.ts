@@ -184,7 +184,7 @@ export class EndpointCounting {
     }))
     for (const [chain, port] of leaving) sums.push({ name: chain, port, count: this.#counts.of(chain) })
     try {
-      if (await this.#options.table.write(sums)) this.commits++
+      if (await this.#options.table.write(sums.filter(({ count }) => count > 0))) this.commits++
     } catch (error) {
       this.#reportTable(error)
     }

@@ -9,7 +9,7 @@ import type { Family } from '../../../lib/ip.ts'
 import { isRefusedWith } from '../../../sys/netlink/netlink-errors.ts'
 import { Nftables } from '../../../sys/netlink/nft/nftables.ts'
 import type { ListedRule } from '../../../sys/netlink/nft/read-objects.ts'
-import { isEndpointChain } from '../../iptables-kit/chains.ts'
+import { endpointPrefix, isEndpointChain } from '../../iptables-kit/chains.ts'
 import type { IptablesPrograms } from '../../iptables-kit/programs.ts'
 import { findListedCounts } from './listed-counts.ts'
 
@@ -31,6 +31,8 @@ const mostRequests = 500
 /** How often a listing is tried that commits of others interrupt. The results are merged. */
 const attempts = 3
 
+const endpointChains = { table: 'nat', chains: endpointPrefix } as const
+
 class NftChainCounters implements ChainCounters {
   readonly #family: Family
   #opened: Nftables | undefined
@@ -42,8 +44,9 @@ class NftChainCounters implements ChainCounters {
   async readAll(signal?: AbortSignal): Promise<ChainReading> {
     const found = new Map<string, number>()
     for (let attempt = 1; attempt <= attempts; attempt++) {
-      const visit = (rule: ListedRule) => addRule(found, rule)
-      if (await this.#nft().rulesOnce(this.#family, 'nat', visit, { signal })) break
+      // The last rule of a chain is the one that translates.
+      const visit = (chain: string, packets: number) => void found.set(chain, packets)
+      if (await this.#nft().ruleCountersOnce(this.#family, endpointChains, visit, { signal })) break
     }
     return found
   }

@@ -25,6 +25,8 @@ export interface RestoreWriterOptions<S extends ByteSink> {
   /** More chains than these are written in several restores. */
   readonly chainsPerRestore: number
   readonly restore: (input: RestoreInput<S>, signal: AbortSignal) => Promise<void>
+  /** Deletes chains of nat without a restore. Resolves false, and deletes none, if that is not possible. Absent: they need a restore. */
+  readonly deleteChains?: ((chains: readonly string[]) => Promise<boolean>) | undefined
 }
 
 export interface RestoreWriteOptions {
@@ -117,7 +119,9 @@ class Write<S extends ByteSink> {
     const { everything, deletesOnly = false, countOf, signal } = this.#options
     const staged = stage(written, [...this.#required, ...units], everything)
     const rules = { filter: 0, nat: 0 }
-    for (const compose of planRestores(staged, { chainsPerRestore, deletesOnly, countOf })) {
+    const isDone = deletesOnly && (await this.#delete(staged.staleChains))
+    const restores = isDone ? [] : planRestores(staged, { chainsPerRestore, deletesOnly, countOf })
+    for (const compose of restores) {
       const input = new RestoreInput(createSink(), this.#buffer)
       try {
         signal.throwIfAborted()
@@ -139,6 +143,18 @@ class Write<S extends ByteSink> {
     this.#rules = rules
     this.#required = []
     return undefined
+  }
+
+  /** Resolves false if a restore must do it. A restore also says why chains cannot be deleted. */
+  async #delete(chains: readonly string[]): Promise<boolean> {
+    const { deleteChains } = this.#writer
+    if (deleteChains === undefined || chains.length === 0) return false
+    this.#options.signal.throwIfAborted()
+    try {
+      return await deleteChains(chains)
+    } catch {
+      return false
+    }
   }
 }
 

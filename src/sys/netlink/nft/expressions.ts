@@ -351,12 +351,12 @@ export function writeCount(writer: MessageWriter, type: number, packets: number)
 
 /** Reads the packets of the counter expression that the reader is at; undefined if it is another expression. */
 export function readCounter(reader: AttributeReader): number | undefined {
-  let name = ''
+  let isCounter = false
   let packets: number | undefined
   reader.enter()
   while (reader.next()) {
-    if (reader.type === NFTA_EXPR.NAME) name = reader.text()
-    else if (reader.type === NFTA_EXPR.DATA && name === 'counter') packets = readCount(reader)
+    if (reader.type === NFTA_EXPR.NAME) isCounter = reader.is('counter')
+    else if (reader.type === NFTA_EXPR.DATA && isCounter) packets = readCount(reader)
   }
   reader.leave()
   return packets

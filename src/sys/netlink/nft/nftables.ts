@@ -40,6 +40,8 @@ import {
   decodeTable,
   type ListedRule,
   type Notice,
+  type RuleSelection,
+  visitRuleCounter,
 } from './read-objects.ts'
 
 const purpose = 'nftables'
@@ -122,13 +124,19 @@ export class Nftables {
     return this.#list(request, filterByTable(table, decodeRule), wait)
   }
 
-  /** Visits the rules of one dump. Resolves false if a commit of another process interrupted it: some may be missing or occur twice. */
-  rulesOnce(family: Family, table: string, visit: (rule: ListedRule) => void, wait?: Wait): Promise<boolean> {
+  /**
+   * Visits the packets that each selected rule has counted, in one dump. Resolves false if a commit of another process interrupted it:
+   * some may be missing or occur twice.
+   */
+  ruleCountersOnce(
+    family: Family,
+    selection: RuleSelection,
+    visit: (chain: string, packets: number) => void,
+    wait?: Wait,
+  ): Promise<boolean> {
+    const { table } = selection
     const request = { op: `list rules of ${table}`, type: messageTypes.rule.get, body: tableBody(family, table) }
-    const collect: Collect = (answer, reader) => {
-      const rule = decodeRule(answer, reader)
-      if (rule?.table === table) visit(rule)
-    }
+    const collect: Collect = (answer, reader) => visitRuleCounter(answer, reader, selection, visit)
     return this.#dump(request, collect, wait)
   }
 
@@ -246,7 +254,7 @@ export interface RemovedObjects {
 }
 
 /** The public part of Nftables, which tests replace by a fake. */
-export type NftablesSocket = Omit<Pick<Nftables, keyof Nftables>, 'chainRules' | 'rulesOnce'>
+export type NftablesSocket = Omit<Pick<Nftables, keyof Nftables>, 'chainRules' | 'ruleCountersOnce'>
 
 type Collect = (answer: MessageReader, reader: AttributeReader) => void
 

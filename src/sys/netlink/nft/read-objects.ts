@@ -142,6 +142,32 @@ export const decodeRule: Decode<ListedRule> = (message, reader) => {
   return { ...rule, packets, ...(comment === undefined ? {} : { comment }) }
 }
 
+export interface RuleSelection {
+  readonly table: string
+  /** With what the names of the chains begin. */
+  readonly chains: string
+}
+
+/** Calls `visit` if the rule is selected. Costs a fraction of `decodeRule`, because it makes no text of anything else. */
+export function visitRuleCounter(
+  message: MessageReader,
+  reader: AttributeReader,
+  { table, chains }: RuleSelection,
+  visit: (chain: string, packets: number) => void,
+): void {
+  let chain = ''
+  let packets: number | undefined
+  message.attributes(4, reader)
+  while (reader.next()) {
+    if (reader.type === NFTA_RULE.TABLE && !reader.is(table)) return
+    if (reader.type === NFTA_RULE.CHAIN) {
+      if (!reader.startsWith(chains)) return
+      chain = reader.text()
+    } else if (reader.type === NFTA_RULE.EXPRESSIONS) packets = readRuleCounter(reader)
+  }
+  if (reader.error === undefined) visit(chain, packets ?? 0)
+}
+
 function readRuleCounter(reader: AttributeReader): number | undefined {
   let packets: number | undefined
   reader.enter()
