@@ -225,7 +225,7 @@ function followMemory({ journal, log }: OpenedDaemon, families: readonly Family[
     families,
     clock,
     log,
-    release: () => platform.releaseMemory(),
+    release: (how) => platform.releaseMemory(how),
     readResidentBytes: () => process.memoryUsage.rss(),
   })
   return async () => memory.close()

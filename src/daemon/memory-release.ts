@@ -22,8 +22,8 @@ export interface MemoryReleaseOptions {
   readonly families: readonly Family[]
   readonly clock: Clock
   readonly log: Logger
-  /** Returns memory to the system. */
-  readonly release: () => void
+  /** Returns memory to the system. With `collects` V8 collects garbage some seconds later. */
+  readonly release: (how: { readonly collects: boolean }) => void
   /** The resident memory of this process. */
   readonly readResidentBytes: () => number
 }
@@ -57,16 +57,17 @@ export class MemoryRelease {
     this.#syncedAt = this.#options.clock.monotonic()
     const isFirst = this.#unsynced.delete(family)
     if (this.#unsynced.size > 0 || this.#timer !== undefined) return
-    if (isFirst) this.#releaseAfter(afterStartMs)
+    if (isFirst) this.#releaseAfter(afterStartMs, true)
     else this.#releaseWhenQuiet(this.#syncedAt + maxBusyMs)
   }
 
-  #releaseAfter([waitMs, ...later]: readonly number[]): void {
+  /** V8 collects once, after the first release: the others return what that has left behind. */
+  #releaseAfter([waitMs, ...later]: readonly number[], collects: boolean): void {
     if (waitMs === undefined) return
     const began = this.#options.clock.monotonic()
     this.#wait(waitMs, () => {
-      this.#releaseIfGrown()
-      if (later.length > 0) this.#releaseAfter(later)
+      this.#releaseIfGrown(collects)
+      if (later.length > 0) this.#releaseAfter(later, false)
       // What syncs left behind in the meantime is not collected yet.
       else if (this.#syncedAt > began) this.#releaseWhenQuiet(this.#syncedAt + maxBusyMs)
     })
@@ -76,7 +77,7 @@ export class MemoryRelease {
     const due = Math.min(this.#syncedAt + quietMs, latest)
     const waitMs = due - this.#options.clock.monotonic()
     if (waitMs > 0) this.#wait(waitMs, () => this.#releaseWhenQuiet(latest))
-    else this.#releaseAfter([0, collectedMs])
+    else this.#releaseAfter([0, collectedMs], true)
   }
 
   #wait(ms: number, then: () => void): void {
@@ -86,12 +87,12 @@ export class MemoryRelease {
     })
   }
 
-  #releaseIfGrown(): void {
+  #releaseIfGrown(collects: boolean): void {
     const { release, readResidentBytes, log } = this.#options
     try {
       const before = readResidentBytes()
       if (before - this.#least < minGrowthBytes) return
-      release()
+      release({ collects })
       const after = readResidentBytes()
       // Where a release is of no use, the process has more to keep now.
       this.#least = this.#least === 0 || before - after < minGrowthBytes / 2 ? after : Math.min(this.#least, after)

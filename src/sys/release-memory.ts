@@ -37,11 +37,11 @@ function allowIdleCollection(): void {
 }
 
 /**
- * Prepares a collection, trims the heap of malloc, and unmaps all pages of unchanged files. These stay in the page cache: what the process
+ * Prepares a collection if it is wanted, trims the heap of malloc, and unmaps all pages of unchanged files. These stay in the page cache: what the process
  * still uses it maps again at the next access, 16 pages at a time, which costs a microsecond.
  */
-export function releaseMemory(): void {
-  allowIdleCollection()
+export function releaseMemory({ collects }: { readonly collects: boolean }): void {
+  if (collects) allowIdleCollection()
   trimMalloc()
   const files = findUnchangedFiles(readFileSync('/proc/self/smaps', 'latin1'))
   for (const { start, end } of files) unmapFilePages(start, end)

@@ -10,15 +10,16 @@ const MB = 1 << 20
 function open({ release = () => {}, kept = [] }: { readonly release?: () => void; readonly kept?: number[] } = {}) {
   const clock = new FakeClock()
   const journal = new SyncJournal({ log })
-  const memory = { resident: 80 * MB, released: [] as number[] }
+  const memory = { resident: 80 * MB, released: [] as number[], collections: 0 }
   const releasing = new MemoryRelease({
     journal,
     families: [4, 6],
     clock,
     log,
-    release() {
+    release({ collects }) {
       release()
       memory.released.push(clock.monotonic())
+      memory.collections += collects ? 1 : 0
       memory.resident = (kept.shift() ?? 50) * MB
     },
     readResidentBytes: () => memory.resident,
@@ -48,6 +49,7 @@ describe('returning memory', () => {
     memory.resident = 60 * MB
     await clock.advance(15_000)
     expect(memory.released).toHaveLength(2)
+    expect(memory.collections).toBe(1)
   })
 
   it('follows syncs that have let memory grow, when they pause, and never a period', async () => {

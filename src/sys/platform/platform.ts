@@ -22,7 +22,7 @@ export interface Platform {
   tuneConntrack(settings: ConntrackSettings): readonly string[]
   setOomScore(score: number): void
   /** Returns memory to the system that this process does not use now. It holds the event loop for some milliseconds. */
-  releaseMemory(): void
+  releaseMemory(how: { readonly collects: boolean }): void
   /** True if the kernel has a table of connections that can be read. */
   readonly tracksConnections: boolean
   /** True if processes of one network can find each other by abstract Unix sockets. */
