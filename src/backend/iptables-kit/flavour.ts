@@ -7,8 +7,10 @@ import { type Logger, silentLogger } from '../../lib/log.ts'
 import { systemClock } from '../../lib/time.ts'
 import { readTableSize } from '../../sys/legacy-table-size.ts'
 import { isRefusedWith } from '../../sys/netlink/netlink-errors.ts'
+import { ChainTable } from '../../sys/netlink/nft/chain-uses.ts'
 import { spawnProgram } from '../../sys/process/spawn.ts'
 import type { Mode } from '../backend.ts'
+import { canary } from './chains.ts'
 import { IptablesPrograms, type ProgramSet, type ProgramVersion, programName } from './programs.ts'
 
 /**
@@ -16,41 +18,74 @@ import { IptablesPrograms, type ProgramSet, type ProgramVersion, programName } f
  * one that holds more rules, else that of plain `iptables`. Packets pass the rules of both flavours, which is rarely intended, so the log
  * warns if both hold rules.
  */
-export async function findPrograms(log: Logger): Promise<ProgramSet> {
+export async function findPrograms(log: Logger, kernel?: KernelLists): Promise<ProgramSet> {
+  const { programs, warnings } = await choosePrograms(kernel)
+  for (const { message, fields } of warnings) log.warn(message, fields)
+  return programs
+}
+
+/** What the kernel says without a program. */
+export interface KernelLists {
+  /** The chains of nf_tables in both families, as `nat KUBE-SERVICES`. Rejects if the kernel does not list them. */
+  readonly nftChains: () => Promise<readonly string[]>
+  /** Tables of the legacy flavour that exist. */
+  readonly legacyTables: (family: Family) => readonly string[]
+}
+
+export interface Choice {
+  readonly programs: ProgramSet
+  readonly warnings: readonly Warning[]
+}
+
+export interface Warning {
+  readonly message: string
+  readonly fields: Readonly<Record<string, string>>
+}
+
+/** As `findPrograms`, and returns what the log should say. */
+export async function choosePrograms(kernel: KernelLists = kernelLists): Promise<Choice> {
+  const warnings: Warning[] = []
   const plain = await probePrograms('')
   const found = (await listPrograms()).filter(({ suffix }) => suffix !== '')
   const usual = found.find((one) => one.flavour === plain?.flavour) ?? found[0]
   if (usual === undefined) {
-    if (plain !== undefined) return plain
+    if (plain !== undefined) return { programs: plain, warnings }
     throw new ProxyError(
       'iptables-missing',
       'iptables is not installed on this machine; install it or use mode nftables',
     )
   }
-  if (found.length === 1) return usual
+  if (found.length === 1) return { programs: usual, warnings }
   if (!mayListLegacyTables()) {
-    log.warn('Cannot see whether legacy iptables holds rules: only root may read the names of its tables', {
-      file: legacyTablesFile(4),
+    warnings.push({
+      message: 'Cannot see whether legacy iptables holds rules: only root may read the names of its tables',
+      fields: { file: legacyTablesFile(4) },
     })
   }
   const unreadable = listUnreadableTables()
   if (unreadable.length > 0) {
-    log.warn('Cannot read the tables of legacy iptables and takes them for empty: CAP_NET_RAW is missing', {
-      tables: unreadable.join(' '),
+    warnings.push({
+      message: 'Cannot read the tables of legacy iptables and takes them for empty: CAP_NET_RAW is missing',
+      fields: { tables: unreadable.join(' ') },
     })
   }
-  const ranks = await Promise.all(found.map(rankByChains))
+  const ranks = await Promise.all(found.map((one) => rankByChains(one, kernel)))
   const best = Math.max(...ranks)
   const marked = best === 0 ? [] : found.filter((_, i) => ranks[i] === best)
   const [first, second] = marked
-  const chosen = first !== undefined && second === undefined ? first : await chooseByRules(found, usual)
-  await warnOfOtherFlavour(found, chosen, log)
-  return chosen
+  const chosen = first !== undefined && second === undefined ? first : await chooseByRules(found, usual, kernel)
+  const other = found.find((one) => one !== chosen)
+  if (other !== undefined && (await countAllRules(other, kernel)) > 0) {
+    warnings.push({
+      message: 'Both flavours of iptables hold rules and packets pass both',
+      fields: { used: chosen.flavour, also: other.flavour },
+    })
+  }
+  return { programs: chosen, warnings }
 }
 
-/** Families in which the nat table can be read. Throws if there is none, with the reasons. */
-export async function findUsableFamilies(mode: Mode): Promise<readonly Family[]> {
-  const set = await findPrograms(silentLogger)
+/** Families in which these programs can read the nat table. Throws if there is none, with the reasons. */
+export async function findUsableFamilies(mode: Mode, set: ProgramSet): Promise<readonly Family[]> {
   const problems: string[] = []
   const usable: Family[] = []
   for (const family of [4, 6] as const) {
@@ -95,6 +130,8 @@ export function listLegacyTables(family: Family): readonly string[] {
   }
 }
 
+const kernelLists: KernelLists = { nftChains: listNftChains, legacyTables: listLegacyTables }
+
 /** False if the file exists and this user may not read it: only root may. */
 function mayListLegacyTables(): boolean {
   const path = legacyTablesFile(4)
@@ -137,27 +174,60 @@ async function probePrograms(suffix: string): Promise<ProgramSet | undefined> {
 }
 
 /** 2 for kubelet's chains, 1 for a proxy's, 0 for neither. All of them are in mangle, so the large tables need not be read. */
-async function rankByChains({ suffix }: ProgramSet): Promise<number> {
-  const saved = await saveBothFamilies(suffix, 'mangle')
-  if (/^:KUBE-(?:IPTABLES-HINT|KUBELET-CANARY) /m.test(saved)) return 2
-  return /^:KUBE-PROXY-CANARY /m.test(saved) ? 1 : 0
+async function rankByChains(programs: ProgramSet, kernel: KernelLists): Promise<number> {
+  const chains = await listMangleChains(programs, kernel)
+  if (chains.has('KUBE-IPTABLES-HINT') || chains.has('KUBE-KUBELET-CANARY')) return 2
+  return chains.has(canary) ? 1 : 0
 }
 
-async function chooseByRules(found: readonly ProgramSet[], usual: ProgramSet): Promise<ProgramSet> {
-  const counts = await Promise.all(found.map(({ suffix }) => countAllRules(suffix)))
+async function listMangleChains({ suffix, flavour }: ProgramSet, kernel: KernelLists): Promise<ReadonlySet<string>> {
+  if (flavour === 'nft') {
+    const prefix = 'mangle '
+    const names = await kernel.nftChains().catch(() => undefined)
+    if (names !== undefined) {
+      return new Set(names.filter((name) => name.startsWith(prefix)).map((name) => name.slice(prefix.length)))
+    }
+  }
+  if (suffix === '-legacy' && !hasLegacyTable(kernel, 'mangle')) return new Set()
+  const saved = await saveBothFamilies(suffix, 'mangle')
+  return new Set([...saved.matchAll(/^:(\S+) /gm)].map(([, chain = '']) => chain))
+}
+
+/** The chains of both families, as `nat KUBE-SERVICES`. */
+export async function listNftChains(): Promise<readonly string[]> {
+  const chains = new ChainTable()
+  try {
+    return [...(await chains.list(4)).keys(), ...(await chains.list(6)).keys()]
+  } finally {
+    chains.close()
+  }
+}
+
+async function chooseByRules(
+  found: readonly ProgramSet[],
+  usual: ProgramSet,
+  kernel: KernelLists,
+): Promise<ProgramSet> {
+  // Listing the rules of nf_tables may take seconds, and is of no use if the legacy tables hold none.
+  const legacy = found.find(({ flavour }) => flavour === 'legacy')
+  if (usual.flavour === 'nft' && (legacy === undefined || (await countAllRules(legacy, kernel)) === 0)) return usual
+  const counts = await Promise.all(found.map((one) => countAllRules(one, kernel)))
   const most = Math.max(...counts)
   const [first, second] = found.filter((_, i) => counts[i] === most)
   return first !== undefined && second === undefined ? first : usual
 }
 
-async function warnOfOtherFlavour(found: readonly ProgramSet[], chosen: ProgramSet, log: Logger): Promise<void> {
-  const other = found.find((one) => one !== chosen)
-  if (other === undefined || (await countAllRules(other.suffix)) === 0) return
-  log.warn('Both flavours of iptables hold rules and packets pass both', { used: chosen.flavour, also: other.flavour })
-}
+const hasLegacyTable = (kernel: KernelLists, table?: string): boolean =>
+  ([4, 6] as const).some((family) => {
+    const tables = kernel.legacyTables(family)
+    return table === undefined ? tables.length > 0 : tables.includes(table)
+  })
 
-const countAllRules = async (suffix: string): Promise<number> =>
-  (await saveBothFamilies(suffix)).match(/^-A /gm)?.length ?? 0
+async function countAllRules({ suffix, flavour }: ProgramSet, kernel: KernelLists): Promise<number> {
+  return flavour === 'nft' || hasLegacyTable(kernel)
+    ? ((await saveBothFamilies(suffix)).match(/^-A /gm)?.length ?? 0)
+    : 0
+}
 
 /**
  * Reads one table, or all that exist, in both families. Given `-t`, the legacy programs would make a table that does not exist, so they

@@ -2,8 +2,7 @@
 
 import type { Family } from '../../lib/ip.ts'
 import { readTableSize } from '../../sys/legacy-table-size.ts'
-import { ChainTable } from '../../sys/netlink/nft/chain-uses.ts'
-import { listLegacyTables, listPrograms } from './flavour.ts'
+import { listLegacyTables, listNftChains, listPrograms } from './flavour.ts'
 import type { ProgramSet } from './programs.ts'
 
 type Flavour = ProgramSet['flavour']
@@ -28,15 +27,11 @@ export async function listHoldingPrograms(): Promise<readonly ProgramSet[]> {
 }
 
 async function mayHoldNftChains(): Promise<boolean> {
-  const chains = new ChainTable()
   try {
-    const names = [...(await chains.list(4)).keys(), ...(await chains.list(6)).keys()]
-    return names.some(isProxyChain)
+    return (await listNftChains()).some(isProxyChain)
   } catch {
     // The programs know more, or fail with a reason.
     return true
-  } finally {
-    chains.close()
   }
 }
 

@@ -4,7 +4,7 @@ import type { Family } from '../../lib/ip.ts'
 import { silentLogger } from '../../lib/log.ts'
 import { ensureSysctl } from '../../sys/sysctl.ts'
 import type { Backend, PortCounters, Settings } from '../backend.ts'
-import { findPrograms, findUsableFamilies } from '../iptables-kit/flavour.ts'
+import { ProgramFinder } from '../iptables-kit/program-finder.ts'
 import type { ProgramSet } from '../iptables-kit/programs.ts'
 import { RuleCheck } from '../iptables-kit/rule-check.ts'
 import { base, servesLocalhost } from './base.ts'
@@ -18,11 +18,12 @@ export type IptablesSettings = Pick<Settings, 'syncPeriodMs' | 'localhostNodePor
 export function iptables(settings: IptablesSettings): Backend<IptablesEntry> {
   const { localhostNodePorts, syncPeriodMs, counters } = settings
   const targets = new Map<Family, IptablesTarget>()
+  const finder = new ProgramFinder('iptables')
   let found: Promise<ProgramSet> | undefined
   return {
     name: 'iptables',
     periodic: false,
-    families: () => findUsableFamilies('iptables'),
+    families: () => finder.families(),
     async prepare(node, log) {
       if (!servesLocalhost(node, localhostNodePorts)) return
       if (ensureSysctl('net/ipv4/conf/all/route_localnet', 1)) {
@@ -33,7 +34,7 @@ export function iptables(settings: IptablesSettings): Backend<IptablesEntry> {
     plan: (port, node) => plan(port, node, { localhost: servesLocalhost(node, localhostNodePorts) }),
     parts: splitEntry,
     async openCheck(node, signal) {
-      found ??= findPrograms(silentLogger)
+      found ??= finder.find(silentLogger)
       const rules = await RuleCheck.read(await found, node.family, signal)
       return {
         presence: (part) => checkPart(rules, part),
@@ -41,7 +42,7 @@ export function iptables(settings: IptablesSettings): Backend<IptablesEntry> {
       }
     },
     async open(context) {
-      found ??= findPrograms(context.log)
+      found ??= finder.find(context.log)
       const programs = await found
       const { flavour, version } = programs
       context.log.info('Using iptables', { family: context.family, flavour, version: version.join('.') })

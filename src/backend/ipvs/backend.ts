@@ -2,7 +2,7 @@
 
 import { familyOf } from '../../lib/ip.ts'
 import type { Backend, OpenContext, PortCounters, Settings, Target } from '../backend.ts'
-import { findPrograms, findUsableFamilies } from '../iptables-kit/flavour.ts'
+import { ProgramFinder } from '../iptables-kit/program-finder.ts'
 import type { ProgramSet } from '../iptables-kit/programs.ts'
 import { base } from './base.ts'
 import { PortTotals } from './counters.ts'
@@ -21,14 +21,15 @@ const checkMs = 500
 
 export function ipvs(settings: IpvsSettings): Backend<IpvsEntry> {
   const scheduler = settings.ipvs.scheduler || defaultScheduler
-  const targets = new OpenTargets(settings)
+  const finder = new ProgramFinder('ipvs')
+  const targets = new OpenTargets(settings, finder)
   return {
     name: 'ipvs',
     periodic: true,
     async families() {
       await requireIpvs()
       // The mode needs iptables rules, which masquerade and filter what IPVS balances.
-      return findUsableFamilies('ipvs')
+      return finder.families()
     },
     prepare: (_node, log) => prepare(settings.ipvs, scheduler, log),
     base,
@@ -40,17 +41,19 @@ export function ipvs(settings: IpvsSettings): Backend<IpvsEntry> {
 
 class OpenTargets {
   readonly #settings: IpvsSettings
+  readonly #finder: ProgramFinder
   readonly #open = new Set<IpvsTarget>()
   readonly #totals = new PortTotals()
   /** Finding the programs is expensive, and the result is the same for both families. */
   #programs: Promise<ProgramSet> | undefined
 
-  constructor(settings: IpvsSettings) {
+  constructor(settings: IpvsSettings, finder: ProgramFinder) {
     this.#settings = settings
+    this.#finder = finder
   }
 
   async open(context: OpenContext): Promise<Target<IpvsEntry>> {
-    this.#programs ??= findPrograms(context.log)
+    this.#programs ??= this.#finder.find(context.log)
     const programs = await this.#programs.catch((error: unknown) => {
       this.#programs = undefined
       throw error

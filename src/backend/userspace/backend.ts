@@ -5,7 +5,7 @@ import { type Family, isLoopback } from '../../lib/ip.ts'
 import { silentLogger } from '../../lib/log.ts'
 import { systemClock } from '../../lib/time.ts'
 import type { Backend, Settings } from '../backend.ts'
-import { findPrograms, findUsableFamilies } from '../iptables-kit/flavour.ts'
+import { ProgramFinder } from '../iptables-kit/program-finder.ts'
 import type { ProgramSet } from '../iptables-kit/programs.ts'
 import { RuleCheck } from '../iptables-kit/rule-check.ts'
 import { DialReports } from '../relay/dial-reports.ts'
@@ -27,12 +27,13 @@ export function userspace(
   const targets = new Map<Family, UserspaceTarget>()
   let programsFound: Promise<ProgramSet> | undefined
   /** The limit is one of the process, so it is raised once for both families. */
+  const finder = new ProgramFinder('userspace')
   let limitRaised: Promise<void> | undefined
   return {
     name: 'userspace',
     // As kube-proxy's userspace mode did. It also keeps the figures of relays fresh.
     periodic: true,
-    families: () => findUsableFamilies('userspace'),
+    families: () => finder.families(),
     prepare(_node, log) {
       limitRaised ??= raiseOpenFileLimit(log)
       return limitRaised
@@ -44,7 +45,7 @@ export function userspace(
       if (isLoopback(bindAddress)) {
         throw new ProxyError('config', `bindAddress ${bindAddress} is loopback: no client can be redirected to it`)
       }
-      programsFound ??= findPrograms(context.log)
+      programsFound ??= finder.find(context.log)
       const programs = await programsFound
       const { flavour, version } = programs
       context.log.info('Using iptables', { family: context.family, flavour, version: version.join('.') })
@@ -53,7 +54,7 @@ export function userspace(
       return target
     },
     async openCheck(node, signal) {
-      programsFound ??= findPrograms(silentLogger)
+      programsFound ??= finder.find(silentLogger)
       const rules = await RuleCheck.read(await programsFound, node.family, signal)
       const target = targets.get(node.family)
       return target === undefined ? { presence: () => 'missing' } : makeCheck(rules, target.openListeners)
