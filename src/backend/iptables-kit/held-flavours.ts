@@ -17,18 +17,23 @@ const emptyTableEntries: ReadonlyMap<string, number> = new Map([
 /** Chains that kubelet makes, and no proxy. */
 const kubeletChains: ReadonlySet<string> = new Set(['KUBE-KUBELET-CANARY', 'KUBE-IPTABLES-HINT', 'KUBE-FIREWALL'])
 
-/** The installed sets of programs whose flavour may hold chains of a proxy. Starts no program if neither flavour does. */
-export async function listHoldingPrograms(): Promise<readonly ProgramSet[]> {
+/**
+ * The installed sets of programs whose flavour may hold chains of a proxy, or only those that `isWanted` selects by a name like
+ * `nat KUBE-SERVICES`. Starts no program if neither flavour does.
+ */
+export async function listHoldingPrograms(
+  isWanted: (chain: string) => boolean = isProxyChain,
+): Promise<readonly ProgramSet[]> {
   const holding = new Set<Flavour>()
-  if (await mayHoldNftChains()) holding.add('nft')
+  if (await mayHoldNftChains(isWanted)) holding.add('nft')
   if (mayHoldLegacyChains()) holding.add('legacy')
   if (holding.size === 0) return []
   return (await listPrograms()).filter(({ flavour }) => holding.has(flavour))
 }
 
-async function mayHoldNftChains(): Promise<boolean> {
+async function mayHoldNftChains(isWanted: (chain: string) => boolean): Promise<boolean> {
   try {
-    return (await listNftChains()).some(isProxyChain)
+    return (await listNftChains()).some(isWanted)
   } catch {
     // The programs know more, or fail with a reason.
     return true

@@ -13,10 +13,16 @@ import { ownChains, type PortalTable } from './portal-chains.ts'
 
 export const cleanupUserspace: Cleanup = async (log) => {
   const errors: string[] = []
-  for (const set of await listHoldingPrograms()) {
+  for (const set of await listHoldingPrograms(isOwnChain)) {
     for (const family of [4, 6] as const) errors.push(...(await cleanFamily(set, family, log)))
   }
   if (errors.length > 0) throw new ProxyError('iptables-cleanup', `userspace leftovers remain: ${errors.join('; ')}`)
+}
+
+/** `name` is the table and the chain, as in `nat KUBE-PORTALS-HOST`. */
+function isOwnChain(name: string): boolean {
+  const [table = '', chain = ''] = name.split(' ')
+  return (table === 'nat' || table === 'filter') && ownChains[table].includes(chain)
 }
 
 async function cleanFamily(set: ProgramSet, family: Family, log: Logger): Promise<readonly string[]> {
