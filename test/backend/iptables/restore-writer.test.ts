@@ -41,17 +41,36 @@ const styles: readonly (readonly [string, (line: number, lines: number) => strin
 ]
 
 describe('writing', () => {
-  it('writes of unchanged services only tsuccessor rules in the shared chains', async () => {
+  it('writes only the chains that changed if endpoints of a service come and go', async () => {
+    const harness = new WriterHarness()
+    put(harness, 1, '10.0.0.1')
+    put(harness, 2, '10.0.0.2', '10.0.0.3')
+    await harness.sync()
+    put(harness, 2, '10.0.0.2', '10.0.0.4')
+    const { rules: counts } = await harness.sync()
+    expect(harness.texts).toHaveLength(2)
+    const { text } = harness
+    expect(text).toMatch(
+      /^\*nat\n:KUBE-SVC-(\S+) .*\n:KUBE-SEP-(\S+) .*\n:KUBE-SEP-(\S+) .*\n(?:-A .*\n)+-X KUBE-SEP-\3\nCOMMIT\n$/,
+    )
+    expect(text).not.toContain('10.0.0.3')
+    expect(counts).toEqual({ filter: 0, nat: text.match(/^-/gm)?.length })
+  })
+
+  it.each([
+    ['a service comes', (harness: WriterHarness) => put(harness, 3, '10.0.0.3')],
+    ['a service goes', (harness: WriterHarness) => harness.drop('ns/s2')],
+    ['a service loses its last endpoint', (harness: WriterHarness) => put(harness, 2)],
+  ])('writes of unchanged services only their rules in the shared chains if %s', async (_, change) => {
     const harness = new WriterHarness()
     put(harness, 1, '10.0.0.1')
     put(harness, 2, '10.0.0.2')
     await harness.sync()
-    put(harness, 2, '10.0.0.2', '10.0.0.3')
+    change(harness)
     const { rules: counts } = await harness.sync()
     expect(harness.texts).toHaveLength(2)
     expect(harness.text).toContain('"ns/s1:p80 cluster IP"')
     expect(harness.text).not.toMatch(/^:KUBE-SEP-.*\n(?:.*\n)*.*10\.0\.0\.1/m)
-    expect(harness.text.match(/^:KUBE-(?:SVC|SEP|EXT)-/gm)).toHaveLength(2)
     expect(counts).toEqual({
       filter: harness.text.slice(0, harness.text.indexOf('*nat')).match(/^-/gm)?.length,
       nat: harness.text.slice(harness.text.indexOf('*nat')).match(/^-/gm)?.length,
@@ -69,7 +88,7 @@ describe('writing', () => {
     await harness.sync({ everything: true })
     expect(harness.text).not.toContain('ns/s2')
     expect([...harness.written.entries()].some(({ service: of }) => of === 'ns/s2')).toBe(false)
-    put(harness, 1, '10.0.0.9')
+    put(harness, 5, '10.0.0.5')
     await harness.sync()
     expect(harness.text).toContain('"ns/s3:p80 cluster IP"')
   })

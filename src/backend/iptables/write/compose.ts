@@ -60,10 +60,11 @@ export function planRestores(
     const some = deletions.filter((stale) => stale.length > 0)
     return some.map((stale) => (input: RestoreInput) => composeDeletions(input, stale))
   }
+  const compose = staged.keepsShared ? composeOwnChains : composeTables
   const isSplit = { writes: writes.length > 1, deletions: deletions.length > 1 }
   return [
     ...(isSplit.writes ? writes.map((some) => (input: RestoreInput) => composeChains(input, staged, some)) : []),
-    (input) => composeTables(input, staged, isSplit.writes ? [] : rewritten, isSplit.deletions ? [] : staleChains),
+    (input) => compose(input, staged, isSplit.writes ? [] : rewritten, isSplit.deletions ? [] : staleChains),
     ...(isSplit.deletions ? deletions.map((stale) => (input: RestoreInput) => composeDeletions(input, stale)) : []),
   ]
 }
@@ -110,6 +111,21 @@ function composeChains(input: RestoreInput, staged: CountedWrite, parts: readonl
   for (const { port, chains } of parts) addDeclaration(input, port, chains ?? staged.chains?.get(port.id), staged)
   for (const line of adaptBase(staged, 'nat head').match(/^-A KUBE-MARK-MASQ .*\n/gm) ?? []) input.add(line)
   for (const { port, chains } of parts) addOwnRules(input, port, staged, chains ?? staged.chains?.get(port.id))
+  input.commit()
+}
+
+/** The service chains of `ports`, and the deletion of `stale` chains. The chains that they jump to exist. */
+function composeOwnChains(
+  input: RestoreInput,
+  staged: CountedWrite,
+  ports: readonly PortEntry[],
+  stale: readonly string[],
+): void {
+  input.begin('nat')
+  addDeclarations(input, staged, ports)
+  input.add(formatDeclarations(stale))
+  for (const port of ports) addOwnRules(input, port, staged, staged.chains?.get(port.id))
+  for (const chain of stale) input.add(formatDeletion(chain))
   input.commit()
 }
 

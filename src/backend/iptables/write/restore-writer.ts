@@ -117,7 +117,9 @@ class Write<S extends ByteSink> {
   async #restore(units: readonly Unit[]): Promise<IsolationFailure | undefined> {
     const { written, chainsPerRestore, createSink, restore } = this.#writer
     const { everything, deletesOnly = false, countOf, signal } = this.#options
-    const staged = stage(written, [...this.#required, ...units], everything)
+    const change = stage(written, [...this.#required, ...units], everything)
+    // A restore that failed may have written the shared chains of one table, or have failed because of what they hold.
+    const staged = this.#failures === 0 ? change : { ...change, keepsShared: false }
     const rules = { filter: 0, nat: 0 }
     const isDone = deletesOnly && (await this.#delete(staged.staleChains))
     const restores = isDone ? [] : planRestores(staged, { chainsPerRestore, deletesOnly, countOf })

@@ -20,6 +20,8 @@ export interface StagedWrite extends WrittenChange {
   readonly chains: ReadonlyMap<string, ReadonlySet<string>> | undefined
   /** Rules that follow those which a chain has already, per chain. These chains are not emptied. */
   readonly appended: ReadonlyMap<string, string>
+  /** True if every shared chain stays as it was: then none is written. */
+  readonly keepsShared: boolean
   readonly base: ReadonlyMap<string, BaseEntry>
   /** Endpoints of all ports after the write. */
   readonly endpoints: number
@@ -45,10 +47,19 @@ export function stage(written: WrittenRules, units: readonly Unit[], everything:
     rewritten: rewritten.length === ports.length ? ports : rewritten.sort(compareIds),
     chains,
     appended,
+    keepsShared: !everything && drop.length === 0 && !hasStrays && put.every((entry) => hasSameShared(written, entry)),
     base: mergeBase(written.base, put, drop),
     endpoints: countEndpoints(written, put, drop),
     features: written.features,
   }
+}
+
+/** True if the rules of an entry in shared chains are as they were. Endpoints that come and go leave them alone. */
+function hasSameShared(written: WrittenRules, entry: IptablesEntry): boolean {
+  if (entry.kind === 'base') return false
+  const old = written.port(entry.id)?.rules
+  const { rules } = entry
+  return old !== undefined && old.shared() === rules.shared() && old.filter() === rules.filter()
 }
 
 interface CollectedChanges {
