@@ -4,7 +4,6 @@ import { ProxyError } from '../../../lib/errors.ts'
 import type { Family } from '../../../lib/ip.ts'
 import { type Clock, sleep, systemClock } from '../../../lib/time.ts'
 import { familyNumber } from '../../ip-numbers.ts'
-import { DuplicateFilter } from '../duplicate-filter.ts'
 import { AttributeReader, type MessageReader } from '../message.ts'
 import type { MessageWriter } from '../message-writer.ts'
 import { malformed } from '../netlink-errors.ts'
@@ -18,6 +17,7 @@ import {
 } from '../socket.ts'
 import { type Subscription, subscribe } from '../subscribe.ts'
 import { NFTA_CHAIN, NFTA_RULE, NFTA_SET_ELEM_LIST } from './attributes.ts'
+import { DuplicateFilter } from './duplicate-filter.ts'
 import { decodeElements, writeElement } from './elements.ts'
 import {
   type Chain,

@@ -1,6 +1,6 @@
 // Finds which of very many short byte strings occur twice. It keeps 64 bits of each string and makes no text. Pure.
 
-import { mix32 } from '../../lib/set-hash.ts'
+import { mix32 } from '../../../lib/set-hash.ts'
 
 const firstCapacity = 1 << 12
 

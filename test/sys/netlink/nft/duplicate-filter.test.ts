@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { DuplicateFilter } from '../../../src/sys/netlink/duplicate-filter.ts'
+import { DuplicateFilter } from '../../../../src/sys/netlink/nft/duplicate-filter.ts'
 
 describe('DuplicateFilter', () => {
   it('recognises what came before, and nothing else, among 100,000 similar strings', () => {
