@@ -274,7 +274,8 @@ function* collectKeys(ports: readonly ServicePort[], precedence: Precedence, ref
     for (const frontend of port.frontends) add(port, frontend, frontendKey(frontend, port.protocol))
     if (port.frontends.length > fewFrontends) yield
   }
-  const wanted = { keys, ranks, refused: refused ?? noRefusals }
+  // An array that has grown has room for 17; the copy has none. Every service keeps one.
+  const wanted = { keys: keys.slice(), ranks, refused: refused ?? noRefusals }
   return keys.length < 2 ? wanted : withoutRepeats(wanted)
 }
 

@@ -17,6 +17,7 @@ export class EndpointAddresses {
   /** How many services claim each address. */
   readonly #claimed = new Map<string, number>()
   readonly #claims = new Map<string, readonly string[]>()
+  #network: string | undefined
   #isPod: (ip: string) => boolean = () => false
   /** Claimed addresses that `findNew` has not looked for yet. */
   #unseen = new Set<string>()
@@ -24,9 +25,16 @@ export class EndpointAddresses {
   readonly #services = new Map<string, Set<string>>()
   readonly #keys = new Map<string, readonly string[]>()
 
-  /** Sets the pod network. All services must be planned again if it changed. */
+  /**
+   * Sets the pod network. If it changed, all services must be planned again: what was claimed and found in the old one is forgotten, also of
+   * slices whose service does not exist, which is never planned.
+   */
   setPodNetwork(local: LocalDetector | undefined): void {
-    const cidr = local?.kind === 'cidr' ? parseCidr(local.cidr) : undefined
+    const network = local?.kind === 'cidr' ? local.cidr : undefined
+    if (network === this.#network) return
+    this.#network = network
+    for (const index of [this.#claimed, this.#claims, this.#unseen, this.#services, this.#keys]) index.clear()
+    const cidr = network === undefined ? undefined : parseCidr(network)
     // Nearly every address is elsewhere, which the first digits of an IPv4 address show at a fraction of the cost.
     const digits = cidr?.family === 4 ? cidr.ip.split('.').slice(0, cidr.bits >> 3) : []
     const start = digits.map((part) => `${part}.`).join('')

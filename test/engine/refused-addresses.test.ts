@@ -144,6 +144,24 @@ describe('endpoints of other services', () => {
     expect(conflicts(harness)).toEqual(['10.0.0.7:8080/tcp ns/victim a/thief endpoint'])
   })
 
+  it.each([
+    ['of a service', [victim]],
+    ['of no service', []],
+  ])('the service gets the address back if the pod network changes; the pods are %s', async (_, services) => {
+    const harness = await synced(podNetwork, thief, pods, ...services)
+    expect(frontends(harness)).not.toContain('10.0.0.7:8080/tcp')
+    harness.engine.setView(4, view(4, { local: { kind: 'cidr', cidr: '10.1.0.0/16' } }))
+    await harness.tick()
+    expect(frontends(harness)).toContain('10.0.0.7:8080/tcp')
+    expect(conflicts(harness)).toEqual([])
+    harness.engine.setView(4, view(4, podNetwork))
+    await harness.tick()
+    expect(conflicts(harness)).toEqual(['10.0.0.7:8080/tcp ns/victim a/thief endpoint'])
+    harness.engine.setView(4, view(4, {}))
+    await harness.tick()
+    expect(frontends(harness)).toContain('10.0.0.7:8080/tcp')
+  })
+
   it('with precedence age they are no conflict, and reserved addresses still are', async () => {
     const harness = new EngineHarness({ precedence: 'age' })
     harness.engine.setView(4, view(4, { ...podNetwork, reserved: { '192.0.2.9:8080/tcp': 'the API server' } }))
