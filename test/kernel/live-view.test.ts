@@ -39,7 +39,8 @@ describe.skipIf(missing !== undefined)('the live view in a terminal', () => {
   })
 
   it('shows both endpoints of the demo on 80 columns, after the introduction', async () => {
-    expect(demo.mode()).toBe('1 0')
+    // The introduction may be on the screen before the terminal has changed its mode.
+    await expect.poll(() => demo.mode(), { timeout: 10_000 }).toBe('1 0')
     demo.press('Enter')
     await demo.shows(/work\/saythx-redis +10\.103\.193\.175:6379 :31269 {2}10\.32\.0\.2 \(\d+\) 10\.32\.1\.2 \(\d+\)/)
     expect(demo.lines().at(-1)).toMatch(/^q quit {2}\? help .*1 one pod {2}2 two pods/)
