@@ -136,7 +136,7 @@ describe('whatever is thrown', () => {
     }
     api.send('garbage\n')
     await until('another attempt', () => api.states.length > 1 && api.watchers > 0)
-    expect(made.reflector.status().error).toBe('')
+    await until('the end of the error', () => made.reflector.status().error === '')
   })
 })
 
