@@ -11,8 +11,10 @@ export function isServiceChain(text: string, start = 0): boolean {
   return false
 }
 
-/** True if the chain is that of an endpoint. */
+/** With what the names of the chains of endpoints begin. */
 export const [endpointPrefix] = serviceChainPrefixes
+
+/** True if the chain is that of an endpoint. */
 export const isEndpointChain = (chain: string): boolean => chain.startsWith(endpointPrefix)
 
 /** A chain without rules in every table. It is missing as soon as someone deletes all chains of that table. */

@@ -19,7 +19,11 @@ import { IptablesPrograms, type ProgramSet, type ProgramVersion, programName } f
  * warns if both hold rules.
  */
 export async function findPrograms(log: Logger, kernel?: KernelLists): Promise<ProgramSet> {
-  const { programs, warnings } = await choosePrograms(kernel)
+  return takeChoice(await choosePrograms(kernel), log)
+}
+
+/** Logs what there is to say about a choice. */
+export function takeChoice({ programs, warnings }: Choice, log: Logger): ProgramSet {
   for (const { message, fields } of warnings) log.warn(message, fields)
   return programs
 }
@@ -37,7 +41,7 @@ export interface Choice {
   readonly warnings: readonly Warning[]
 }
 
-export interface Warning {
+interface Warning {
   readonly message: string
   readonly fields: Readonly<Record<string, string>>
 }
@@ -188,7 +192,6 @@ async function listMangleChains({ suffix, flavour }: ProgramSet, kernel: KernelL
       return new Set(names.filter((name) => name.startsWith(prefix)).map((name) => name.slice(prefix.length)))
     }
   }
-  if (suffix === '-legacy' && !hasLegacyTable(kernel, 'mangle')) return new Set()
   const saved = await saveBothFamilies(suffix, 'mangle')
   return new Set([...saved.matchAll(/^:(\S+) /gm)].map(([, chain = '']) => chain))
 }
@@ -210,23 +213,17 @@ async function chooseByRules(
 ): Promise<ProgramSet> {
   // Listing the rules of nf_tables may take seconds, and is of no use if the legacy tables hold none.
   const legacy = found.find(({ flavour }) => flavour === 'legacy')
-  if (usual.flavour === 'nft' && (legacy === undefined || (await countAllRules(legacy, kernel)) === 0)) return usual
-  const counts = await Promise.all(found.map((one) => countAllRules(one, kernel)))
+  const legacyRules = legacy === undefined ? 0 : await countAllRules(legacy, kernel)
+  if (usual.flavour === 'nft' && legacyRules === 0) return usual
+  const counts = await Promise.all(found.map((one) => (one === legacy ? legacyRules : countAllRules(one, kernel))))
   const most = Math.max(...counts)
   const [first, second] = found.filter((_, i) => counts[i] === most)
   return first !== undefined && second === undefined ? first : usual
 }
 
-const hasLegacyTable = (kernel: KernelLists, table?: string): boolean =>
-  ([4, 6] as const).some((family) => {
-    const tables = kernel.legacyTables(family)
-    return table === undefined ? tables.length > 0 : tables.includes(table)
-  })
-
 async function countAllRules({ suffix, flavour }: ProgramSet, kernel: KernelLists): Promise<number> {
-  return flavour === 'nft' || hasLegacyTable(kernel)
-    ? ((await saveBothFamilies(suffix)).match(/^-A /gm)?.length ?? 0)
-    : 0
+  const hasTables = flavour === 'nft' || ([4, 6] as const).some((family) => kernel.legacyTables(family).length > 0)
+  return hasTables ? ((await saveBothFamilies(suffix)).match(/^-A /gm)?.length ?? 0) : 0
 }
 
 /**

@@ -5,7 +5,7 @@ import type { Family } from '../../lib/ip.ts'
 import { type Logger, silentLogger } from '../../lib/log.ts'
 import { type Clock, systemClock } from '../../lib/time.ts'
 import type { Mode } from '../backend.ts'
-import { type Choice, choosePrograms, findUsableFamilies } from './flavour.ts'
+import { type Choice, choosePrograms, findUsableFamilies, takeChoice } from './flavour.ts'
 import type { ProgramSet } from './programs.ts'
 
 /** What was found is used again for this long. Later, kubelet may have made its chains. */
@@ -25,9 +25,7 @@ export class ProgramFinder {
   /** As `findPrograms`. */
   async find(log: Logger): Promise<ProgramSet> {
     this.#choice = this.#remember(this.#choice, choosePrograms)
-    const { programs, warnings } = await this.#choice.found
-    for (const { message, fields } of warnings) log.warn(message, fields)
-    return programs
+    return takeChoice(await this.#choice.found, log)
   }
 
   /** Families in which the nat table can be read. Throws if there is none, with the reasons. */

@@ -25,9 +25,9 @@ export function userspace(
   const dials = new DialReports()
   const flows = new FlowReports(systemClock.now)
   const targets = new Map<Family, UserspaceTarget>()
+  const finder = new ProgramFinder('userspace')
   let programsFound: Promise<ProgramSet> | undefined
   /** The limit is one of the process, so it is raised once for both families. */
-  const finder = new ProgramFinder('userspace')
   let limitRaised: Promise<void> | undefined
   return {
     name: 'userspace',
