@@ -151,20 +151,20 @@ export class Lane {
       error = cause instanceof ProxyError ? cause : new ProxyError('sync', describeError(cause), { cause })
     }
     const durationMs = clock.monotonic() - started
-    const report = makeReport(run, { startedAt, durationMs }, { ...this.#figures(), error })
+    const report = makeReport(run, { startedAt, durationMs }, this.#figures(error))
     if (report.ok) this.#forgetReported(run.unfinished)
     if (!signal.aborted) this.#setRetryTimer()
     return report
   }
 
   /** What a report says about the lane. */
-  #figures(): LaneFigures {
+  #figures(error: ProxyError | undefined): LaneFigures {
     const { backend, family } = this.#options
     const services = [...this.#changed].filter((service) => !this.#isWaiting(service))
     const held = this.ledger.wanted().size
     const noLocal = this.planner.noLocal()
-    const drained = { triggers: this.#triggers, udpChanged: this.#udpChanged }
-    return { backend: backend.name, family, held, services, noLocal, ...drained }
+    const [triggers, udpChanged] = [this.#triggers, this.#udpChanged]
+    return { backend: backend.name, family, held, services, noLocal, triggers, udpChanged, error }
   }
 
   async #planAndApply(run: SyncRun): Promise<void> {

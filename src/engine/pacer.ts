@@ -50,7 +50,13 @@ export class Pacer {
   #paidUntil = Number.NEGATIVE_INFINITY
   /** What unfinished runs cost; the run that finishes pays for them. */
   #unpaidMs = 0
+  /** What had been spent when it was read last. */
+  #spentMs = 0
+  /** The timer of a run that is requested. */
   #timer: Timer | undefined
+  /** The timer of a run that nobody requests. It may fire before `#latest`, which moves with every run, and is set again then. */
+  #latestTimer: Timer | undefined
+  #latestTimerAt = Number.POSITIVE_INFINITY
   #running: Promise<void> = Promise.resolve()
 
   constructor(options: PacerOptions) {
@@ -84,16 +90,36 @@ export class Pacer {
   async stop(): Promise<void> {
     this.#state = 'stopped'
     this.#timer?.cancel()
+    this.#latestTimer?.cancel()
     await this.#running
   }
 
   #setTimer(): void {
-    this.#timer?.cancel()
     const now = this.#options.clock.monotonic()
-    const at = this.#urgent ? now : Math.max(this.#requested ? now : this.#latest, this.#earliest)
+    if (!this.#requested) {
+      this.#setLatestTimer(now)
+      return
+    }
+    this.#timer?.cancel()
+    const at = this.#urgent ? now : Math.max(now, this.#earliest)
     // A timer also for a run that is due now: a run never starts inside the event that asked for it, so one read leads to one run.
-    this.#timer = this.#options.clock.after(Math.max(0, at - now), () => {
+    this.#timer = this.#options.clock.after(at - now, () => {
       this.#running = this.#runAndReschedule()
+    })
+  }
+
+  #setLatestTimer(now: number): void {
+    const at = Math.max(this.#latest, this.#earliest)
+    if (at >= this.#latestTimerAt) return
+    this.#latestTimer?.cancel()
+    this.#latestTimerAt = at
+    this.#latestTimer = this.#options.clock.after(Math.max(0, at - now), () => {
+      this.#latestTimerAt = Number.POSITIVE_INFINITY
+      // A run that runs, or that is requested, sets the timer again when it has ended.
+      if (this.#state !== 'idle' || this.#requested) return
+      const isDue = this.#options.clock.monotonic() >= Math.max(this.#latest, this.#earliest)
+      if (isDue) this.#running = this.#runAndReschedule()
+      else this.#setTimer()
     })
   }
 
@@ -103,11 +129,11 @@ export class Pacer {
     if (this.#urgent) this.#lastUrgent = clock.monotonic()
     this.#requested = false
     this.#urgent = false
-    const spentBefore = this.#readSpent()
+    const began = clock.monotonic()
     const result = await run()
     if ((this.#state as string) === 'stopped') return
     const now = clock.monotonic()
-    this.#unpaidMs += this.#readSpent() - spentBefore
+    this.#unpaidMs += this.#findCost(now - began)
     this.#state = 'idle'
     this.#requested ||= result === 'unfinished'
     this.#earliest = result === 'unfinished' ? now : this.#findEarliest(now, result)
@@ -115,9 +141,14 @@ export class Pacer {
     this.#setTimer()
   }
 
-  #readSpent(): number {
-    const { spentMs, clock } = this.#options
-    return spentMs?.() ?? clock.monotonic()
+  /** What a run cost that took so long: no more than that, and no more than what was spent since the last reading. */
+  #findCost(tookMs: number): number {
+    const { spentMs } = this.#options
+    // Reading takes longer than a run of this time is worth.
+    if (spentMs === undefined || tookMs <= leastRunMs) return tookMs
+    const before = this.#spentMs
+    this.#spentMs = spentMs()
+    return Math.min(tookMs, this.#spentMs - before)
   }
 
   #findEarliest(now: number, result: RunResult): number {

@@ -17,13 +17,29 @@ export interface StoreSink<R> {
 }
 
 /** What changed in one family since the last drain. */
-export interface PendingChanges {
-  /** The changed services, each at least once. */
-  services(): Iterable<string>
-  has(service: string): boolean
+export class PendingChanges {
+  readonly #withChangedSlices: ReadonlySet<string>
+  readonly #changed: ReadonlyMap<string, unknown>
   /** Unix ms of the trigger times of slice changes. */
   readonly triggers: readonly number[]
   readonly udpChanged: boolean
+
+  constructor({ withChangedSlices, services, triggers, udpChanged }: FamilyState) {
+    this.#withChangedSlices = withChangedSlices
+    this.#changed = services
+    this.triggers = triggers.size === 0 ? none : [...triggers.values()].flat()
+    this.udpChanged = udpChanged
+  }
+
+  /** The changed services, each at least once. */
+  *services(): Iterable<string> {
+    yield* this.#withChangedSlices
+    yield* this.#changed.keys()
+  }
+
+  has(service: string): boolean {
+    return this.#withChangedSlices.has(service) || this.#changed.has(service)
+  }
 }
 
 export interface StoreOptions {
@@ -152,26 +168,17 @@ export class Store {
   /** Returns the pending changes of a family, and starts with none. */
   drainPending(family: Family): PendingChanges {
     const state = this.#families.get(family) as FamilyState
-    const { services, withChangedSlices, udpChanged } = state
-    const triggers = state.triggers.size === 0 ? none : [...state.triggers.values()].flat()
     // The collections are handed out as they are: only the caller can go through thousands of them in time slices.
+    const pending = new PendingChanges(state)
     state.services = new Map()
     state.withChangedSlices = new Set()
-    if (triggers.length > 0) state.triggers = new Map()
+    if (state.triggers.size > 0) state.triggers = new Map()
     state.udpChanged = false
     this.#pendingSlices = 0
     this.#journal.pending('service', 0)
     this.#journal.pending('slice', 0)
     this.#journal.drained(family)
-    return {
-      *services() {
-        yield* withChangedSlices
-        yield* services.keys()
-      },
-      has: (service) => withChangedSlices.has(service) || services.has(service),
-      triggers,
-      udpChanged,
-    }
+    return pending
   }
 
   #putService(key: string, record: ServiceRecord | undefined): void {
@@ -267,16 +274,21 @@ function shareEndpoints(
   after: readonly EndpointRecord[],
 ): readonly EndpointRecord[] {
   let known: Map<string, EndpointRecord> | undefined
+  let isMoved = false
   const shared = after.map((endpoint, i) => {
     // An unchanged endpoint is nearly always at the same place.
     const there = before[i]
     if (there !== undefined && sameEndpoint(there, endpoint)) return there
-    known ??= new Map(before.map((one) => [one.ip, one]))
-    const old = known.get(endpoint.ip)
+    isMoved = true
+    if (before.length > fewEndpoints) known ??= new Map(before.map((one) => [one.ip, one]))
+    const old = known === undefined ? before.find(({ ip }) => ip === endpoint.ip) : known.get(endpoint.ip)
     return old !== undefined && sameEndpoint(old, endpoint) ? old : endpoint
   })
-  return known === undefined && shared.length === before.length ? before : shared
+  return !isMoved && shared.length === before.length ? before : shared
 }
+
+/** As many are found faster in a list than in a map that has to be made first. */
+const fewEndpoints = 16
 
 const none: readonly never[] = []
 

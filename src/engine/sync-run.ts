@@ -28,6 +28,7 @@ export interface SyncRun {
 export interface LaneFigures
   extends Pick<SyncReport, 'backend' | 'family' | 'held' | 'services' | 'triggers' | 'udpChanged'> {
   readonly noLocal: ReturnType<Planner['noLocal']>
+  readonly error: ProxyError | undefined
 }
 
 export function beginRun(
@@ -58,28 +59,37 @@ const isIdle = ({ full, unfinished, put, dropped, refused, causes }: SyncRun): b
   causes.length > 0 &&
   causes.every((cause) => idleCauses.includes(cause))
 
+/** Names every field: there is a report for each change, and copies of whole objects would be most of its cost. */
 export function makeReport(
   run: SyncRun,
   begun: Pick<SyncReport, 'startedAt' | 'durationMs'>,
-  { error, noLocal, ...figures }: LaneFigures & { readonly error: ProxyError | undefined },
+  lane: LaneFigures,
 ): SyncReport {
-  return {
-    ...figures,
-    ...begun,
-    causes: run.causes,
+  const { error, noLocal } = lane
+  const report: { -readonly [F in keyof SyncReport]: SyncReport[F] } = {
+    backend: lane.backend,
+    family: lane.family,
+    startedAt: begun.startedAt,
+    durationMs: begun.durationMs,
     full: run.full,
-    ...(run.unfinished ? { unfinished: true } : {}),
-    ...(error === undefined && isIdle(run) ? { idle: true } : {}),
     ok: error === undefined,
-    ...(error === undefined ? {} : { error }),
+    causes: run.causes,
     put: run.put,
     dropped: run.dropped,
     entries: run.entries,
+    held: lane.held,
+    services: lane.services,
     refused: run.refused,
+    triggers: lane.triggers,
     noLocal: noLocal.ports,
     noLocalServices: noLocal.services,
+    udpChanged: lane.udpChanged,
     figures: run.figures,
   }
+  if (error !== undefined) report.error = error
+  if (run.unfinished) report.unfinished = true
+  if (error === undefined && isIdle(run)) report.idle = true
+  return report
 }
 
 /** Entries that a report names. */

@@ -26,8 +26,9 @@ function setUp(families: readonly Family[] = [4]) {
   }
   const drain = (family: Family = 4) => {
     pending.length = 0
-    const { services, has: _, ...rest } = store.drainPending(family)
-    return { services: [...new Set(services())].sort(), ...rest }
+    const changes = store.drainPending(family)
+    const { triggers, udpChanged } = changes
+    return { services: [...new Set(changes.services())].sort(), triggers, udpChanged }
   }
   return { store, clock, changes, pending, put, drain, readyCalls: () => ready, journal }
 }

@@ -25,7 +25,7 @@ export async function openHistory({
   log,
 }: DaemonContext & Pick<OpenedDaemon, 'journal' | 'name' | 'savedStart'>): Promise<OpenedHistory> {
   const { size, maxBytes, directory } = options.sluice.history
-  const history = new History({ maxRecords: size, maxBytes })
+  const history = new History({ maxRecords: size, maxBytes }, () => recorder.recordWaiting())
   const objects = new DeliveredObjects()
   const file =
     directory === '' || options.initOnly ? undefined : new HistoryFile({ directory, node: name, maxBytes, log })
@@ -38,10 +38,12 @@ export async function openHistory({
     const state = savedStart.summarise()?.inUse === true ? 'the state on disk' : 'the objects of the API server'
     return `Sluice ${sluiceVersion} started in mode ${options.config.mode} with ${state}`
   }
-  const recorder = new HistoryRecorder({
+  const recorder: HistoryRecorder = new HistoryRecorder({
     delivered: () => objects.current,
     describeStart,
     lastSync,
+    // What is on disk must survive a crash.
+    mayWait: file === undefined,
     onRecord(record) {
       const line = JSON.stringify(record)
       history.add(line)

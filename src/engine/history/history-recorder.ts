@@ -1,5 +1,8 @@
-// Listens to the journal and makes one record per sync: collects what changed until a sync takes it over, and adds what the sync did.
-// Objects are described when they change, so that nothing of them is kept. No I/O.
+// Listens to the journal and makes one record per sync: collects what changed until a sync takes it over, and adds what the sync did. No
+// I/O.
+//
+// Records may wait until several are made together, since making one takes a tenth of what a single change costs, and much less after
+// another one. Large objects are described when they change, so that nothing of them is kept.
 
 import { describeError } from '../../lib/errors.ts'
 import type { Family } from '../../lib/ip.ts'
@@ -9,7 +12,7 @@ import type { NodeView } from '../../model/types.ts'
 import type { DriftRecord, JournalListener, OtherCause, RecordChange, SyncReport } from '../journal.ts'
 import type { CauseNote, HistoryRecord, ObjectChange, ObjectOrigin } from './history-record.ts'
 import { unknownOrigin } from './history-record.ts'
-import { compareServices, compareSlices } from './object-changes.ts'
+import { compareServices, compareSlices, countEndpointPorts, countFrontends } from './object-changes.ts'
 import { describeViewChange } from './view-changes.ts'
 
 /** The object whose event is being delivered. */
@@ -28,6 +31,8 @@ export interface RecorderOptions {
   readonly onRecord: (record: HistoryRecord) => void
   /** The number of the last sync that is recorded already. */
   readonly lastSync?: number
+  /** True if a record may wait until others follow, or until `recordWaiting` is called. */
+  readonly mayWait?: boolean
 }
 
 /** Objects that one record names; the rest are counted. */
@@ -40,18 +45,37 @@ const maxNotes = 20
 const maxServices = 50
 const maxRefused = 20
 const maxNoteChars = 500
+/** Syncs and objects that wait at most. They are recorded in a millisecond or two. */
+const maxWaiting = 32
+/** An object with more frontends or endpoints is described at once. */
+const maxWaitingParts = 100
+
+/** A change that is not described yet. */
+interface UndescribedChange {
+  readonly change: RecordChange
+  readonly service: string
+  readonly action: ObjectChange['action']
+  /** The object that was delivered when the record changed. */
+  readonly object: DeliveredObject | undefined
+}
 
 /** What will be the cause of a sync. */
 interface Causes {
-  objects: ObjectChange[]
+  objects: (ObjectChange | UndescribedChange)[]
   moreObjects: number
   notes: CauseNote[]
-  partChars: number
   /** How many of the objects are about each service. */
   byService: Map<string, number>
 }
 
-const noCauses = (): Causes => ({ objects: [], moreObjects: 0, notes: [], partChars: 0, byService: new Map() })
+const noCauses = (): Causes => ({ objects: [], moreObjects: 0, notes: [], byService: new Map() })
+
+/** A sync that is not recorded yet. */
+interface WaitingSync {
+  readonly sync: number
+  readonly report: SyncReport
+  readonly causes: Causes
+}
 
 interface FamilyCauses {
   /** What changed since the last sync began. */
@@ -64,6 +88,9 @@ export class HistoryRecorder implements JournalListener {
   readonly #options: RecorderOptions
   readonly #families = new Map<Family, FamilyCauses>()
   #sync: number
+  #waiting: WaitingSync[] = []
+  /** The objects of the syncs that wait. */
+  #waitingObjects = 0
 
   constructor(options: RecorderOptions) {
     this.#options = options
@@ -73,12 +100,18 @@ export class HistoryRecorder implements JournalListener {
   object(change: RecordChange): void {
     const action = nameAction(change.before, change.after)
     for (const part of splitMove(change)) {
-      const families = [...familiesOf(part)]
-      const open = families.filter((family) => hasRoom(this.#of(family).waiting, serviceOf(part)))
-      for (const family of families) if (!open.includes(family)) this.#of(family).waiting.moreObjects++
-      if (open.length === 0) continue
-      const described = this.#describe(part, action)
-      for (const family of open) this.#add(family, described)
+      const waiting = { change: part, service: serviceOf(part), action, object: this.#options.delivered() }
+      const isSmall = this.#options.mayWait === true && countParts(part) <= maxWaitingParts
+      let kept: ObjectChange | UndescribedChange | undefined = isSmall ? waiting : undefined
+      for (const family of familiesOf(part)) {
+        const causes = this.#of(family).waiting
+        if (!hasRoom(causes, waiting.service)) {
+          causes.moreObjects++
+          continue
+        }
+        kept ??= describe(waiting)
+        addObject(causes, kept)
+      }
     }
   }
 
@@ -91,7 +124,7 @@ export class HistoryRecorder implements JournalListener {
     }
     const { kind, key } = object
     const named = { kind, name: key, service: '', action: 'changed', parts, moreParts: 0 } as const
-    this.#add(family, { ...named, ...object.readOrigin() })
+    addObject(this.#of(family).waiting, { ...named, ...object.readOrigin() })
   }
 
   drift({ family, culprit }: DriftRecord): void {
@@ -117,38 +150,19 @@ export class HistoryRecorder implements JournalListener {
     if (report.ok) causes.taken = noCauses()
     const isStart = report.causes.includes('start')
     if (isStart) addNote(taken, { kind: 'start', service: '', text: this.#options.describeStart() })
-    if (isStart || !isIdle(report, taken)) this.#options.onRecord(makeRecord(sync, report, taken))
+    if (!isStart && isIdle(report, taken)) return
+    this.#waiting.push({ sync, report, causes: taken })
+    this.#waitingObjects += taken.objects.length
+    const mayWait = this.#options.mayWait === true && this.#waiting.length + this.#waitingObjects < maxWaiting
+    if (!mayWait) this.recordWaiting()
   }
 
-  #describe(change: RecordChange, action: ObjectChange['action']): ObjectChange {
-    const { kind, key } = change
-    const object = this.#options.delivered()
-    const isDelivered = object?.kind === kind && object.key === key
-    const { parts, moreParts } =
-      change.kind === 'Service'
-        ? compareServices(change.before, change.after)
-        : compareSlices(change.before, change.after)
-    return {
-      kind,
-      name: key,
-      service: serviceOf(change),
-      action,
-      ...(isDelivered ? object.readOrigin() : unknownOrigin),
-      parts,
-      moreParts,
-    }
-  }
-
-  #add(family: Family, change: ObjectChange): void {
-    const { waiting } = this.#of(family)
-    if (!hasRoom(waiting, change.service)) {
-      waiting.moreObjects++
-      return
-    }
-    waiting.byService.set(change.service, (waiting.byService.get(change.service) ?? 0) + 1)
-    const kept = fitParts(change, maxPartChars - waiting.partChars)
-    waiting.partChars += countPartChars(kept)
-    waiting.objects.push(kept)
+  /** Records the syncs that wait. */
+  recordWaiting(): void {
+    const waiting = this.#waiting
+    this.#waiting = []
+    this.#waitingObjects = 0
+    for (const { sync, report, causes } of waiting) this.#options.onRecord(makeRecord(sync, report, causes))
   }
 
   #note(family: Family, kind: CauseNote['kind'], service: string, text: string): void {
@@ -196,6 +210,38 @@ function familiesOf(change: RecordChange): Iterable<Family> {
   return slice === undefined ? [] : [slice.family]
 }
 
+/** Frontends or endpoints of the object, whichever version has more. */
+function countParts(change: RecordChange): number {
+  if (change.kind === 'Service') return Math.max(countFrontends(change.before), countFrontends(change.after))
+  return Math.max(countEndpointPorts(change.before), countEndpointPorts(change.after))
+}
+
+function describe({ change, service, action, object }: UndescribedChange): ObjectChange {
+  const { kind, key } = change
+  const isDelivered = object?.kind === kind && object.key === key
+  const { parts, moreParts } =
+    change.kind === 'Service'
+      ? compareServices(change.before, change.after)
+      : compareSlices(change.before, change.after)
+  const origin = isDelivered ? object.readOrigin() : unknownOrigin
+  return { kind, name: key, service, action, ...origin, parts, moreParts }
+}
+
+function addObject(causes: Causes, object: ObjectChange | UndescribedChange): void {
+  causes.byService.set(object.service, (causes.byService.get(object.service) ?? 0) + 1)
+  causes.objects.push(object)
+}
+
+/** Describes what is not described yet, and leaves out the parts for which one record has no room. */
+function describeAll(objects: Causes['objects']): readonly ObjectChange[] {
+  let room = maxPartChars
+  return objects.map((object) => {
+    const kept = fitParts('change' in object ? describe(object) : object, room)
+    room -= countPartChars(kept)
+    return kept
+  })
+}
+
 const countPartChars = ({ parts }: ObjectChange): number =>
   parts.reduce((sum, { part, before, after }) => sum + part.length + before.length + after.length, 0)
 
@@ -218,7 +264,6 @@ function join(taken: Causes, waiting: Causes): Causes {
     objects: named,
     moreObjects: taken.moreObjects + waiting.moreObjects + objects.length - named.length,
     notes: [...taken.notes, ...waiting.notes].slice(0, maxNotes),
-    partChars: taken.partChars + waiting.partChars,
     byService: waiting.byService,
   }
 }
@@ -237,7 +282,7 @@ function makeRecord(sync: number, report: SyncReport, { objects, moreObjects, no
     error: report.error === undefined ? '' : describeError(report.error).slice(0, maxNoteChars),
     full: report.full,
     causes: report.causes,
-    objects,
+    objects: describeAll(objects),
     moreObjects,
     notes,
     services: report.services.slice(0, maxServices),

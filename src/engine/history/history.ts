@@ -36,10 +36,13 @@ export interface DifferenceAnswer extends HistoryDifference {
 export type HistoryPoint = { readonly sync: number } | { readonly time: number }
 
 export class History {
-  readonly #ring: HistoryRing
+  readonly #lines: HistoryRing
+  readonly #addWaiting: () => void
 
-  constructor(limits: RingLimits) {
-    this.#ring = new HistoryRing(limits)
+  /** `addWaiting` is called before anything is read: it adds the records that wait. */
+  constructor(limits: RingLimits, addWaiting: () => void = () => {}) {
+    this.#lines = new HistoryRing(limits)
+    this.#addWaiting = addWaiting
   }
 
   get size(): number {
@@ -50,9 +53,14 @@ export class History {
     return this.#ring.bytes
   }
 
+  get #ring(): HistoryRing {
+    this.#addWaiting()
+    return this.#lines
+  }
+
   /** Adds a record as its line of JSON. */
   add(line: string): void {
-    this.#ring.push(line)
+    this.#lines.push(line)
   }
 
   list({ service, since, beforeSync, afterSync, limit }: HistoryQuestion): HistoryAnswer {

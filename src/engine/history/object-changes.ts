@@ -101,11 +101,14 @@ export function compareServices(before: ServiceRecord | undefined, after: Servic
   return cutParts(compareParts(listServiceParts(before), listServiceParts(after)))
 }
 
-const countFrontends = (record: ServiceRecord | undefined): number =>
+export const countFrontends = (record: ServiceRecord | undefined): number =>
   record === undefined
     ? 0
     : record.sourceRanges.length +
       record.ports.length * (record.clusterIps.length + record.externalIps.length + record.loadBalancerIps.length + 1)
+
+export const countEndpointPorts = (slice: SliceRecord | undefined): number =>
+  slice === undefined ? 0 : slice.ports.length * slice.endpoints.length
 
 /** The store keeps unchanged endpoints as the same objects, so that those at both ends are passed over quickly. */
 export function compareSlices(before: SliceRecord | undefined, after: SliceRecord | undefined): ChangedParts {

@@ -78,6 +78,7 @@ interface State {
 async function play(steps: readonly (readonly Step[])[]) {
   const harness = new EngineHarness()
   const history = new History({ maxRecords: 1000, maxBytes: 1 << 24 })
+  const waited = new History({ maxRecords: 1000, maxBytes: 1 << 24 }, () => later.recordWaiting())
   let sync = 0
   harness.journal.subscribe({ report: () => void sync++ })
   const recorder = new HistoryRecorder({
@@ -86,6 +87,13 @@ async function play(steps: readonly (readonly Step[])[]) {
     onRecord: (record) => history.add(JSON.stringify(record)),
   })
   harness.journal.subscribe(recorder)
+  const later: HistoryRecorder = new HistoryRecorder({
+    delivered: () => undefined,
+    describeStart: () => '',
+    onRecord: (record) => waited.add(JSON.stringify(record)),
+    mayWait: true,
+  })
+  harness.journal.subscribe(later)
   await harness.synced()
   const states: State[] = [readState(harness, sync)]
   for (const group of steps) {
@@ -95,7 +103,7 @@ async function play(steps: readonly (readonly Step[])[]) {
     states.push(readState(harness, sync))
   }
   await harness.engine.stop()
-  return { history, states }
+  return { history, waited, states }
 }
 
 function apply({ services, slices, kernel }: EngineHarness, step: Step): void {
@@ -124,6 +132,22 @@ function readState({ engine, kernel }: EngineHarness, sync: number): State {
   }
   return { sync, parts, kernel: kernel.content() }
 }
+
+describe('records that wait', () => {
+  it('are those that are made at once', async () => {
+    await fc.assert(
+      fc.asyncProperty(
+        fc.array(fc.array(aStep, { minLength: 1, maxLength: 3 }), { minLength: 1, maxLength: 30 }),
+        async (steps) => {
+          const { history, waited } = await play(steps)
+          const all = { service: '', since: 0, beforeSync: 0, afterSync: 0, limit: 1000 }
+          expect(waited.list(all)).toEqual(history.list(all))
+        },
+      ),
+      { numRuns: 50 },
+    )
+  })
+})
 
 describe('the difference between two syncs', () => {
   it('equals the comparison of the full states', async () => {

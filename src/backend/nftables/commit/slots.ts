@@ -15,6 +15,7 @@ export interface Placement {
 export function placeEndpoints(current: readonly string[], wanted: readonly string[]): Placement {
   const size = wanted.length
   if (current.length === 0) return { slots: wanted, written: wanted.map((_, i) => i) }
+  if (size <= fewEndpoints) return placeFew(current, wanted)
   const slots = new Array<string | undefined>(size)
   const unplaced = countEach(wanted)
   for (let i = 0; i < Math.min(size, current.length); i++) {
@@ -35,6 +36,25 @@ export function placeEndpoints(current: readonly string[], wanted: readonly stri
   }
   // Every hole is filled by now.
   return { slots: slots as string[], written }
+}
+
+/** As many are found faster in a list than in a map that has to be made first. */
+const fewEndpoints = 16
+
+/** As `placeEndpoints`. */
+function placeFew(current: readonly string[], wanted: readonly string[]): Placement {
+  const unplaced = wanted.slice()
+  const slots: string[] = []
+  const written: number[] = []
+  for (let i = 0; i < wanted.length; i++) {
+    const at = i < current.length ? unplaced.indexOf(current[i] as string) : -1
+    if (at < 0) written.push(i)
+    slots.push(at < 0 ? '' : (unplaced[at] as string))
+    if (at >= 0) unplaced.splice(at, 1)
+  }
+  // There are as many unplaced endpoints as holes.
+  for (let i = 0; i < written.length; i++) slots[written[i] as number] = unplaced[i] as string
+  return { slots, written }
 }
 
 /** An endpoint is there as often as its weight wants. */

@@ -141,8 +141,9 @@ export class SlotCounting {
   async #readSlots(set: string, positions: readonly SlotPosition[]): Promise<readonly CountedSlot[]> {
     const list = this.#decoder.encode(set, positions)
     if (list === undefined) return []
-    const found = await this.#nft.elementsAt(list, (element) => this.#decoder.decode(set, element)).catch(() => [])
-    return found.flatMap((slot) => slot ?? [])
+    const reading = this.#nft.elementsAt(list, (element) => this.#decoder.decode(set, element))
+    const found: readonly (CountedSlot | undefined)[] = await reading.catch(() => [])
+    return found.filter((slot) => slot !== undefined)
   }
 
   /** The rules of endpoints with affinity count too. */

@@ -120,7 +120,7 @@ export function decodeElements(message: MessageReader, reader: AttributeReader):
     else if (reader.type === NFTA_SET_ELEM_LIST.ELEMENTS) readList(reader, elements)
   }
   if (reader.error !== undefined) return undefined
-  return { family, table, set, ...(setId === undefined ? {} : { setId }), elements }
+  return setId === undefined ? { family, table, set, elements } : { family, table, set, setId, elements }
 }
 
 function readList(reader: AttributeReader, elements: Element[]): void {
