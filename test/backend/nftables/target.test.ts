@@ -74,6 +74,9 @@ describe('a change', () => {
     expect(harness.kernel.reads).toBe(reads)
   })
 
+  /** A third of the addresses and verdicts of 2,000 services, and one more service. */
+  const mostOperations = (2_000 * 2) / 3 + 10
+
   it('of many services is sent in transactions of bounded size, with hooks last', async () => {
     const harness = new TargetHarness()
     let turns = 0
@@ -86,11 +89,13 @@ describe('a change', () => {
     const batches = await harness.writes(() => loadServices(2_000, harness))
     running = false
     expect(batches.length).toBeGreaterThan(5)
-    expect(Math.max(...batches.map((batch) => batch.length))).toBeLessThan(1_100)
+    expect(Math.max(...batches.map((batch) => batch.length))).toBeLessThan(mostOperations)
     expect(turns).toBeGreaterThanOrEqual(batches.length - 2)
     const hooked = batches.findIndex((batch) => batch.includes('add chain nat-prerouting'))
     expect(hooked).toBe(batches.length - 1)
-    expect(Math.max(...harness.kernel.sizes)).toBeLessThan(1_100)
+    // The first ones are the smallest: later ones may be a part of what the table has.
+    expect(Math.max(...harness.kernel.sizes.slice(0, 3))).toBeLessThan(1_100)
+    expect(Math.max(...harness.kernel.sizes)).toBeLessThan(mostOperations)
     // Every service has a cluster IP, a verdict and slots; one more element is the address of node ports.
     expect(harness.kernel.sizes.reduce((sum, size) => sum + size)).toBe(2_000 * (1 + 1 + 3) + 1)
   })
@@ -104,7 +109,7 @@ describe('a change', () => {
     const swept = () => harness.kernel.sizes.reduce((sum, size) => sum + size) >= 2_000 * (1 + 1 + 3)
     while (!swept()) await new Promise((resolve) => setImmediate(resolve))
     expect(harness.kernel.state.elements.get('endpoints')?.size).toBe(0)
-    expect(Math.max(...harness.kernel.sizes)).toBeLessThan(1_100)
+    expect(Math.max(...harness.kernel.sizes)).toBeLessThan(mostOperations)
   })
 })
 

@@ -22,8 +22,12 @@ const chunkOperations = 1_000
 const slowMs = 15
 /** Not smaller than this: a transaction has a cost of its own. */
 const fewestOperations = 200
-/** Limits the steps of a transaction too, because a step may need no operation. */
-const chunkSteps = 2_000
+/** Limits the steps of a transaction too, because a step may need no operation: as many per operation. */
+const stepsPerOperation = 2
+/** At each commit that adds a verdict the kernel checks all verdicts of the table, so a transaction may be a part of what the table has. */
+const shareOfTable = 1 / 3
+/** A transaction of as many elements takes the kernel tens of milliseconds, in another thread. */
+const mostElements = 8_000
 
 /** Changes while they are written: what the kernel still has to get, and what it refused. */
 export interface Writing extends OrderedSteps {
@@ -163,10 +167,11 @@ export class TableWriter {
       chunk.push(step)
       applyStep(transaction, step)
       if (chunk.length % operationStride === 0 && slice.over) await slice.yieldLoop()
-      if (transaction.weight < this.#chunkWeight && chunk.length < chunkSteps) continue
+      const room = this.#findRoom(transaction)
+      if (transaction.weight < room && chunk.length < room * stepsPerOperation) continue
       const began = this.#clock.monotonic()
       await this.#commitChunk(chunk, transaction, refused)
-      this.#adaptWeight(this.#clock.monotonic() - began)
+      if (room <= this.#chunkWeight) this.#adaptWeight(this.#clock.monotonic() - began)
       recordSteps(chunk, written)
       chunk = []
       transaction = undefined
@@ -177,6 +182,12 @@ export class TableWriter {
     if (transaction !== undefined) await this.#commitChunk(chunk, transaction, refused)
     recordSteps(chunk, written)
     return true
+  }
+
+  /** The weight that the transaction may have. Many elements are cheap together, and objects that take the kernel long are not. */
+  #findRoom({ hasSlow }: Transaction): number {
+    if (hasSlow) return this.#chunkWeight
+    return Math.max(this.#chunkWeight, Math.min(mostElements, this.committed.elements.size * shareOfTable))
   }
 
   #adaptWeight(tookMs: number): void {

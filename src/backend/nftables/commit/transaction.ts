@@ -72,6 +72,11 @@ export class Transaction {
     return this.size + this.#slowCount * (slowWeight - 1)
   }
 
+  /** True if one of its operations takes the kernel long. */
+  get hasSlow(): boolean {
+    return this.#slowCount > 0
+  }
+
   /** True if the kernel works on it for milliseconds, however short it is. */
   get isSlow(): boolean {
     return this.#slowCount >= fewSlow || this.#removals.length >= fewRemovals
