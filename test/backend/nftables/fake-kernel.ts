@@ -289,10 +289,6 @@ export class FakeNftables implements NftablesSocket {
   }
 
   /** This kernel counts nothing. */
-  async elementsAt() {
-    return []
-  }
-
   async namedCounters() {
     return []
   }

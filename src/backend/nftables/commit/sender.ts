@@ -81,16 +81,21 @@ export class TransactionSender {
     const { initial, replace = false } = options
     if (initial !== undefined) counting?.prepareExchange(transaction, initial.carried, initial.written)
     else if (replace) counting?.prepareNew(transaction)
-    else await counting?.prepare(transaction)
+    else if (counting !== undefined) {
+      await counting.prepare(transaction)
+      // There was only something to count, and it is not needed any more.
+      if (transaction.size === 0 && this.#isEstablished) return none
+    }
     const refused = await this.#commit(transaction, options, false)
     if (refused.size === 0 && counting?.hasPending === true) await this.#commitPending(transaction, options)
     return refused
   }
 
-  /** Writes what was counted between the reading of counters and the commit that removed them. The next sweep tries again if it fails. */
+  /** Writes what the objects had counted that the last commit removed. The next sweep tries again if it fails. */
   async #commitPending(transaction: Transaction, { flags }: CommitOptions): Promise<void> {
     const next = transaction.beginNext()
     await this.#options.counting?.prepare(next)
+    if (next.size === 0) return
     await this.#commit(next, flags === undefined ? {} : { flags }, false).catch(() => none)
   }
 
@@ -101,7 +106,7 @@ export class TransactionSender {
     const failures = await this.#sendWithRetry(batch, removed, transaction.isSlow)
     if (failures.length === 0) {
       await runSliced(transaction.markCommitted(), this.#newSlice())
-      this.#options.counting?.settle(removed)
+      this.#options.counting?.settle(removed, transaction.committed)
       this.#isEstablished = true
       return none
     }

@@ -1,8 +1,7 @@
 // Converts the elements of the endpoint maps, as the kernel reports them, to what each slot counted. Pure.
 
 import type { Family } from '../../../lib/ip.ts'
-import type { Element, Elements } from '../../../sys/netlink/nft/nft-types.ts'
-import { tableName } from '../base.ts'
+import type { Element } from '../../../sys/netlink/nft/nft-types.ts'
 import { SetCodec } from '../commit/set-codec.ts'
 
 export interface CountedSlot {
@@ -11,13 +10,6 @@ export interface CountedSlot {
   readonly slot: number
   readonly endpoint: string
   readonly connections: number
-}
-
-/** The place of a slot in the table. */
-export interface SlotPosition {
-  readonly set: string
-  readonly key: string
-  readonly slot: number
 }
 
 /** The maps whose elements count. */
@@ -29,11 +21,9 @@ const shapes = {
 } as const
 
 export class SlotDecoder {
-  readonly #family: Family
   readonly #codecs: Readonly<Record<(typeof countedSets)[number], SetCodec>>
 
   constructor(family: Family) {
-    this.#family = family
     this.#codecs = {
       endpoints: new SetCodec(shapes.endpoints, family),
       'nodeport-endpoints': new SetCodec(shapes['nodeport-endpoints'], family),
@@ -49,19 +39,6 @@ export class SlotDecoder {
     const endpoint = codec.readEndpoint(asBuffer(data))
     if (text === undefined || endpoint === undefined) return undefined
     return { key: text, slot: codec.readSlot(bytes), endpoint, connections: packets ?? 0 }
-  }
-
-  /** The elements of one set by their keys alone, to read them. */
-  encode(set: string, positions: readonly SlotPosition[]): Elements | undefined {
-    const codec = this.#codecOf(set)
-    if (codec === undefined) return undefined
-    const elements = positions.map(({ key, slot }) => {
-      const bytes = Buffer.alloc(codec.keyLength)
-      codec.writeKey(key, bytes)
-      codec.writeSlot(slot, bytes)
-      return { key: bytes }
-    })
-    return { family: this.#family, table: tableName, set, elements }
   }
 
   #codecOf(set: string): SetCodec | undefined {

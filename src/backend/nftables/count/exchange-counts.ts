@@ -126,7 +126,10 @@ class NewCounts {
   }
 
   /** `initial` is the place in the new table; '' if it has none. */
-  move({ id, initial }: { readonly id: string; readonly initial: string }, slot: CarriedSlot): void {
+  move(
+    { id, initial }: { readonly id: string; readonly initial: string },
+    slot: CarriedSlot & { readonly endpoint: string },
+  ): void {
     const { port, endpoint, written } = slot
     if (initial !== '') this.packets.set(initial, (this.packets.get(initial) ?? 0) + written)
     const kept = initial === '' ? this.carry(port, endpoint, written) : endpoint

@@ -1,9 +1,9 @@
 // Keeps what slots have counted when slots are removed. Every slot of an endpoint map counts its connections in the kernel, and that count
-// would be lost with the slot. A transaction that removes slots therefore also writes their counts into named counters of the table, so
-// that the table alone holds all counts, also for the next process.
+// would be lost with the slot. After a transaction that removes slots which have counted something, another one writes their counts into
+// named counters of the table, so that the table alone holds all counts, also for the next process.
 //
-// The counts are read just before the transaction. The kernel reports them once more as they were at the commit (NLM_F_ECHO); what was
-// counted in between is pending until the next transaction.
+// The kernel reports the counts of removed slots as they were at the commit (NLM_F_ECHO). They are not read before it: most slots have
+// counted nothing, since a node has connections to few services. Counts are lost only if the process is killed between the two transactions.
 
 import type { Family } from '../../../lib/ip.ts'
 import type { NamedCounter } from '../../../sys/netlink/nft/nft-types.ts'
@@ -13,7 +13,7 @@ import { type CommittedState, slotKey } from '../commit/committed.ts'
 import type { Transaction } from '../commit/transaction.ts'
 import { localSlots } from '../rules.ts'
 import { CarriedCounts } from './carried-counts.ts'
-import { type CountedSlot, countedSets, SlotDecoder, type SlotPosition } from './counted-slots.ts'
+import { type CountedSlot, countedSets, SlotDecoder } from './counted-slots.ts'
 import { carriedName, endpointOf, isCarried } from './counter-names.ts'
 
 /** With more frontends, an endpoint counts as gone when it leaves one of them. */
@@ -22,8 +22,16 @@ const maxFrontends = 50
 /** Where the count of a removed slot goes, and how much of it was written there. */
 export interface CarriedSlot {
   readonly port: string
-  readonly endpoint: string
+  /** Undefined if the kernel names it when the slot is removed. */
+  readonly endpoint: string | undefined
   readonly written: number
+}
+
+/** An endpoint of a service port, and a frontend that had it. */
+interface GoneEndpoint {
+  readonly port: string
+  readonly key: string
+  readonly endpoint: string
 }
 
 export class SlotCounting {
@@ -38,6 +46,8 @@ export class SlotCounting {
   #removed = new Map<string, CarriedSlot>()
   /** Endpoints that are gone with the current transaction: `ns/name:port 10.0.0.1:80`. */
   readonly #merged = new Set<string>()
+  /** Endpoints whose slots are gone, and whose own counters must be merged with those of others that are gone. */
+  #gone: GoneEndpoint[] = []
   /** Grows with every commit that may have moved counts. */
   generation = 0
 
@@ -52,7 +62,7 @@ export class SlotCounting {
   }
 
   get hasPending(): boolean {
-    return this.#pending.size > 0
+    return this.#pending.size > 0 || this.#gone.length > 0
   }
 
   /** Called with the named counters of a table that is adopted. */
@@ -68,7 +78,8 @@ export class SlotCounting {
     this.#removed = new Map()
     this.#merged.clear()
     const moved = this.#pending.copy()
-    for (const set of countedSets) await this.#readRemoved(transaction, set, moved)
+    for (const set of countedSets) this.#noteRemoved(transaction, set)
+    this.#mergeWaiting(transaction, moved)
     await this.#readChains(transaction, moved)
     this.#write(transaction, moved)
   }
@@ -90,22 +101,41 @@ export class SlotCounting {
     this.#write(transaction, moved)
   }
 
-  /** Called with what the kernel reported when it committed the prepared transaction. */
-  settle({ elements: lists, rules }: RemovedObjects): void {
+  /** Called with what the kernel reported when it committed the prepared transaction, after the committed state was updated. */
+  settle({ elements: lists, rules }: RemovedObjects, committed: CommittedState): void {
     this.generation++
+    const alive = new AliveEndpoints(committed)
     for (const { set, elements } of lists) {
       for (const element of elements) {
+        // Nothing was counted, and no counter has to be merged.
+        if ((element.packets ?? 0) === 0 && this.#carried.size === 0) continue
         const slot = this.#decoder.decode(set, element)
-        if (slot !== undefined) this.#settleOne(slotId(set, slot), slot.connections)
+        if (slot !== undefined) this.#settleSlot(slotId(set, slot), slot, alive)
       }
     }
-    for (const { chain, packets } of rules) if (packets !== undefined) this.#settleOne(chainId(chain), packets)
+    for (const { chain, packets } of rules) {
+      const carried = packets === undefined ? undefined : this.#removed.get(chainId(chain))
+      if (carried !== undefined) this.#settleOne(carried, carried.endpoint ?? '', packets ?? 0)
+    }
     this.#removed = new Map()
   }
 
-  #settleOne(id: string, counted: number): void {
+  #settleSlot(id: string, slot: CountedSlot, alive: AliveEndpoints): void {
     const carried = this.#removed.get(id)
-    if (carried !== undefined) this.#pending.add(carried.port, carried.endpoint, counted - carried.written)
+    if (carried === undefined) return
+    const { port } = carried
+    if (carried.endpoint !== undefined) this.#settleOne(carried, carried.endpoint, slot.connections)
+    else if (slot.connections > 0 || this.#carried.get(port, slot.endpoint) > 0) {
+      const isAlive = alive.has(port, slot)
+      this.#settleOne(carried, isAlive ? slot.endpoint : '', slot.connections)
+      if (!isAlive && this.#carried.get(port, slot.endpoint) > 0) {
+        this.#gone.push({ port, key: slot.key, endpoint: slot.endpoint })
+      }
+    }
+  }
+
+  #settleOne({ port, written }: CarriedSlot, endpoint: string, counted: number): void {
+    this.#pending.add(port, endpoint, counted - written)
   }
 
   /** Removes the counters of service ports that have been gone for a while. */
@@ -118,32 +148,27 @@ export class SlotCounting {
     }
   }
 
-  async #readRemoved(transaction: Transaction, set: string, moved: CarriedCounts): Promise<void> {
+  /** Notes whose slots are removed: afterwards the frontend may belong to another service port. */
+  #noteRemoved(transaction: Transaction, set: string): void {
     const { owners, elements } = transaction.committed
-    const positions: SlotPosition[] = []
     for (const position of transaction.removedSlots(set)) {
       const port = owners.find(position.key, elements)
       // Nobody asks for the counts of a service that is gone.
-      if (port !== undefined && owners.has(port)) positions.push(position)
-    }
-    if (positions.length === 0) return
-    const alive = new AliveEndpoints(transaction)
-    for (const slot of await this.#readSlots(set, positions)) {
-      const port = owners.find(slot.key, elements) as string
-      const endpoint = alive.has(port, slot) ? slot.endpoint : ''
-      this.#removed.set(slotId(set, slot), { port, endpoint, written: slot.connections })
-      moved.add(port, endpoint, slot.connections)
-      if (endpoint === '') this.#mergeGone(transaction, port, slot.endpoint, moved)
+      if (port === undefined || !owners.has(port)) continue
+      this.#removed.set(slotId(set, position), { port, endpoint: undefined, written: 0 })
     }
   }
 
-  /** If the kernel does not have a slot, the commit fails for the same reason, and the table is observed. */
-  async #readSlots(set: string, positions: readonly SlotPosition[]): Promise<readonly CountedSlot[]> {
-    const list = this.#decoder.encode(set, positions)
-    if (list === undefined) return []
-    const reading = this.#nft.elementsAt(list, (element) => this.#decoder.decode(set, element))
-    const found: readonly (CountedSlot | undefined)[] = await reading.catch(() => [])
-    return found.filter((slot) => slot !== undefined)
+  /** Merges the counters of endpoints that an earlier transaction removed, unless they are back. */
+  #mergeWaiting(transaction: Transaction, moved: CarriedCounts): void {
+    if (this.#gone.length === 0) return
+    const alive = new AliveEndpoints(transaction.committed, transaction)
+    const gone = this.#gone.filter((one) => this.#carried.get(one.port, one.endpoint) > 0 && !alive.has(one.port, one))
+    this.#gone = gone
+    for (const { port, endpoint } of gone) this.#mergeGone(transaction, port, endpoint, moved)
+    transaction.afterCommit(() => {
+      this.#gone = []
+    })
   }
 
   /** The rules of endpoints with affinity count too. */
@@ -188,19 +213,21 @@ export class SlotCounting {
   }
 }
 
-/** Which endpoints service ports have after a transaction. Computed once per service port. */
+/** Which endpoints service ports have in the committed state, or after a transaction. Computed once per service port. */
 class AliveEndpoints {
-  readonly #transaction: Transaction
+  readonly #committed: CommittedState
+  readonly #transaction: Transaction | undefined
   readonly #endpoints = new Map<string, ReadonlySet<string>>()
 
-  constructor(transaction: Transaction) {
+  constructor(committed: CommittedState, transaction?: Transaction) {
+    this.#committed = committed
     this.#transaction = transaction
   }
 
-  has(port: string, { key, endpoint }: CountedSlot): boolean {
+  has(port: string, { key, endpoint }: Pick<CountedSlot, 'key' | 'endpoint'>): boolean {
     let found = this.#endpoints.get(port)
     if (found === undefined) {
-      const keys = this.#transaction.committed.owners.keysOf(port, maxFrontends) ?? [key]
+      const keys = this.#committed.owners.keysOf(port, maxFrontends) ?? [key]
       found = new Set(keys.flatMap((one) => [0, localSlots].flatMap((offset) => this.#slots(one, offset))))
       this.#endpoints.set(port, found)
     }
@@ -209,8 +236,7 @@ class AliveEndpoints {
 
   #slots(key: string, offset: number): readonly string[] {
     const id = slotKey(key, offset)
-    const { committed } = this.#transaction
-    return this.#transaction.slotsOf(id) ?? chosenSlots(committed, id)
+    return this.#transaction?.slotsOf(id) ?? chosenSlots(this.#committed, id)
   }
 }
 

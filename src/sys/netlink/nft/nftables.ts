@@ -18,7 +18,7 @@ import {
 import { type Subscription, subscribe } from '../subscribe.ts'
 import { NFTA_CHAIN, NFTA_RULE, NFTA_SET_ELEM_LIST } from './attributes.ts'
 import { DuplicateFilter } from './duplicate-filter.ts'
-import { decodeElements, writeElement } from './elements.ts'
+import { decodeElements } from './elements.ts'
 import {
   type Chain,
   type Element,
@@ -49,8 +49,6 @@ const purpose = 'nftables'
 const sendBufferBytes = 64 << 20
 /** This is a limit and takes no memory by itself. When a table is exchanged, the kernel reports all counters of the old one at once. */
 const receiveBufferBytes = 64 << 20
-/** A request for more would not fit into one attribute. */
-const elementsPerRequest = 500
 /** How often a dump is tried that commits of other processes interrupt. */
 const attempts = 10
 /** A resize of 100,000 elements takes about this long on a busy machine. */
@@ -194,19 +192,6 @@ export class Nftables {
     return [...found.values()]
   }
 
-  /** Reads single elements by their keys. Rejects if one does not exist. */
-  async elementsAt<T>(list: Elements, convert: (element: Element) => T): Promise<readonly T[]> {
-    const found: T[] = []
-    const visit = (answer: MessageReader) => {
-      for (const element of decodeElements(answer, this.#reader)?.elements ?? []) found.push(convert(element))
-    }
-    for (let from = 0; from < list.elements.length; from += elementsPerRequest) {
-      const elements = list.elements.slice(from, from + elementsPerRequest)
-      await this.#socket.request(elementsRequest({ ...list, elements }), visit)
-    }
-    return found
-  }
-
   namedCounters(family: Family, table: string, wait?: Wait): Promise<readonly NamedCounter[]> {
     const request = { op: `list counters of ${table}`, type: messageTypes.object.get, body: tableBody(family, table) }
     return this.#list(request, filterByTable(table, decodeNamedCounter), wait)
@@ -291,19 +276,6 @@ const elementRequest = (op: string, { family, table, set }: SetName): NetlinkReq
     writer.netfilter(familyNumber(family))
     writer.text(NFTA_SET_ELEM_LIST.TABLE, table)
     writer.text(NFTA_SET_ELEM_LIST.SET, set)
-  },
-})
-
-const elementsRequest = (list: Elements): NetlinkRequest => ({
-  op: `read elements of ${list.set}`,
-  type: messageTypes.elements.get,
-  body(writer) {
-    writer.netfilter(familyNumber(list.family))
-    writer.text(NFTA_SET_ELEM_LIST.TABLE, list.table)
-    writer.text(NFTA_SET_ELEM_LIST.SET, list.set)
-    const at = writer.open(NFTA_SET_ELEM_LIST.ELEMENTS)
-    for (const element of list.elements) writeElement(writer, element, 'delete')
-    writer.close(at)
   },
 })
 
