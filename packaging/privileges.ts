@@ -93,7 +93,7 @@ export function formatPrivilegeDocs(): string {
     '## System calls',
     '',
     'The profiles are in the format of the kubelet (`seccompProfile: { type: Localhost }`) and of OCI. *Recorded* is what the modes called, with',
-    'Node 20 and as the single executable with Node 24, in the tests on x86-64. The others are allowed as well, since other versions of Node, the',
+    'Node 20 and as the single executable with Node 26, in the tests on x86-64. The others are allowed as well, since other versions of Node, the',
     'C library and the kernel use them in place of these, on arm64 too, where no test has run.',
     '',
     ...privilegedModes.flatMap((mode) => formatProfile(mode)),

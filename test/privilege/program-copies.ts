@@ -1,5 +1,5 @@
 // The programs whose privileges are tested, in a folder that every user may read: the bundle with this Node, and the single executable
-// with Node 24, where `npm run package` has made it.
+// with Node 26, where `npm run package` has made it.
 
 import { chmodSync, copyFileSync, existsSync, mkdirSync, mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
