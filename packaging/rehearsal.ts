@@ -2,7 +2,6 @@
 // what is compiled. Nothing of it may outlive the rehearsal but compiled code: everything that the daemon opens is closed, and what stands
 // for the outside world is replaced again.
 
-import promClient from 'prom-client'
 import { chooseRenderer } from '../src/apiserver/http/render.ts'
 import type { Json } from '../src/apiserver/schema/json.ts'
 import { getResource } from '../src/apiserver/schema/served-resources.ts'
@@ -134,10 +133,8 @@ function replaceOutside(): () => void {
     replaceMembers(globalThis, { setTimeout: (() => ({ unref() {} })) as unknown as typeof setTimeout }),
     // It registers its signals for finalisation, and a snapshot must not contain what waits for that.
     replaceMembers(AbortSignal, { any: followSignals }),
-    // Their observers are objects of C++, which a snapshot cannot contain.
-    replaceMembers(promClient, {
-      collectDefaultMetrics: (() => {}) as unknown as typeof promClient.collectDefaultMetrics,
-    }),
+    // It is an object of C++, which a snapshot cannot contain.
+    replaceMembers(globalThis, { PerformanceObserver: IdleObserver as unknown as typeof PerformanceObserver }),
     replaceMembers(globalThis as { rehearsedModules?: object }, { rehearsedModules: { http, https: http, tls: {} } }),
   ]
   replaceLibrary(makeRehearsalKernel())
@@ -145,6 +142,10 @@ function replaceOutside(): () => void {
     for (const restore of restored) restore()
     replaceLibrary(undefined)
   }
+}
+
+class IdleObserver {
+  observe(): void {}
 }
 
 const stillTime = Object.assign((): [number, number] => [0, 0], { bigint: () => 0n })
