@@ -9,7 +9,12 @@ export interface RehearsalAnswer {
   readonly body: Buffer
   /** True if the body goes on: nothing more comes, until the client ends it. */
   readonly isOpen?: boolean
+  /** Comes when the body has been dealt with. */
+  readonly later?: Buffer | undefined
 }
+
+/** Turns of the event loop in which a start has dealt with a body. */
+const laterTurns = 100
 
 interface RequestOptions {
   readonly method: string
@@ -83,10 +88,17 @@ class RehearsalRequest extends EventEmitter {
       this.emit('response', this.#response)
       this.#response.push(this.#answer.body)
       if (this.#answer.isOpen !== true) this.#response.push(null)
+      const { later } = this.#answer
+      if (later !== undefined) runAfterTurns(laterTurns, () => this.#response.push(later))
     })
   }
 
   destroy(): void {
     this.#response.destroy()
   }
+}
+
+function runAfterTurns(turns: number, run: () => void): void {
+  if (turns === 0) run()
+  else setImmediate(() => runAfterTurns(turns - 1, run))
 }

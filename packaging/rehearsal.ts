@@ -2,7 +2,8 @@
 // what is compiled. Nothing of it may outlive the rehearsal but compiled code: everything that the daemon opens is closed, and what stands
 // for the outside world is replaced again.
 
-import promClient from 'prom-client'
+import fs from 'node:fs'
+import v8 from 'node:v8'
 import { chooseRenderer } from '../src/apiserver/http/render.ts'
 import type { Json } from '../src/apiserver/schema/json.ts'
 import { getResource } from '../src/apiserver/schema/served-resources.ts'
@@ -15,6 +16,7 @@ import { createLogger } from '../src/lib/log.ts'
 import { type Clock, nextTurn, systemClock } from '../src/lib/time.ts'
 import { replaceLibrary } from '../src/sys/libc.ts'
 import { type Platform, platform } from '../src/sys/platform/platform.ts'
+import { programSearch } from '../src/sys/process/find-program.ts'
 import { makeRehearsalHttp, type RehearsalAnswer } from './rehearsal-http.ts'
 import { makeRehearsalKernel } from './rehearsal-kernel.ts'
 
@@ -39,11 +41,19 @@ const quietPlatform: Partial<Platform> = {
   sockets: { ...platform.sockets, listen: async () => {} },
 }
 
-const configuration = `apiVersion: kubeproxy.config.k8s.io/v1alpha1
+/** Modes whose starts are rehearsed. */
+const rehearsedModes = ['nftables', 'iptables'] as const
+
+type RehearsedMode = (typeof rehearsedModes)[number]
+
+/** Node ports on localhost would need a setting of the kernel. */
+const makeConfiguration = (mode: RehearsedMode): string => `apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
 clientConnection:
   kubeconfig: /proc/self/cwd/kubeconfig
-mode: nftables
+mode: ${mode}
+iptables:
+  localhostNodePorts: false
 hostnameOverride: here
 clusterCIDR: 10.244.0.0/16
 `
@@ -94,19 +104,37 @@ const objects: Readonly<Record<string, Json>> = {
   },
 }
 
-/** Resolves when the daemon has served a service and has stopped. */
+/** What the watch sends later: an endpoint goes. */
+const changedObjects: Readonly<Record<string, Json>> = {
+  endpointslices: {
+    ...(objects.endpointslices as object),
+    metadata: {
+      name: 'web-1',
+      namespace: 'rehearsal',
+      resourceVersion: '2',
+      labels: { 'kubernetes.io/service-name': 'web' },
+    },
+    endpoints: [{ addresses: ['10.244.0.2'], conditions: { ready: true }, nodeName: 'here' }],
+  },
+}
+
+/** Resolves when the daemon has served a service in each mode and has stopped. */
 export async function rehearse(): Promise<void> {
+  for (const mode of rehearsedModes) await rehearseMode(mode)
+}
+
+async function rehearseMode(mode: RehearsedMode): Promise<void> {
   const restore = replaceOutside()
   try {
-    const options = readOptions()
+    const options = readOptions(mode)
     const { config, sluice } = options
     const log = createLogger({ ...config.logging, write: () => {} })
     const backend = findMode(config.mode).makeBackend(makeSettings(config, sluice.traffic))
     await backend.families()
     const stop = new AbortController()
     const onServing = async () => {
-      // What follows a sync comes in some turns of the event loop.
-      for (let turn = 0; turn < 50; turn++) await nextTurn()
+      // What follows a sync comes in some turns of the event loop, and each program takes some.
+      for (let turn = 0; turn < 300; turn++) await nextTurn()
       stop.abort(new Error('the rehearsal ends'))
     }
     await runDaemon({ options, backend, log, signal: stop.signal, onServing })
@@ -115,10 +143,10 @@ export async function rehearse(): Promise<void> {
   }
 }
 
-function readOptions(): Options {
+function readOptions(mode: RehearsedMode): Options {
   const described = { name: 'Linux', modes: modes.map(({ name }) => name), mode: proxyDefaultMode } as const
   const argv = ['--config=/configuration', '--sluice-config=/settings', '--v=0']
-  const readFile = (path: string) => (path === '/settings' ? settings : configuration)
+  const readFile = (path: string) => (path === '/settings' ? settings : makeConfiguration(mode))
   // No file is watched for changes.
   return { ...resolveOptions(argv, readFile, {}, described), configFile: '', sluiceFile: '' }
 }
@@ -129,15 +157,16 @@ function replaceOutside(): () => void {
   const restored = [
     replaceMembers(systemClock, stillClock),
     replaceMembers(platform, quietPlatform),
-    // Node keeps what these have returned last.
-    replaceMembers(process, { cpuUsage: () => ({ user: 0, system: 0 }), hrtime: stillTime }),
+    replaceMembers(programSearch, { folders: ['/proc/self/cwd'] }),
+    // Node keeps what some of these have returned last, and the length of the others moves everything in the heap.
+    replaceMembers(process as object, stillProcess),
+    replaceMembers(v8 as object, { getHeapStatistics: () => ({}), getHeapSpaceStatistics: () => [] }),
+    replaceMembers(fs as object, stillFiles),
     replaceMembers(globalThis, { setTimeout: (() => ({ unref() {} })) as unknown as typeof setTimeout }),
     // It registers its signals for finalisation, and a snapshot must not contain what waits for that.
     replaceMembers(AbortSignal, { any: followSignals }),
-    // Their observers are objects of C++, which a snapshot cannot contain.
-    replaceMembers(promClient, {
-      collectDefaultMetrics: (() => {}) as unknown as typeof promClient.collectDefaultMetrics,
-    }),
+    // It is an object of C++, which a snapshot cannot contain.
+    replaceMembers(globalThis, { PerformanceObserver: IdleObserver as unknown as typeof PerformanceObserver }),
     replaceMembers(globalThis as { rehearsedModules?: object }, { rehearsedModules: { http, https: http, tls: {} } }),
   ]
   replaceLibrary(makeRehearsalKernel())
@@ -147,7 +176,31 @@ function replaceOutside(): () => void {
   }
 }
 
-const stillTime = Object.assign((): [number, number] => [0, 0], { bigint: () => 0n })
+/** A program, a folder or a short output of a program. */
+const anyFile = { isFile: () => true, isDirectory: () => true, uid: 0, mode: 0o755, size: 100 }
+
+const { readFileSync } = fs
+
+const stillFiles = {
+  statSync: () => anyFile,
+  fstatSync: () => anyFile,
+  readdirSync: () => [],
+  /** What the kernel says about this process and its network is different in each build. */
+  readFileSync: (path: string, encoding: 'utf8') =>
+    /^\/proc\/(?!self\/cwd)/.test(path) ? 'VmRSS: 1 kB\n' : readFileSync(path, encoding),
+}
+
+const stillProcess = {
+  cpuUsage: () => ({ user: 0, system: 0 }),
+  hrtime: Object.assign((): [number, number] => [0, 0], { bigint: () => 0n }),
+  getActiveResourcesInfo: () => [],
+  _getActiveHandles: () => [],
+  _getActiveRequests: () => [],
+}
+
+class IdleObserver {
+  observe(): void {}
+}
 
 /** As AbortSignal.any, but it holds what it returns. */
 function followSignals(signals: Iterable<AbortSignal>): AbortSignal {
@@ -165,7 +218,7 @@ function replaceMembers<T extends object>(object: T, members: Partial<T>): () =>
   return () => Object.assign(object, before)
 }
 
-/** Answers a watch with one object and the bookmark that ends the snapshot, in protobuf if it has that form, and everything else with an empty object. */
+/** Answers a watch with one object, the bookmark that ends the snapshot, and later a change, in protobuf if it has that form, and everything else with an empty object. */
 function answer({ method, path }: { readonly method: string; readonly path: string }): RehearsalAnswer {
   const plural = path.split('?')[0]?.split('/').at(-1) ?? ''
   if (method !== 'GET') return { status: 201, type: 'application/json', body: Buffer.from('{}') }
@@ -177,5 +230,7 @@ function answer({ method, path }: { readonly method: string; readonly path: stri
     renderer.formatBookmark({ resourceVersion: '1', annotations: { 'k8s.io/initial-events-end': 'true' } }),
   ]
   const body = Buffer.from(frames.join(''), 'latin1')
-  return { status: 200, type: renderer.watchType, body, isOpen: true }
+  const changed = changedObjects[plural]
+  const later = changed && Buffer.from(renderer.formatEvent('MODIFIED', changed, undefined), 'latin1')
+  return { status: 200, type: renderer.watchType, body, isOpen: true, later }
 }

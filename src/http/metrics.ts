@@ -1,6 +1,5 @@
 // Creates all metrics of a proxy, connects what feeds them, and writes the text of /metrics and /metrics/slis.
 
-import { collectDefaultMetrics, Gauge, Registry } from 'prom-client'
 import type { ProxyMode } from '../backend/proxy-mode.ts'
 import { type Family, familyName } from '../lib/ip.ts'
 import { type Clock, systemClock } from '../lib/time.ts'
@@ -8,9 +7,10 @@ import { platform } from '../sys/platform/platform.ts'
 import { type KernelCounters, readKernelCounters } from './feeds/kernel-metrics.ts'
 import { readProcessMetrics } from './feeds/process-metrics.ts'
 import { recordRequests } from './feeds/request-metrics.ts'
+import { createRuntimeMetrics } from './feeds/runtime-metrics.ts'
 import { recordSyncs } from './feeds/sync-metrics.ts'
 import { declarationsFor, sliDeclarations } from './metric-table.ts'
-import { MetricsRegistry } from './metrics-registry.ts'
+import { MetricsRegistry } from './registry/metrics-registry.ts'
 
 export interface BuildVersion {
   /** The Kubernetes version that this proxy is compatible with: `v1.36.4`. */
@@ -51,7 +51,7 @@ export interface MetricsOptions extends KernelCounters {
   /** Called at each scrape. */
   readonly history?: () => HistoryFigures
   readonly clock?: Clock
-  /** False leaves out prom-client's process_* and nodejs_*, for tests with many proxies in one process. */
+  /** False leaves out process_* and nodejs_*, for tests with many proxies in one process. */
   readonly processMetrics?: boolean
 }
 
@@ -64,7 +64,7 @@ export function createMetrics(options: MetricsOptions) {
   const declarations = declarationsFor(mode, options.packetCounters !== undefined)
   const registry = new MetricsRegistry(declarations)
   const slis = new MetricsRegistry(sliDeclarations)
-  const ofProcess = (options.processMetrics ?? true) ? collectProcessMetrics() : undefined
+  const runtime = (options.processMetrics ?? true) ? createRuntimeMetrics() : undefined
   setConstants(registry, options)
   for (const { stability } of declarations) {
     registry.add('registered_metrics_total', { stability_level: stability ?? 'ALPHA', deprecated_version: '' })
@@ -99,11 +99,9 @@ export function createMetrics(options: MetricsOptions) {
       readGauges(registry, options)
       readProcessMetrics(registry)
       await readKernelCounters(registry, declarations, options, clock)
-      // prom-client 15 writes `Nan`. Go's parser accepts that, the definition of the format does not.
-      const texts = [await registry.text(), ...(ofProcess === undefined ? [] : [await ofProcess.metrics()])]
-      return texts.join('\n').replace(/ Nan$/gm, ' NaN')
+      return runtime === undefined ? registry.text() : `${registry.text()}\n${runtime.text()}`
     },
-    slis: async (): Promise<string> => `${await slis.text()}\n${processStart()}`,
+    slis: (): string => `${slis.text()}\n${processStart()}`,
     resetSlis: (): void => slis.reset(),
   }
 }
@@ -187,27 +185,6 @@ function processStart(): string {
   const name = 'process_start_time_seconds'
   const value = Math.round(performance.timeOrigin / 1000)
   return `# HELP ${name} [ALPHA] Unix time at which the process started.\n# TYPE ${name} gauge\n${name} ${value}\n`
-}
-
-const longestTimerMs = 2 ** 31 - 1
-
-/**
- * Collects prom-client's metrics of the process, without those of the event loop's lag: for its distribution, prom-client wakes the process
- * a hundred times a second, which costs an idle node more than all of its changes. The lag at the time of a scrape remains.
- */
-function collectProcessMetrics(): Registry {
-  const register = new Registry()
-  collectDefaultMetrics({ register, eventLoopMonitoringPrecision: longestTimerMs })
-  for (const statistic of ['', 'min_', 'max_', 'mean_', 'stddev_', 'p50_', 'p90_', 'p99_']) {
-    register.removeSingleMetric(`nodejs_eventloop_lag_${statistic}seconds`)
-  }
-  const help = 'Lag of the event loop at the last scrape.'
-  const lag = new Gauge({ name: 'nodejs_eventloop_lag_seconds', help, registers: [register], collect: measureLag })
-  function measureLag(): void {
-    const started = performance.now()
-    setImmediate(() => lag.set((performance.now() - started) / 1000))
-  }
-  return register
 }
 
 function setConstants(registry: MetricsRegistry, { mode, version, features }: MetricsOptions): void {

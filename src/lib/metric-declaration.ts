@@ -8,7 +8,8 @@ export interface MetricDeclaration {
   readonly buckets?: BucketSet
   /** The nfacct object whose packets are read at each scrape. The metric is not registered where the kernel has no nfacct. */
   readonly nfacct?: string
-  readonly stability?: 'ALPHA' | 'BETA' | 'STABLE'
+  /** ALPHA if absent; '' for metrics of the process, whose help texts name none. */
+  readonly stability?: 'ALPHA' | 'BETA' | 'STABLE' | ''
 }
 
 type BucketSet = keyof typeof bucketSets
@@ -25,6 +26,8 @@ export const bucketSets = {
   REQUEST: [0.005, 0.025, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60],
   /** Sizes of bodies, 64 B to 16 MiB. */
   SIZE: [64, 256, 512, 1024, 4096, 16_384, 65_536, 262_144, 1_048_576, 4_194_304, 16_777_216],
+  /** Collections of garbage. */
+  COLLECTION: [0.001, 0.01, 0.1, 1, 2, 5],
   /** Lifetimes of certificates, ten minutes to four years. */
   ROTATION: [600, 1800, 3600, 14_400, 86_400, 604_800, 2_592_000, 7_776_000, 15_552_000, 31_104_000, 124_416_000],
 } as const satisfies Record<string, readonly number[]>

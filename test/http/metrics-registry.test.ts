@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { MetricsRegistry } from '../../src/http/metrics-registry.ts'
+import { MetricsRegistry } from '../../src/http/registry/metrics-registry.ts'
 import { counter, gauge, histogram } from '../../src/lib/metric-declaration.ts'
 
 const make = () =>

@@ -3,7 +3,7 @@ import { describe, expect, it } from 'vitest'
 import { findMode } from '../../src/backend/modes.ts'
 import { readProcessMetrics } from '../../src/http/feeds/process-metrics.ts'
 import { declarationsFor } from '../../src/http/metric-table.ts'
-import { MetricsRegistry } from '../../src/http/metrics-registry.ts'
+import { MetricsRegistry } from '../../src/http/registry/metrics-registry.ts'
 
 const names = [
   'process_network_receive_bytes_total',

@@ -5,7 +5,7 @@ import { describeError } from '../../lib/errors.ts'
 import type { Logger } from '../../lib/log.ts'
 import type { MetricDeclaration } from '../../lib/metric-declaration.ts'
 import type { Clock } from '../../lib/time.ts'
-import type { MetricsRegistry } from '../metrics-registry.ts'
+import type { MetricsRegistry } from '../registry/metrics-registry.ts'
 import { type NamedCounts, recordPorts } from './port-metrics.ts'
 
 export interface KernelCounters {

@@ -2,7 +2,7 @@
 
 import type { PortCounters, TrafficCounts } from '../../backend/backend.ts'
 import { type Family, familyName } from '../../lib/ip.ts'
-import type { MetricsRegistry } from '../metrics-registry.ts'
+import type { MetricsRegistry } from '../registry/metrics-registry.ts'
 
 /** The name under which all service ports beyond the limit are reported. */
 const others = 'others'

@@ -1,7 +1,7 @@
-// Reads the metrics of the process that prom-client does not have and kube-proxy's client library has. Each file is read at each scrape.
+// Reads the metrics of the process that kube-proxy's client library has beyond those in runtime-metrics.ts. Each file is read at each scrape.
 
 import { readFileSync } from 'node:fs'
-import type { MetricsRegistry } from '../metrics-registry.ts'
+import type { MetricsRegistry } from '../registry/metrics-registry.ts'
 
 /** What Go prints for a limit that is not set: 2^64 - 1 as a floating-point number. */
 const unlimited = 2 ** 64
@@ -14,7 +14,7 @@ export function readProcessMetrics(registry: MetricsRegistry, read: (file: strin
 }
 
 /** Returns '' where the file cannot be read: not on Linux, or without /proc. */
-function readProcFile(file: string): string {
+export function readProcFile(file: string): string {
   try {
     return readFileSync(`/proc/self/${file}`, 'utf8')
   } catch {

@@ -1,6 +1,6 @@
 // Feeds client-go's rest_client_* metrics from the requests of the API client.
 
-import type { MetricsRegistry } from '../metrics-registry.ts'
+import type { MetricsRegistry } from '../registry/metrics-registry.ts'
 
 interface MeasuredRequest {
   readonly verb: string

@@ -3,7 +3,7 @@
 import type { MetricTraits } from '../../backend/proxy-mode.ts'
 import type { ChangeKind, DriftRecord, JournalListener, SyncReport } from '../../engine/journal.ts'
 import { type Family, familyName } from '../../lib/ip.ts'
-import type { MetricsRegistry } from '../metrics-registry.ts'
+import type { MetricsRegistry } from '../registry/metrics-registry.ts'
 
 const prefix = 'kubeproxy_sync_proxy_rules_'
 

@@ -36,13 +36,13 @@ export function makeMetricsPages(options: PagesOptions): Routes {
     '/healthz': (exchange) => answerHealth(exchange, metrics),
     '/healthz/ping': ({ response }) => replyText(response, 200, 'ok'),
     '/metrics': async (exchange) => replyMetrics(exchange, metrics.contentType, await metrics.text()),
-    '/metrics/slis': async (exchange) => {
+    '/metrics/slis': (exchange) => {
       const { method, response } = exchange
       if (method === 'DELETE') {
         metrics.resetSlis()
         return replyText(response, 200, 'metrics reset\n')
       }
-      replyMetrics(exchange, metrics.contentType, await metrics.slis())
+      replyMetrics(exchange, metrics.contentType, metrics.slis())
     },
     '/proxyMode': ({ response }) => replyText(response, 200, options.mode),
     '/configz': ({ response }) =>
