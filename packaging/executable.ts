@@ -138,9 +138,9 @@ function makeBlob(work: string, architecture: Architecture): Buffer {
   }
   writeFileSync(join(work, 'sea.json'), JSON.stringify(config))
   writeFileSync(join(work, 'kubeconfig'), kubeconfig)
-  const flags = [...nodeOptions, '--random-seed=1', '--no-warnings', '--experimental-sea-config']
+  const flags = [...nodeOptions, '--random-seed=1', '--v8-pool-size=0', '--no-warnings', '--experimental-sea-config']
   // A rehearsal that does not come to its end would wait for ever.
-  execFileSync(nodeBinary(host), [...flags, 'sea.json'], { cwd: work, timeout: 60_000 })
+  execFileSync('setarch', ['-R', nodeBinary(host), ...flags, 'sea.json'], { cwd: work, timeout: 60_000 })
   const blob = readFileSync(join(work, 'sluice.blob'))
   if (!config.useSnapshot) return blob
   return keepCompiledModules(blob, listLaterModules(nodeBinary(host), readFileSync(join(work, 'sluice.cjs'), 'utf8')))
