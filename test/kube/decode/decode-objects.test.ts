@@ -289,6 +289,17 @@ describe('services', () => {
       'spec.healthCheckNodePort',
     ])
   })
+
+  it('share the list of their only port if it is the same, but not with a node port', () => {
+    const portsOf = (name: string, port: Fields) =>
+      decodeService(service({ ports: [port] }, { metadata: { name } })).record?.ports
+    const [first, second] = [portsOf('a', { name: 'http', port: 80 }), portsOf('b', { name: 'http', port: 80 })]
+    expect(first).toEqual([{ name: 'http', protocol: 'tcp', port: 80, nodePort: 0 }])
+    expect(second).toBe(first)
+    expect(portsOf('c', { name: 'http', port: 81 })).toEqual([{ name: 'http', protocol: 'tcp', port: 81, nodePort: 0 }])
+    const node = { name: 'http', port: 80, nodePort: 30080 }
+    expect(portsOf('d', node)).not.toBe(portsOf('e', node))
+  })
 })
 
 describe('slices', () => {
