@@ -61,8 +61,9 @@ function beginCollection(): void {
  */
 export function releaseMemory({ collection }: { readonly collection: CollectionTime }): void {
   if (collection !== 'none') allowIdleCollection()
-  if (collection === 'now') beginCollection()
   trimMalloc()
   const files = findUnchangedFiles(readFileSync('/proc/self/smaps', 'latin1'))
   for (const { start, end } of files) unmapFilePages(start, end)
+  // The buffer fails where the address space of the process is limited. What else can be done is done then.
+  if (collection === 'now') beginCollection()
 }
