@@ -83,7 +83,10 @@ function record(changes: number, batch: number, isRecorded: boolean): Course {
     const names: string[] = []
     for (let i = at; i < at + batch; i++) {
       const old = sliceOf(i % services, i)
-      const changed = { ...old, endpoints: [...old.endpoints.slice(0, 9), sliceOf(i % services, i + 1).endpoints[9]!] }
+      const changed = {
+        ...old,
+        endpoints: [...[...old.endpoints].slice(0, 9), [...sliceOf(i % services, i + 1).endpoints][9]!],
+      }
       names.push(old.service)
       const started = performance.now()
       delivered = { kind: 'EndpointSlice', key: old.key, readOrigin: () => readOrigin(json, false) }

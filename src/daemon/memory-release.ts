@@ -5,13 +5,14 @@ import { describeError } from '../lib/errors.ts'
 import type { Family } from '../lib/ip.ts'
 import type { Logger } from '../lib/log.ts'
 import type { Clock, Timer } from '../lib/time.ts'
+import type { CollectionTime } from '../sys/release-memory.ts'
 
 /** V8 collects garbage some seconds after the work that made it, and a collection leaves memory behind, too. */
 const collectedMs = 15_000
 /** When memory is looked at after the first syncs. */
 const afterStartMs = [500, collectedMs] as const
 /** The time without a sync after which memory is looked at. */
-const quietMs = 15_000
+const quietMs = 10_000
 /** Where syncs never pause for that long, memory is looked at this long after the first one. */
 const maxBusyMs = 600_000
 /** Growth below this is not worth the milliseconds that a release takes. */
@@ -22,8 +23,8 @@ export interface MemoryReleaseOptions {
   readonly families: readonly Family[]
   readonly clock: Clock
   readonly log: Logger
-  /** Returns memory to the system. With `collects` V8 collects garbage some seconds later. */
-  readonly release: (how: { readonly collects: boolean }) => void
+  /** Returns memory to the system. `collection` says which collection of garbage follows some seconds later. */
+  readonly release: (how: { readonly collection: CollectionTime }) => void
   /** The resident memory of this process. */
   readonly readResidentBytes: () => number
 }
@@ -57,17 +58,17 @@ export class MemoryRelease {
     this.#syncedAt = this.#options.clock.monotonic()
     const isFirst = this.#unsynced.delete(family)
     if (this.#unsynced.size > 0 || this.#timer !== undefined) return
-    if (isFirst) this.#releaseAfter(afterStartMs, true)
+    if (isFirst) this.#releaseAfter(afterStartMs, 'idle')
     else this.#releaseWhenQuiet(this.#syncedAt + maxBusyMs)
   }
 
   /** V8 collects once, after the first release: the others return what that has left behind. */
-  #releaseAfter([waitMs, ...later]: readonly number[], collects: boolean): void {
+  #releaseAfter([waitMs, ...later]: readonly number[], collection: CollectionTime): void {
     if (waitMs === undefined) return
     const began = this.#options.clock.monotonic()
     this.#wait(waitMs, () => {
-      this.#releaseIfGrown(collects)
-      if (later.length > 0) this.#releaseAfter(later, false)
+      this.#releaseIfGrown(collection)
+      if (later.length > 0) this.#releaseAfter(later, 'none')
       // What syncs left behind in the meantime is not collected yet.
       else if (this.#syncedAt > began) this.#releaseWhenQuiet(this.#syncedAt + maxBusyMs)
     })
@@ -77,7 +78,7 @@ export class MemoryRelease {
     const due = Math.min(this.#syncedAt + quietMs, latest)
     const waitMs = due - this.#options.clock.monotonic()
     if (waitMs > 0) this.#wait(waitMs, () => this.#releaseWhenQuiet(latest))
-    else this.#releaseAfter([0, collectedMs], true)
+    else this.#releaseAfter([0, collectedMs], 'now')
   }
 
   #wait(ms: number, then: () => void): void {
@@ -87,12 +88,12 @@ export class MemoryRelease {
     })
   }
 
-  #releaseIfGrown(collects: boolean): void {
+  #releaseIfGrown(collection: CollectionTime): void {
     const { release, readResidentBytes, log } = this.#options
     try {
       const before = readResidentBytes()
       if (before - this.#least < minGrowthBytes) return
-      release({ collects })
+      release({ collection })
       const after = readResidentBytes()
       // Where a release is of no use, the process has more to keep now.
       this.#least = this.#least === 0 || before - after < minGrowthBytes / 2 ? after : Math.min(this.#least, after)

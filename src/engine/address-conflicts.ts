@@ -38,13 +38,13 @@ interface Wanted {
 type Refusals = ReadonlyMap<string, AddressRefusal>
 
 /**
- * What a service claims: keys, and the claimant of each at the same index. Arrays, since there is one of these for every service. Keys of
- * the same rank share their claimant, since a service may have many thousands of keys.
+ * What a service claims: keys, and the claimant of each at the same index, or the only one for all keys, since there is one of these for
+ * every service. Keys of the same rank share their claimant, since a service may have many thousands of keys.
  */
 interface Claim {
   readonly record: ServiceRecord
   readonly keys: readonly string[]
-  readonly claimants: readonly Claimant[]
+  readonly claimants: Claimant | readonly Claimant[]
   readonly refused: Refusals
 }
 
@@ -92,7 +92,7 @@ export class AddressConflicts {
     const affected = new Set<string>()
     if (before !== undefined) yield* this.#leave(before, affected)
     for (let i = 0; i < keys.length; i++) {
-      this.#join(keys[i] as string, claimants[i] as Claimant, affected)
+      this.#join(keys[i] as string, claimantAt(claimants, i), affected)
       if ((i + 1) % stride === 0) yield
     }
     affected.delete(record.key)
@@ -241,8 +241,13 @@ export class AddressConflicts {
 /** Making the keys of up to this many frontends takes no noticeable time. */
 const fewFrontends = 10
 
-function claimantsOf({ key, created }: ServiceRecord, ranks: readonly number[]): readonly Claimant[] {
+const claimantAt = (claimants: Claimant | readonly Claimant[], i: number): Claimant =>
+  'rank' in claimants ? claimants : (claimants[i] as Claimant)
+
+function claimantsOf({ key, created }: ServiceRecord, ranks: readonly number[]): Claimant | readonly Claimant[] {
   const record = { key, created }
+  const rank = ranks[0]
+  if (rank !== undefined && ranks.every((one) => one === rank)) return { record, rank }
   const byRank: Claimant[] = []
   return ranks.map((rank) => {
     byRank[rank] ??= { record, rank }
@@ -289,7 +294,7 @@ function withoutRepeats(wanted: Wanted): Wanted {
 
 const areEqual = (a: Claim, b: Wanted): boolean =>
   a.keys.length === b.keys.length &&
-  a.keys.every((key, i) => key === b.keys[i] && a.claimants[i]?.rank === b.ranks[i]) &&
+  a.keys.every((key, i) => key === b.keys[i] && claimantAt(a.claimants, i).rank === b.ranks[i]) &&
   a.refused.size === b.refused.size &&
   (a.refused.size === 0 || [...a.refused].every(([key, refusal]) => isSameRefusal(refusal, b.refused.get(key))))
 

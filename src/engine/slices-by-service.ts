@@ -9,7 +9,8 @@ import type { SliceRecord } from '../model/types.ts'
 type Unmerged = Map<string, SliceRecord | undefined>
 
 export class SlicesByService {
-  readonly #lists = new Map<string, readonly SliceRecord[]>()
+  /** The only slice of a service, or all of them. A list for each service would take megabytes. */
+  readonly #slices = new Map<string, SliceRecord | readonly SliceRecord[]>()
   readonly #unmerged = new Map<string, Unmerged>()
   /** How many slices of a service have UDP endpoints; absent for none. */
   readonly #udpSlices = new Map<string, number>()
@@ -23,18 +24,19 @@ export class SlicesByService {
   /** The slices of a service. The list never changes; a later call may return another one. */
   of(service: string): readonly SliceRecord[] {
     const unmerged = this.#unmerged.get(service)
-    const before = this.#lists.get(service) ?? none
+    const before = asList(this.#slices.get(service))
     if (unmerged === undefined) return before
     this.#unmerged.delete(service)
     const after = merge(before, unmerged)
-    if (after.length === 0) this.#lists.delete(service)
-    else this.#lists.set(service, after)
+    const [first] = after
+    if (first === undefined) this.#slices.delete(service)
+    else this.#slices.set(service, after.length === 1 ? first : after)
     return after
   }
 
-  all(): Iterable<readonly SliceRecord[]> {
+  *all(): Iterable<readonly SliceRecord[]> {
     for (const service of [...this.#unmerged.keys()]) this.of(service)
-    return this.#lists.values()
+    for (const slices of this.#slices.values()) yield asList(slices)
   }
 
   /** True if a slice of the service has UDP endpoints. */
@@ -80,6 +82,11 @@ function merge(sorted: readonly SliceRecord[], changes: Unmerged): readonly Slic
 }
 
 const none: readonly never[] = []
+
+function asList(slices: SliceRecord | readonly SliceRecord[] | undefined): readonly SliceRecord[] {
+  if (slices === undefined) return none
+  return 'key' in slices ? [slices] : slices
+}
 
 const servesUdp = (slice: SliceRecord): boolean =>
   slice.endpoints.length > 0 && slice.ports.some((port) => port.protocol === 'udp')

@@ -3,8 +3,9 @@
 import { deepEqual } from '../lib/equal.ts'
 import { type Family, familyOf } from '../lib/ip.ts'
 import type { Clock } from '../lib/time.ts'
-import type { EndpointRecord, Problem, ServiceRecord, SliceRecord } from '../model/types.ts'
+import type { Problem, ServiceRecord, SliceRecord } from '../model/types.ts'
 import type { ChangeKind, SyncJournal } from './journal.ts'
+import { PackedEndpoints, TraitsTable } from './packed-endpoints.ts'
 import { SlicesByService } from './slices-by-service.ts'
 
 /** Where a reflector delivers records of one kind. */
@@ -49,6 +50,10 @@ export interface StoreOptions {
   readonly journal: SyncJournal
 }
 
+interface StoredSlice extends SliceRecord {
+  readonly endpoints: PackedEndpoints
+}
+
 /** Stands for the record before pending changes if a planner has read the service since then. */
 const unknown = Symbol('unknown')
 
@@ -68,7 +73,8 @@ export class Store {
   readonly #journal: SyncJournal
   readonly #created: number
   readonly #services = new Map<string, ServiceRecord>()
-  readonly #slices = new Map<string, SliceRecord>()
+  readonly #slices = new Map<string, StoredSlice>()
+  readonly #traits = new TraitsTable()
   readonly #families = new Map<Family, FamilyState>()
   readonly #complete = new Set<ChangeKind>()
   #pendingSlices = 0
@@ -202,7 +208,7 @@ export class Store {
   #putSlice(key: string, record: SliceRecord | undefined): void {
     const before = this.#slices.get(key)
     const wanted = record !== undefined && this.#families.has(record.family) ? record : undefined
-    const after = before !== undefined && wanted !== undefined ? shareUnchanged(before, wanted) : wanted
+    const after = wanted === undefined ? undefined : this.#pack(wanted, before)
     const changed = after !== before
     if (changed) this.#pendingSlices++
     if (before !== undefined || after !== undefined) this.#journal.change('slice', this.#pendingSlices)
@@ -213,6 +219,17 @@ export class Store {
     const moved = before?.service !== after?.service || before?.family !== after?.family
     if (before !== undefined && (after === undefined || moved)) this.#replaceSlice(before, undefined)
     if (after !== undefined) this.#replaceSlice(moved ? undefined : before, after)
+  }
+
+  /**
+   * Returns the slice as it is kept, with the unchanged parts of the old one, or the old slice itself if nothing changed. Old objects are
+   * tenured, and replacing them costs a collection of the whole heap; their new copies are collected young at no cost.
+   */
+  #pack(record: SliceRecord, before: StoredSlice | undefined): StoredSlice {
+    const endpoints = PackedEndpoints.pack(record.endpoints, this.#traits, before?.endpoints)
+    const after = { ...record, endpoints }
+    if (before === undefined) return after
+    return endpoints === before.endpoints && deepEqual(before, after) ? before : { ...after, key: before.key }
   }
 
   /** Replaces a slice by another one of the same service and family. Either may be absent. */
@@ -258,52 +275,7 @@ function replacePending(
   if (offersUdp(before) || offersUdp(after)) state.udpChanged = true
 }
 
-/**
- * Returns the new slice with the unchanged objects of the old one, or the old slice itself if nothing changed. Old objects are tenured,
- * and replacing them costs a collection of the whole heap; their new copies are collected young at no cost.
- */
-function shareUnchanged(before: SliceRecord, after: SliceRecord): SliceRecord {
-  const endpoints = shareEndpoints(before.endpoints, after.endpoints)
-  const rest = { endpoints: none }
-  if (endpoints === before.endpoints && deepEqual({ ...before, ...rest }, { ...after, ...rest })) return before
-  return { ...after, key: before.key, endpoints }
-}
-
-function shareEndpoints(
-  before: readonly EndpointRecord[],
-  after: readonly EndpointRecord[],
-): readonly EndpointRecord[] {
-  let known: Map<string, EndpointRecord> | undefined
-  let isMoved = false
-  const shared = after.map((endpoint, i) => {
-    // An unchanged endpoint is nearly always at the same place.
-    const there = before[i]
-    if (there !== undefined && sameEndpoint(there, endpoint)) return there
-    isMoved = true
-    if (before.length > fewEndpoints) known ??= new Map(before.map((one) => [one.ip, one]))
-    const old = known === undefined ? before.find(({ ip }) => ip === endpoint.ip) : known.get(endpoint.ip)
-    return old !== undefined && sameEndpoint(old, endpoint) ? old : endpoint
-  })
-  return !isMoved && shared.length === before.length ? before : shared
-}
-
-/** As many are found faster in a list than in a map that has to be made first. */
-const fewEndpoints = 16
-
 const none: readonly never[] = []
-
-/** As `deepEqual`, without a loop over the names of the fields: most comparisons are of endpoints. */
-function sameEndpoint(a: EndpointRecord, b: EndpointRecord): boolean {
-  return (
-    a.ip === b.ip &&
-    a.node === b.node &&
-    a.ready === b.ready &&
-    a.serving === b.serving &&
-    a.terminating === b.terminating &&
-    deepEqual(a.zoneHints, b.zoneHints) &&
-    deepEqual(a.nodeHints, b.nodeHints)
-  )
-}
 
 const hasFamily = (service: ServiceRecord | undefined, family: Family): boolean =>
   service?.clusterIps.some((ip) => familyOf(ip) === family) === true

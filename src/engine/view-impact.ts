@@ -20,7 +20,9 @@ export function impactOf(before: NodeView, after: NodeView): ViewImpact {
   }
   const tests: Exclude<ViewImpact, undefined>[] = []
   if (zone !== after.zone) {
-    tests.push((_, slices) => slices.some((slice) => slice.endpoints.some((endpoint) => endpoint.zoneHints.length > 0)))
+    tests.push((_, slices) =>
+      slices.some((slice) => [...slice.endpoints].some((endpoint) => endpoint.zoneHints.length > 0)),
+    )
   }
   if (!deepEqual(nodePorts, after.nodePorts)) {
     tests.push((service) => service.healthCheckNodePort !== 0 || service.ports.some((port) => port.nodePort !== 0))

@@ -112,7 +112,7 @@ export function originOf(context: QuestionContext, view: NodeView, source: strin
 
 function isLocalEndpoint({ desired }: QuestionContext, view: NodeView, ip: string): boolean {
   for (const record of desired.store.records()) {
-    const endpoints = desired.store.slicesOf(record.key, familyOf(ip)).flatMap((slice) => slice.endpoints)
+    const endpoints = desired.store.slicesOf(record.key, familyOf(ip)).flatMap((slice) => [...slice.endpoints])
     if (endpoints.some((endpoint) => endpoint.ip === ip && endpoint.node === view.name)) return true
   }
   return false

@@ -103,7 +103,7 @@ export const apiServerEndpoints = (
     .flatMap(({ endpoints, ports }) =>
       ports
         .filter(({ protocol }) => protocol === 'tcp')
-        .flatMap(({ port }) => endpoints.filter(isWanted).map(({ ip }) => ({ ip, port }))),
+        .flatMap(({ port }) => [...endpoints].filter(isWanted).map(({ ip }) => ({ ip, port }))),
     )
 
 export interface CidrOverlap {

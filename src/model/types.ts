@@ -92,7 +92,7 @@ export interface SliceRecord {
   readonly service: string
   readonly family: Family
   readonly ports: readonly SlicePortRecord[]
-  readonly endpoints: readonly EndpointRecord[]
+  readonly endpoints: EndpointList
   /** Unix ms of the last-change-trigger-time annotation; 0 if there is none. */
   readonly triggered: number
   /** Annotation sluice/weight: the weight of each endpoint of this slice; 1 if absent. */
@@ -103,6 +103,11 @@ export interface SlicePortRecord {
   readonly name: string
   readonly protocol: Protocol
   readonly port: number
+}
+
+/** An array, or a form that takes less memory and makes the records while they are read. */
+export interface EndpointList extends Iterable<EndpointRecord> {
+  readonly length: number
 }
 
 export interface EndpointRecord {

@@ -66,7 +66,7 @@ const reflect = async (through: ReflectorOptions<SliceRecord>['client'] = client
     log: silentLogger,
     random: () => 0,
     sink: {
-      put: (key, record) => reported.push(`put ${key} ${record.endpoints.map(({ ip }) => ip).join(',')}`),
+      put: (key, record) => reported.push(`put ${key} ${Array.from(record.endpoints, ({ ip }) => ip).join(',')}`),
       drop: (key) => reported.push(`drop ${key}`),
       synced: () => reported.push('synced'),
       problem: (problem) => reported.push(`problem ${problem.message}`),

@@ -3,6 +3,7 @@ import { MemoryRelease } from '../../src/daemon/memory-release.ts'
 import { SyncJournal, type SyncReport } from '../../src/engine/journal.ts'
 import type { Family } from '../../src/lib/ip.ts'
 import { silentLogger as log } from '../../src/lib/log.ts'
+import type { CollectionTime } from '../../src/sys/release-memory.ts'
 import { FakeClock } from '../support/fake-clock.ts'
 
 const MB = 1 << 20
@@ -10,16 +11,16 @@ const MB = 1 << 20
 function open({ release = () => {}, kept = [] }: { readonly release?: () => void; readonly kept?: number[] } = {}) {
   const clock = new FakeClock()
   const journal = new SyncJournal({ log })
-  const memory = { resident: 80 * MB, released: [] as number[], collections: 0 }
+  const memory = { resident: 80 * MB, released: [] as number[], collections: [] as CollectionTime[] }
   const releasing = new MemoryRelease({
     journal,
     families: [4, 6],
     clock,
     log,
-    release({ collects }) {
+    release({ collection }) {
       release()
       memory.released.push(clock.monotonic())
-      memory.collections += collects ? 1 : 0
+      memory.collections.push(collection)
       memory.resident = (kept.shift() ?? 50) * MB
     },
     readResidentBytes: () => memory.resident,
@@ -49,7 +50,7 @@ describe('returning memory', () => {
     memory.resident = 60 * MB
     await clock.advance(15_000)
     expect(memory.released).toHaveLength(2)
-    expect(memory.collections).toBe(1)
+    expect(memory.collections).toEqual(['idle', 'none'])
   })
 
   it('follows syncs that have let memory grow, when they pause, and never a period', async () => {
@@ -68,6 +69,7 @@ describe('returning memory', () => {
     memory.resident = 60 * MB
     await clock.advance(15_000)
     expect(memory.released).toHaveLength(3)
+    expect(memory.collections).toEqual(['idle', 'now', 'none'])
     memory.resident = 90 * MB
     await clock.advance(3_600_000)
     expect(memory.released).toHaveLength(3)

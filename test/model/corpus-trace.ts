@@ -89,7 +89,7 @@ function refusedOf(port: ServicePort, slices: readonly SliceRecord[], node: Node
     slices
       .filter(({ service }) => (service === port.service) === own)
       .flatMap((slice) =>
-        slice.endpoints
+        [...slice.endpoints]
           .filter(({ ip }) => isInPodNetwork(node, ip))
           .flatMap(({ ip }) => slice.ports.map((one) => frontendKey({ ip, port: one.port }, one.protocol))),
       )

@@ -273,7 +273,9 @@ describe('for any service and slices', () => {
       expect([...list].sort(compareEndpoints)).toEqual(list)
       expect(new Set(addresses(list)).size).toBe(list.length)
     }
-    const here = slices.flatMap((one) => one.endpoints).filter((record) => record.node === 'here' && usable(record))
+    const here = slices
+      .flatMap((one) => [...one.endpoints])
+      .filter((record) => record.node === 'here' && usable(record))
     const ips = new Set(here.map(({ ip }) => ip))
     expect(local.filter(({ ip }) => !ips.has(ip))).toEqual([])
   }
@@ -304,10 +306,11 @@ describe('for any service and slices', () => {
     fc.assert(
       fc.property(anyService, anySlices, (record, slices) => {
         const port = resolve(record, slices, node)[0]
-        const all = slices.flatMap((s) => s.endpoints)
+        const all = slices.flatMap((s) => [...s.endpoints])
         if (!all.some(usable)) expect(port).toMatchObject({ internal: 'reject', external: 'reject' })
         // Duplicates may hide a usable endpoint behind an unusable one, so only distinct addresses prove the converse.
-        const distinct = new Set(slices.flatMap((s) => s.endpoints.map((e) => `${e.ip}:${s.ports[0]?.port}`))).size
+        const distinct = new Set(slices.flatMap((s) => Array.from(s.endpoints, (e) => `${e.ip}:${s.ports[0]?.port}`)))
+          .size
         if (distinct === all.length && all.some(usable)) {
           expect(port?.internal).not.toBe('reject')
           expect(port?.external).not.toBe('reject')

@@ -33,7 +33,14 @@ export interface ElementEntry extends Held {
  */
 export interface FrontendEntry extends Held {
   readonly kind: 'frontend'
-  readonly frontend: FrontendSpec
+  /** The slots, but only with the choice `hash`. Otherwise the digest contains them, see `readFrontend`. */
+  readonly tables?: SlotLists
+}
+
+/** Endpoints as `ip:port`, sorted, each as often as its weight wants. With the choice `hash` the endpoint of each slot. */
+export interface SlotLists {
+  readonly cluster: readonly string[]
+  readonly local: readonly string[]
 }
 
 /** A socket on loopback for a node port: the kernel cannot translate packets to 127.0.0.1 and ::1 without route_localnet. */
@@ -118,7 +125,7 @@ export type SlotChoice = 'hash' | 'turn'
 
 export type KeyField = 'saddr' | 'daddr' | 'l4proto' | 'dport'
 
-export interface FrontendSpec {
+export interface FrontendSpec extends SlotLists {
   /** The service address; '' for a node port. */
   readonly ip: string
   readonly protocol: Protocol
@@ -127,9 +134,6 @@ export interface FrontendSpec {
   readonly policy: 'plain' | 'masquerade' | 'local'
   /** How a slot is chosen; at random if absent. */
   readonly choice?: SlotChoice | undefined
-  /** Endpoints as `ip:port`, sorted, each as often as its weight wants. With the choice `hash` the endpoint of each slot. */
-  readonly cluster: readonly string[]
-  readonly local: readonly string[]
   /** The name of the service port. */
   readonly comment: string
 }
@@ -167,12 +171,57 @@ const joinSlots = (slots: readonly string[]): string => slots.join(',')
 /** `1024:ABCDEFGH`: thousands of slots are not kept as text. */
 const digestTable = (slots: readonly string[]): string => `${slots.length}:${hash32(slots.join(','), 12)}`
 
-export const frontendEntry = (frontend: FrontendSpec): FrontendEntry => ({
-  kind: 'frontend',
-  id: frontendId(frontend),
-  digest: frontendDigest(frontend),
-  frontend,
-})
+export function frontendEntry(frontend: FrontendSpec): FrontendEntry {
+  const held = { kind: 'frontend', id: frontendId(frontend), digest: frontendDigest(frontend) } as const
+  return frontend.choice === 'hash' ? { ...held, tables: { cluster: frontend.cluster, local: frontend.local } } : held
+}
+
+/**
+ * The inverse of `frontendEntry`. There is an entry for every frontend, so an entry is no more than its texts: what they say is read when
+ * the frontend is written.
+ */
+export function readFrontend({ id, digest, tables }: FrontendEntry): FrontendSpec {
+  const { ip, protocol, port } = parseFrontendKey(id.slice(id.indexOf(' ') + 1))
+  const { policy, choice, cluster, local, comment } = readDigest(digest)
+  const lists = tables ?? { cluster: splitSlots(cluster), local: splitSlots(local) }
+  return { ip, protocol, port, policy, choice, cluster: lists.cluster, local: lists.local, comment }
+}
+
+interface DigestTexts extends Pick<FrontendSpec, 'policy' | 'choice' | 'comment'> {
+  readonly cluster: string
+  readonly local: string
+}
+
+/** The inverse of `frontendDigest`. Only the comment may contain spaces. */
+export function readDigest(digest: string): DigestTexts {
+  const kindEnd = digest.indexOf(' ')
+  const clusterEnd = digest.indexOf(' ', kindEnd + 1)
+  const localEnd = digest.indexOf(' ', clusterEnd + 1)
+  const kind = digest.slice(0, kindEnd)
+  const dash = kind.indexOf('-')
+  return {
+    policy: kind.slice(dash + 1) as FrontendSpec['policy'],
+    choice: dash < 0 ? undefined : (kind.slice(0, dash) as SlotChoice),
+    cluster: digest.slice(kindEnd + 1, clusterEnd),
+    local: digest.slice(clusterEnd + 1, localEnd),
+    comment: digest.slice(localEnd + ' # '.length),
+  }
+}
+
+const splitSlots = (text: string): readonly string[] => (text === '' ? none : text.split(','))
+
+const none: readonly never[] = Object.freeze([])
+
+/** The inverse of `frontendKey`, for keys that this file or the codec made. */
+export function parseFrontendKey(key: string): Pick<FrontendSpec, 'ip' | 'protocol' | 'port'> {
+  const portAt = key.lastIndexOf(' ') + 1
+  const protocolAt = key.lastIndexOf(' ', portAt - 2) + 1
+  return {
+    ip: key.slice(0, Math.max(0, protocolAt - 1)),
+    protocol: key.slice(protocolAt, portAt - 1) as Protocol,
+    port: Number(key.slice(portAt)),
+  }
+}
 
 export const setEntry = (set: NftSetSpec): NftSetEntry => ({
   kind: 'set',

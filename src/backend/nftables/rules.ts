@@ -5,10 +5,12 @@ import { hash32 } from '../names.ts'
 import {
   type ChainSpec,
   chainDigest,
+  type FrontendEntry,
   type FrontendSpec,
   frontendKey,
   type KeyField,
   type PlannedRule,
+  readDigest,
   type SlotChoice,
   type Statement,
 } from './entries.ts'
@@ -49,6 +51,28 @@ export const balanceOf = (spec: FrontendSpec): Balance => ({
   choice: spec.choice,
   owner: spec.choice === 'turn' ? hash32(frontendKey(spec), 8) : undefined,
 })
+
+/** As `balanceOf`, of an entry: all frontends are asked for their chains before one of them is written. */
+export function readBalance({ id, digest, tables }: FrontendEntry): Balance {
+  const { policy, choice, cluster, local } = readDigest(digest)
+  const key = id.slice(id.indexOf(' ') + 1)
+  return {
+    nodePort: isNodePort(key),
+    policy,
+    cluster: tables?.cluster.length ?? countSlots(cluster),
+    local: tables?.local.length ?? countSlots(local),
+    choice,
+    owner: choice === 'turn' ? hash32(key, 8) : undefined,
+  }
+}
+
+function countSlots(text: string): number {
+  let count = text === '' ? 0 : 1
+  for (let at = text.indexOf(','); at >= 0; at = text.indexOf(',', at + 1)) count++
+  return count
+}
+
+export const isNodePort = (key: string): boolean => /^(tcp|udp|sctp) /.test(key)
 
 /** `lb-5`, `lb-masquerade-5`, `lb-local-2-of-5`; `np-…` for node ports; `lb-hash-1024`; `lb-turn-5-ABCDEFGH`. */
 export function balanceName(balance: Balance): string {

@@ -57,7 +57,7 @@ export function makeSliceObject(record: SliceRecord): Json {
     kind: 'EndpointSlice',
     metadata: { ...identify(record.key), labels: { 'kubernetes.io/service-name': service } },
     addressType: familyName(record.family),
-    endpoints: record.endpoints.map(makeEndpoint),
+    endpoints: Array.from(record.endpoints, makeEndpoint),
     ports: record.ports.map(({ name, protocol, port }) => ({ name, protocol: protocol.toUpperCase(), port })),
   }
 }

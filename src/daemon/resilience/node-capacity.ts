@@ -174,7 +174,7 @@ export class NodeCapacity {
 }
 
 const hasEndpointOn = (slices: readonly SliceRecord[], nodes: ReadonlySet<string>): boolean =>
-  slices.some(({ endpoints }) => endpoints.some(({ node }) => nodes.has(node)))
+  slices.some(({ endpoints }) => [...endpoints].some(({ node }) => nodes.has(node)))
 
 function describeNodes(nodes: ReadonlySet<string>): string {
   const names = [...nodes]

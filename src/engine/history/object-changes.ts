@@ -3,6 +3,7 @@
 import { deepEqual } from '../../lib/equal.ts'
 import { hostPort } from '../../lib/ip.ts'
 import type { EndpointRecord, ServiceRecord, SliceRecord } from '../../model/types.ts'
+import { haveSameTraits } from '../packed-endpoints.ts'
 import type { PartChange } from './history-record.ts'
 
 /** The state of an object: what each part of it is. */
@@ -122,26 +123,30 @@ export function compareSlices(before: SliceRecord | undefined, after: SliceRecor
 
 /** Describes the first endpoints of a large slice that comes or goes. An endpoint that the slice names twice counts twice. */
 function listFirst(before: SliceRecord | undefined, after: SliceRecord | undefined, size: number): ChangedParts {
-  const list = (slice: SliceRecord | undefined) => listSliceParts(slice, slice?.endpoints.slice(0, maxParts))
+  const list = (slice: SliceRecord | undefined) =>
+    listSliceParts(slice, [...(slice?.endpoints ?? [])].slice(0, maxParts))
   const { parts } = cutParts(compareParts(list(before), list(after)))
   return { parts, moreParts: size - parts.length }
 }
 
-/** Returns the endpoints of both without those that are the same objects at the beginning and at the end. */
+/** Returns the endpoints of both without those that are equal at the beginning and at the end. */
 function trimEqual(
   before: SliceRecord | undefined,
   after: SliceRecord | undefined,
 ): readonly [readonly EndpointRecord[], readonly EndpointRecord[]] {
-  const [old, now] = [before?.endpoints ?? [], after?.endpoints ?? []]
+  const [old, now] = [[...(before?.endpoints ?? [])], [...(after?.endpoints ?? [])]]
   if (before === undefined || after === undefined) return [old, now]
   if (before.weight !== after.weight || !deepEqual(before.ports, after.ports)) return [old, now]
   const shorter = Math.min(old.length, now.length)
   let start = 0
-  while (start < shorter && old[start] === now[start]) start++
+  while (start < shorter && isSame(old[start], now[start])) start++
   let end = 0
-  while (end < shorter - start && old[old.length - 1 - end] === now[now.length - 1 - end]) end++
+  while (end < shorter - start && isSame(old[old.length - 1 - end], now[now.length - 1 - end])) end++
   return [old.slice(start, old.length - end), now.slice(start, now.length - end)]
 }
+
+const isSame = (a: EndpointRecord | undefined, b: EndpointRecord | undefined): boolean =>
+  a !== undefined && b !== undefined && a.ip === b.ip && haveSameTraits(a, b)
 
 const cutParts = (changes: readonly PartChange[]): ChangedParts => ({
   parts: changes.slice(0, maxParts),

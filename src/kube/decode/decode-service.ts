@@ -130,17 +130,25 @@ function* readPorts(reader: FieldReader, spec: JsonObject): Steps<readonly Servi
     if (ports.has(key)) reader.report(at, 'has the name and protocol of an earlier port, which it replaces')
     ports.set(key, record)
   }
-  return copyFitted([...ports.values()])
+  const [first] = ports.values()
+  if (ports.size !== 1 || first === undefined || first.nodePort !== 0) return copyFitted([...ports.values()])
+  return shareList(first)
 }
+
+/** Most services have one port, and thousands of them the same: they share the list. No two services have the same node port. */
+const shareList = (port: ServicePortRecord): readonly ServicePortRecord[] =>
+  internTables.servicePortLists.share(portKey(port), () => [port])
 
 /** The ports of a service with more are not shared: one service must not displace the values that all others share. */
 const fewPorts = 100
 
+const portKey = ({ name, protocol, port, nodePort }: ServicePortRecord): string =>
+  `${name}/${protocol}/${port}/${nodePort}`
+
 function makePort(fields: ServicePortRecord, isShared: boolean): ServicePortRecord {
   if (!isShared) return fields
-  const { name, protocol, port, nodePort } = fields
-  const key = `${name}/${protocol}/${port}/${nodePort}`
-  return internTables.servicePorts.share(key, () => ({ ...fields, name: internName(name) }))
+  const { name } = fields
+  return internTables.servicePorts.share(portKey(fields), () => ({ ...fields, name: internName(name) }))
 }
 
 function readNodePort(reader: FieldReader, from: JsonObject, name: string, at: string): number {

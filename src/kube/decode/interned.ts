@@ -25,6 +25,7 @@ export const internTables = {
   names: new InternTable<string>(),
   nameLists: new InternTable<readonly string[]>(),
   servicePorts: new InternTable<ServicePortRecord>(),
+  servicePortLists: new InternTable<readonly ServicePortRecord[]>(),
   slicePorts: new InternTable<SlicePortRecord>(),
   slicePortLists: new InternTable<readonly SlicePortRecord[]>(),
 } as const

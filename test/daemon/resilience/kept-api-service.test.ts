@@ -33,7 +33,7 @@ function open(dialed = '10.96.0.1') {
   })
   const texts = () => [
     ...[...services.values()].flatMap((one) => one.clusterIps),
-    ...[...slices.values()].flatMap(({ endpoints }) => endpoints.map(({ ip }) => ip)),
+    ...[...slices.values()].flatMap(({ endpoints }) => Array.from(endpoints, ({ ip }) => ip)),
   ]
   return { services: kept.services, slices: kept.slices, texts, stored: { services, slices } }
 }

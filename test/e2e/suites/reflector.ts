@@ -68,7 +68,7 @@ export function reflectorSuite(binaries: string | undefined): void {
         clock: systemClock,
         log: silentLogger,
         sink: {
-          put: (key, record) => delivered.push(`put ${key} ${record.endpoints.map(({ ip }) => ip).join(',')}`),
+          put: (key, record) => delivered.push(`put ${key} ${Array.from(record.endpoints, ({ ip }) => ip).join(',')}`),
           drop: (key) => delivered.push(`drop ${key}`),
           synced: () => delivered.push('synced'),
           problem: (problem) => delivered.push(`problem ${problem.message}`),

@@ -289,6 +289,17 @@ describe('services', () => {
       'spec.healthCheckNodePort',
     ])
   })
+
+  it('share the list of their only port if it is the same, but not with a node port', () => {
+    const portsOf = (name: string, port: Fields) =>
+      decodeService(service({ ports: [port] }, { metadata: { name } })).record?.ports
+    const [first, second] = [portsOf('a', { name: 'http', port: 80 }), portsOf('b', { name: 'http', port: 80 })]
+    expect(first).toEqual([{ name: 'http', protocol: 'tcp', port: 80, nodePort: 0 }])
+    expect(second).toBe(first)
+    expect(portsOf('c', { name: 'http', port: 81 })).toEqual([{ name: 'http', protocol: 'tcp', port: 81, nodePort: 0 }])
+    const node = { name: 'http', port: 80, nodePort: 30080 }
+    expect(portsOf('d', node)).not.toBe(portsOf('e', node))
+  })
 })
 
 describe('slices', () => {
@@ -373,13 +384,17 @@ describe('slices', () => {
   it('D11: without conditions an endpoint is ready, serving and not terminating', () => {
     for (const conditions of [undefined, {}, null, { ready: null }]) {
       const decoded = decodeEndpointSlice(slice({ endpoints: [{ addresses: ['10.1.0.1'], conditions }] }))
-      expect(decoded.record?.endpoints[0]).toMatchObject({ ready: true, serving: true, terminating: false })
+      expect([...(decoded.record?.endpoints ?? [])][0]).toMatchObject({
+        ready: true,
+        serving: true,
+        terminating: false,
+      })
     }
   })
 
   it('D12: uses only the first address, in canonical form', () => {
     const decoded = decodeEndpointSlice(slice({ endpoints: [{ addresses: ['10.180.00.001', '10.1.0.2'] }] }))
-    expect(decoded.record?.endpoints.map((endpoint) => endpoint.ip)).toEqual(['10.180.0.1'])
+    expect(Array.from(decoded.record?.endpoints ?? [], (endpoint) => endpoint.ip)).toEqual(['10.180.0.1'])
   })
 
   it('D19: ignores a slice with the headless label', () => {
@@ -397,7 +412,7 @@ describe('slices', () => {
       { addresses: ['10.1.0.9'] },
     ]
     const decoded = decodeEndpointSlice(slice({ endpoints }))
-    expect(decoded.record?.endpoints.map((endpoint) => endpoint.ip)).toEqual(['10.1.0.9'])
+    expect(Array.from(decoded.record?.endpoints ?? [], (endpoint) => endpoint.ip)).toEqual(['10.1.0.9'])
     expect(complaints(decoded)).toEqual([
       'endpoints[0].addresses[0]',
       'endpoints[1].addresses[0]',
@@ -434,8 +449,9 @@ describe('slices', () => {
     const a = make('a')
     const b = make('b')
     expect(a.ports).toBe(b.ports)
-    expect(a.endpoints[0]?.zoneHints).toBe(b.endpoints[0]?.zoneHints)
-    expect(a.endpoints[0]?.nodeHints).toBe(b.endpoints[0]?.nodeHints)
+    const [[first], [second]] = [[...a.endpoints], [...b.endpoints]]
+    expect(first?.zoneHints).toBe(second?.zoneHints)
+    expect(first?.nodeHints).toBe(second?.nodeHints)
   })
 })
 

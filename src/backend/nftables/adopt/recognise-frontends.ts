@@ -1,10 +1,10 @@
 // Recognises elements and frontends in the members of our sets: a frontend is a verdict element and numbered slots of endpoints.
 
 import { stride, type TimeSlice } from '../../../lib/yielding.ts'
-import type { Protocol } from '../../../model/types.ts'
 import type { Held } from '../../backend.ts'
 import { type CommittedState, slotKey } from '../commit/committed.ts'
-import { frontendDigest, frontendId } from '../entries.ts'
+import { SlotTable } from '../commit/slot-table.ts'
+import { frontendDigest, frontendId, parseFrontendKey } from '../entries.ts'
 import { type Balance, localSlots, parseBalanceName } from '../rules.ts'
 import type { SetMember } from './dump.ts'
 
@@ -89,7 +89,7 @@ export class FrontendRecogniser {
     for (const [offset, count] of [[0, balance?.cluster ?? 0] as const, [localSlots, balance?.local ?? 0] as const]) {
       const present = endpointsBeforeHole(slots, offset, slots.size)
       for (let i = 0; i < present.length; i++) adopted.add(offset + i)
-      if (present.length > 0) this.#committed.adoptSlots(slotKey(key, offset), { present, count, offset })
+      if (present.length > 0) this.#committed.adoptSlots(slotKey(key, offset), new SlotTable(present, count, offset))
     }
     for (const [slot, endpoint] of slots) {
       if (adopted.has(slot)) continue
@@ -119,12 +119,6 @@ function describeFrontend(key: string, balance: Balance, comment: string, slots:
   if (choice !== 'hash') for (const slots of [cluster, local]) slots.sort()
   const digest = isComplete ? frontendDigest({ ...spec, cluster, local }) : 'damaged'
   return { id: frontendId(spec), kind: 'frontend', digest }
-}
-
-/** The inverse of `frontendKey`. The codec has decoded the key, so its words are in place. */
-function parseFrontendKey(key: string): { readonly ip: string; readonly protocol: Protocol; readonly port: number } {
-  const [port, protocol, ip = ''] = key.split(' ').reverse() as [string, Protocol, string | undefined]
-  return { ip, protocol, port: Number(port) }
 }
 
 /** The endpoints of at most `count` slots from `offset` on, up to the first hole. */

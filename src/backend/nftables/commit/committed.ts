@@ -2,16 +2,7 @@
 
 import { FrontendOwners } from '../count/frontend-owners.ts'
 import type { ChainSpec } from '../entries.ts'
-
-/** The slots of one frontend. */
-export interface SlotTable {
-  /** The endpoint in each slot that the kernel has. */
-  present: string[]
-  /** How many slots the frontend chooses from. Later slots are retired: they wait to be swept. */
-  count: number
-  /** The number of the first slot. */
-  readonly offset: number
-}
+import { SlotTable } from './slot-table.ts'
 
 /** Slots and chains that nothing refers to any more. */
 export interface RetiredObjects {
@@ -70,25 +61,25 @@ export class CommittedState {
   /** Records slots that were found in the kernel. */
   adoptSlots(id: string, table: SlotTable): void {
     this.slots.set(id, table)
-    if (table.present.length > table.count) this.#retiredSlots.set(id, this.#age)
+    if (table.size > table.count) this.#retiredSlots.set(id, this.#age)
   }
 
   setSlots(id: string, offset: number, slots: readonly string[]): void {
     const table = this.slots.get(id)
     if (table === undefined) {
-      if (slots.length > 0) this.slots.set(id, { present: slots.slice(), count: slots.length, offset })
+      if (slots.length > 0) this.slots.set(id, new SlotTable(slots, slots.length, offset))
       return
     }
-    for (const [i, endpoint] of slots.entries()) table.present[i] = endpoint
+    table.replaceFirst(slots)
     this.retireSlots(id, table, slots.length)
   }
 
   /** Retires the slots from `count` on. */
   retireSlots(id: string, table: SlotTable, count: number): void {
     table.count = count
-    if (table.present.length > count) this.#retiredSlots.set(id, this.#age)
+    if (table.size > count) this.#retiredSlots.set(id, this.#age)
     else this.#retiredSlots.delete(id)
-    if (table.present.length === 0) this.slots.delete(id)
+    if (table.size === 0) this.slots.delete(id)
   }
 
   setChain(name: string, digest: string): void {
@@ -119,7 +110,7 @@ export class CommittedState {
       if (table === undefined) this.#retiredSlots.delete(id)
       if (age >= this.#age || table === undefined) continue
       slots.push([id, table])
-      count += table.present.length - table.count
+      count += table.size - table.count
       if (count >= limit) break
     }
     const chains: string[] = []
@@ -139,9 +130,9 @@ export class CommittedState {
   /** Records that the kernel removed the objects. */
   removeSwept({ slots, chains }: RetiredObjects): void {
     for (const [id, table] of slots) {
-      table.present.splice(table.count)
+      table.removeRetired()
       this.#retiredSlots.delete(id)
-      if (table.present.length === 0) {
+      if (table.size === 0) {
         this.slots.delete(id)
         this.owners.forget(id.replace(/ local$/, ''))
       }

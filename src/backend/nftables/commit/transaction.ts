@@ -11,10 +11,19 @@ import {
   frontendKey,
   type NftEntry,
   type NftSetSpec,
+  readFrontend,
   type Statement,
   setDigest,
 } from '../entries.ts'
-import { type BalanceChains, balanceName, balanceOf, localSlots } from '../rules.ts'
+import {
+  type Balance,
+  type BalanceChains,
+  balanceName,
+  balanceOf,
+  isNodePort,
+  localSlots,
+  readBalance,
+} from '../rules.ts'
 import { type CommittedState, type RetiredObjects, slotKey } from './committed.ts'
 import type { Operation } from './operation.ts'
 import { placeEndpoints, placeTable } from './slots.ts'
@@ -110,17 +119,16 @@ export class Transaction {
     else if (entry.kind === 'chain') this.#putChain(entry.id, entry.chain)
     else if (entry.kind === 'element') this.#setElement(entry.id, entry.id, entry.digest)
     else if (entry.kind === 'frontend') {
-      this.prepare(entry)
-      this.#putFrontend(entry.id, entry.frontend)
+      const spec = readFrontend(entry)
+      const balance = balanceOf(spec)
+      this.#putBalanceChains(entry.id, balance)
+      this.#putFrontend(entry.id, spec, balanceName(balance))
     }
   }
 
   /** Writes the chains that a frontend will lead into, one transaction before it does. */
   prepare(entry: NftEntry): void {
-    if (entry.kind !== 'frontend') return
-    for (const { chain, digest } of this.#balanceChains.find(balanceOf(entry.frontend))) {
-      if (this.#chain(chain.name) !== digest) this.#putChain(entry.id, chain)
-    }
+    if (entry.kind === 'frontend') this.#putBalanceChains(entry.id, readBalance(entry))
   }
 
   /** An object that was put since then under the same name stays: an address may have changed from one kind of entry to another. */
@@ -162,7 +170,7 @@ export class Transaction {
     for (const [id, table] of retired.slots) {
       const key = id.replace(/ local$/, '')
       const set = slotSet(isNodePort(key))
-      for (let i = table.count; i < table.present.length; i++) {
+      for (let i = table.count; i < table.size; i++) {
         this.#delete({ op: 'delete-element', set, key, slot: table.offset + i, entry: `slots ${key}` })
       }
     }
@@ -257,6 +265,12 @@ export class Transaction {
     this.#updates.push(() => this.#committed.setChain(name, digest))
   }
 
+  #putBalanceChains(entry: string, balance: Balance): void {
+    for (const { chain, digest } of this.#balanceChains.find(balance)) {
+      if (this.#chain(chain.name) !== digest) this.#putChain(entry, chain)
+    }
+  }
+
   #setElement(entry: string, id: string, digest: string | undefined): void {
     const before = this.#element(id)
     if (before === digest) return
@@ -269,7 +283,7 @@ export class Transaction {
     this.#elements.set(id, digest)
   }
 
-  #putFrontend(entry: string, spec: FrontendSpec): void {
+  #putFrontend(entry: string, spec: FrontendSpec, chain: string): void {
     const key = frontendKey(spec)
     const set = slotSet(spec.ip === '')
     const isLocal = spec.policy === 'local'
@@ -278,8 +292,7 @@ export class Transaction {
     if (isLocal || this.#committed.slots.has(slotKey(key, localSlots))) {
       this.#placeSlots({ entry, set, key, offset: localSlots, place }, isLocal ? spec.local : [])
     }
-    const verdict = `goto ${balanceName(balanceOf(spec))} # ${spec.comment}`
-    this.#setElement(entry, `${verdictSet(spec.ip === '')} ${key}`, verdict)
+    this.#setElement(entry, `${verdictSet(spec.ip === '')} ${key}`, `goto ${chain} # ${spec.comment}`)
   }
 
   /** The slots stay for a moment: a packet may have read the verdict and be about to read its slot. */
@@ -384,8 +397,6 @@ const finalDrop = {
 /** Every endpoint has an affinity set, so there may be many names. */
 const isSlow = (statement: Statement): boolean =>
   (statement.kind === 'in-set' || statement.kind === 'remember') && statement.set.startsWith('affinity-')
-
-const isNodePort = (key: string): boolean => /^(tcp|udp|sctp) /.test(key)
 
 const verdictSet = (nodePort: boolean): string => (nodePort ? 'service-nodeports' : 'service-ips')
 
