@@ -9,6 +9,8 @@
 // The facts have no length of their own. The code cache begins where a vector of such pairs ends exactly where the snapshot does.
 
 const snapshotMagic = 0x143da19
+/** Where the path of the script is. */
+const pathAt = 10
 
 /** The code of one module of Node: its name, and where name and code lie in the blob. */
 interface CachedCode {
@@ -24,7 +26,7 @@ interface CodeCache {
 
 /** Returns the blob with the compiled code of those modules only. Throws if the layout is not the expected one. */
 export function keepCompiledModules(blob: Buffer, modules: ReadonlySet<string>): Buffer {
-  const lengthAt = skipText(blob, 10)
+  const lengthAt = skipText(blob, pathAt)
   const [start, end] = [lengthAt + 8, skipText(blob, lengthAt)]
   const cache = findCodeCache(blob, start, end)
   const kept = cache.entries.filter(({ module }) => modules.has(module))
@@ -37,12 +39,19 @@ export function keepCompiledModules(blob: Buffer, modules: ReadonlySet<string>):
   return Buffer.concat([blob.subarray(0, lengthAt), lengthBytes(snapshot.length), snapshot, blob.subarray(end)])
 }
 
-function findCodeCache(blob: Buffer, start: number, end: number): CodeCache {
+/** The heap of V8 in the blob. */
+export const findHeap = (blob: Buffer): Buffer => findHeapAt(blob, skipText(blob, pathAt) + 8)
+
+function findHeapAt(blob: Buffer, start: number): Buffer {
   if (blob.readUInt32LE(start) !== snapshotMagic) throw new Error('the blob has no snapshot where it is expected')
   let at = start + 5
   for (let text = 0; text < 3; text++) at = skipText(blob, at)
-  const heapBytes = blob.readInt32LE(at + 4)
-  for (at += 8 + heapBytes; at < end - 8; at++) {
+  return blob.subarray(at + 8, at + 8 + blob.readInt32LE(at + 4))
+}
+
+function findCodeCache(blob: Buffer, start: number, end: number): CodeCache {
+  const heap = findHeapAt(blob, start)
+  for (let at = heap.byteOffset - blob.byteOffset + heap.length; at < end - 8; at++) {
     const entries = readEntries(blob, at, end)
     if (entries !== undefined) return { start: at, entries }
   }

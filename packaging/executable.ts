@@ -15,8 +15,9 @@ import { join } from 'node:path'
 import { inject } from 'postject'
 import { type OutputOptions, type Plugin, rolldown } from 'rolldown'
 import { pageBuild } from '../web/page-build.ts'
-import { keepCompiledModules } from './code-cache.ts'
+import { findHeap, keepCompiledModules } from './code-cache.ts'
 import { type Architecture, koffiAddon, nodeBinary } from './inputs.ts'
+import { clearPadding } from './snapshot-padding.ts'
 
 const root = join(import.meta.dirname, '..')
 export const outputFolder = join(root, 'dist', 'package')
@@ -139,11 +140,12 @@ function makeBlob(work: string, architecture: Architecture): Buffer {
   }
   writeFileSync(join(work, 'sea.json'), JSON.stringify(config))
   writeFileSync(join(work, 'kubeconfig'), kubeconfig)
-  const flags = [...nodeOptions, '--random-seed=1', '--v8-pool-size=0', '--no-warnings', '--experimental-sea-config']
+  const flags = [...nodeOptions, '--random-seed=1', '--no-warnings', '--experimental-sea-config']
   // A rehearsal that does not come to its end would wait for ever.
-  execFileSync('setarch', ['-R', nodeBinary(host), ...flags, 'sea.json'], { cwd: work, timeout: 60_000 })
+  execFileSync(nodeBinary(host), [...flags, 'sea.json'], { cwd: work, timeout: 60_000 })
   const blob = readFileSync(join(work, 'sluice.blob'))
   if (!config.useSnapshot) return blob
+  clearPadding(findHeap(blob))
   return keepCompiledModules(blob, listLaterModules(nodeBinary(host), readFileSync(join(work, 'sluice.cjs'), 'utf8')))
 }
 

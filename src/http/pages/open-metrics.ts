@@ -19,7 +19,7 @@ export function prefersOpenMetrics(accept = ''): boolean {
   return open > 0 && open >= text
 }
 
-/** prom-client writes OpenMetrics, too, but renames its counters for good when it does. */
+/** Turns the usual text of metrics into OpenMetrics. */
 export function toOpenMetrics(text: string): string {
   const lines: string[] = []
   let help = ''

@@ -37,3 +37,10 @@ interface RuleTag {
   readonly index: number
   readonly count: number
 }
+
+/** Drops a packet that was on its way into a chain when the chain was given up. The client sends it again, and it finds the new chain. */
+export const finalDrop = {
+  op: 'add-rule',
+  rule: { statements: [{ kind: 'drop' }] },
+  tag: { digest: 'retired', index: 0, count: 1 },
+} as const

@@ -25,7 +25,7 @@ import {
   readBalance,
 } from '../rules.ts'
 import { type CommittedState, type RetiredObjects, slotKey } from './committed.ts'
-import type { Operation } from './operation.ts'
+import { finalDrop, type Operation } from './operation.ts'
 import { placeEndpoints, placeTable } from './slots.ts'
 
 /** Stands for the digest of a chain at another hook: the kernel cannot move a chain. */
@@ -45,7 +45,6 @@ const fewRemovals = 100
 export class Transaction {
   /** What the kernel held before. */
   readonly committed: CommittedState
-  readonly #committed: CommittedState
   readonly #balanceChains: BalanceChains
   readonly #structure: Operation[] = []
   readonly #rules: Operation[] = []
@@ -67,7 +66,6 @@ export class Transaction {
 
   constructor(committed: CommittedState, balanceChains: BalanceChains) {
     this.committed = committed
-    this.#committed = committed
     this.#balanceChains = balanceChains
   }
 
@@ -106,11 +104,11 @@ export class Transaction {
     let seen = 0
     for (const [id, { offset, slots }] of this.#slots) {
       if (++seen % operationStride === 0) yield
-      this.#committed.setSlots(id, offset, slots)
+      this.committed.setSlots(id, offset, slots)
     }
     for (const [id, digest] of this.#elements) {
       if (++seen % operationStride === 0) yield
-      this.#committed.setElement(id, digest)
+      this.committed.setElement(id, digest)
     }
   }
 
@@ -141,17 +139,17 @@ export class Transaction {
       const emptied: Operation[] = [{ op: 'flush-chain', name, entry: id }]
       if (digest !== otherHook && affinityChain.test(name)) emptied.push({ ...finalDrop, chain: name, entry: id })
       this.#removals.unshift(...emptied)
-      this.#updates.push(() => this.#committed.retireChain(name))
+      this.#updates.push(() => this.committed.retireChain(name))
     } else if (kind === 'set') {
       this.#slowCount++
       this.#removals.push({ op: 'delete-set', name, entry: id })
-      this.#updates.push(() => this.#committed.sets.delete(name))
+      this.#updates.push(() => this.committed.sets.delete(name))
     }
   }
 
   /** Writes the chains that the last observation found damaged. */
   repairChains(): void {
-    for (const [name, chain] of this.#committed.damagedChains) this.#putChain(`chain ${name}`, chain)
+    for (const [name, chain] of this.committed.damagedChains) this.#putChain(`chain ${name}`, chain)
   }
 
   /** Adds clients to the affinity sets that this transaction creates. */
@@ -177,12 +175,12 @@ export class Transaction {
     // Some of the chains lead into others. When all are empty, they can be deleted in any order.
     for (const name of retired.chains) this.#removals.push({ op: 'flush-chain', name, entry: `chain ${name}` })
     for (const name of retired.chains) this.#removals.push({ op: 'delete-chain', name, entry: `chain ${name}` })
-    this.#updates.push(() => this.#committed.removeSwept(retired))
+    this.#updates.push(() => this.committed.removeSwept(retired))
   }
 
   /** Writes a counter that no rule increments, or deletes it. `update` runs after the commit. */
   setCounter(name: string, counter: { port: string; packets: number } | undefined, update: () => void): void {
-    const { counters } = this.#committed
+    const { counters } = this.committed
     const entry = `counter ${name}`
     if (counters.has(name) && !this.#written.has(name)) this.#removals.push({ op: 'delete-counter', name, entry })
     this.#written.add(name)
@@ -192,7 +190,7 @@ export class Transaction {
 
   /** Begins the next transaction on the same table. */
   beginNext(): Transaction {
-    return new Transaction(this.#committed, this.#balanceChains)
+    return new Transaction(this.committed, this.#balanceChains)
   }
 
   afterCommit(update: () => void): void {
@@ -212,7 +210,7 @@ export class Transaction {
     for (const list of [this.#rules, this.#removals]) {
       for (const one of list) {
         if (one.op !== 'flush-chain' || !isEndpointChain(one.name)) continue
-        if ((this.#committed.chains.get(one.name) ?? '') !== '') yield one.name
+        if ((this.committed.chains.get(one.name) ?? '') !== '') yield one.name
       }
     }
   }
@@ -245,7 +243,7 @@ export class Transaction {
   #putSet(entry: string, set: NftSetSpec): void {
     this.#slowCount++
     this.#structure.push({ op: 'add-set', set, entry })
-    this.#updates.push(() => this.#committed.sets.set(set.name, setDigest(set)))
+    this.#updates.push(() => this.committed.sets.set(set.name, setDigest(set)))
   }
 
   /** Writes all rules of the chain in one transaction, so that no packet ever meets half of them. */
@@ -262,7 +260,7 @@ export class Transaction {
       this.#rules.push({ op: 'add-rule', chain: name, rule, tag: { digest, index, count: chain.rules.length }, entry })
     }
     this.#chains.set(name, digest)
-    this.#updates.push(() => this.#committed.setChain(name, digest))
+    this.#updates.push(() => this.committed.setChain(name, digest))
   }
 
   #putBalanceChains(entry: string, balance: Balance): void {
@@ -289,7 +287,7 @@ export class Transaction {
     const isLocal = spec.policy === 'local'
     const place = spec.choice === 'hash' ? placeTable : placeEndpoints
     this.#placeSlots({ entry, set, key, offset: 0, place }, spec.cluster)
-    if (isLocal || this.#committed.slots.has(slotKey(key, localSlots))) {
+    if (isLocal || this.committed.slots.has(slotKey(key, localSlots))) {
       this.#placeSlots({ entry, set, key, offset: localSlots, place }, isLocal ? spec.local : [])
     }
     this.#setElement(entry, `${verdictSet(spec.ip === '')} ${key}`, `goto ${chain} # ${spec.comment}`)
@@ -303,17 +301,17 @@ export class Transaction {
       this.#setElement(entry, id, undefined)
     }
     for (const offset of [0, localSlots]) {
-      const table = this.#committed.slots.get(slotKey(key, offset))
+      const table = this.committed.slots.get(slotKey(key, offset))
       if (table !== undefined && !this.#slots.has(slotKey(key, offset))) {
-        this.#updates.push(() => this.#committed.retireSlots(slotKey(key, offset), table, 0))
+        this.#updates.push(() => this.committed.retireSlots(slotKey(key, offset), table, 0))
       }
     }
   }
 
   #placeSlots({ entry, set, key, offset, place }: SlotPlace, wanted: readonly string[]): void {
     const id = slotKey(key, offset)
-    const table = this.#committed.slots.get(id)
-    if (table === undefined && this.#committed.strays === 0) {
+    const table = this.committed.slots.get(id)
+    if (table === undefined && this.committed.strays === 0) {
       // One operation for all slots: at the start there are tens of thousands.
       if (wanted.length > 0) this.#addSlots({ op: 'add-slots', set, key, offset, values: wanted, entry })
       this.#slots.set(id, { offset, slots: wanted })
@@ -326,7 +324,7 @@ export class Transaction {
       // A retired slot may still hold the same endpoint.
       if (present[index] === value) continue
       const slot = offset + index
-      const isStray = this.#committed.strays > 0 && this.#removeStray(`${set} ${key} ${slot}`)
+      const isStray = this.committed.strays > 0 && this.#removeStray(`${set} ${key} ${slot}`)
       if (isStray || index < present.length) this.#delete({ op: 'delete-element', set, key, slot, entry })
       this.#add({ op: 'add-element', set, key, slot, value, entry })
     }
@@ -335,7 +333,7 @@ export class Transaction {
 
   /** Returns true if the kernel has the slot although it is not in the slot table: it was found after a hole. */
   #removeStray(id: string): boolean {
-    if (!this.#committed.elements.has(id)) return false
+    if (!this.committed.elements.has(id)) return false
     this.#elements.set(id, undefined)
     return true
   }
@@ -358,11 +356,11 @@ export class Transaction {
   /** The element as the operations so far leave it. */
   #element(id: string): string | undefined {
     const own = this.#elements.get(id)
-    return own !== undefined || this.#elements.has(id) ? own : this.#committed.elements.get(id)
+    return own !== undefined || this.#elements.has(id) ? own : this.committed.elements.get(id)
   }
 
   #chain(name: string): string | undefined {
-    return this.#chains.get(name) ?? this.#committed.chains.get(name)
+    return this.#chains.get(name) ?? this.committed.chains.get(name)
   }
 }
 
@@ -386,13 +384,6 @@ function listOf(lists: Map<string, Operation[]>, set: string): Operation[] {
 
 /** Matches the names of the chains that services with affinity have. */
 export const affinityChain = /^(service|local|external|endpoint)-/
-
-/** Drops a packet that was on its way into a chain when the chain was given up. The client sends it again, and it finds the new chain. */
-const finalDrop = {
-  op: 'add-rule',
-  rule: { statements: [{ kind: 'drop' }] },
-  tag: { digest: 'retired', index: 0, count: 1 },
-} as const
 
 /** Every endpoint has an affinity set, so there may be many names. */
 const isSlow = (statement: Statement): boolean =>
