@@ -17,7 +17,7 @@ import { type OutputOptions, type Plugin, rolldown } from 'rolldown'
 import { pageBuild } from '../web/page-build.ts'
 import { findHeap, keepCompiledModules } from './code-cache.ts'
 import { type Architecture, koffiAddon, nodeBinary } from './inputs.ts'
-import { clearPadding } from './snapshot-padding.ts'
+import { clearUnusedBytes } from './unused-bytes.ts'
 
 const root = join(import.meta.dirname, '..')
 export const outputFolder = join(root, 'dist', 'package')
@@ -145,7 +145,7 @@ function makeBlob(work: string, architecture: Architecture): Buffer {
   execFileSync(nodeBinary(host), [...flags, 'sea.json'], { cwd: work, timeout: 60_000 })
   const blob = readFileSync(join(work, 'sluice.blob'))
   if (!config.useSnapshot) return blob
-  clearPadding(findHeap(blob))
+  clearUnusedBytes(findHeap(blob))
   return keepCompiledModules(blob, listLaterModules(nodeBinary(host), readFileSync(join(work, 'sluice.cjs'), 'utf8')))
 }
 

@@ -20,7 +20,7 @@ function makeBlob(cached: readonly Module[], magic = 0x143da19): Buffer {
   const cache = [number(cached.length), ...cached.map(({ name, code }) => Buffer.concat([text(name), text(code)]))]
   const metadata = [u32(magic), Buffer.of(1), text('24.0.0'), text('x64'), text('linux'), u32(0)]
   const snapshot = Buffer.concat([...metadata, u32(heap.length), heap, facts, ...cache])
-  const head = [u32(1), u32(2), Buffer.of(0), text('/main.cjs')]
+  const head = [u32(1), u32(2), Buffer.of(0, 0), text('/main.cjs')]
   return Buffer.concat([...head, text(snapshot), number(1), text('asset'), text('content')])
 }
 
