@@ -91,6 +91,7 @@ export class Pacer {
     this.#state = 'stopped'
     this.#timer?.cancel()
     this.#latestTimer?.cancel()
+    this.#latestTimerAt = Number.POSITIVE_INFINITY
     await this.#running
   }
 
