@@ -22,7 +22,7 @@ export class Prober {
 
   async #run(): Promise<void> {
     while (this.#isRunning) {
-      await this.#fence
+      await this.#passFence()
       const one = this.#network.dial(clusterIp, 80, limitMs)
       this.#inFlight = one
       const { answer, resent, socket } = await one
@@ -32,6 +32,15 @@ export class Prober {
       if (!isAnswered || resent > 0) this.failed.push(`${new Date().toISOString()} ${answer}, ${resent} packets lost`)
       await sleep(5)
     }
+  }
+
+  /** Waits again if another fence was set while this one opened: its work does not wait for a connection that begins now. */
+  async #passFence(): Promise<void> {
+    let passed: Promise<void>
+    do {
+      passed = this.#fence
+      await passed
+    } while (passed !== this.#fence)
   }
 
   /** Runs `work` between two connections: a connection whose conntrack entry is flushed fails without any proxy. */
