@@ -11,9 +11,11 @@ import type { CollectionTime } from '../sys/release-memory.ts'
 const collectedMs = 15_000
 /** When memory is looked at after the first syncs. */
 const afterStartMs = [500, collectedMs] as const
-/** The time without a sync after which memory is looked at. */
+/** The time without a sync after which memory is looked at, if there were many. */
 const quietMs = 10_000
-/** Where syncs never pause for that long, memory is looked at this long after the first one. */
+/** Fewer leave little behind, and a collection costs more than they did. */
+const manySyncs = 100
+/** Where syncs are few, or never pause for that long, memory is looked at this long after the first one. */
 const maxBusyMs = 600_000
 /** Growth below this is not worth the milliseconds that a release takes. */
 const minGrowthBytes = 6 << 20
@@ -35,6 +37,10 @@ export class MemoryRelease {
   readonly #unsynced: Set<Family>
   /** When the last sync was. */
   #syncedAt = 0
+  /** The syncs since memory was looked at. */
+  #syncs = 0
+  /** When memory is looked at after syncs at the latest; undefined if the timer waits for something else. */
+  #latest: number | undefined
   /** The least resident memory after a release. One in the middle of work leaves more behind than one afterwards. */
   #least = 0
   #timer: Timer | undefined
@@ -56,7 +62,12 @@ export class MemoryRelease {
 
   #noteSync(family: Family): void {
     this.#syncedAt = this.#options.clock.monotonic()
+    this.#syncs++
     const isFirst = this.#unsynced.delete(family)
+    if (this.#syncs === manySyncs && this.#latest !== undefined) {
+      this.#timer?.cancel()
+      this.#releaseWhenQuiet(this.#latest)
+    }
     if (this.#unsynced.size > 0 || this.#timer !== undefined) return
     if (isFirst) this.#releaseAfter(afterStartMs, 'idle')
     else this.#releaseWhenQuiet(this.#syncedAt + maxBusyMs)
@@ -75,8 +86,9 @@ export class MemoryRelease {
   }
 
   #releaseWhenQuiet(latest: number): void {
-    const due = Math.min(this.#syncedAt + quietMs, latest)
+    const due = this.#syncs >= manySyncs ? Math.min(this.#syncedAt + quietMs, latest) : latest
     const waitMs = due - this.#options.clock.monotonic()
+    this.#latest = waitMs > 0 ? latest : undefined
     if (waitMs > 0) this.#wait(waitMs, () => this.#releaseWhenQuiet(latest))
     else this.#releaseAfter([0, collectedMs], 'now')
   }
@@ -89,6 +101,7 @@ export class MemoryRelease {
   }
 
   #releaseIfGrown(collection: CollectionTime): void {
+    this.#syncs = 0
     const { release, readResidentBytes, log } = this.#options
     try {
       const before = readResidentBytes()

@@ -50,8 +50,6 @@ export class Pacer {
   #paidUntil = Number.NEGATIVE_INFINITY
   /** What unfinished runs cost; the run that finishes pays for them. */
   #unpaidMs = 0
-  /** What had been spent when it was read last. */
-  #spentMs = 0
   /** The timer of a run that is requested. */
   #timer: Timer | undefined
   /** The timer of a run that nobody requests. It may fire before `#latest`, which moves with every run, and is set again then. */
@@ -125,31 +123,23 @@ export class Pacer {
   }
 
   async #runAndReschedule(): Promise<void> {
-    const { run, clock, maxMs, retryMs } = this.#options
+    const { run, clock, maxMs, retryMs, spentMs } = this.#options
     this.#state = 'running'
     if (this.#urgent) this.#lastUrgent = clock.monotonic()
     this.#requested = false
     this.#urgent = false
-    const began = clock.monotonic()
+    const [began, spentBefore] = [clock.monotonic(), spentMs?.() ?? 0]
     const result = await run()
     if ((this.#state as string) === 'stopped') return
     const now = clock.monotonic()
-    this.#unpaidMs += this.#findCost(now - began)
+    // Reading what was spent takes longer than a short run is worth.
+    const isShort = spentMs === undefined || now - began <= leastRunMs
+    this.#unpaidMs += isShort ? now - began : spentMs() - spentBefore
     this.#state = 'idle'
     this.#requested ||= result === 'unfinished'
     this.#earliest = result === 'unfinished' ? now : this.#findEarliest(now, result)
     this.#latest = now + (result === 'failed' ? Math.min(retryMs, maxMs) : maxMs)
     this.#setTimer()
-  }
-
-  /** What a run cost that took so long: no more than that, and no more than what was spent since the last reading. */
-  #findCost(tookMs: number): number {
-    const { spentMs } = this.#options
-    // Reading takes longer than a run of this time is worth.
-    if (spentMs === undefined || tookMs <= leastRunMs) return tookMs
-    const before = this.#spentMs
-    this.#spentMs = spentMs()
-    return Math.min(tookMs, this.#spentMs - before)
   }
 
   #findEarliest(now: number, result: RunResult): number {

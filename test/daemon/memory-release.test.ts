@@ -84,7 +84,22 @@ describe('returning memory', () => {
     await clock.advance(200)
     expect(memory.released).toHaveLength(1)
     memory.resident = 70 * MB
-    await clock.advance(15_000)
+    await clock.advance(600_000)
+    expect(memory.released).toHaveLength(2)
+  })
+
+  it('does not follow each of a few syncs', async () => {
+    const { clock, memory, sync } = open()
+    sync(4)
+    sync(6)
+    await clock.advance(20_000)
+    memory.resident = 70 * MB
+    for (let i = 0; i < 50; i++) {
+      sync(4)
+      await clock.advance(11_000)
+    }
+    expect(memory.released).toHaveLength(1)
+    await clock.advance(60_000)
     expect(memory.released).toHaveLength(2)
   })
 
@@ -108,11 +123,11 @@ describe('returning memory', () => {
     await clock.advance(60_000)
     memory.resident = 55 * MB
     sync(4)
-    await clock.advance(60_000)
+    await clock.advance(660_000)
     memory.resident = 90 * MB
     sync(4, { ok: false })
     sync(4, { idle: true })
-    await clock.advance(60_000)
+    await clock.advance(660_000)
     expect(memory.released).toHaveLength(1)
   })
 
@@ -125,7 +140,7 @@ describe('returning memory', () => {
     for (const resident of [95, 80, 90, 92]) {
       memory.resident = resident * MB
       sync(4)
-      await clock.advance(16_000)
+      await clock.advance(616_000)
     }
     expect(memory.released).toHaveLength(4)
   })
