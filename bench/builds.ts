@@ -36,18 +36,6 @@ const folder = mkdtempSync(join(tmpdir(), 'sluice-bench-'))
 const [api, connector] = await Promise.all(
   ['scripted-apiserver', 'connect-probe'].map((name) => bundleProgram(join(import.meta.dirname, `${name}.ts`))),
 )
-try {
-  const starts = programs.map((): Figures[] => [])
-  for (let round = 0; round < rounds; round++) {
-    for (const [i, program] of programs.entries()) starts[i]?.push(await measureStart(program))
-  }
-  print(`${rounds} starts of each by turns`, starts)
-  if (changes > 0) print(`${turns} times ${changesPerTurn} lone changes of each by turns`, await measureChanges())
-} finally {
-  rmSync(folder, { recursive: true, force: true })
-  for (const bundle of [api, connector]) bundle?.remove()
-}
-
 function print(what: string, found: readonly (readonly Figures[])[]): void {
   console.log(`\n${services} services of ${endpoints} endpoints, ${mode}, ${what}`)
   for (const name of Object.keys(found[0]?.[0] ?? {})) {
@@ -188,4 +176,16 @@ function firstLine(child: ChildProcess): Promise<string> {
     createInterface({ input: child.stdout as NodeJS.ReadableStream }).once('line', resolve)
     child.once('exit', (code) => reject(new Error(`a part of the benchmark ended with ${code}`)))
   })
+}
+
+try {
+  const starts = programs.map((): Figures[] => [])
+  for (let round = 0; round < rounds; round++) {
+    for (const [i, program] of programs.entries()) starts[i]?.push(await measureStart(program))
+  }
+  print(`${rounds} starts of each by turns`, starts)
+  if (changes > 0) print(`${turns} times ${changesPerTurn} lone changes of each by turns`, await measureChanges())
+} finally {
+  rmSync(folder, { recursive: true, force: true })
+  for (const bundle of [api, connector]) bundle?.remove()
 }
