@@ -74,7 +74,9 @@ class RunningProgram {
     exec('ip', ['route', 'add', '10.96.0.0/12', 'dev', 'out'])
     this.#port = Number(await this.#run(api?.file ?? '', [services, endpoints, 1]))
     await this.#run(connector?.file ?? '', ['server', 8080])
-    const proxy = startProxy({ program: program.split(' '), mode }, { port: this.#port, folder })
+    // A proxy ends when its configuration is written to, so each has files of its own.
+    const files = mkdtempSync(join(folder, 'proxy-'))
+    const proxy = startProxy({ program: program.split(' '), mode }, { port: this.#port, folder: files })
     this.#children.push(proxy)
     this.pid = proxy.pid as number
   }
