@@ -29,8 +29,8 @@ const fuse = 'NODE_SEA_FUSE_fce680ab2cc467b6e072b8b5df1996b2'
  * SIGUSR1 opens no debugger. The options for memory are nearly those of bin/kube-proxy: a small young space, and growth in small steps. An
  * idle V8 collects once, some seconds after the start or later work: without options it would wait for thirty seconds since Node 26, so that
  * memory was returned to the system before (src/daemon/memory-release.ts), and would collect again at once, which frees next to nothing and
- * takes as long. The last ones make V8 compile less, since most of its work for a proxy is in the first second: no baseline code, and
- * optimised code only for what runs very often (docs/benchmarks.md).
+ * takes as long. The last ones make V8 compile less, since most of its work for a proxy is in the first second: no baseline code, no
+ * code of TurboFan, code of Maglev only for what runs often, and regular expressions as they come (docs/benchmarks.md).
  */
 const nodeOptions = [
   '--disable-sigusr1',
@@ -42,8 +42,9 @@ const nodeOptions = [
   '--memory-reducer-delay-ms=2000',
   '--memory-reducer-gc-count=1',
   '--no-sparkplug',
-  '--invocation-count-for-turbofan=40000',
-  '--invocation-count-for-osr=4000',
+  '--max-opt=2',
+  '--invocation-count-for-maglev=1000',
+  '--no-regexp-peephole-optimization',
 ]
 
 /** The program that removes symbols from binaries of an architecture. */
