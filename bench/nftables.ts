@@ -88,7 +88,7 @@ function findCompetitors(): readonly Competitor[] {
     console.log(`kube-proxy is not built (test/e2e/build-cluster kube-proxy): only Sluice is measured`)
     return found
   }
-  const rest = { program: [theirs], changes: 15, own: false, isScript: false, most: 10_000 }
+  const rest = { program: [theirs], node: [], changes: 15, own: false, isScript: false, most: 10_000 }
   found.push({ name: 'kube-proxy nftables', mode: 'nftables', ...rest })
   found.push({ name: 'kube-proxy iptables', mode: 'iptables', ...rest })
   return found
@@ -121,7 +121,7 @@ async function measure(competitor: Competitor, services: number): Promise<Measur
     const holds = competitor.isScript ? await holdsOf(competitor, setup, namespace) : undefined
     const endpoint = probeAddress(holds === undefined ? turns : 0)
     const readerCpuMicros = competitor.isScript ? await readerCost(competitor, setup) : Number.NaN
-    const table = competitor.isScript ? await tableCost(competitor, services) : undefined
+    const table = competitor.own ? await tableCost(competitor, services) : undefined
     const all = { ...figures, holds, readerCpuMicros, table }
     return { name: competitor.name, figures: all, endpoint, namespace: namespace.name, close }
   } catch (error) {
@@ -243,11 +243,11 @@ async function holdsOf(competitor: Competitor, setup: Setup, namespace: EnteredN
   return { first, steady, adoption, exchange: await read() }
 }
 
-/** Runs bench/nftables-table.ts with the flags of the proxy. */
-async function tableCost({ program }: Competitor, services: number): Promise<TableCost> {
-  const [node = '', ...rest] = program.slice(0, -1)
-  const words = [...rest, table, String(services), String(endpoints)]
-  return JSON.parse(await firstLine(spawn(node, words, { stdio: ['ignore', 'pipe', 'inherit'] }))) as TableCost
+/** Runs bench/nftables-table.ts with the Node of the proxy and its flags. */
+async function tableCost({ node }: Competitor, services: number): Promise<TableCost> {
+  const [command = '', ...flags] = node
+  const words = [...flags, table, String(services), String(endpoints)]
+  return JSON.parse(await firstLine(spawn(command, words, { stdio: ['ignore', 'pipe', 'inherit'] }))) as TableCost
 }
 
 async function answers(url: string): Promise<boolean> {

@@ -3,6 +3,8 @@
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process'
 import { existsSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { nodeBinary } from '../packaging/inputs.ts'
+import { nodeOptions } from '../packaging/node-options.ts'
 import { nodeFlags, script } from './node-flags.ts'
 
 export interface ProxyProgram {
@@ -24,6 +26,8 @@ export interface ProxyPlace {
 export interface OwnProgram {
   readonly name: string
   readonly program: readonly string[]
+  /** The Node that runs it, with its flags, to run a part of it alone. */
+  readonly node: readonly string[]
   /** True if Node can be given flags: the single executable takes none. */
   readonly isScript: boolean
 }
@@ -31,13 +35,11 @@ export interface OwnProgram {
 /** The single executable if `npm run package` has made it, and the bundle with this Node and the flags of bin/kube-proxy. */
 export function findOwnPrograms(): readonly OwnProgram[] {
   const executable = join(import.meta.dirname, '../dist/package/sluice-linux-amd64')
-  const bundle = {
-    name: `Sluice, Node ${process.versions.node}`,
-    program: [process.execPath, ...nodeFlags(), script],
-    isScript: true,
-  }
+  const node = [process.execPath, ...nodeFlags()]
+  const bundle = { name: `Sluice, Node ${process.versions.node}`, program: [...node, script], node, isScript: true }
   if (!existsSync(executable)) return [bundle]
-  return [{ name: 'Sluice, executable', program: [executable, 'proxy'], isScript: false }, bundle]
+  const carried = [nodeBinary('amd64'), ...nodeOptions]
+  return [{ name: 'Sluice, executable', program: [executable, 'proxy'], node: carried, isScript: false }, bundle]
 }
 
 /** The program that test/e2e/build-cluster builds. */

@@ -17,6 +17,7 @@ import { type OutputOptions, type Plugin, rolldown } from 'rolldown'
 import { pageBuild } from '../web/page-build.ts'
 import { findHeap, keepCompiledModules } from './code-cache.ts'
 import { type Architecture, koffiAddon, nodeBinary } from './inputs.ts'
+import { nodeOptions } from './node-options.ts'
 import { clearUnusedBytes } from './unused-bytes.ts'
 
 const root = join(import.meta.dirname, '..')
@@ -24,28 +25,6 @@ export const outputFolder = join(root, 'dist', 'package')
 
 /** Node looks for this text in its own binary to learn whether it carries a program. */
 const fuse = 'NODE_SEA_FUSE_fce680ab2cc467b6e072b8b5df1996b2'
-
-/**
- * SIGUSR1 opens no debugger. The options for memory are nearly those of bin/kube-proxy: a small young space, and growth in small steps. An
- * idle V8 collects once, some seconds after the start or later work: without options it would wait for thirty seconds since Node 26, so that
- * memory was returned to the system before (src/daemon/memory-release.ts), and would collect again at once, which frees next to nothing and
- * takes as long. The last ones make V8 compile less, since most of its work for a proxy is in the first second: no baseline code, no
- * code of TurboFan, code of Maglev only for what runs often, and regular expressions as they come (docs/benchmarks.md).
- */
-const nodeOptions = [
-  '--disable-sigusr1',
-  '--max-semi-space-size=4',
-  '--initial-old-space-size=80',
-  '--heap-growing-percent=60',
-  '--no-parallel-scavenge',
-  '--gc-memory-reducer-start-delay-ms=4000',
-  '--memory-reducer-delay-ms=2000',
-  '--memory-reducer-gc-count=1',
-  '--no-sparkplug',
-  '--max-opt=2',
-  '--invocation-count-for-maglev=1000',
-  '--no-regexp-peephole-optimization',
-]
 
 /** The program that removes symbols from binaries of an architecture. */
 export const stripOf = (architecture: Architecture): string =>
@@ -150,22 +129,15 @@ function makeBlob(work: string, architecture: Architecture): Buffer {
   return keepCompiledModules(blob, listLaterModules(nodeBinary(host), readFileSync(join(work, 'sluice.cjs'), 'utf8')))
 }
 
-/** For the rehearsal, which dials nobody. */
+/** For the rehearsal, which dials nobody. Users have files in either style. */
 const kubeconfig = `apiVersion: v1
 kind: Config
 clusters:
 - name: rehearsal
   cluster:
     server: http://192.0.2.1
-contexts:
-- name: rehearsal
-  context:
-    cluster: rehearsal
-    user: rehearsal
-users:
-- name: rehearsal
-  user:
-    token: none
+contexts: [{name: rehearsal, context: {cluster: rehearsal, user: rehearsal}}]
+users: [{name: rehearsal, user: {token: none}}]
 current-context: rehearsal
 `
 

@@ -54,6 +54,8 @@ clientConnection:
 mode: ${mode}
 iptables:
   localhostNodePorts: false
+  minSyncPeriod: 1s
+conntrack: {min: 0, tcpEstablishedTimeout: 24h}
 hostnameOverride: here
 clusterCIDR: 10.244.0.0/16
 `
