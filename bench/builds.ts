@@ -5,8 +5,9 @@
 //
 // BENCH_ROUNDS starts of each, by turns (3 by default). Then all run at the same time, each in its own network namespace, and get lone
 // changes, one every 2 ms: BENCH_CHANGES at first (4000 by default, 0 leaves this part out), which are not counted, and then twelve times
-// 500 by turns. Medians are printed, and every figure behind them. The speed of a machine changes within minutes, so only figures of one run
-// can be compared.
+// 500 by turns. BENCH_AT_ONCE puts several changes into each write, and BENCH_EVERY_MS is the time between writes. Medians are printed, and
+// every figure behind them. The speed of a machine changes within minutes, so only figures of one run can be compared. The program that
+// was started last took about a tenth less than the same one before it, so run a close comparison in both orders.
 
 import { type ChildProcess, execFileSync, fork } from 'node:child_process'
 import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
@@ -28,7 +29,9 @@ const mode = process.env.BENCH_MODE === 'iptables' ? 'iptables' : 'nftables'
 /** The time after work before memory is read: Sluice returns memory to the system some seconds after it. */
 const restMs = Number(process.env.BENCH_REST ?? 20) * 1000
 const limitMs = 80_000
-const [turns, changesPerTurn] = [12, 500]
+const atOnce = Number(process.env.BENCH_AT_ONCE ?? 1)
+const everyMs = Number(process.env.BENCH_EVERY_MS ?? 2)
+const [turns, changesPerTurn] = [12, 500 * atOnce]
 
 type Figures = Readonly<Record<string, number>>
 
@@ -87,11 +90,11 @@ class RunningProgram {
     return Number(await this.#run(connector?.file ?? '', words))
   }
 
-  /** Makes changes, one every 2 ms. The calling thread may be in another namespace. */
+  /** Makes changes, by default one every 2 ms. The calling thread may be in another namespace. */
   async change(count: number): Promise<void> {
-    const url = `http://127.0.0.1:${this.#port}/changes?count=${count}&everyMs=2`
+    const url = `http://127.0.0.1:${this.#port}/changes?count=${count}&everyMs=${everyMs}&atOnce=${atOnce}`
     execFileSync('ip', ['netns', 'exec', this.#namespace.name, 'curl', '-s', '-o', '/dev/null', url])
-    await wait(count * 2 + 400)
+    await wait((count / atOnce) * everyMs + 400)
   }
 
   async stop(): Promise<void> {
@@ -186,7 +189,8 @@ try {
     for (const [i, program] of programs.entries()) starts[i]?.push(await measureStart(program))
   }
   print(`${rounds} starts of each by turns`, starts)
-  if (changes > 0) print(`${turns} times ${changesPerTurn} lone changes of each by turns`, await measureChanges())
+  if (changes > 0)
+    print(`${turns} times ${changesPerTurn} changes of each by turns, ${atOnce} at once`, await measureChanges())
 } finally {
   rmSync(folder, { recursive: true, force: true })
   for (const bundle of [api, connector]) bundle?.remove()
