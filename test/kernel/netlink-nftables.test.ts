@@ -71,7 +71,7 @@ function commit(nft: Nftables, write: (writer: MessageWriter) => void): Promise<
 }
 
 const listElements = (nft: Nftables, family: Family, set: string) =>
-  nft.elements({ family, table, set }, (element) => element)
+  nft.elements({ family, table, set }, (element) => element.copy())
 
 async function committed(nft: Nftables, write: (writer: MessageWriter) => void): Promise<void> {
   const { failures } = await commit(nft, write)

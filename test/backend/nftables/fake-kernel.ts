@@ -4,8 +4,13 @@ import { ProxyError } from '../../../src/lib/errors.ts'
 import type { Family } from '../../../src/lib/ip.ts'
 import { EBUSY, EEXIST, ENOENT, EPERM } from '../../../src/sys/errno.ts'
 import { AttributeReader, MessageReader } from '../../../src/sys/netlink/message.ts'
-import type { MessageWriter } from '../../../src/sys/netlink/message-writer.ts'
-import { decodeElements } from '../../../src/sys/netlink/nft/elements.ts'
+import { MessageWriter } from '../../../src/sys/netlink/message-writer.ts'
+import {
+  decodeElements,
+  type ListedElement,
+  visitElements,
+  writeElements,
+} from '../../../src/sys/netlink/nft/elements.ts'
 import {
   type Chain,
   type Element,
@@ -323,10 +328,18 @@ export class FakeNftables implements NftablesSocket {
     return [...this.#kernel.state.sets.values()]
   }
 
-  async elements<T>({ set }: SetName, convert: (element: Element) => T): Promise<readonly T[]> {
+  async elements<T>(name: SetName, convert: (element: ListedElement) => T): Promise<readonly T[]> {
+    const { set } = name
     // Packets add clients all the time, so an affinity set never holds still.
     if (set.startsWith('affinity-')) throw new ProxyError('netlink', `${set} kept changing`)
-    return this.#list(set).map(convert)
+    const writer = new MessageWriter()
+    writeElements(writer, { ...name, elements: this.#list(set) })
+    const message = new MessageReader(writer.toBytes())
+    const converted: T[] = []
+    while (message.next()) {
+      visitElements(message, new AttributeReader(), (element) => converted.push(convert(element)))
+    }
+    return converted
   }
 
   async keysOnce({ set }: SetName): Promise<readonly Uint8Array[]> {

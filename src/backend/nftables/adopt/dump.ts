@@ -1,7 +1,8 @@
 // Reads from the kernel: our table as it is, which recognise.ts interprets, and the clients that affinity sets remember.
 
 import { type Family, formatIp } from '../../../lib/ip.ts'
-import type { Chain, Element, NftSet } from '../../../sys/netlink/nft/nft-types.ts'
+import type { ListedElement } from '../../../sys/netlink/nft/elements.ts'
+import type { Chain, NftSet } from '../../../sys/netlink/nft/nft-types.ts'
 import type { NftablesSocket } from '../../../sys/netlink/nft/nftables.ts'
 import type { ListedRule } from '../../../sys/netlink/nft/read-objects.ts'
 import { tableName } from '../base.ts'
@@ -9,6 +10,7 @@ import { SetCodec } from '../commit/set-codec.ts'
 import type { AffinityClients } from '../commit/table-writer.ts'
 import type { NftSetSpec } from '../entries.ts'
 import { type ExpectedTable, isAffinitySet } from './expected.ts'
+import { FrontendIndex, type SlottedFrontend } from './frontend-index.ts'
 
 export interface TableDump {
   readonly chains: readonly Chain[]
@@ -20,9 +22,10 @@ export interface TableDump {
 
 /** An element as text. It is made while the dump is read, because there are very many elements. */
 export interface SetMember {
-  /** The key without the slot. */
+  /** The key; that of the frontend if the element is a slot. */
   readonly key: string
-  /** -1 if the set has no slots. */
+  /** The frontend that the slot belongs to, without its slots: a dump may have to be repeated. Undefined if the set has no slots. */
+  readonly frontend: SlottedFrontend | undefined
   readonly slot: number
   /** The endpoint of a slot; otherwise the digest of the element's entry. */
   readonly value: string
@@ -47,29 +50,34 @@ export async function dumpTable(
 }
 
 /** Returns undefined for a key that we would never write, such as a range that is not a CIDR. */
-function memberDecoder({ shape }: NftSetSpec, family: Family): (element: Element) => SetMember | undefined {
+function memberDecoder({ name, shape }: NftSetSpec, family: Family): (element: ListedElement) => SetMember | undefined {
   const codec = new SetCodec(shape, family)
-  return ({ key: keyBytes, keyEnd, data, comment }) => {
-    const bytes = asBuffer(keyBytes)
-    const key = codec.readKey(bytes, keyEnd === undefined ? bytes : asBuffer(keyEnd))
+  if (codec.value === 'endpoint') return slotDecoder(name, codec)
+  return (element) => {
+    const { bytes, keyAt, keyEnd, lastAt, lastEnd, comment } = element
+    const first = bytes.subarray(keyAt, keyEnd)
+    const key = codec.readKey(first, lastEnd === 0 ? first : bytes.subarray(lastAt, lastEnd))
     if (key === undefined) return undefined
-    if (codec.value === 'endpoint') {
-      const endpoint = data instanceof Uint8Array ? codec.readEndpoint(asBuffer(data)) : undefined
-      return { key, slot: codec.readSlot(bytes), value: endpoint ?? '' }
-    }
-    const value = describeVerdict(data)
-    return { key, slot: -1, value: comment === undefined ? value : `${value} # ${comment}` }
+    const value = describeVerdict(element)
+    return { key, frontend: undefined, slot: -1, value: comment === undefined ? value : `${value} # ${comment}` }
   }
 }
 
-function describeVerdict(data: Element['data']): string {
-  if (data === undefined || data instanceof Uint8Array) return ''
-  return 'chain' in data ? `goto ${data.chain}` : data.verdict
+/** Most elements are slots. The key of a frontend is read once for all of its slots, which come in no order. */
+function slotDecoder(set: string, codec: SetCodec): (element: ListedElement) => SetMember | undefined {
+  const frontends = new FrontendIndex(set, codec, Math.floor(Math.random() * 0x4000_0000))
+  return ({ bytes, keyAt, keyEnd, dataAt, dataEnd }) => {
+    const frontend = frontends.find(bytes, keyAt, keyEnd)
+    if (frontend === undefined) return undefined
+    const value = codec.readEndpoint(bytes, dataAt, dataEnd) ?? ''
+    return { key: frontend.key, frontend, slot: codec.readSlot(bytes, keyAt), value }
+  }
 }
 
-/** The same bytes as a Buffer. */
-const asBuffer = (bytes: Uint8Array): Buffer =>
-  bytes instanceof Buffer ? bytes : Buffer.from(bytes.buffer, bytes.byteOffset, bytes.length)
+function describeVerdict({ verdict }: ListedElement): string {
+  if (verdict === undefined) return ''
+  return 'chain' in verdict ? `goto ${verdict.chain}` : verdict.verdict
+}
 
 /** Reads the clients that affinity sets remember, so that they keep their endpoints when the table is exchanged. Packets add more meanwhile. */
 export async function readAffinityClients(

@@ -7,6 +7,7 @@ import { SlotTable } from '../commit/slot-table.ts'
 import { frontendDigest, frontendId, parseFrontendKey } from '../entries.ts'
 import { type Balance, localSlots, parseBalanceName } from '../rules.ts'
 import type { SetMember } from './dump.ts'
+import type { SlottedFrontend } from './frontend-index.ts'
 
 /** Endpoint by slot number. */
 type SlotMap = ReadonlyMap<number, string>
@@ -15,8 +16,8 @@ export class FrontendRecogniser {
   readonly #committed: CommittedState
   readonly #held: Held[]
   readonly #slice: TimeSlice
-  /** Slots by `set key`. */
-  readonly #slots = new Map<string, Map<number, string>>()
+  /** Frontends with slots by `set key`. */
+  readonly #slotted = new Map<string, SlottedFrontend>()
   /** Elements that lead into chains of frontends. */
   readonly #verdicts: { readonly key: string; readonly digest: string }[] = []
   /** Parsed chain names: thousands of frontends lead into a few chains. */
@@ -36,12 +37,13 @@ export class FrontendRecogniser {
     for (const member of members) {
       if (this.#shouldYield()) await this.#slice.yieldLoop()
       if (member === undefined) return false
-      const { key, slot, value } = member
-      const id = `${set} ${key}`
-      if (slot >= 0) {
-        this.#addSlot(id, slot, value)
+      const { key, frontend, slot, value } = member
+      if (frontend !== undefined) {
+        if (frontend.slots.size === 0) this.#slotted.set(`${set} ${key}`, frontend)
+        frontend.slots.set(slot, value)
         continue
       }
+      const id = `${set} ${key}`
       this.#committed.setElement(id, value)
       if (!leadsIntoBalanceChain(value)) this.#held.push({ id, kind: 'element', digest: value })
       else if (hasFrontends) this.#verdicts.push({ key, digest: value })
@@ -59,22 +61,16 @@ export class FrontendRecogniser {
       if (balance === undefined) continue
       const id = `${balance.nodePort ? 'nodeport-endpoints' : 'endpoints'} ${key}`
       balances.set(id, balance)
-      this.#held.push(describeFrontend(key, balance, comment, this.#slots.get(id)))
+      this.#held.push(describeFrontend(key, balance, comment, this.#slotted.get(id)?.slots))
     }
-    for (const [id, slots] of this.#slots) {
+    for (const [id, frontend] of this.#slotted) {
       if (this.#shouldYield()) await this.#slice.yieldLoop()
-      this.#adoptSlots(id, slots, balances.get(id))
+      this.#adoptSlots(frontend, balances.get(id))
     }
   }
 
   #shouldYield(): boolean {
     return ++this.#seen % stride === 0 && this.#slice.over
-  }
-
-  #addSlot(id: string, slot: number, endpoint: string): void {
-    const slots = this.#slots.get(id)
-    if (slots === undefined) this.#slots.set(id, new Map([[slot, endpoint]]))
-    else slots.set(slot, endpoint)
   }
 
   #parseChain(name: string): Balance | undefined {
@@ -83,21 +79,24 @@ export class FrontendRecogniser {
   }
 
   /** Slots without holes are a slot table. A slot after a hole is a stray element, which no entry claims and which is therefore deleted. */
-  #adoptSlots(id: string, slots: SlotMap, balance: Balance | undefined): void {
-    const key = id.slice(id.indexOf(' ') + 1)
-    const adopted = new Set<number>()
-    for (const [offset, count] of [[0, balance?.cluster ?? 0] as const, [localSlots, balance?.local ?? 0] as const]) {
-      const present = endpointsBeforeHole(slots, offset, slots.size)
-      for (let i = 0; i < present.length; i++) adopted.add(offset + i)
-      if (present.length > 0) this.#committed.adoptSlots(slotKey(key, offset), new SlotTable(present, count, offset))
-    }
+  #adoptSlots({ set, key, slots }: SlottedFrontend, balance: Balance | undefined): void {
+    const cluster = this.#adoptTable(key, slots, 0, balance?.cluster ?? 0)
+    const local = this.#adoptTable(key, slots, localSlots, balance?.local ?? 0)
+    if (cluster + local === slots.size) return
     for (const [slot, endpoint] of slots) {
-      if (adopted.has(slot)) continue
-      const stray = { id: `${id} ${slot}`, kind: 'element', digest: endpoint }
+      if (slot < cluster || (slot >= localSlots && slot < localSlots + local)) continue
+      const stray = { id: `${set} ${key} ${slot}`, kind: 'element', digest: endpoint }
       this.#committed.setElement(stray.id, stray.digest)
       this.#committed.strays++
       this.#held.push(stray)
     }
+  }
+
+  /** Returns the number of slots in the table. */
+  #adoptTable(key: string, slots: SlotMap, offset: number, count: number): number {
+    const present = endpointsBeforeHole(slots, offset, slots.size)
+    if (present.length > 0) this.#committed.adoptSlots(slotKey(key, offset), new SlotTable(present, count, offset))
+    return present.length
   }
 }
 

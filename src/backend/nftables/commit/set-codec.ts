@@ -146,8 +146,9 @@ export class SetCodec {
     return words.join(' ')
   }
 
-  readSlot(bytes: Buffer): number {
-    const at = this.keyLength - 4
+  /** Reads the slot of the key that begins at `start`. */
+  readSlot(bytes: Buffer, start = 0): number {
+    const at = start + this.keyLength - 4
     return littleEndian ? bytes.readUInt32LE(at) : bytes.readUInt32BE(at)
   }
 
@@ -157,9 +158,11 @@ export class SetCodec {
     writePort(numberAt(text, stop + 1, text.length), into, this.#width)
   }
 
-  readEndpoint(bytes: Buffer): string | undefined {
+  readEndpoint(bytes: Buffer, at = 0, end = bytes.length): string | undefined {
     const width = this.#width
-    return bytes.length < width + 2 ? undefined : hostPort(this.#readAddress(bytes, 0), bytes.readUInt16BE(width))
+    if (end - at < width + 2) return undefined
+    const port = bytes.readUInt16BE(at + width)
+    return this.family === 4 ? formatEndpoint(bytes, at, port) : hostPort(this.#readAddress(bytes, at), port)
   }
 
   #lengthOf(part: Part): number {
@@ -191,7 +194,30 @@ export class SetCodec {
   }
 }
 
-const [dot, zero, nine] = [0x2e, 0x30, 0x39]
+const [dot, colon, zero, nine] = [0x2e, 0x3a, 0x30, 0x39]
+
+/** Holds one text while it is written: `255.255.255.255:65535` is the longest. */
+const scratch = Buffer.alloc(21)
+
+/** Makes one flat string, because after a restart there is one for every slot. Numbers joined as strings take three times as long. */
+function formatEndpoint(bytes: Buffer, at: number, port: number): string {
+  let length = 0
+  for (let i = 0; i < 4; i++) {
+    length = writeDecimal(bytes[at + i] as number, length)
+    scratch[length++] = i < 3 ? dot : colon
+  }
+  return scratch.toString('latin1', 0, writeDecimal(port, length))
+}
+
+/** Writes a number below 100,000 to `scratch`. Returns the position after it. */
+function writeDecimal(value: number, at: number): number {
+  let next = at
+  for (let unit = 10_000; unit > 1; unit = (unit / 10) | 0) {
+    if (value >= unit) scratch[next++] = zero + (((value / unit) | 0) % 10)
+  }
+  scratch[next++] = zero + (value % 10)
+  return next
+}
 
 /** Parses digit by digit, because half of all that is sent are IPv4 addresses. Returns the position after the address in the text. */
 function writeIpv4(text: string, start: number, into: Buffer, at: number): number {

@@ -49,7 +49,8 @@ async function readOld(nft: NftablesSocket, family: Family): Promise<OldCounts> 
       set.endsWith('nodeports') ? 'protocol . port : verdict' : 'address . protocol . port : verdict',
       family,
     )
-    await nft.elements({ family, table: tableName, set }, ({ key, comment }) => {
+    await nft.elements({ family, table: tableName, set }, (element) => {
+      const { key, comment } = element.copy()
       const text = codec.readKey(Buffer.from(key))
       if (text !== undefined && comment !== undefined) owners.set(text, comment)
     })
@@ -62,7 +63,9 @@ async function readOld(nft: NftablesSocket, family: Family): Promise<OldCounts> 
   const decoder = new SlotDecoder(family)
   const slots: (CountedSlot & { set: string })[] = []
   for (const set of countedSets) {
-    const found = await nft.elements({ family, table: tableName, set }, (element) => decoder.decode(set, element))
+    const found = await nft.elements({ family, table: tableName, set }, (element) =>
+      decoder.decode(set, element.copy()),
+    )
     for (const slot of found) if (slot !== undefined) slots.push({ ...slot, set })
   }
   return { slots, owners, counters, rules }

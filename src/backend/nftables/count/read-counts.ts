@@ -49,7 +49,9 @@ async function readOnce({ nft, family }: CountSource): Promise<Found> {
   const decoder = new SlotDecoder(family)
   const slots: CountedSlot[] = []
   for (const set of countedSets) {
-    const found = await nft.elements({ family, table: tableName, set }, (element) => decoder.decode(set, element))
+    const found = await nft.elements({ family, table: tableName, set }, (element) =>
+      decoder.decode(set, element.copy()),
+    )
     for (const slot of found) if (slot !== undefined) slots.push(slot)
   }
   const counters = await nft.namedCounters(family, tableName)

@@ -3,16 +3,19 @@
 // An attribute holds at most 64 KiB, so a long list becomes several messages.
 
 import { familyOfNumber } from '../../ip-numbers.ts'
-import { type AttributeReader, align4, littleEndian, type MessageReader, NLA_F_NESTED } from '../message.ts'
+import { AttributeReader, align4, littleEndian, type MessageReader, NLA_F_NESTED } from '../message.ts'
 import type { MessageWriter } from '../message-writer.ts'
 import { NFTA_DATA, NFTA_LIST, NFTA_SET_ELEM, NFTA_SET_ELEM_LIST } from './attributes.ts'
-import { readCounter, writeCounter, writeVerdict } from './expressions.ts'
+import { readCounter, type Verdict, writeCounter, writeVerdict } from './expressions.ts'
 import type { Element, Elements, SetName, Verb } from './nft-types.ts'
-import { readData } from './read-data.ts'
+import { readVerdict } from './read-verdict.ts'
 import { commentBytes, readComment, USERDATA_COMMENT } from './userdata.ts'
 import { beginChange, beginDeletion } from './write-objects.ts'
 
 const NFT_SET_ELEM_INTERVAL_END = 1
+/** The length of the header of an attribute. */
+const attributeHeader = 4
+const noBytes = Buffer.alloc(0)
 /** A list of this size leaves room in its attribute for one more element of any size that we write. */
 const listBytes = 60_000
 
@@ -106,79 +109,167 @@ function store16(bytes: Buffer, at: number, value: number): void {
 
 /** Reads a message of an element dump. Undefined if it belongs to another family, or if `reader.error` is set. */
 export function decodeElements(message: MessageReader, reader: AttributeReader): Elements | undefined {
+  const elements: Element[] = []
+  const name = visitElements(message, reader, (element) => elements.push(element.copy()))
+  return name === undefined ? undefined : { ...name, elements }
+}
+
+/** As `decodeElements`, without a list: `visit` gets the same object for every element. */
+export function visitElements(
+  message: MessageReader,
+  reader: AttributeReader,
+  visit: (element: ListedElement) => void,
+): SetName | undefined {
   const family = familyOfNumber(message.bytes[message.start] as number)
   if (family === undefined) return undefined
   message.attributes(4, reader)
   let table = ''
   let set = ''
   let setId: number | undefined
-  const elements: Element[] = []
   while (reader.next()) {
     if (reader.type === NFTA_SET_ELEM_LIST.TABLE) table = reader.text()
     else if (reader.type === NFTA_SET_ELEM_LIST.SET) set = reader.text()
     else if (reader.type === NFTA_SET_ELEM_LIST.SET_ID) setId = reader.u32()
-    else if (reader.type === NFTA_SET_ELEM_LIST.ELEMENTS) readList(reader, elements)
+    else if (reader.type === NFTA_SET_ELEM_LIST.ELEMENTS) visitList(reader, visit)
   }
   if (reader.error !== undefined) return undefined
-  return setId === undefined ? { family, table, set, elements } : { family, table, set, setId, elements }
+  return setId === undefined ? { family, table, set } : { family, table, set, setId }
 }
 
-function readList(reader: AttributeReader, elements: Element[]): void {
-  reader.enter()
-  while (reader.next()) elements.push(readElement(reader))
-  reader.leave()
-}
-
-function readElement(reader: AttributeReader): Element {
-  const element: { -readonly [K in keyof Element]: Element[K] } = { key: noBytes }
+function visitList(reader: AttributeReader, visit: (element: ListedElement) => void): void {
+  const element = new ListedElement()
   reader.enter()
   while (reader.next()) {
-    switch (reader.type) {
-      case NFTA_SET_ELEM.KEY:
-        element.key = readBytes(reader)
-        break
-      case NFTA_SET_ELEM.KEY_END:
-        element.keyEnd = readBytes(reader)
-        break
-      case NFTA_SET_ELEM.TIMEOUT:
-        element.timeoutMs = reader.u64()
-        break
-      case NFTA_SET_ELEM.FLAGS:
-        if ((reader.u32() & NFT_SET_ELEM_INTERVAL_END) !== 0) element.intervalEnd = true
-        break
-      case NFTA_SET_ELEM.DATA:
-        readElementData(reader, element)
-        break
-      case NFTA_SET_ELEM.USERDATA:
-        readElementComment(reader, element)
-        break
-      case NFTA_SET_ELEM.EXPR:
-        readPackets(reader, element)
-        break
-    }
+    element.read(reader)
+    if (reader.error !== undefined) break
+    visit(element)
   }
   reader.leave()
-  return element
 }
 
-function readElementData(reader: AttributeReader, element: { data?: Element['data'] }): void {
-  const data = readData(reader)
-  if (data !== undefined) element.data = data
+/**
+ * An element where it lies in a message, valid until the next one is read. A set may have a hundred thousand, and objects for the parts of
+ * each would cost more than reading them.
+ */
+export class ListedElement {
+  bytes: Buffer = noBytes
+  /** Where the key begins and ends. */
+  keyAt = 0
+  keyEnd = 0
+  /** Where the last key of a range is; both are 0 if there is none. */
+  lastAt = 0
+  lastEnd = 0
+  /** Where the data is; both are 0 if there is none, or a verdict. */
+  dataAt = 0
+  dataEnd = 0
+  verdict: Verdict | undefined
+  isIntervalEnd = false
+  #timeoutMs: number | undefined
+  #userdataAt = 0
+  #userdataEnd = 0
+  #counterAt = 0
+  #counterEnd = 0
+
+  /** Reads the element that the reader is at. */
+  read(reader: AttributeReader): void {
+    this.#clear(reader.bytes)
+    reader.enter()
+    while (reader.next()) {
+      switch (reader.type) {
+        case NFTA_SET_ELEM.KEY:
+          if (enterValue(reader)) {
+            this.keyAt = reader.start
+            this.keyEnd = reader.end
+          }
+          reader.leave()
+          break
+        case NFTA_SET_ELEM.KEY_END:
+          if (enterValue(reader)) {
+            this.lastAt = reader.start
+            this.lastEnd = reader.end
+          }
+          reader.leave()
+          break
+        case NFTA_SET_ELEM.DATA:
+          this.#readData(reader)
+          break
+        case NFTA_SET_ELEM.TIMEOUT:
+          this.#timeoutMs = reader.u64()
+          break
+        case NFTA_SET_ELEM.FLAGS:
+          this.isIntervalEnd = (reader.u32() & NFT_SET_ELEM_INTERVAL_END) !== 0
+          break
+        case NFTA_SET_ELEM.USERDATA:
+          this.#userdataAt = reader.start
+          this.#userdataEnd = reader.end
+          break
+        case NFTA_SET_ELEM.EXPR:
+          this.#counterAt = reader.start - attributeHeader
+          this.#counterEnd = reader.end
+          break
+      }
+    }
+    reader.leave()
+  }
+
+  get comment(): string | undefined {
+    if (this.#userdataEnd === 0) return undefined
+    return readComment(this.bytes.subarray(this.#userdataAt, this.#userdataEnd))
+  }
+
+  /** Packets that found the element; undefined if it does not count. */
+  get packets(): number | undefined {
+    if (this.#counterEnd === 0) return undefined
+    const reader = new AttributeReader().reset(this.bytes, this.#counterAt, this.#counterEnd)
+    return reader.next() ? readCounter(reader) : undefined
+  }
+
+  /** The element in an object of its own. */
+  copy(): Element {
+    const { verdict, comment, packets } = this
+    const data = this.dataEnd === 0 ? verdict : copyBytes(this.bytes, this.dataAt, this.dataEnd)
+    return {
+      key: copyBytes(this.bytes, this.keyAt, this.keyEnd),
+      ...(this.lastEnd === 0 ? {} : { keyEnd: copyBytes(this.bytes, this.lastAt, this.lastEnd) }),
+      ...(this.#timeoutMs === undefined ? {} : { timeoutMs: this.#timeoutMs }),
+      ...(this.isIntervalEnd ? { intervalEnd: true } : {}),
+      ...(data === undefined ? {} : { data }),
+      ...(comment === undefined ? {} : { comment }),
+      ...(packets === undefined ? {} : { packets }),
+    }
+  }
+
+  #readData(reader: AttributeReader): void {
+    reader.enter()
+    while (reader.next()) {
+      if (reader.type === NFTA_DATA.VALUE) {
+        this.dataAt = reader.start
+        this.dataEnd = reader.end
+      } else if (reader.type === NFTA_DATA.VERDICT) this.verdict = readVerdict(reader)
+    }
+    reader.leave()
+  }
+
+  #clear(bytes: Buffer): void {
+    this.bytes = bytes
+    this.keyAt = this.keyEnd = this.lastAt = this.lastEnd = this.dataAt = this.dataEnd = 0
+    this.verdict = undefined
+    this.isIntervalEnd = false
+    this.#timeoutMs = undefined
+    this.#userdataAt = this.#userdataEnd = this.#counterAt = this.#counterEnd = 0
+  }
 }
 
-function readElementComment(reader: AttributeReader, element: { comment?: Element['comment'] }): void {
-  const comment = readComment(reader.raw())
-  if (comment !== undefined) element.comment = comment
+/** Enters the data attribute that the reader is at, and goes to its bytes. Returns false if it has none. */
+function enterValue(reader: AttributeReader): boolean {
+  reader.enter()
+  while (reader.next()) if (reader.type === NFTA_DATA.VALUE) return true
+  return false
 }
 
-function readPackets(reader: AttributeReader, element: { packets?: number }): void {
-  const packets = readCounter(reader)
-  if (packets !== undefined) element.packets = packets
-}
-
-const noBytes = new Uint8Array(0)
-
-function readBytes(reader: AttributeReader): Uint8Array {
-  const data = readData(reader)
-  return data instanceof Uint8Array ? data : noBytes
+/** A subarray, which is an object of its own and keeps the whole message, costs more than copying a few bytes. */
+function copyBytes(bytes: Buffer, at: number, end: number): Buffer {
+  const copy = Buffer.allocUnsafe(end - at)
+  for (let i = at; i < end; i++) copy[i - at] = bytes[i] as number
+  return copy
 }

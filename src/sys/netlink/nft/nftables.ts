@@ -18,10 +18,9 @@ import {
 import { type Subscription, subscribe } from '../subscribe.ts'
 import { NFTA_CHAIN, NFTA_RULE, NFTA_SET_ELEM_LIST } from './attributes.ts'
 import { DuplicateFilter } from './duplicate-filter.ts'
-import { decodeElements } from './elements.ts'
+import { decodeElements, type ListedElement, visitElements } from './elements.ts'
 import {
   type Chain,
-  type Element,
   type Elements,
   messageTypes,
   type NamedCounter,
@@ -158,13 +157,14 @@ export class Nftables {
   }
 
   /**
-   * Lists all elements of a set, each converted at once, so that only the results of a hundred thousand elements are kept.
+   * Lists all elements of a set, each converted at once, so that only the results of a hundred thousand elements are kept. An element is
+   * valid only while it is converted.
    *
    * The kernel's dump counts positions. While the hash table is resized, some time after many elements came or went, elements change
    * places: the dump then contains some of them twice and as many not at all, and the kernel does not say so (seen on 6.18). Therefore
    * a dump with duplicates is repeated.
    */
-  async elements<T>(name: SetName, convert: (element: Element) => T, wait?: Wait): Promise<readonly T[]> {
+  async elements<T>(name: SetName, convert: (element: ListedElement) => T, wait?: Wait): Promise<readonly T[]> {
     const request = elementRequest(`list elements of ${name.set}`, name)
     for (let attempt = 1; attempt <= attempts; attempt++) {
       const converted: T[] = []
@@ -172,8 +172,7 @@ export class Nftables {
       let hasDuplicates = false
       const collect = forEachElement((element) => {
         converted.push(convert(element))
-        // In sets of ranges the end of one range and the start of the next have the same key.
-        if (!seen.add(element.key, element.keyEnd, element.intervalEnd === true ? 1 : 0)) hasDuplicates = true
+        if (!seen.add(element)) hasDuplicates = true
       })
       if ((await this.#dump(request, collect, wait)) && !hasDuplicates) return converted
       await sleep(this.#clock, resizeMs * attempt, wait?.signal)
@@ -187,7 +186,10 @@ export class Nftables {
    */
   async keysOnce(name: SetName, wait?: Wait): Promise<readonly Uint8Array[]> {
     const found = new Map<string, Uint8Array>()
-    const collect = forEachElement(({ key }) => void found.set(Buffer.from(key).toString('latin1'), key))
+    const collect = forEachElement((element) => {
+      const { key } = element.copy()
+      found.set(Buffer.from(key).toString('latin1'), key)
+    })
     await this.#dump(elementRequest(`list members of ${name.set}`, name), collect, wait)
     return [...found.values()]
   }
@@ -256,10 +258,9 @@ const filterByTable =
   }
 
 const forEachElement =
-  (visit: (element: Element) => void): Collect =>
-  (answer, reader) => {
-    for (const element of decodeElements(answer, reader)?.elements ?? []) visit(element)
-  }
+  (visit: (element: ListedElement) => void): Collect =>
+  (answer, reader) =>
+    void visitElements(answer, reader, visit)
 
 const requestBody = (family: number) => (writer: MessageWriter) => writer.netfilter(family)
 

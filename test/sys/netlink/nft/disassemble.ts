@@ -7,6 +7,7 @@ import {
   NFTA_BITWISE,
   NFTA_CMP,
   NFTA_CT,
+  NFTA_DATA,
   NFTA_DYNSET,
   NFTA_EXPR,
   NFTA_FIB,
@@ -28,8 +29,9 @@ import {
   fibFlags,
   metaKeys,
   payloadBases,
+  type Verdict,
 } from '../../../../src/sys/netlink/nft/expressions.ts'
-import { readData } from '../../../../src/sys/netlink/nft/read-data.ts'
+import { readVerdict } from '../../../../src/sys/netlink/nft/read-verdict.ts'
 import { readComment, readTag } from '../../../../src/sys/netlink/nft/userdata.ts'
 
 /** An expression that we never write. */
@@ -244,4 +246,16 @@ const decoders: Readonly<Record<string, Decoder>> = {
 
 function nameOf<T extends Readonly<Record<string, number>>>(names: T, number: number): keyof T | undefined {
   return Object.keys(names).find((name) => names[name] === number)
+}
+
+/** Reads the data attribute that the reader is at: bytes, a verdict, or undefined if it is neither. */
+function readData(reader: AttributeReader): Uint8Array | Verdict | undefined {
+  let found: Uint8Array | Verdict | undefined
+  reader.enter()
+  while (reader.next()) {
+    if (reader.type === NFTA_DATA.VALUE) found = reader.raw()
+    else if (reader.type === NFTA_DATA.VERDICT) found = readVerdict(reader)
+  }
+  reader.leave()
+  return found
 }

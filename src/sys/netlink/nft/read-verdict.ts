@@ -1,22 +1,11 @@
-// Reads the data of elements and expressions: bytes, or a verdict. Pure.
+// Reads the verdict of an element. Pure.
 
 import type { AttributeReader } from '../message.ts'
-import { NFTA_DATA, NFTA_VERDICT } from './attributes.ts'
+import { NFTA_VERDICT } from './attributes.ts'
 import { type Verdict, verdictCodes } from './expressions.ts'
 
-/** Reads the data attribute that the reader is at: bytes, a verdict, or undefined if it is neither. */
-export function readData(reader: AttributeReader): Uint8Array | Verdict | undefined {
-  let found: Uint8Array | Verdict | undefined
-  reader.enter()
-  while (reader.next()) {
-    if (reader.type === NFTA_DATA.VALUE) found = reader.raw()
-    else if (reader.type === NFTA_DATA.VERDICT) found = readVerdict(reader)
-  }
-  reader.leave()
-  return found
-}
-
-function readVerdict(reader: AttributeReader): Verdict | undefined {
+/** Reads the verdict that the reader is at; undefined if it is of a kind that we do not write. */
+export function readVerdict(reader: AttributeReader): Verdict | undefined {
   let code = Number.NaN
   let chain = ''
   reader.enter()
