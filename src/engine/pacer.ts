@@ -128,7 +128,8 @@ export class Pacer {
     if (this.#urgent) this.#lastUrgent = clock.monotonic()
     this.#requested = false
     this.#urgent = false
-    const [began, spentBefore] = [clock.monotonic(), spentMs?.() ?? 0]
+    const began = clock.monotonic()
+    const spentBefore = spentMs?.() ?? 0
     const result = await run()
     if ((this.#state as string) === 'stopped') return
     const now = clock.monotonic()

@@ -44,6 +44,8 @@ export interface PlannerOptions {
 
 /** Entries that are planned before a pause: an entry may be a chain of a hundred rules, which takes a tenth of a millisecond. */
 const entryStride = 10
+/** Ports that are handled before a pause. Most services have fewer, and are planned without one: a pause costs as much as a port. */
+const portStride = 4
 
 /** A service with this many entries or endpoints takes some milliseconds to plan and to write. */
 const largeSize = 2_000
@@ -104,14 +106,16 @@ export class Planner {
       const ports: ServicePort[] = []
       for (const port of resolve(record, slices, view)) {
         ports.push(port)
-        yield
+        if (isLong(port) || ports.length % portStride === 0) yield
       }
       affected = yield* this.#exclusively(this.#claim(record, ports, slices))
-      yield
+      if (ports.length >= portStride) yield
       const won = this.conflicts.withoutLost(service, ports)
       const entries: Held[] = []
-      for (const port of won) {
+      for (let i = 0; i < won.length; i++) {
+        const port = won[i] as ServicePort
         yield* this.#planPort(port, view, entries)
+        if (isLong(port) || i % portStride === portStride - 1) yield
       }
       yield* this.#index(service, won)
       return { entries, affected }
@@ -132,12 +136,10 @@ export class Planner {
 
   *#planPort(port: ServicePort, view: NodeView, entries: Held[]): Steps<void> {
     const { backend } = this.#options
-    const isLong = port.frontends.length + port.cluster.length > stride
-    for (const entry of (isLong && backend.planLazily?.(port, view)) || backend.plan(port, view)) {
+    for (const entry of (isLong(port) && backend.planLazily?.(port, view)) || backend.plan(port, view)) {
       entries.push(entry)
       if (entries.length % entryStride === 0) yield
     }
-    yield
   }
 
   /** Returns the services whose new addresses are endpoints of other services. They must be planned again. */
@@ -289,6 +291,9 @@ export class Planner {
 }
 
 const none: readonly never[] = []
+
+/** True if working on the port takes so long that other tasks may need a turn after it. */
+const isLong = (port: ServicePort): boolean => port.frontends.length + port.cluster.length > stride
 
 function setOrDelete<T>(map: Map<string, T>, key: string, value: T | undefined): void {
   if (value !== undefined) map.set(key, value)

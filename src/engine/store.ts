@@ -28,7 +28,7 @@ export class PendingChanges {
   constructor({ withChangedSlices, services, triggers, udpChanged }: FamilyState) {
     this.#withChangedSlices = withChangedSlices
     this.#changed = services
-    this.triggers = triggers.size === 0 ? none : [...triggers.values()].flat()
+    this.triggers = triggers.size === 0 ? none : listAll(triggers.values())
     this.udpChanged = udpChanged
   }
 
@@ -276,6 +276,12 @@ function replacePending(
 }
 
 const none: readonly never[] = []
+
+function listAll(lists: Iterable<readonly number[]>): readonly number[] {
+  const all: number[] = []
+  for (const list of lists) for (const one of list) all.push(one)
+  return all
+}
 
 const hasFamily = (service: ServiceRecord | undefined, family: Family): boolean =>
   service?.clusterIps.some((ip) => familyOf(ip) === family) === true

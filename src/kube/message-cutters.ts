@@ -58,11 +58,10 @@ export class FrameCutter implements MessageCutter<Buffer> {
     this.#partial.push(part)
     this.#partialBytes += part.length
     if (this.#partialBytes < this.#neededBytes) return
-    const [first, ...more] = this.#partial
-    const bytes = first !== undefined && more.length === 0 ? first : Buffer.concat(this.#partial)
-    const rest = bytes.subarray(this.#cutWhole(bytes, frames))
-    this.#partial = rest.length === 0 ? [] : [rest]
-    this.#partialBytes = rest.length
+    const bytes = this.#partial.length === 1 ? part : Buffer.concat(this.#partial)
+    const end = this.#cutWhole(bytes, frames)
+    this.#partial = end === bytes.length ? [] : [bytes.subarray(end)]
+    this.#partialBytes = bytes.length - end
   }
 
   /** Returns the index of the first byte that belongs to no whole frame. */

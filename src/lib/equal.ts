@@ -9,7 +9,8 @@ export function deepEqual(a: unknown, b: unknown): boolean {
     return true
   }
   if (Array.isArray(b)) return false
-  const [left, right] = [a as Record<string, unknown>, b as Record<string, unknown>]
+  const left = a as Record<string, unknown>
+  const right = b as Record<string, unknown>
   let fields = 0
   for (const key in left) {
     if (!deepEqual(left[key], right[key])) return false

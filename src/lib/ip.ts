@@ -43,7 +43,9 @@ export function canonicalIp(text: string): string | undefined {
 function isCanonicalIpv4(text: string): boolean {
   const { length } = text
   if (length < 7 || length > 15) return false
-  let [dots, digits, value] = [0, 0, 0]
+  let dots = 0
+  let digits = 0
+  let value = 0
   for (let i = 0; i < length; i++) {
     const digit = text.charCodeAt(i) - 48
     if (digit >= 0 && digit <= 9) {

@@ -9,8 +9,9 @@ const rotate = (word: number, bits: number): number => (word << bits) | (word >>
 /** `key` has a multiple of four bytes. Returns an unsigned number of 32 bits. */
 export function jhash(key: Uint8Array, seed: number): number {
   const view = new DataView(key.buffer, key.byteOffset, key.byteLength)
-  let [a, b, c] = [0, 0, 0]
-  a = b = c = (initial + key.length + seed) | 0
+  let a = (initial + key.length + seed) | 0
+  let b = a
+  let c = a
   let at = 0
   let left = key.length
   for (; left > 12; left -= 12, at += 12) {
@@ -38,7 +39,9 @@ export function jhash(key: Uint8Array, seed: number): number {
 }
 
 function finish(first: number, second: number, third: number): number {
-  let [a, b, c] = [first, second, third]
+  let a = first
+  let b = second
+  let c = third
   c = ((c ^ b) - rotate(b, 14)) | 0
   a = ((a ^ c) - rotate(c, 11)) | 0
   b = ((b ^ a) - rotate(a, 25)) | 0

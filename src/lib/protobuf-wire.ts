@@ -30,7 +30,9 @@ export class WireCursor {
 
   /** Collects 28, 28 and 8 bits: a sum over all 64 would lose the lowest bits of a negative number. */
   #readLongVarint(end: number): number {
-    let [low, middle, high] = [0, 0, 0]
+    let low = 0
+    let middle = 0
+    let high = 0
     for (let i = 0; i < maxVarintBytes; i++) {
       const byte = this.bytes[this.at]
       if (byte === undefined || this.at >= end) throw new SyntaxError('a protobuf number is cut off')

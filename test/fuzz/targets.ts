@@ -21,7 +21,7 @@ import { decodeNode, decodeServiceCidr } from '../../src/kube/decode/decode-node
 import { decodeService } from '../../src/kube/decode/decode-service.ts'
 import * as messageTables from '../../src/kube/protobuf/message-tables.ts'
 import { readStatus } from '../../src/kube/protobuf/read-body.ts'
-import { readMessage } from '../../src/kube/protobuf/read-message.ts'
+import { readMessage, UnreadBytes } from '../../src/kube/protobuf/read-message.ts'
 import { isSnapshotEnd, parseEvent, parsePage, parseProtobufPage } from '../../src/kube/reflect/watch-messages.ts'
 import { ProxyError } from '../../src/lib/errors.ts'
 import { AddressCache } from '../../src/sys/netlink/address-codec.ts'
@@ -79,7 +79,7 @@ function fuzzAnswers(bytes: Buffer): void {
   for (const table of [service, endpointSlice, node, serviceCidr]) {
     expectOnly(ProxyError, () => isSnapshotEnd(parseEvent(bytes, table).object))
     expectOnly(ProxyError, () => parseProtobufPage(bytes, table))
-    expectOnly(SyntaxError, () => readMessage(bytes, table))
+    expectOnly(SyntaxError, () => readMessage(new UnreadBytes(bytes), table))
   }
   readStatus(bytes)
   const json = parseJson(bytes)

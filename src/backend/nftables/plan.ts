@@ -29,7 +29,8 @@ export function* planLazily(resolved: ServicePort, node: NodeView, counting: boo
   if (resolved.frontends.length === 0) return
   const port = withShortName(resolved)
   const entries: NftEntry[] = []
-  const [cluster, local] = [listSlots(port, port.cluster), listSlots(port, port.local)]
+  const cluster = listSlots(port, port.cluster)
+  const local = listSlots(port, port.local)
   const choice = chooserOf(port)
   const planned = { port, node, entries, cluster, local, choice, allowed: listAllowed(port) }
   for (const frontend of port.frontends) {

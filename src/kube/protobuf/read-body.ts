@@ -4,7 +4,7 @@ import { WireCursor, wireTypes } from '../../lib/protobuf-wire.ts'
 import type { Steps } from '../../lib/yielding.ts'
 import { asObject, type JsonObject, makeUnreadable } from '../decode/fields.ts'
 import { envelope, identity, objectList, status, watchEvent } from './message-tables.ts'
-import { type MessageTable, readMessage, readMessageInSteps } from './read-message.ts'
+import { type MessageTable, readMessage, readMessageInSteps, UnreadBytes } from './read-message.ts'
 
 export const protobufType = 'application/vnd.kubernetes.protobuf'
 
@@ -19,13 +19,18 @@ const metadataTag = (1 << 3) | wireTypes.delimited
 
 interface Envelope {
   readonly kind: unknown
-  readonly raw: Buffer
+  readonly raw: UnreadBytes
 }
 
-function openEnvelope(body: Buffer): Envelope {
-  if (!body.subarray(0, magic.length).equals(magic)) throw new SyntaxError('a body does not begin as a protobuf body')
-  const { typeMeta, raw } = readMessage(body.subarray(magic.length), envelope)
-  return { kind: asObject(typeMeta)?.kind, raw: Buffer.isBuffer(raw) ? raw : Buffer.alloc(0) }
+const noBytes = new UnreadBytes(Buffer.alloc(0))
+
+function openEnvelope({ bytes, at, end }: UnreadBytes): Envelope {
+  const start = at + magic.length
+  if (start > end || !new WireCursor(bytes, at).matches(magic, start)) {
+    throw new SyntaxError('a body does not begin as a protobuf body')
+  }
+  const { typeMeta, raw } = readMessage(new UnreadBytes(bytes, start, end), envelope)
+  return { kind: asObject(typeMeta)?.kind, raw: raw instanceof UnreadBytes ? raw : noBytes }
 }
 
 /** Reads an event of a watch, in the form that its JSON has. Throws a SyntaxError. */
@@ -46,22 +51,23 @@ export function* readWatchEventInSteps(frame: Buffer, table: MessageTable): Step
 }
 
 function openEvent(frame: Buffer): Envelope & { readonly type: unknown } {
-  const { type, object } = readMessage(frame, watchEvent)
+  const { type, object } = readMessage(new UnreadBytes(frame), watchEvent)
   const body = asObject(object)?.raw
-  if (!Buffer.isBuffer(body)) throw new SyntaxError('a watch event has no object')
-  return { type, ...openEnvelope(body) }
+  if (!(body instanceof UnreadBytes)) throw new SyntaxError('a watch event has no object')
+  const { kind, raw } = openEnvelope(body)
+  return { type, kind, raw }
 }
 
 /** Reads a page of a list, in the form that its JSON has. Throws a SyntaxError if the page itself is not valid. */
 export function readList(body: Buffer, table: MessageTable): JsonObject {
-  const { raw } = openEnvelope(body)
+  const { raw } = openEnvelope(new UnreadBytes(body))
   const { metadata = {}, items } = readMessage(raw, objectList)
   const elements = Array.isArray(items) ? items : []
-  return { metadata, items: elements.map((item: Buffer) => readObject(item, table)) }
+  return { metadata, items: elements.map((item: UnreadBytes) => readObject(item, table)) }
 }
 
 /** Reads one object. If it is not valid, an UnreadableObject takes its place: one object costs itself only. */
-function readObject(raw: Buffer, table: MessageTable): JsonObject {
+function readObject(raw: UnreadBytes, table: MessageTable): JsonObject {
   try {
     return readMessage(raw, table)
   } catch (error) {
@@ -70,11 +76,11 @@ function readObject(raw: Buffer, table: MessageTable): JsonObject {
 }
 
 /** The metadata comes first, so that it can often be read although a later field cannot. */
-function readIdentity(raw: Buffer): unknown {
+function readIdentity({ bytes, at, end }: UnreadBytes): unknown {
   try {
-    const cursor = new WireCursor(raw)
-    if (cursor.readVarint(raw.length) !== metadataTag) return undefined
-    return readMessage(raw.subarray(0, cursor.readFieldEnd(raw.length)), identity).metadata
+    const cursor = new WireCursor(bytes, at)
+    if (cursor.readVarint(end) !== metadataTag) return undefined
+    return readMessage(new UnreadBytes(bytes, at, cursor.readFieldEnd(end)), identity).metadata
   } catch {
     return undefined
   }
@@ -83,7 +89,7 @@ function readIdentity(raw: Buffer): unknown {
 /** Reads the Status of a refused request; the text of the body if it is something else. */
 export function readStatus(body: Buffer): unknown {
   try {
-    const { kind, raw } = openEnvelope(body)
+    const { kind, raw } = openEnvelope(new UnreadBytes(body))
     return kind === 'Status' ? readMessage(raw, status) : `an object of the kind ${String(kind)}`
   } catch {
     return body.toString('utf8')

@@ -43,14 +43,27 @@ export function describeMessage(name: string, makers: Readonly<Record<string, Fi
   return { name, numbers, byNumber }
 }
 
+/** A part of a body that is not read yet. Every object has several, and a Buffer of their own would cost ten times as much. */
+export class UnreadBytes {
+  readonly bytes: Buffer
+  readonly at: number
+  readonly end: number
+
+  constructor(bytes: Buffer, at = 0, end = bytes.length) {
+    this.bytes = bytes
+    this.at = at
+    this.end = end
+  }
+}
+
 /** Throws a SyntaxError if the bytes are not such a message. */
-export function readMessage(bytes: Buffer, table: MessageTable): JsonObject {
-  return readRange(new WireCursor(bytes), bytes.length, table)
+export function readMessage({ bytes, at, end }: UnreadBytes, table: MessageTable): JsonObject {
+  return readRange(new WireCursor(bytes, at), end, table)
 }
 
 /** As `readMessage`, in steps: a large message takes tens of milliseconds. */
-export const readMessageInSteps = (bytes: Buffer, table: MessageTable): Steps<JsonObject> =>
-  readRangeInSteps(new WireCursor(bytes), bytes.length, table)
+export const readMessageInSteps = ({ bytes, at, end }: UnreadBytes, table: MessageTable): Steps<JsonObject> =>
+  readRangeInSteps(new WireCursor(bytes, at), end, table)
 
 /** The elements of a list are small, so that each is read at once. */
 function* readRangeInSteps(cursor: WireCursor, end: number, table: MessageTable): Steps<MutableObject> {
@@ -156,15 +169,14 @@ export const readFlag =
     },
   })
 
+/** A message that is left unread. */
 export const readBytes =
   (number: number): FieldMaker =>
   (name) => ({
     number,
     wireType: wireTypes.delimited,
     read(object, cursor, end) {
-      const stop = cursor.readFieldEnd(end)
-      object[name] = cursor.bytes.subarray(cursor.at, stop)
-      cursor.at = stop
+      object[name] = takeField(cursor, end)
     },
   })
 
@@ -197,17 +209,13 @@ export const readChildren =
     read: (object, cursor, end) => listOf(object, name).push(readRange(cursor, cursor.readFieldEnd(end), table)),
   })
 
-/** Yields the bytes of each element instead of reading it, so that one that is not valid costs itself only. */
+/** Leaves each element unread, so that one that is not valid costs itself only. */
 export const readEach =
   (number: number): FieldMaker =>
   (name) => ({
     number,
     wireType: wireTypes.delimited,
-    read(object, cursor, end) {
-      const stop = cursor.readFieldEnd(end)
-      listOf(object, name).push(cursor.bytes.subarray(cursor.at, stop))
-      cursor.at = stop
-    },
+    read: (object, cursor, end) => listOf(object, name).push(takeField(cursor, end)),
   })
 
 /** The tags of the two fields of a map's entry. */
@@ -248,10 +256,9 @@ function readEntries(
       cursor.at = known === undefined ? stop : keyEnd
       if (known === undefined) return
       const hasValue = cursor.at < stop && cursor.readVarint(stop) === valueTag
-      object[name] = {
-        ...(object[name] as MutableObject | undefined),
-        [known.key]: hasValue ? readValue(cursor, stop) : '',
-      }
+      const entries = (object[name] ?? {}) as MutableObject
+      entries[known.key] = hasValue ? readValue(cursor, stop) : ''
+      object[name] = entries
       cursor.at = stop
     },
   })
@@ -278,6 +285,14 @@ export const readTimestamp =
       object[name] = `${new Date(seconds * 1000).toISOString().slice(0, -'.000Z'.length)}Z`
     },
   })
+
+/** Passes over a field, and returns where it is. */
+function takeField(cursor: WireCursor, end: number): UnreadBytes {
+  const stop = cursor.readFieldEnd(end)
+  const field = new UnreadBytes(cursor.bytes, cursor.at, stop)
+  cursor.at = stop
+  return field
+}
 
 function listOf(object: MutableObject, name: string): unknown[] {
   const list = object[name]

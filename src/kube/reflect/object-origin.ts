@@ -4,7 +4,7 @@
 import { cutText } from '../../lib/bounded-json.ts'
 import { asObject, type JsonObject, readString } from '../decode/fields.ts'
 import { managedFieldsEntry } from '../protobuf/message-tables.ts'
-import { readMessage } from '../protobuf/read-message.ts'
+import { readMessage, UnreadBytes } from '../protobuf/read-message.ts'
 import { readVersion } from './watch-messages.ts'
 
 /** What metadata says about the last change. Every field is '' if it is unknown. */
@@ -43,7 +43,7 @@ export function readOrigin(json: unknown, isDeleted: boolean): ReadOrigin {
 
 /** A protobuf message is left as bytes until here. */
 function readEntry(entry: unknown): JsonObject | undefined {
-  if (!Buffer.isBuffer(entry)) return asObject(entry)
+  if (!(entry instanceof UnreadBytes)) return asObject(entry)
   try {
     return readMessage(entry, managedFieldsEntry)
   } catch {

@@ -18,7 +18,7 @@ import { decodeService } from '../../../src/kube/decode/decode-service.ts'
 import type { JsonObject } from '../../../src/kube/decode/fields.ts'
 import { endpointSlice, service, serviceCidr } from '../../../src/kube/protobuf/message-tables.ts'
 import { readList, readStatus, readWatchEvent, readWatchEventInSteps } from '../../../src/kube/protobuf/read-body.ts'
-import { type MessageTable, readMessage } from '../../../src/kube/protobuf/read-message.ts'
+import { type MessageTable, readMessage, UnreadBytes } from '../../../src/kube/protobuf/read-message.ts'
 import { ChangeFilter } from '../../../src/kube/reflect/change-filter.ts'
 import {
   identifyEvent,
@@ -167,7 +167,7 @@ describe('protobuf bodies', () => {
     fc.assert(
       fc.property(arbitrary, (object) => {
         const json = asJson(object)
-        expect(decode(readMessage(encodeMessage(json, schema), table))).toEqual(decode(json))
+        expect(decode(readMessage(new UnreadBytes(encodeMessage(json, schema)), table))).toEqual(decode(json))
       }),
       { numRuns: 1000 },
     )
@@ -185,7 +185,7 @@ describe('protobuf bodies', () => {
           for (const read of [
             () => readWatchEvent(bytes, table),
             () => readList(bytes, table),
-            () => readMessage(bytes, table),
+            () => readMessage(new UnreadBytes(bytes), table),
           ]) {
             try {
               read()

@@ -6,7 +6,7 @@ import { encodeBody, encodeWatchFrame } from '../../../src/apiserver/protobuf/en
 import { NodeCapacities } from '../../../src/engine/balancing/node-capacities.ts'
 import { decodeNodeCapacity } from '../../../src/kube/decode/decode-node.ts'
 import { nodeCapacity } from '../../../src/kube/protobuf/message-tables.ts'
-import { readMessage } from '../../../src/kube/protobuf/read-message.ts'
+import { readMessage, UnreadBytes } from '../../../src/kube/protobuf/read-message.ts'
 import { Reflector } from '../../../src/kube/reflect/reflector.ts'
 import { nodeCapacities } from '../../../src/kube/reflect/watched-resources.ts'
 import { createLogger, silentLogger } from '../../../src/lib/log.ts'
@@ -143,7 +143,7 @@ describe('the protobuf form of a node', () => {
   it('gives the same record as JSON does', () => {
     fc.assert(
       fc.property(node, (json) => {
-        const read = readMessage(encodeNode(json as NodeJson), nodeCapacity)
+        const read = readMessage(new UnreadBytes(encodeNode(json as NodeJson)), nodeCapacity)
         expect(decodeNodeCapacity(read)).toEqual(decodeNodeCapacity(json))
       }),
     )
@@ -155,7 +155,7 @@ describe('the protobuf form of a node', () => {
         const bytes = encodeNode(json as NodeJson)
         bytes[at % bytes.length] = value
         try {
-          readMessage(bytes.subarray(0, cut % (bytes.length + 1)), nodeCapacity)
+          readMessage(new UnreadBytes(bytes, 0, cut % (bytes.length + 1)), nodeCapacity)
         } catch (error) {
           expect(error).toBeInstanceOf(SyntaxError)
         }
