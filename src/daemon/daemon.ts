@@ -22,6 +22,7 @@ import { formatTime, nextTurn, systemClock } from '../lib/time.ts'
 import type { NodeRecord } from '../model/types.ts'
 import { platform } from '../sys/platform/platform.ts'
 import { readCpuMs } from '../sys/process/cpu-time.ts'
+import { readScatteredBytes } from '../sys/release-memory.ts'
 import { openAdminSocket } from './admin-answers.ts'
 import { startAfterSync } from './after-sync.ts'
 import { makeSettings } from './backend-settings.ts'
@@ -227,6 +228,7 @@ function followMemory({ journal, log }: OpenedDaemon, families: readonly Family[
     log,
     release: (how) => platform.releaseMemory(how),
     readResidentBytes: () => process.memoryUsage.rss(),
+    readScatteredBytes,
   })
   return async () => memory.close()
 }

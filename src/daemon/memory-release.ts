@@ -5,30 +5,50 @@ import { describeError } from '../lib/errors.ts'
 import type { Family } from '../lib/ip.ts'
 import type { Logger } from '../lib/log.ts'
 import type { Clock, Timer } from '../lib/time.ts'
-import type { CollectionTime } from '../sys/release-memory.ts'
+import type { Collection } from '../sys/release-memory.ts'
 
-/** V8 collects garbage some seconds after the work that made it, and a collection leaves memory behind, too. */
-const collectedMs = 15_000
-/** When memory is looked at after the first syncs. */
-const afterStartMs = [500, collectedMs] as const
+interface ReleaseStep {
+  /** The time since the step before. */
+  readonly waitMs: number
+  readonly collection: Collection
+  /** True if the step is taken even if memory has hardly grown. */
+  readonly always?: true
+}
+
+/** Growth below this is not worth the milliseconds that a release takes. */
+const minGrowthBytes = 6 << 20
+/** Less is not worth the compiled code that V8 forgets when it compacts its heap, nor the milliseconds that it stops everything else. */
+const minScatteredBytes = 16 << 20
+/** A collection takes less than a second. It shows how scattered the rest is, and leaves memory behind, too. */
+const afterCollection: readonly ReleaseStep[] = [
+  { waitMs: 3_000, collection: 'compacting' },
+  { waitMs: 7_000, collection: 'none' },
+]
+/** After the first syncs. The first collection waits until what else begins at the start of a node had its time. */
+const afterStart: readonly ReleaseStep[] = [
+  { waitMs: 500, collection: 'none' },
+  { waitMs: 5_000, collection: 'ordinary', always: true },
+  ...afterCollection,
+]
+const afterWork: readonly ReleaseStep[] = [{ waitMs: 0, collection: 'ordinary' }, ...afterCollection]
 /** The time without a sync after which memory is looked at, if there were many. */
 const quietMs = 10_000
 /** Fewer leave little behind, and a collection costs more than they did. */
 const manySyncs = 100
 /** Where syncs are few, or never pause for that long, memory is looked at this long after the first one. */
 const maxBusyMs = 600_000
-/** Growth below this is not worth the milliseconds that a release takes. */
-const minGrowthBytes = 6 << 20
 
 export interface MemoryReleaseOptions {
   readonly journal: Pick<SyncJournal, 'subscribe'>
   readonly families: readonly Family[]
   readonly clock: Clock
   readonly log: Logger
-  /** Returns memory to the system. `collection` says which collection of garbage follows some seconds later. */
-  readonly release: (how: { readonly collection: CollectionTime }) => void
+  /** Returns memory to the system, and begins a collection of garbage. */
+  readonly release: (how: { readonly collection: Collection }) => void
   /** The resident memory of this process. */
   readonly readResidentBytes: () => number
+  /** Bytes of the heap that hold nothing, but are too scattered to be returned. */
+  readonly readScatteredBytes: () => number
 }
 
 export class MemoryRelease {
@@ -69,17 +89,16 @@ export class MemoryRelease {
       this.#releaseWhenQuiet(this.#latest)
     }
     if (this.#unsynced.size > 0 || this.#timer !== undefined) return
-    if (isFirst) this.#releaseAfter(afterStartMs, 'idle')
+    if (isFirst) this.#releaseInSteps(afterStart)
     else this.#releaseWhenQuiet(this.#syncedAt + maxBusyMs)
   }
 
-  /** V8 collects once, after the first release: the others return what that has left behind. */
-  #releaseAfter([waitMs, ...later]: readonly number[], collection: CollectionTime): void {
-    if (waitMs === undefined) return
+  #releaseInSteps([step, ...later]: readonly ReleaseStep[]): void {
+    if (step === undefined) return
     const began = this.#options.clock.monotonic()
-    this.#wait(waitMs, () => {
-      this.#releaseIfGrown(collection)
-      if (later.length > 0) this.#releaseAfter(later, 'none')
+    this.#wait(step.waitMs, () => {
+      this.#take(step)
+      if (later.length > 0) this.#releaseInSteps(later)
       // What syncs left behind in the meantime is not collected yet.
       else if (this.#syncedAt > began) this.#releaseWhenQuiet(this.#syncedAt + maxBusyMs)
     })
@@ -90,7 +109,7 @@ export class MemoryRelease {
     const waitMs = due - this.#options.clock.monotonic()
     this.#latest = waitMs > 0 ? latest : undefined
     if (waitMs > 0) this.#wait(waitMs, () => this.#releaseWhenQuiet(latest))
-    else this.#releaseAfter([0, collectedMs], 'now')
+    else this.#releaseInSteps(afterWork)
   }
 
   #wait(ms: number, then: () => void): void {
@@ -100,13 +119,18 @@ export class MemoryRelease {
     })
   }
 
-  #releaseIfGrown(collection: CollectionTime): void {
+  #isWorthIt({ collection, always }: ReleaseStep, resident: number): boolean {
+    if (collection === 'compacting') return this.#options.readScatteredBytes() >= minScatteredBytes
+    return always === true || resident - this.#least >= minGrowthBytes
+  }
+
+  #take(step: ReleaseStep): void {
     this.#syncs = 0
     const { release, readResidentBytes, log } = this.#options
     try {
       const before = readResidentBytes()
-      if (before - this.#least < minGrowthBytes) return
-      release({ collection })
+      if (!this.#isWorthIt(step, before)) return
+      release({ collection: step.collection })
       const after = readResidentBytes()
       // Where a release is of no use, the process has more to keep now.
       this.#least = this.#least === 0 || before - after < minGrowthBytes / 2 ? after : Math.min(this.#least, after)

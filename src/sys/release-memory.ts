@@ -2,7 +2,7 @@
 // V8's snapshot from the executable, and compiles, which leaves the heap of malloc full of holes.
 
 import { readFileSync } from 'node:fs'
-import { createContext } from 'node:vm'
+import { getHeapStatistics, setFlagsFromString } from 'node:v8'
 import { trimMalloc, unmapFilePages } from './libc.ts'
 
 export interface PageRange {
@@ -28,42 +28,42 @@ export function findUnchangedFiles(smaps: string): readonly PageRange[] {
 }
 
 /**
- * Which collection of garbage follows a release. `idle`: the one for which V8 waits since the work of the start. `now`: V8 begins one in
- * steps; others, which also return memory to the system, follow when the process is idle. V8 makes these only after a collection that
- * had another reason, such as the growth of the heap by half, so that thousands of changes may leave tens of megabytes for ever.
+ * Which collection of garbage a release begins. `compacting` also moves what is left together, so that more memory is returned; but V8
+ * forgets the shapes of objects of which there is none at the moment, and with them most of the compiled code that works on them.
  */
-export type CollectionTime = 'none' | 'idle' | 'now'
-
-/**
- * Lets V8 collect when the process is idle. V8 reduces an idle heap only while it believes that little is allocated, and its estimate stays
- * high if nothing happens at all after much work. It is right again after a context was made (V8 13.6, seen with --trace-memory-reducer:
- * 42 MB instead of 72 MB after thousands of changes). The collection follows within seconds, in steps.
- */
-function allowIdleCollection(): void {
-  createContext()
-}
+export type Collection = 'none' | 'ordinary' | 'compacting'
 
 /** V8 begins to collect when so much memory of buffers came since its last collection. */
 const pressingBytes = 96 << 20
 
 /**
- * Begins a collection: a large buffer is the only reason for V8 to begin one in steps that a program can give. Nobody writes to the buffer,
- * so that it takes no memory, and the collection removes it (V8 14.6, seen with --trace-gc).
+ * Begins a collection in steps: a large buffer is the only reason for V8 to begin one that a program can give. Nobody writes to the buffer,
+ * so that it takes no memory, and the collection removes it. V8 reads the flag when it begins (V8 14.6, seen with --trace-gc).
  */
-function beginCollection(): void {
-  // The bundler removes `new ArrayBuffer`, which nobody uses.
-  Reflect.construct(ArrayBuffer, [pressingBytes])
+function beginCollection(isCompacting: boolean): void {
+  if (isCompacting) setFlagsFromString('--optimize-for-size')
+  try {
+    // The bundler removes `new ArrayBuffer`, which nobody uses.
+    Reflect.construct(ArrayBuffer, [pressingBytes])
+  } finally {
+    if (isCompacting) setFlagsFromString('--no-optimize-for-size')
+  }
+}
+
+/** Bytes of V8's heap that hold nothing, but are too scattered to be returned. */
+export function readScatteredBytes(): number {
+  const { total_heap_size: total, used_heap_size: used } = getHeapStatistics()
+  return total - used
 }
 
 /**
- * Prepares a collection if one is wanted, trims the heap of malloc, and unmaps all pages of unchanged files. These stay in the page cache:
- * what the process still uses it maps again at the next access, 16 pages at a time, which costs a microsecond.
+ * Trims the heap of malloc, and unmaps all pages of unchanged files. These stay in the page cache: what the process still uses it maps again
+ * at the next access, 16 pages at a time, which costs a microsecond.
  */
-export function releaseMemory({ collection }: { readonly collection: CollectionTime }): void {
-  if (collection !== 'none') allowIdleCollection()
+export function releaseMemory({ collection }: { readonly collection: Collection }): void {
   trimMalloc()
   const files = findUnchangedFiles(readFileSync('/proc/self/smaps', 'latin1'))
   for (const { start, end } of files) unmapFilePages(start, end)
   // The buffer fails where the address space of the process is limited. What else can be done is done then.
-  if (collection === 'now') beginCollection()
+  if (collection !== 'none') beginCollection(collection === 'compacting')
 }

@@ -3,7 +3,6 @@ import { MemoryRelease } from '../../src/daemon/memory-release.ts'
 import { SyncJournal, type SyncReport } from '../../src/engine/journal.ts'
 import type { Family } from '../../src/lib/ip.ts'
 import { silentLogger as log } from '../../src/lib/log.ts'
-import type { CollectionTime } from '../../src/sys/release-memory.ts'
 import { FakeClock } from '../support/fake-clock.ts'
 
 const MB = 1 << 20
@@ -11,7 +10,7 @@ const MB = 1 << 20
 function open({ release = () => {}, kept = [] }: { readonly release?: () => void; readonly kept?: number[] } = {}) {
   const clock = new FakeClock()
   const journal = new SyncJournal({ log })
-  const memory = { resident: 80 * MB, released: [] as number[], collections: [] as CollectionTime[] }
+  const memory = { resident: 80 * MB, released: [] as number[], collections: [] as string[], scattered: 0 }
   const releasing = new MemoryRelease({
     journal,
     families: [4, 6],
@@ -24,6 +23,7 @@ function open({ release = () => {}, kept = [] }: { readonly release?: () => void
       memory.resident = (kept.shift() ?? 50) * MB
     },
     readResidentBytes: () => memory.resident,
+    readScatteredBytes: () => memory.scattered,
   })
   const sync = (family: Family, more: Partial<SyncReport> = {}) =>
     journal.report({
@@ -39,18 +39,19 @@ function open({ release = () => {}, kept = [] }: { readonly release?: () => void
 }
 
 describe('returning memory', () => {
-  it('follows the first syncs of all families, and once more when V8 has collected', async () => {
+  it('follows the first syncs of all families, with a collection and after it', async () => {
     const { clock, memory, sync } = open()
     sync(4)
     await clock.advance(60_000)
     expect(memory.released).toEqual([])
     sync(6)
     await clock.advance(500)
-    expect(memory.released).toHaveLength(1)
+    expect(memory.collections).toEqual(['none'])
+    await clock.advance(5_000)
+    expect(memory.collections).toEqual(['none', 'ordinary'])
     memory.resident = 60 * MB
-    await clock.advance(15_000)
-    expect(memory.released).toHaveLength(2)
-    expect(memory.collections).toEqual(['idle', 'none'])
+    await clock.advance(10_000)
+    expect(memory.collections).toEqual(['none', 'ordinary', 'none'])
   })
 
   it('follows syncs that have let memory grow, when they pause, and never a period', async () => {
@@ -63,29 +64,37 @@ describe('returning memory', () => {
       memory.resident = 70 * MB
       await clock.advance(100)
     }
-    expect(memory.released).toHaveLength(1)
+    expect(memory.collections).toEqual(['none', 'ordinary'])
     await clock.advance(15_000)
-    expect(memory.released).toHaveLength(2)
+    expect(memory.collections).toEqual(['none', 'ordinary', 'ordinary'])
     memory.resident = 60 * MB
-    await clock.advance(15_000)
-    expect(memory.released).toHaveLength(3)
-    expect(memory.collections).toEqual(['idle', 'now', 'none'])
+    await clock.advance(10_000)
+    expect(memory.collections).toEqual(['none', 'ordinary', 'ordinary', 'none'])
     memory.resident = 90 * MB
     await clock.advance(3_600_000)
-    expect(memory.released).toHaveLength(3)
+    expect(memory.released).toHaveLength(4)
   })
 
-  it('follows syncs between the two looks after a start, too', async () => {
+  it('compacts the heap after a collection that leaves much of it scattered', async () => {
+    const { clock, memory, sync } = open()
+    memory.scattered = 20 * MB
+    sync(4)
+    sync(6)
+    await clock.advance(16_000)
+    expect(memory.collections).toEqual(['none', 'ordinary', 'compacting'])
+  })
+
+  it('follows syncs between the looks after a start, too', async () => {
     const { clock, memory, sync } = open()
     sync(4)
     sync(6)
     await clock.advance(15_400)
     sync(4)
     await clock.advance(200)
-    expect(memory.released).toHaveLength(1)
+    expect(memory.released).toHaveLength(2)
     memory.resident = 70 * MB
     await clock.advance(600_000)
-    expect(memory.released).toHaveLength(2)
+    expect(memory.released).toHaveLength(3)
   })
 
   it('does not follow each of a few syncs', async () => {
@@ -98,9 +107,9 @@ describe('returning memory', () => {
       sync(4)
       await clock.advance(11_000)
     }
-    expect(memory.released).toHaveLength(1)
-    await clock.advance(60_000)
     expect(memory.released).toHaveLength(2)
+    await clock.advance(60_000)
+    expect(memory.released).toHaveLength(3)
   })
 
   it('does not wait for a pause for more than ten minutes', async () => {
@@ -113,7 +122,7 @@ describe('returning memory', () => {
       sync(4)
       await clock.advance(10_000)
     }
-    expect(memory.released).toHaveLength(2)
+    expect(memory.released).toHaveLength(3)
   })
 
   it('does nothing if memory has hardly grown, after failed syncs and after those that wrote nothing', async () => {
@@ -128,11 +137,11 @@ describe('returning memory', () => {
     sync(4, { ok: false })
     sync(4, { idle: true })
     await clock.advance(660_000)
-    expect(memory.released).toHaveLength(1)
+    expect(memory.released).toHaveLength(2)
   })
 
   it('compares with the least that a release left, until releases are of no use', async () => {
-    const kept = [50, 75, 50, 89, 89]
+    const kept = [50, 50, 75, 50, 89, 89]
     const { clock, memory, sync } = open({ kept })
     sync(4)
     sync(6)
@@ -142,7 +151,7 @@ describe('returning memory', () => {
       sync(4)
       await clock.advance(616_000)
     }
-    expect(memory.released).toHaveLength(4)
+    expect(memory.released).toHaveLength(5)
   })
 
   it('survives a release that fails, and ends when it is closed', async () => {
