@@ -5,12 +5,12 @@ import { describeError } from '../lib/errors.ts'
 import type { Family } from '../lib/ip.ts'
 import type { Logger } from '../lib/log.ts'
 import type { Clock, Timer } from '../lib/time.ts'
-import type { Collection } from '../sys/release-memory.ts'
+import type { HeapCollection } from '../sys/release-memory.ts'
 
 interface ReleaseStep {
   /** The time since the step before. */
   readonly waitMs: number
-  readonly collection: Collection
+  readonly collection: HeapCollection
   /** True if the step is taken even if memory has hardly grown. */
   readonly always?: true
 }
@@ -44,7 +44,7 @@ export interface MemoryReleaseOptions {
   readonly clock: Clock
   readonly log: Logger
   /** Returns memory to the system, and begins a collection of garbage. */
-  readonly release: (how: { readonly collection: Collection }) => void
+  readonly release: (how: { readonly collection: HeapCollection }) => void
   /** The resident memory of this process. */
   readonly readResidentBytes: () => number
   /** Bytes of the heap that hold nothing, but are too scattered to be returned. */

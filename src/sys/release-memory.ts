@@ -31,7 +31,7 @@ export function findUnchangedFiles(smaps: string): readonly PageRange[] {
  * Which collection of garbage a release begins. `compacting` also moves what is left together, so that more memory is returned; but V8
  * forgets the shapes of objects of which there is none at the moment, and with them most of the compiled code that works on them.
  */
-export type Collection = 'none' | 'ordinary' | 'compacting'
+export type HeapCollection = 'none' | 'ordinary' | 'compacting'
 
 /** V8 begins to collect when so much memory of buffers came since its last collection. */
 const pressingBytes = 96 << 20
@@ -60,7 +60,7 @@ export function readScatteredBytes(): number {
  * Trims the heap of malloc, and unmaps all pages of unchanged files. These stay in the page cache: what the process still uses it maps again
  * at the next access, 16 pages at a time, which costs a microsecond.
  */
-export function releaseMemory({ collection }: { readonly collection: Collection }): void {
+export function releaseMemory({ collection }: { readonly collection: HeapCollection }): void {
   trimMalloc()
   const files = findUnchangedFiles(readFileSync('/proc/self/smaps', 'latin1'))
   for (const { start, end } of files) unmapFilePages(start, end)

@@ -1,7 +1,7 @@
 // The contract for what differs between operating systems. Everything above sys asks `platform` and never the name of the system.
 
 import type { AddressWatchOptions } from '../netlink/interface-addresses.ts'
-import type { Collection } from '../release-memory.ts'
+import type { HeapCollection } from '../release-memory.ts'
 import type { ConntrackSettings } from '../tuning.ts'
 import { linux } from './linux.ts'
 import type { LocalSockets } from './local-sockets.ts'
@@ -23,7 +23,7 @@ export interface Platform {
   tuneConntrack(settings: ConntrackSettings): readonly string[]
   setOomScore(score: number): void
   /** Returns memory to the system that this process does not use now. It holds the event loop for some milliseconds. */
-  releaseMemory(how: { readonly collection: Collection }): void
+  releaseMemory(how: { readonly collection: HeapCollection }): void
   /** True if the kernel has a table of connections that can be read. */
   readonly tracksConnections: boolean
   /** True if processes of one network can find each other by abstract Unix sockets. */

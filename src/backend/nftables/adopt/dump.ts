@@ -10,7 +10,7 @@ import { SetCodec } from '../commit/set-codec.ts'
 import type { AffinityClients } from '../commit/table-writer.ts'
 import type { NftSetSpec } from '../entries.ts'
 import { type ExpectedTable, isAffinitySet } from './expected.ts'
-import { FrontendIndex, type SlottedFrontend } from './frontend-index.ts'
+import { type SlottedFrontend, SlottedFrontends } from './slotted-frontends.ts'
 
 export interface TableDump {
   readonly chains: readonly Chain[]
@@ -65,7 +65,7 @@ function memberDecoder({ name, shape }: NftSetSpec, family: Family): (element: L
 
 /** Most elements are slots. The key of a frontend is read once for all of its slots, which come in no order. */
 function slotDecoder(set: string, codec: SetCodec): (element: ListedElement) => SetMember | undefined {
-  const frontends = new FrontendIndex(set, codec, Math.floor(Math.random() * 0x4000_0000))
+  const frontends = new SlottedFrontends(set, codec, Math.floor(Math.random() * 0x4000_0000))
   return ({ bytes, keyAt, keyEnd, dataAt, dataEnd }) => {
     const frontend = frontends.find(bytes, keyAt, keyEnd)
     if (frontend === undefined) return undefined

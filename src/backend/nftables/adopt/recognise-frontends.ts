@@ -7,7 +7,7 @@ import { SlotTable } from '../commit/slot-table.ts'
 import { frontendDigest, frontendId, parseFrontendKey } from '../entries.ts'
 import { type Balance, localSlots, parseBalanceName } from '../rules.ts'
 import type { SetMember } from './dump.ts'
-import type { SlottedFrontend } from './frontend-index.ts'
+import type { SlottedFrontend } from './slotted-frontends.ts'
 
 /** Endpoint by slot number. */
 type SlotMap = ReadonlyMap<number, string>

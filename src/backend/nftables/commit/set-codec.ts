@@ -78,6 +78,8 @@ export class SetCodec {
   readonly #parts: readonly Part[]
   /** The length of an address. */
   readonly #width: number
+  /** Holds an endpoint while it is written. */
+  readonly #text = Buffer.alloc(endpointChars)
 
   constructor(shape: NftSetShape, family: Family) {
     const { key, value } = layouts[shape]
@@ -162,7 +164,18 @@ export class SetCodec {
     const width = this.#width
     if (end - at < width + 2) return undefined
     const port = bytes.readUInt16BE(at + width)
-    return this.family === 4 ? formatEndpoint(bytes, at, port) : hostPort(this.#readAddress(bytes, at), port)
+    return this.family === 4 ? this.#formatEndpoint(bytes, at, port) : hostPort(this.#readAddress(bytes, at), port)
+  }
+
+  /** Makes one flat string, because after a restart there is one for every slot. Numbers joined as strings take three times as long. */
+  #formatEndpoint(bytes: Buffer, at: number, port: number): string {
+    const text = this.#text
+    let length = 0
+    for (let i = 0; i < 4; i++) {
+      length = writeDecimal(bytes[at + i] as number, text, length)
+      text[length++] = i < 3 ? dot : colon
+    }
+    return text.toString('latin1', 0, writeDecimal(port, text, length))
   }
 
   #lengthOf(part: Part): number {
@@ -196,26 +209,16 @@ export class SetCodec {
 
 const [dot, colon, zero, nine] = [0x2e, 0x3a, 0x30, 0x39]
 
-/** Holds one text while it is written: `255.255.255.255:65535` is the longest. */
-const scratch = Buffer.alloc(21)
+/** `255.255.255.255:65535` is the longest. */
+const endpointChars = 21
 
-/** Makes one flat string, because after a restart there is one for every slot. Numbers joined as strings take three times as long. */
-function formatEndpoint(bytes: Buffer, at: number, port: number): string {
-  let length = 0
-  for (let i = 0; i < 4; i++) {
-    length = writeDecimal(bytes[at + i] as number, length)
-    scratch[length++] = i < 3 ? dot : colon
-  }
-  return scratch.toString('latin1', 0, writeDecimal(port, length))
-}
-
-/** Writes a number below 100,000 to `scratch`. Returns the position after it. */
-function writeDecimal(value: number, at: number): number {
+/** Writes a number below 100,000. Returns the position after it. */
+function writeDecimal(value: number, into: Buffer, at: number): number {
   let next = at
   for (let unit = 10_000; unit > 1; unit = (unit / 10) | 0) {
-    if (value >= unit) scratch[next++] = zero + (((value / unit) | 0) % 10)
+    if (value >= unit) into[next++] = zero + (((value / unit) | 0) % 10)
   }
-  scratch[next++] = zero + (value % 10)
+  into[next++] = zero + (value % 10)
   return next
 }
 

@@ -15,7 +15,6 @@ import { beginChange, beginDeletion } from './write-objects.ts'
 const NFT_SET_ELEM_INTERVAL_END = 1
 /** The length of the header of an attribute. */
 const attributeHeader = 4
-const noBytes = Buffer.alloc(0)
 /** A list of this size leaves room in its attribute for one more element of any size that we write. */
 const listBytes = 60_000
 
@@ -152,7 +151,7 @@ function visitList(reader: AttributeReader, visit: (element: ListedElement) => v
  * each would cost more than reading them.
  */
 export class ListedElement {
-  bytes: Buffer = noBytes
+  bytes: Buffer = Buffer.alloc(0)
   /** Where the key begins and ends. */
   keyAt = 0
   keyEnd = 0

@@ -21,7 +21,7 @@ interface IndexedFrontend extends SlottedFrontend {
 /** A slot is the last part of a key. */
 const slotLength = 4
 
-export class FrontendIndex {
+export class SlottedFrontends {
   readonly #set: string
   readonly #codec: SetCodec
   readonly #seed: number

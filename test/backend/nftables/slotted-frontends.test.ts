@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { FrontendIndex } from '../../../src/backend/nftables/adopt/frontend-index.ts'
+import { SlottedFrontends } from '../../../src/backend/nftables/adopt/slotted-frontends.ts'
 import { SetCodec } from '../../../src/backend/nftables/commit/set-codec.ts'
 
 const shape = 'address . protocol . port . slot : address . port'
@@ -10,12 +10,12 @@ function keyBytes(codec: SetCodec, text: string): Buffer {
   return bytes
 }
 
-describe('FrontendIndex', () => {
+describe('SlottedFrontends', () => {
   it.each([4, 6] as const)(
     'finds one object for all slots of an IPv%d frontend, and another for each frontend',
     (family) => {
       const codec = new SetCodec(shape, family)
-      const index = new FrontendIndex('endpoints', codec, 1)
+      const index = new SlottedFrontends('endpoints', codec, 1)
       const found = new Set<unknown>()
       const wrong: string[] = []
       // With this many frontends some have the same hash, which has 30 bits.
@@ -37,7 +37,7 @@ describe('FrontendIndex', () => {
 
   it('finds nothing for bytes that are not a key of the set', () => {
     const codec = new SetCodec(shape, 4)
-    const index = new FrontendIndex('endpoints', codec, 1)
+    const index = new SlottedFrontends('endpoints', codec, 1)
     expect(index.find(Buffer.alloc(8), 0, 8)).toBeUndefined()
   })
 })
