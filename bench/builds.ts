@@ -6,8 +6,9 @@
 // BENCH_ROUNDS starts of each, by turns (3 by default). Then all run at the same time, each in its own network namespace, and get lone
 // changes, one every 2 ms: BENCH_CHANGES at first (4000 by default, 0 leaves this part out), which are not counted, and then twelve times
 // 500 by turns. BENCH_AT_ONCE puts several changes into each write, and BENCH_EVERY_MS is the time between writes. Medians are printed, and
-// every figure behind them. The speed of a machine changes within minutes, so only figures of one run can be compared. The program that
-// was started last took about a tenth less than the same one before it, so run a close comparison in both orders.
+// every figure behind them. The speed of a machine changes within minutes, so only figures of one run can be compared. A program that
+// waits while others get their first changes may lose what V8 compiled (docs/benchmarks.md, Memory), so run a close comparison in both
+// orders.
 
 import { type ChildProcess, execFileSync, fork } from 'node:child_process'
 import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
