@@ -93,12 +93,11 @@ export class MemoryRelease {
     else this.#releaseWhenQuiet(this.#syncedAt + maxBusyMs)
   }
 
-  #releaseInSteps([step, ...later]: readonly ReleaseStep[]): void {
+  #releaseInSteps([step, ...later]: readonly ReleaseStep[], began = this.#options.clock.monotonic()): void {
     if (step === undefined) return
-    const began = this.#options.clock.monotonic()
     this.#wait(step.waitMs, () => {
       this.#take(step)
-      if (later.length > 0) this.#releaseInSteps(later)
+      if (later.length > 0) this.#releaseInSteps(later, began)
       // What syncs left behind in the meantime is not collected yet.
       else if (this.#syncedAt > began) this.#releaseWhenQuiet(this.#syncedAt + maxBusyMs)
     })

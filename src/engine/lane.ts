@@ -163,8 +163,16 @@ export class Lane {
     const services = [...this.#changed].filter((service) => !this.#isWaiting(service))
     const held = this.ledger.wanted().size
     const noLocal = this.planner.noLocal()
-    const figures = { backend: backend.name, family, held, services, noLocal, error }
-    return { ...figures, triggers: this.#triggers, udpChanged: this.#udpChanged }
+    return {
+      backend: backend.name,
+      family,
+      held,
+      services,
+      noLocal,
+      triggers: this.#triggers,
+      udpChanged: this.#udpChanged,
+      error,
+    }
   }
 
   async #planAndApply(run: SyncRun): Promise<void> {

@@ -44,7 +44,7 @@ export interface PlannerOptions {
 
 /** Entries that are planned before a pause: an entry may be a chain of a hundred rules, which takes a tenth of a millisecond. */
 const entryStride = 10
-/** Ports that are handled before a pause. Most services have fewer, and are planned without one: a pause costs as much as a port. */
+/** Ports that are handled before a pause. Most services have fewer, and are planned without one: a pause reads the clock. */
 const portStride = 4
 
 /** A service with this many entries or endpoints takes some milliseconds to plan and to write. */

@@ -43,7 +43,7 @@ export function describeMessage(name: string, makers: Readonly<Record<string, Fi
   return { name, numbers, byNumber }
 }
 
-/** A part of a body that is not read yet. Every object has several, and a Buffer of their own would cost ten times as much. */
+/** A part of a body that is not read yet. Every object has several, and a Buffer for each would cost more than this. */
 export class UnreadBytes {
   readonly bytes: Buffer
   readonly at: number

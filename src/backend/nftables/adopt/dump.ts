@@ -26,6 +26,7 @@ export interface SetMember {
   readonly key: string
   /** The frontend that the slot belongs to, without its slots: a dump may have to be repeated. Undefined if the set has no slots. */
   readonly frontend: SlottedFrontend | undefined
+  /** -1 if the set has no slots. */
   readonly slot: number
   /** The endpoint of a slot; otherwise the digest of the element's entry. */
   readonly value: string

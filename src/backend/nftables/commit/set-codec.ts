@@ -167,7 +167,7 @@ export class SetCodec {
     return this.family === 4 ? this.#formatEndpoint(bytes, at, port) : hostPort(this.#readAddress(bytes, at), port)
   }
 
-  /** Makes one flat string, because after a restart there is one for every slot. Numbers joined as strings take three times as long. */
+  /** Makes one flat string without strings for its parts, because after a restart there is one for every slot. */
   #formatEndpoint(bytes: Buffer, at: number, port: number): string {
     const text = this.#text
     let length = 0

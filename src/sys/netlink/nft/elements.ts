@@ -168,6 +168,7 @@ export class ListedElement {
   #userdataEnd = 0
   #counterAt = 0
   #counterEnd = 0
+  readonly #counterReader = new AttributeReader()
 
   /** Reads the element that the reader is at. */
   read(reader: AttributeReader): void {
@@ -219,23 +220,22 @@ export class ListedElement {
   /** Packets that found the element; undefined if it does not count. */
   get packets(): number | undefined {
     if (this.#counterEnd === 0) return undefined
-    const reader = new AttributeReader().reset(this.bytes, this.#counterAt, this.#counterEnd)
+    const reader = this.#counterReader.reset(this.bytes, this.#counterAt, this.#counterEnd)
     return reader.next() ? readCounter(reader) : undefined
   }
 
   /** The element in an object of its own. */
   copy(): Element {
-    const { verdict, comment, packets } = this
-    const data = this.dataEnd === 0 ? verdict : copyBytes(this.bytes, this.dataAt, this.dataEnd)
-    return {
-      key: copyBytes(this.bytes, this.keyAt, this.keyEnd),
-      ...(this.lastEnd === 0 ? {} : { keyEnd: copyBytes(this.bytes, this.lastAt, this.lastEnd) }),
-      ...(this.#timeoutMs === undefined ? {} : { timeoutMs: this.#timeoutMs }),
-      ...(this.isIntervalEnd ? { intervalEnd: true } : {}),
-      ...(data === undefined ? {} : { data }),
-      ...(comment === undefined ? {} : { comment }),
-      ...(packets === undefined ? {} : { packets }),
-    }
+    const { bytes, verdict, comment, packets } = this
+    const element: { -readonly [K in keyof Element]: Element[K] } = { key: copyBytes(bytes, this.keyAt, this.keyEnd) }
+    if (this.lastEnd !== 0) element.keyEnd = copyBytes(bytes, this.lastAt, this.lastEnd)
+    if (this.dataEnd !== 0) element.data = copyBytes(bytes, this.dataAt, this.dataEnd)
+    else if (verdict !== undefined) element.data = verdict
+    if (this.isIntervalEnd) element.intervalEnd = true
+    if (this.#timeoutMs !== undefined) element.timeoutMs = this.#timeoutMs
+    if (comment !== undefined) element.comment = comment
+    if (packets !== undefined) element.packets = packets
+    return element
   }
 
   #readData(reader: AttributeReader): void {
