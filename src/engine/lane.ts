@@ -163,16 +163,8 @@ export class Lane {
     const services = [...this.#changed].filter((service) => !this.#isWaiting(service))
     const held = this.ledger.wanted().size
     const noLocal = this.planner.noLocal()
-    return {
-      backend: backend.name,
-      family,
-      held,
-      services,
-      noLocal,
-      triggers: this.#triggers,
-      udpChanged: this.#udpChanged,
-      error,
-    }
+    const figures = { backend: backend.name, family, held, services, noLocal, error }
+    return { ...figures, triggers: this.#triggers, udpChanged: this.#udpChanged }
   }
 
   async #planAndApply(run: SyncRun): Promise<void> {

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
-import { SlottedFrontends } from '../../../src/backend/nftables/adopt/slotted-frontends.ts'
 import { SetCodec } from '../../../src/backend/nftables/commit/set-codec.ts'
+import { SlottedFrontends } from '../../../src/backend/nftables/commit/slotted-frontends.ts'
 
 const shape = 'address . protocol . port . slot : address . port'
 
@@ -15,7 +15,7 @@ describe('SlottedFrontends', () => {
     'finds one object for all slots of an IPv%d frontend, and another for each frontend',
     (family) => {
       const codec = new SetCodec(shape, family)
-      const index = new SlottedFrontends('endpoints', codec, 1)
+      const index = new SlottedFrontends(codec, 1, (key) => ({ key }))
       const found = new Set<unknown>()
       const wrong: string[] = []
       // With this many frontends some have the same hash, which has 30 bits.
@@ -37,7 +37,7 @@ describe('SlottedFrontends', () => {
 
   it('finds nothing for bytes that are not a key of the set', () => {
     const codec = new SetCodec(shape, 4)
-    const index = new SlottedFrontends('endpoints', codec, 1)
+    const index = new SlottedFrontends(codec, 1, (key) => ({ key }))
     expect(index.find(Buffer.alloc(8), 0, 8)).toBeUndefined()
   })
 })

@@ -7,10 +7,10 @@ import type { NftablesSocket } from '../../../sys/netlink/nft/nftables.ts'
 import type { ListedRule } from '../../../sys/netlink/nft/read-objects.ts'
 import { tableName } from '../base.ts'
 import { SetCodec } from '../commit/set-codec.ts'
+import { SlottedFrontends } from '../commit/slotted-frontends.ts'
 import type { AffinityClients } from '../commit/table-writer.ts'
 import type { NftSetSpec } from '../entries.ts'
 import { type ExpectedTable, isAffinitySet } from './expected.ts'
-import { type SlottedFrontend, SlottedFrontends } from './slotted-frontends.ts'
 
 export interface TableDump {
   readonly chains: readonly Chain[]
@@ -18,6 +18,14 @@ export interface TableDump {
   readonly sets: readonly NftSet[]
   /** Members by set, without those of sets that we do not know. Undefined stands for a member that we would never write. */
   readonly members: ReadonlyMap<string, readonly (SetMember | undefined)[]>
+}
+
+/** A frontend whose endpoints are in numbered slots. */
+export interface SlottedFrontend {
+  readonly set: string
+  readonly key: string
+  /** Endpoints by number of the slot. */
+  readonly slots: Map<number, string>
 }
 
 /** An element as text. It is made while the dump is read, because there are very many elements. */
@@ -66,7 +74,8 @@ function memberDecoder({ name, shape }: NftSetSpec, family: Family): (element: L
 
 /** Most elements are slots. The key of a frontend is read once for all of its slots, which come in no order. */
 function slotDecoder(set: string, codec: SetCodec): (element: ListedElement) => SetMember | undefined {
-  const frontends = new SlottedFrontends(set, codec, Math.floor(Math.random() * 0x4000_0000))
+  const make = (key: string): SlottedFrontend => ({ set, key, slots: new Map() })
+  const frontends = new SlottedFrontends(codec, Math.floor(Math.random() * 0x4000_0000), make)
   return ({ bytes, keyAt, keyEnd, dataAt, dataEnd }) => {
     const frontend = frontends.find(bytes, keyAt, keyEnd)
     if (frontend === undefined) return undefined

@@ -6,8 +6,7 @@ import { type CommittedState, slotKey } from '../commit/committed.ts'
 import { SlotTable } from '../commit/slot-table.ts'
 import { frontendDigest, frontendId, parseFrontendKey } from '../entries.ts'
 import { type Balance, localSlots, parseBalanceName } from '../rules.ts'
-import type { SetMember } from './dump.ts'
-import type { SlottedFrontend } from './slotted-frontends.ts'
+import type { SetMember, SlottedFrontend } from './dump.ts'
 
 /** Endpoint by slot number. */
 type SlotMap = ReadonlyMap<number, string>

@@ -1,8 +1,10 @@
 // Converts the elements of the endpoint maps, as the kernel reports them, to what each slot counted. Pure.
 
 import type { Family } from '../../../lib/ip.ts'
+import type { ListedElement } from '../../../sys/netlink/nft/elements.ts'
 import type { Element } from '../../../sys/netlink/nft/nft-types.ts'
 import { SetCodec } from '../commit/set-codec.ts'
+import { SlottedFrontends } from '../commit/slotted-frontends.ts'
 
 export interface CountedSlot {
   /** The frontend: `10.96.0.1 tcp 443`. */
@@ -14,6 +16,7 @@ export interface CountedSlot {
 
 /** The maps whose elements count. */
 export const countedSets = ['endpoints', 'nodeport-endpoints'] as const
+type CountedSet = (typeof countedSets)[number]
 
 const shapes = {
   endpoints: 'address . protocol . port . slot : address . port',
@@ -21,7 +24,7 @@ const shapes = {
 } as const
 
 export class SlotDecoder {
-  readonly #codecs: Readonly<Record<(typeof countedSets)[number], SetCodec>>
+  readonly #codecs: Readonly<Record<CountedSet, SetCodec>>
 
   constructor(family: Family) {
     this.#codecs = {
@@ -43,6 +46,26 @@ export class SlotDecoder {
 
   #codecOf(set: string): SetCodec | undefined {
     return set === 'endpoints' || set === 'nodeport-endpoints' ? this.#codecs[set] : undefined
+  }
+}
+
+/**
+ * Returns what reads the elements of one map where they lie in the message. All slots of a frontend get the same text as their key, which
+ * is read once. The function returns undefined for an element that we would never write.
+ */
+export function slotReader(
+  set: CountedSet,
+  family: Family,
+  seed: number,
+): (element: ListedElement) => CountedSlot | undefined {
+  const codec = new SetCodec(shapes[set], family)
+  const keys = new SlottedFrontends(codec, seed, (key) => key)
+  return (element) => {
+    const { bytes, keyAt, keyEnd, dataAt, dataEnd } = element
+    const key = keys.find(bytes, keyAt, keyEnd)
+    const endpoint = codec.readEndpoint(bytes, dataAt, dataEnd)
+    if (key === undefined || endpoint === undefined) return undefined
+    return { key, slot: codec.readSlot(bytes, keyAt), endpoint, connections: element.packets ?? 0 }
   }
 }
 

@@ -9,7 +9,7 @@ import { SetCodec } from '../commit/set-codec.ts'
 import type { Transaction } from '../commit/transaction.ts'
 import { localSlots } from '../rules.ts'
 import { CarriedCounts } from './carried-counts.ts'
-import { type CountedSlot, countedSets, SlotDecoder } from './counted-slots.ts'
+import { type CountedSlot, countedSets, slotReader } from './counted-slots.ts'
 import { endpointOf, isEndpointChain } from './counter-names.ts'
 import { namingSets } from './frontend-owners.ts'
 import { type InitialCounts, initialKey } from './initial-counts.ts'
@@ -60,12 +60,10 @@ async function readOld(nft: NftablesSocket, family: Family): Promise<OldCounts> 
   const rules = (await nft.rules(family, tableName)).flatMap(({ chain, packets, comment }) =>
     packets === undefined || !isEndpointChain(chain) ? [] : [{ name: chain, packets, port: comment ?? '' }],
   )
-  const decoder = new SlotDecoder(family)
   const slots: (CountedSlot & { set: string })[] = []
   for (const set of countedSets) {
-    const found = await nft.elements({ family, table: tableName, set }, (element) =>
-      decoder.decode(set, element.copy()),
-    )
+    const read = slotReader(set, family, Math.floor(Math.random() * 0x4000_0000))
+    const found = await nft.elements({ family, table: tableName, set }, read)
     for (const slot of found) if (slot !== undefined) slots.push({ ...slot, set })
   }
   return { slots, owners, counters, rules }

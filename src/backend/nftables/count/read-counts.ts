@@ -9,8 +9,9 @@ import type { ListedRule } from '../../../sys/netlink/nft/read-objects.ts'
 import type { PortCounters } from '../../backend.ts'
 import { tableName } from '../base.ts'
 import { type CommittedState, slotKey } from '../commit/committed.ts'
+import type { SlotTable } from '../commit/slot-table.ts'
 import { localSlots } from '../rules.ts'
-import { type CountedSlot, countedSets, SlotDecoder } from './counted-slots.ts'
+import { type CountedSlot, countedSets, slotReader } from './counted-slots.ts'
 import { endpointOf, isEndpointChain } from './counter-names.ts'
 import type { SlotCounting } from './slot-counting.ts'
 
@@ -45,17 +46,22 @@ interface Found {
   readonly rules: readonly ListedRule[]
 }
 
-async function readOnce({ nft, family }: CountSource): Promise<Found> {
-  const decoder = new SlotDecoder(family)
+/** Lists of which the table has none are not asked for: a table with few services is read at every scrape. */
+async function readOnce({ nft, family, committed }: CountSource): Promise<Found> {
   const slots: CountedSlot[] = []
   for (const set of countedSets) {
-    const found = await nft.elements({ family, table: tableName, set }, (element) =>
-      decoder.decode(set, element.copy()),
-    )
-    for (const slot of found) if (slot !== undefined) slots.push(slot)
+    const read = slotReader(set, family, Math.floor(Math.random() * 0x4000_0000))
+    for (const slot of await nft.elements({ family, table: tableName, set }, read)) {
+      if (slot !== undefined) slots.push(slot)
+    }
   }
-  const counters = await nft.namedCounters(family, tableName)
-  return { slots, counters, rules: await nft.rules(family, tableName) }
+  const counters = committed.counters.size === 0 ? [] : await nft.namedCounters(family, tableName)
+  return { slots, counters, rules: hasEndpointChain(committed) ? await nft.rules(family, tableName) : [] }
+}
+
+function hasEndpointChain({ chains }: CommittedState): boolean {
+  for (const name of chains.keys()) if (isEndpointChain(name)) return true
+  return false
 }
 
 /** One service port while its counters are summed. */
@@ -65,11 +71,20 @@ interface PortSum {
   readonly endpoints: Map<string, { connections: number }>
 }
 
+/** A frontend of a service port, and its slots for all traffic and for traffic that stays on the node. */
+interface FrontendSum {
+  readonly port: PortSum
+  readonly all: SlotTable | undefined
+  readonly local: SlotTable | undefined
+}
+
 const sum = (found: Found, source: CountSource): Promise<readonly PortCounters[]> => new CountSum(source).run(found)
 
 class CountSum {
   readonly #source: CountSource
   readonly #ports = new Map<string, PortSum>()
+  /** Undefined for a frontend that belongs to no service port. */
+  readonly #frontends = new Map<string, FrontendSum | undefined>()
 
   constructor(source: CountSource) {
     this.#source = source
@@ -89,18 +104,31 @@ class CountSum {
   }
 
   #addSlot({ key, slot, endpoint, connections }: CountedSlot): void {
-    const { committed } = this.#source
-    const port = committed.owners.find(key, committed.elements)
-    if (port === undefined) return
-    const one = this.#portOf(port, key)
-    one.connections += connections
-    const offset = slot >= localSlots ? localSlots : 0
-    const table = committed.slots.get(slotKey(key, offset))
+    const frontend = this.#frontendOf(key)
+    if (frontend === undefined) return
+    const { port } = frontend
+    port.connections += connections
+    const isLocal = slot >= localSlots
+    const table = isLocal ? frontend.local : frontend.all
     // A slot beyond the last one is about to be swept. Its endpoint may be gone.
-    if (table === undefined || slot - offset >= table.count) return
-    const known = one.endpoints.get(endpoint)
-    if (known === undefined) one.endpoints.set(endpoint, { connections })
+    if (table === undefined || slot - (isLocal ? localSlots : 0) >= table.count) return
+    const known = port.endpoints.get(endpoint)
+    if (known === undefined) port.endpoints.set(endpoint, { connections })
     else known.connections += connections
+  }
+
+  /** Looks a frontend up once for all of its slots. */
+  #frontendOf(key: string): FrontendSum | undefined {
+    const known = this.#frontends.get(key)
+    if (known !== undefined || this.#frontends.has(key)) return known
+    const { owners, elements, slots } = this.#source.committed
+    const port = owners.find(key, elements)
+    const found =
+      port === undefined
+        ? undefined
+        : { port: this.#portOf(port, key), all: slots.get(slotKey(key, 0)), local: slots.get(slotKey(key, localSlots)) }
+    this.#frontends.set(key, found)
+    return found
   }
 
   /** The rule of an endpoint with affinity. */

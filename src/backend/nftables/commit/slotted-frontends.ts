@@ -2,50 +2,42 @@
 // put into its table of strings, costs as much as reading the slot. Pure.
 
 import { mix32 } from '../../../lib/set-hash.ts'
-import type { SetCodec } from '../commit/set-codec.ts'
+import type { SetCodec } from './set-codec.ts'
 
-/** A frontend whose endpoints are in numbered slots. */
-export interface SlottedFrontend {
-  readonly set: string
-  readonly key: string
-  /** Endpoints by number of the slot. */
-  readonly slots: Map<number, string>
-}
-
-interface IndexedFrontend extends SlottedFrontend {
+interface IndexedFrontend<F> {
+  readonly frontend: F
   readonly bytes: Buffer
   /** Another frontend with the same hash. */
-  readonly next: IndexedFrontend | undefined
+  readonly next: IndexedFrontend<F> | undefined
 }
 
 /** A slot is the last part of a key. */
 const slotLength = 4
 
-export class SlottedFrontends {
-  readonly #set: string
+export class SlottedFrontends<F> {
   readonly #codec: SetCodec
   readonly #seed: number
-  readonly #byHash = new Map<number, IndexedFrontend>()
+  readonly #make: (key: string) => F
+  readonly #byHash = new Map<number, IndexedFrontend<F>>()
 
-  /** With a random seed nobody can choose addresses that have the same hash. */
-  constructor(set: string, codec: SetCodec, seed: number) {
-    this.#set = set
+  /** With a random seed nobody can choose addresses that have the same hash. `make` is called once for each frontend. */
+  constructor(codec: SetCodec, seed: number, make: (key: string) => F) {
     this.#codec = codec
     this.#seed = seed
+    this.#make = make
   }
 
-  /** Returns the same object for all slots of a frontend; undefined if the bytes are not a key of the set. */
-  find(bytes: Buffer, at: number, end: number): SlottedFrontend | undefined {
+  /** Returns the same value for all slots of a frontend; undefined if the bytes are not a key of the set. */
+  find(bytes: Buffer, at: number, end: number): F | undefined {
     if (end - at !== this.#codec.keyLength) return undefined
     const hash = this.#hash(bytes, at, end - slotLength)
     const first = this.#byHash.get(hash)
-    for (let one = first; one !== undefined; one = one.next) if (isAt(one.bytes, bytes, at)) return one
+    for (let one = first; one !== undefined; one = one.next) if (isAt(one.bytes, bytes, at)) return one.frontend
     const key = this.#codec.readKey(bytes.subarray(at, end))
     if (key === undefined) return undefined
-    const own = Buffer.from(bytes.subarray(at, end - slotLength))
-    const added = { set: this.#set, key, slots: new Map<number, string>(), bytes: own, next: first }
-    this.#byHash.set(hash, added)
-    return added
+    const frontend = this.#make(key)
+    this.#byHash.set(hash, { frontend, bytes: Buffer.from(bytes.subarray(at, end - slotLength)), next: first })
+    return frontend
   }
 
   #hash(bytes: Buffer, at: number, end: number): number {
