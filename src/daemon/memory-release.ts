@@ -30,6 +30,14 @@ const afterStart: readonly ReleaseStep[] = [
   { waitMs: 5_000, collection: 'ordinary', always: true },
   ...afterCollection,
 ]
+/** After first syncs that left much behind, which need not stay for seconds. */
+const afterLargeStart: readonly ReleaseStep[] = [
+  { waitMs: 500, collection: 'ordinary', always: true },
+  { waitMs: 5_000, collection: 'ordinary' },
+  ...afterCollection,
+]
+/** About what the executable has after a start with 15,000 services. */
+const largeStartBytes = 128 << 20
 const afterWork: readonly ReleaseStep[] = [{ waitMs: 0, collection: 'ordinary' }, ...afterCollection]
 /** The time without a sync after which memory is looked at, if there were many. */
 const quietMs = 10_000
@@ -89,7 +97,7 @@ export class MemoryRelease {
       this.#releaseWhenQuiet(this.#latest)
     }
     if (this.#unsynced.size > 0 || this.#timer !== undefined) return
-    if (isFirst) this.#releaseInSteps(afterStart)
+    if (isFirst) this.#releaseInSteps(this.#isLarge() ? afterLargeStart : afterStart)
     else this.#releaseWhenQuiet(this.#syncedAt + maxBusyMs)
   }
 
@@ -116,6 +124,15 @@ export class MemoryRelease {
       this.#timer = undefined
       then()
     })
+  }
+
+  #isLarge(): boolean {
+    try {
+      return this.#options.readResidentBytes() >= largeStartBytes
+    } catch {
+      // `#take` reports that it cannot be read.
+      return false
+    }
   }
 
   #isWorthIt({ collection, always }: ReleaseStep, resident: number): boolean {

@@ -50,6 +50,8 @@ export class Pacer {
   #paidUntil = Number.NEGATIVE_INFINITY
   /** What unfinished runs cost; the run that finishes pays for them. */
   #unpaidMs = 0
+  /** What had been spent when it was read last. */
+  #spentMs = 0
   /** The timer of a run that is requested. */
   #timer: Timer | undefined
   /** The timer of a run that nobody requests. It may fire before `#latest`, which moves with every run, and is set again then. */
@@ -123,24 +125,33 @@ export class Pacer {
   }
 
   async #runAndReschedule(): Promise<void> {
-    const { run, clock, maxMs, retryMs, spentMs } = this.#options
+    const { run, clock, maxMs, retryMs } = this.#options
     this.#state = 'running'
     if (this.#urgent) this.#lastUrgent = clock.monotonic()
     this.#requested = false
     this.#urgent = false
     const began = clock.monotonic()
-    const spentBefore = spentMs?.() ?? 0
     const result = await run()
     if ((this.#state as string) === 'stopped') return
     const now = clock.monotonic()
-    // Reading what was spent takes longer than a short run is worth.
-    const isShort = spentMs === undefined || now - began <= leastRunMs
-    this.#unpaidMs += isShort ? now - began : spentMs() - spentBefore
+    this.#unpaidMs += this.#findCost(now - began)
     this.#state = 'idle'
     this.#requested ||= result === 'unfinished'
     this.#earliest = result === 'unfinished' ? now : this.#findEarliest(now, result)
     this.#latest = now + (result === 'failed' ? Math.min(retryMs, maxMs) : maxMs)
     this.#setTimer()
+  }
+
+  /**
+   * What a run cost that took as long. To read what was spent, before and after each run, takes longer than a short run is worth. So it is
+   * read after long runs only, and everything since the last reading counts, but never more than the time.
+   */
+  #findCost(tookMs: number): number {
+    const { spentMs } = this.#options
+    if (spentMs === undefined || tookMs <= leastRunMs) return tookMs
+    const before = this.#spentMs
+    this.#spentMs = spentMs()
+    return Math.min(tookMs, this.#spentMs - before)
   }
 
   #findEarliest(now: number, result: RunResult): number {

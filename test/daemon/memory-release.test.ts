@@ -54,6 +54,20 @@ describe('returning memory', () => {
     expect(memory.collections).toEqual(['none', 'ordinary', 'none'])
   })
 
+  it('collects soon after first syncs that left much behind, and again only if memory has grown', async () => {
+    const { clock, memory, sync } = open()
+    memory.resident = 170 * MB
+    sync(4)
+    sync(6)
+    await clock.advance(500)
+    expect(memory.collections).toEqual(['ordinary'])
+    await clock.advance(5_000)
+    expect(memory.collections).toEqual(['ordinary'])
+    memory.resident = 60 * MB
+    await clock.advance(10_000)
+    expect(memory.collections).toEqual(['ordinary', 'none'])
+  })
+
   it('follows syncs that have let memory grow, when they pause, and never a period', async () => {
     const { clock, memory, sync } = open()
     sync(4)

@@ -134,6 +134,16 @@ describe('Pacer', () => {
     expect(runs).toEqual([0, 300, 600])
   })
 
+  it('never charges more than the time of a run, whatever was spent since the last reading', async () => {
+    let spent = 0
+    const { clock, runs, pacer } = setUp({ wholeRunMs: 50, takesMs: 20, spentMs: () => (spent += 10_000) })
+    pacer.requestRun()
+    await clock.advance(20)
+    pacer.requestRun()
+    await clock.advance(1_000)
+    expect(runs).toEqual([0, 420])
+  })
+
   it('charges a run for the unfinished ones before it', async () => {
     const { clock, runs, pacer, end } = setUp({ wholeRunMs: 50, takesMs: 20 })
     end('unfinished')
