@@ -23,8 +23,8 @@ import { internName, internNames, internTables } from './interned.ts'
 
 /** Slices with this label belong to services without a cluster IP. */
 export const headlessLabel = 'service.kubernetes.io/headless'
-const serviceLabel = 'kubernetes.io/service-name'
-const triggerAnnotation = 'endpoints.kubernetes.io/last-change-trigger-time'
+export const serviceLabel = 'kubernetes.io/service-name'
+export const triggerAnnotation = 'endpoints.kubernetes.io/last-change-trigger-time'
 
 export const decodeEndpointSlice = (json: unknown): DecodedRecord<SliceRecord> =>
   runAtOnce(decodeEndpointSliceInSteps(json))
@@ -73,26 +73,26 @@ const fewPorts = 100
 
 /** An empty name is a valid name, a missing one is not. Like kube-proxy, this does not support "all ports" (a port without a number). */
 function* readPorts(reader: FieldReader, object: JsonObject): Steps<readonly SlicePortRecord[]> {
-  const { slicePorts, slicePortLists } = internTables
   const ports: SlicePortRecord[] = []
-  let listKey = ''
   for (const [i, json] of reader.readChildren(object, 'ports', '')) {
     if (isPause(i)) yield
     const at = `ports[${i}]`
     const fields = readPort(reader, json, at, reader.readText(json, 'name', at))
-    if (fields === undefined) continue
-    const { name, protocol, port } = fields
-    const key = `${name}/${protocol}/${port}`
-    if (ports.length >= fewPorts) {
-      ports.push({ name, protocol, port })
-      continue
-    }
-    ports.push(slicePorts.share(key, () => ({ name: internName(name), protocol, port })))
-    listKey += `${key}\n`
+    if (fields !== undefined) ports.push(fields)
   }
-  if (ports.length > fewPorts) return copyFitted(ports)
-  return ports.length === 0 ? emptyList : slicePortLists.share(listKey, () => copyFitted(ports))
+  return sharePorts(ports)
 }
+
+/** Returns one list for all slices that have the same ports. */
+export function sharePorts(ports: readonly SlicePortRecord[]): readonly SlicePortRecord[] {
+  if (ports.length === 0 || ports.length > fewPorts) return copyFitted(ports)
+  let listKey = ''
+  for (const { name, protocol, port } of ports) listKey += `${name}/${protocol}/${port}\n`
+  return internTables.slicePortLists.share(listKey, () => ports.map(sharePort))
+}
+
+const sharePort = ({ name, protocol, port }: SlicePortRecord): SlicePortRecord =>
+  internTables.slicePorts.share(`${name}/${protocol}/${port}`, () => ({ name: internName(name), protocol, port }))
 
 function* readEndpoints(reader: FieldReader, object: JsonObject, family: Family): Steps<readonly EndpointRecord[]> {
   const endpoints: EndpointRecord[] = []

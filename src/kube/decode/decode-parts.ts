@@ -7,6 +7,11 @@ import { copyFitted, type FieldReader, formatValue, isObjectName, type JsonObjec
 
 type PortFields = Pick<ServicePortRecord, 'name' | 'protocol' | 'port'>
 
+/** The only port of a service needs no name. */
+export const isPortName = (name: string): boolean => name === '' || isObjectName(name)
+
+export const isPortNumber = (port: number): boolean => port >= 1 && port <= 65535
+
 /** Reads protocol and number of a port with a name. Reports the first problem and returns undefined if the port must be skipped. */
 export function readPort(
   reader: FieldReader,
@@ -17,9 +22,9 @@ export function readPort(
   const protocol = readProtocol(reader, json, at)
   const port = reader.readInteger(json, 'port', at)
   if (name === undefined) reader.report(`${at}.name`, 'is missing; the port is skipped')
-  else if (name !== '' && !isObjectName(name)) {
+  else if (!isPortName(name)) {
     reader.report(`${at}.name`, `is not a valid name: ${formatValue(name)}; the port is skipped`)
-  } else if (port === undefined || port < 1 || port > 65535) {
+  } else if (port === undefined || !isPortNumber(port)) {
     reader.report(`${at}.port`, `must be 1 to 65535, is ${formatValue(json.port)}; the port is skipped`)
   } else if (protocol !== undefined) return { name, protocol, port }
   return undefined
@@ -27,11 +32,16 @@ export function readPort(
 
 function readProtocol(reader: FieldReader, from: JsonObject, at: string): PortFields['protocol'] | undefined {
   const text = reader.readText(from, 'protocol', at) ?? 'TCP'
-  if (text === 'TCP') return 'tcp'
-  if (text === 'UDP') return 'udp'
-  if (text === 'SCTP') return 'sctp'
+  const protocol = protocolOf(text)
+  if (protocol !== undefined) return protocol
   reader.report(`${at}.protocol`, `must be TCP, UDP or SCTP, is ${formatValue(text)}; the port is skipped`)
   return undefined
+}
+
+export function protocolOf(text: string): PortFields['protocol'] | undefined {
+  if (text === 'TCP') return 'tcp'
+  if (text === 'UDP') return 'udp'
+  return text === 'SCTP' ? 'sctp' : undefined
 }
 
 /** Skips blank entries without a problem. */

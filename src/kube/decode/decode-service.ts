@@ -126,30 +126,28 @@ function* readPorts(reader: FieldReader, spec: JsonObject): Steps<readonly Servi
     const { name, protocol, port } = fields
     const nodePort = readNodePort(reader, json, 'nodePort', at)
     const key = `${protocol}/${name}`
-    const record = makePort({ name, protocol, port, nodePort }, ports.size < fewPorts)
     if (ports.has(key)) reader.report(at, 'has the name and protocol of an earlier port, which it replaces')
-    ports.set(key, record)
+    ports.set(key, { name, protocol, port, nodePort })
   }
-  const [first] = ports.values()
-  if (ports.size !== 1 || first === undefined || first.nodePort !== 0) return copyFitted([...ports.values()])
-  return shareList(first)
+  return sharePorts([...ports.values()])
 }
-
-/** Most services have one port, and thousands of them the same: they share the list. No two services have the same node port. */
-const shareList = (port: ServicePortRecord): readonly ServicePortRecord[] =>
-  internTables.servicePortLists.share(portKey(port), () => [port])
 
 /** The ports of a service with more are not shared: one service must not displace the values that all others share. */
 const fewPorts = 100
 
+/** Most services have one port, and thousands of them the same: they share the list. No two services have the same node port. */
+export function sharePorts(ports: readonly ServicePortRecord[]): readonly ServicePortRecord[] {
+  const [first] = ports
+  if (first === undefined || ports.length > fewPorts) return copyFitted(ports)
+  if (ports.length > 1 || first.nodePort !== 0) return ports.map(sharePort)
+  return internTables.servicePortLists.share(portKey(first), () => [sharePort(first)])
+}
+
 const portKey = ({ name, protocol, port, nodePort }: ServicePortRecord): string =>
   `${name}/${protocol}/${port}/${nodePort}`
 
-function makePort(fields: ServicePortRecord, isShared: boolean): ServicePortRecord {
-  if (!isShared) return fields
-  const { name } = fields
-  return internTables.servicePorts.share(portKey(fields), () => ({ ...fields, name: internName(name) }))
-}
+const sharePort = (fields: ServicePortRecord): ServicePortRecord =>
+  internTables.servicePorts.share(portKey(fields), () => ({ ...fields, name: internName(fields.name) }))
 
 function readNodePort(reader: FieldReader, from: JsonObject, name: string, at: string): number {
   const port = reader.readInteger(from, name, at) ?? 0

@@ -213,15 +213,21 @@ function reportName(reader: FieldReader, metadata: JsonObject, field: string): v
   reader.report(`metadata.${field}`, `is not a valid name: ${formatValue(metadata[field])}`)
 }
 
-/** Returns Unix ms, or 0 if the time is absent or not valid. Fractions may have more digits than milliseconds. */
+/** Returns Unix ms, or 0 if the time is absent or not valid. */
 export function readTime(reader: FieldReader, from: JsonObject, name: string, at: string): number {
   const text = reader.readText(from, name, at) ?? ''
   if (text === '') return 0
-  const form = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)$/
-  const time = form.test(text) ? Date.parse(text) : Number.NaN
-  if (!Number.isNaN(time)) return time
+  const time = parseTime(text)
+  if (time !== undefined) return time
   reader.report(joinPath(at, name), `is not a valid RFC 3339 time: ${formatValue(text)}`)
   return 0
+}
+
+/** Returns Unix ms, or undefined if the text is not a time of RFC 3339. Fractions may have more digits than milliseconds. */
+export function parseTime(text: string): number | undefined {
+  const form = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)$/
+  const time = form.test(text) ? Date.parse(text) : Number.NaN
+  return Number.isNaN(time) ? undefined : time
 }
 
 export function readIp(reader: FieldReader, text: string, field: string): string | undefined {

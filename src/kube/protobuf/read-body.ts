@@ -2,9 +2,19 @@
 
 import { WireCursor, wireTypes } from '../../lib/protobuf-wire.ts'
 import type { Steps } from '../../lib/yielding.ts'
-import { asObject, type JsonObject, makeUnreadable } from '../decode/fields.ts'
+import { type JsonObject, makeUnreadable } from '../decode/fields.ts'
 import { envelope, identity, objectList, status, watchEvent } from './message-tables.ts'
-import { type MessageTable, readMessage, readMessageInSteps, UnreadBytes } from './read-message.ts'
+import {
+  childOf,
+  type MessageTable,
+  readMessage,
+  readMessageInSteps,
+  skipUnnamed,
+  tagOf,
+  takeField,
+  UnreadBytes,
+} from './read-message.ts'
+import { readCachedText } from './text-cache.ts'
 
 export const protobufType = 'application/vnd.kubernetes.protobuf'
 
@@ -18,19 +28,50 @@ export const magic = Buffer.from([0x6b, 0x38, 0x73, 0x00])
 const metadataTag = (1 << 3) | wireTypes.delimited
 
 interface Envelope {
-  readonly kind: unknown
+  readonly kind: string
   readonly raw: UnreadBytes
 }
 
 const noBytes = new UnreadBytes(Buffer.alloc(0))
 
+const typeMeta = childOf(envelope, 'typeMeta')
+const rawExtension = childOf(watchEvent, 'object')
+const tags = {
+  type: tagOf(watchEvent, 'type'),
+  object: tagOf(watchEvent, 'object'),
+  body: tagOf(rawExtension, 'raw'),
+  typeMeta: tagOf(envelope, 'typeMeta'),
+  raw: tagOf(envelope, 'raw'),
+  kind: tagOf(typeMeta, 'kind'),
+} as const
+
+/** Every event has an envelope, so this is read without the table. */
 function openEnvelope({ bytes, at, end }: UnreadBytes): Envelope {
   const start = at + magic.length
-  if (start > end || !new WireCursor(bytes, at).matches(magic, start)) {
+  const cursor = new WireCursor(bytes, at)
+  if (start > end || !cursor.matches(magic, start)) {
     throw new SyntaxError('a body does not begin as a protobuf body')
   }
-  const { typeMeta, raw } = readMessage(new UnreadBytes(bytes, start, end), envelope)
-  return { kind: asObject(typeMeta)?.kind, raw: raw instanceof UnreadBytes ? raw : noBytes }
+  cursor.at = start
+  let kind = ''
+  let raw = noBytes
+  while (cursor.at < end) {
+    const tag = cursor.readVarint(end)
+    if (tag === tags.raw) raw = takeField(cursor, end)
+    else if (tag === tags.typeMeta) kind = readKind(cursor, cursor.readFieldEnd(end))
+    else skipOrRefuse(cursor, tag, end, envelope)
+  }
+  return { kind, raw }
+}
+
+function readKind(cursor: WireCursor, end: number): string {
+  let kind = ''
+  while (cursor.at < end) {
+    const tag = cursor.readVarint(end)
+    if (tag === tags.kind) kind = readCachedText(cursor, end)
+    else cursor.skipField(tag & 7, end)
+  }
+  return kind
 }
 
 /** Reads an event of a watch, in the form that its JSON has. Throws a SyntaxError. */
@@ -50,12 +91,37 @@ export function* readWatchEventInSteps(frame: Buffer, table: MessageTable): Step
   }
 }
 
-function openEvent(frame: Buffer): Envelope & { readonly type: unknown } {
-  const { type, object } = readMessage(new UnreadBytes(frame), watchEvent)
-  const body = asObject(object)?.raw
-  if (!(body instanceof UnreadBytes)) throw new SyntaxError('a watch event has no object')
+function openEvent(frame: Buffer): Envelope & { readonly type: string } {
+  const end = frame.length
+  const cursor = new WireCursor(frame)
+  let type = ''
+  let body: UnreadBytes | undefined
+  while (cursor.at < end) {
+    const tag = cursor.readVarint(end)
+    if (tag === tags.type) type = readCachedText(cursor, end)
+    else if (tag === tags.object) body = readBody(cursor, cursor.readFieldEnd(end))
+    else skipOrRefuse(cursor, tag, end, watchEvent)
+  }
+  if (body === undefined) throw new SyntaxError('a watch event has no object')
   const { kind, raw } = openEnvelope(body)
   return { type, kind, raw }
+}
+
+function readBody(cursor: WireCursor, end: number): UnreadBytes | undefined {
+  let body: UnreadBytes | undefined
+  while (cursor.at < end) {
+    const tag = cursor.readVarint(end)
+    if (tag === tags.body) body = takeField(cursor, end)
+    else skipOrRefuse(cursor, tag, end, rawExtension)
+  }
+  return body
+}
+
+/** Passes over a field that the table does not name. A field that it names has another wire type than it should. */
+function skipOrRefuse(cursor: WireCursor, tag: number, end: number, table: MessageTable): void {
+  if (!skipUnnamed(cursor, tag, end, table)) {
+    throw new SyntaxError(`field ${tag >>> 3} of ${table.name} has the wire type ${tag & 7}`)
+  }
 }
 
 /** Reads a page of a list, in the form that its JSON has. Throws a SyntaxError if the page itself is not valid. */
@@ -69,7 +135,7 @@ export function readList(body: Buffer, table: MessageTable): JsonObject {
 /** Reads one object. If it is not valid, an UnreadableObject takes its place: one object costs itself only. */
 function readObject(raw: UnreadBytes, table: MessageTable): JsonObject {
   try {
-    return readMessage(raw, table)
+    return table.readOrdinary?.(raw) ?? readMessage(raw, table)
   } catch (error) {
     return makeUnreadable(readIdentity(raw), error)
   }
@@ -90,7 +156,7 @@ function readIdentity({ bytes, at, end }: UnreadBytes): unknown {
 export function readStatus(body: Buffer): unknown {
   try {
     const { kind, raw } = openEnvelope(new UnreadBytes(body))
-    return kind === 'Status' ? readMessage(raw, status) : `an object of the kind ${String(kind)}`
+    return kind === 'Status' ? readMessage(raw, status) : `an object of the kind ${kind}`
   } catch {
     return body.toString('utf8')
   }

@@ -3,7 +3,9 @@
 
 import { WireCursor, wireTypes } from '../../lib/protobuf-wire.ts'
 import { type Steps, stride } from '../../lib/yielding.ts'
+import type { DecodedObject } from '../decode/decoded-object.ts'
 import type { JsonObject } from '../decode/fields.ts'
+import { enterValue, KnownKeys } from './known-keys.ts'
 import { readCachedText } from './text-cache.ts'
 
 type MutableObject = Record<string, unknown>
@@ -26,6 +28,8 @@ export interface MessageTable {
   /** Field numbers by name, to compare with the descriptors. */
   readonly numbers: Readonly<Record<string, number>>
   readonly byNumber: readonly (MessageField | undefined)[]
+  /** Reads an ordinary object straight into its record. Undefined if the object is not ordinary: then it is read by this table. */
+  readonly readOrdinary?: (raw: UnreadBytes) => DecodedObject | undefined
 }
 
 export type FieldMaker = (name: string) => MessageField
@@ -42,6 +46,30 @@ export function describeMessage(name: string, makers: Readonly<Record<string, Fi
   }
   return { name, numbers, byNumber }
 }
+
+/** The tag of a field: its number and its wire type. */
+export function tagOf(table: MessageTable, name: string): number {
+  const field = table.byNumber[table.numbers[name] ?? 0]
+  if (field === undefined) throw new TypeError(`${table.name} has no field ${name}`)
+  return (field.number << 3) | field.wireType
+}
+
+/** The table of a message within the message. */
+export function childOf(table: MessageTable, name: string): MessageTable {
+  const child = table.byNumber[table.numbers[name] ?? 0]?.table
+  if (child === undefined) throw new TypeError(`${table.name} has no message ${name}`)
+  return child
+}
+
+/** Passes over a field that the table does not name. Returns false if the table names it. */
+export function skipUnnamed(cursor: WireCursor, tag: number, end: number, table: MessageTable): boolean {
+  if (table.byNumber[tag >>> 3] !== undefined) return false
+  cursor.skipField(tag & 7, end)
+  return true
+}
+
+/** The value of a field that JSON leaves out if it is empty, after a text of it was read: an empty one changes nothing. */
+export const replaceText = (before: string, text: string): string => (text === '' ? before : text)
 
 /** A part of a body that is not read yet. Every object has several, and a Buffer for each would cost more than this. */
 export class UnreadBytes {
@@ -218,10 +246,6 @@ export const readEach =
     read: (object, cursor, end) => listOf(object, name).push(takeField(cursor, end)),
   })
 
-/** The tags of the two fields of a map's entry. */
-const keyTag = (1 << 3) | wireTypes.delimited
-const valueTag = (2 << 3) | wireTypes.delimited
-
 /** A map of strings, of which only the named keys are kept. */
 export const readMap = (number: number, keys: readonly string[]): FieldMaker =>
   readEntries(number, keys, (cursor, end) => cursor.readText(end))
@@ -244,27 +268,23 @@ function readEntries(
   keys: readonly string[],
   readValue: (cursor: WireCursor, end: number) => unknown,
 ): FieldMaker {
-  const wanted = keys.map((key) => ({ key, bytes: Buffer.from(key) }))
+  const known = new KnownKeys(keys)
   return (name) => ({
     number,
     wireType: wireTypes.delimited,
     read(object, cursor, end) {
       const stop = cursor.readFieldEnd(end)
-      if (cursor.readVarint(stop) !== keyTag) throw new SyntaxError('an entry of a protobuf map has no key')
-      const keyEnd = cursor.readFieldEnd(stop)
-      const known = wanted.find(({ bytes }) => cursor.matches(bytes, keyEnd))
-      cursor.at = known === undefined ? stop : keyEnd
-      if (known === undefined) return
-      const hasValue = cursor.at < stop && cursor.readVarint(stop) === valueTag
+      const key = known.readKey(cursor, stop)
+      if (key === undefined) return
       const entries = (object[name] ?? {}) as MutableObject
-      entries[known.key] = hasValue ? readValue(cursor, stop) : ''
+      entries[key] = enterValue(cursor, stop) ? readValue(cursor, stop) : ''
       object[name] = entries
       cursor.at = stop
     },
   })
 }
 
-const timestamp = describeMessage('io.k8s.apimachinery.pkg.apis.meta.v1.Time', {
+export const timestamp = describeMessage('io.k8s.apimachinery.pkg.apis.meta.v1.Time', {
   seconds: readInteger(1),
   nanos: readInteger(2),
 })
@@ -287,7 +307,7 @@ export const readTimestamp =
   })
 
 /** Passes over a field, and returns where it is. */
-function takeField(cursor: WireCursor, end: number): UnreadBytes {
+export function takeField(cursor: WireCursor, end: number): UnreadBytes {
   const stop = cursor.readFieldEnd(end)
   const field = new UnreadBytes(cursor.bytes, cursor.at, stop)
   cursor.at = stop

@@ -7,7 +7,6 @@ import type { WireCursor } from '../../lib/protobuf-wire.ts'
 const maxLength = 48
 /** A power of two. A text that falls on a used place replaces the one that was there. */
 const places = 4096
-const multiplier = 0x01000193
 const lastAscii = 0x7f
 
 /** A cache never changes what is read, only what it costs. */
@@ -37,9 +36,9 @@ function hashAscii(bytes: Buffer, start: number, stop: number): number {
   for (let i = start; i < stop; i++) {
     const byte = bytes[i] ?? 0
     all |= byte
-    hash = Math.imul(hash ^ byte, multiplier)
+    hash = ((hash << 5) | (hash >>> 27)) ^ byte
   }
-  return all > lastAscii ? -1 : (hash ^ (hash >>> 15)) & (places - 1)
+  return all > lastAscii ? -1 : (hash ^ (hash >>> 9) ^ (hash >>> 18)) & (places - 1)
 }
 
 function isEqual(text: string, bytes: Buffer, start: number): boolean {

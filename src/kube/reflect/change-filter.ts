@@ -4,6 +4,7 @@ import { cutText } from '../../lib/bounded-json.ts'
 import { describeError } from '../../lib/errors.ts'
 import type { Steps } from '../../lib/yielding.ts'
 import type { Problem } from '../../model/types.ts'
+import { DecodedObject } from '../decode/decoded-object.ts'
 import {
   asObject,
   type DecodedRecord,
@@ -117,9 +118,7 @@ export class ChangeFilter<R> {
 
   #deliver(json: unknown, key: string, version: Version): void {
     throwIfUnreadable(json)
-    const prepared = this.#prepared
-    this.#prepared = undefined
-    const decoded = prepared !== undefined && prepared.json === json ? prepared.decoded : this.#decode(json)
+    const decoded = this.#decodeOnce(json)
     const { key: own, record, problems, unused } = decoded
     for (const problem of problems) this.#sink.problem(problem)
     if (unused === undefined) this.#unused.delete(key)
@@ -134,6 +133,14 @@ export class ChangeFilter<R> {
     if (problems.length > 0) this.#refused.set(key, version)
   }
 
+  /** The record may have been made already: while the object was read, or in steps. */
+  #decodeOnce(json: unknown): DecodedRecord<R> {
+    const prepared = this.#prepared
+    this.#prepared = undefined
+    if (json instanceof DecodedObject) return json.decoded as DecodedRecord<R>
+    return prepared !== undefined && prepared.json === json ? prepared.decoded : this.#decode(json)
+  }
+
   #reportUnused(key: string, reason: string): void {
     if (this.#unused.has(key)) return
     this.#unused.add(key)
@@ -146,13 +153,15 @@ export class ChangeFilter<R> {
 }
 
 function identify(json: unknown): { key: string; version: Version } {
+  if (json instanceof DecodedObject) return { key: json.decoded.key, version: parseVersion(readVersion(json)) }
   const object = asObject(json)
   const metadata = asObject(object?.metadata)
   const name = readString(metadata, 'name')
   const namespace = readString(metadata, 'namespace')
-  const version = readVersion(object)
   return {
     key: cutText(namespace === '' ? name : `${namespace}/${name}`, maxKeyLength),
-    version: /^[1-9]\d{0,14}$/.test(version) ? Number(version) : version,
+    version: parseVersion(readVersion(object)),
   }
 }
+
+const parseVersion = (version: string): Version => (/^[1-9]\d{0,14}$/.test(version) ? Number(version) : version)

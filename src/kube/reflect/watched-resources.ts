@@ -13,7 +13,9 @@ import { decodeNode, decodeNodeCapacity, decodeServiceCidr } from '../decode/dec
 import { decodeService, decodeServiceInSteps, proxyNameLabel } from '../decode/decode-service.ts'
 import type { DecodedRecord } from '../decode/fields.ts'
 import { endpointSlice, node, nodeCapacity, service, serviceCidr } from '../protobuf/message-tables.ts'
+import { readOrdinarySlice } from '../protobuf/read-endpoint-slice.ts'
 import type { MessageTable } from '../protobuf/read-message.ts'
+import { readOrdinaryService } from '../protobuf/read-service.ts'
 
 export interface WatchedResource<R> {
   /** Path of the collection. */
@@ -38,7 +40,7 @@ export const services: WatchedResource<ServiceRecord> = {
   labelSelector: `!${proxyNameLabel}`,
   fieldSelector: 'spec.clusterIP!=None',
   fieldSelectorOptional: true,
-  protobuf: service,
+  protobuf: { ...service, readOrdinary: readOrdinaryService },
   decode: decodeService,
   decodeInSteps: decodeServiceInSteps,
 }
@@ -47,7 +49,7 @@ export const endpointSlices: WatchedResource<SliceRecord> = {
   resource: '/apis/discovery.k8s.io/v1/endpointslices',
   kind: 'EndpointSlice',
   labelSelector: `!${headlessLabel}`,
-  protobuf: endpointSlice,
+  protobuf: { ...endpointSlice, readOrdinary: readOrdinarySlice },
   decode: decodeEndpointSlice,
   decodeInSteps: decodeEndpointSliceInSteps,
 }

@@ -15,7 +15,6 @@ import type { ObjectSchema } from '../../../src/apiserver/schema/schema.ts'
 import { decodeEndpointSlice } from '../../../src/kube/decode/decode-endpoint-slice.ts'
 import { decodeServiceCidr } from '../../../src/kube/decode/decode-node.ts'
 import { decodeService } from '../../../src/kube/decode/decode-service.ts'
-import type { JsonObject } from '../../../src/kube/decode/fields.ts'
 import { endpointSlice, service, serviceCidr } from '../../../src/kube/protobuf/message-tables.ts'
 import { readList, readStatus, readWatchEvent, readWatchEventInSteps } from '../../../src/kube/protobuf/read-body.ts'
 import { type MessageTable, readMessage, UnreadBytes } from '../../../src/kube/protobuf/read-message.ts'
@@ -31,136 +30,16 @@ import { services } from '../../../src/kube/reflect/watched-resources.ts'
 import { encodeDelimited, encodeNumber } from '../../../src/lib/protobuf-writer.ts'
 import { runAtOnce } from '../../../src/lib/yielding.ts'
 import type { Problem, ServiceRecord } from '../../../src/model/types.ts'
+import { anyCidr, anyService, anySlice, asJson } from '../../support/arbitrary-objects.ts'
 
 /** An event without the length before it. */
 const encodeWatchEvent = (type: string, body: Buffer): Buffer => encodeWatchFrame(type, body).subarray(4)
-
-const name = fc.stringMatching(/^[a-z][a-z0-9-]{0,8}[a-z0-9]$/)
-const ip = fc.oneof(fc.ipV4(), fc.constantFrom('', 'bad', '2001:db8::7'))
-const port = fc.integer({ min: -1, max: 70_000 })
-const optional = <T>(value: fc.Arbitrary<T>) => fc.option(value, { nil: undefined, freq: 3 })
-const fields = (shape: Record<string, fc.Arbitrary<unknown>>) => fc.record(shape, { noNullPrototype: true })
-
-const metadata = fields({
-  name,
-  namespace: name,
-  uid: fc.uuid(),
-  resourceVersion: fc.nat().map(String),
-  creationTimestamp: fc.constantFrom('2026-11-16T03:12:00Z', '1970-01-01T00:00:01Z'),
-  labels: optional(
-    fc.record({
-      'kubernetes.io/service-name': name,
-      app: name,
-      'service.kubernetes.io/headless': optional(fc.constant('')),
-    }),
-  ),
-  annotations: optional(
-    fc.record({
-      'endpoints.kubernetes.io/last-change-trigger-time': fc.constantFrom('2026-11-16T03:12:00Z', 'never'),
-      'sluice/weight': optional(fc.constantFrom('5', 'x')),
-      note: fc.string(),
-    }),
-  ),
-  ownerReferences: optional(
-    fc.array(fields({ name, kind: name, uid: fc.uuid(), controller: fc.boolean() }), { maxLength: 2 }),
-  ),
-})
-
-const anyService = fields({
-  metadata,
-  spec: fields({
-    type: optional(fc.constantFrom('ClusterIP', 'NodePort', 'LoadBalancer', 'ExternalName', 'Strange')),
-    clusterIP: ip,
-    clusterIPs: optional(fc.array(ip, { maxLength: 2 })),
-    ipFamilies: optional(fc.array(fc.constantFrom('IPv4', 'IPv6'), { maxLength: 2 })),
-    ports: optional(
-      fc.array(
-        fields({
-          name: optional(name),
-          protocol: optional(fc.constantFrom('TCP', 'UDP', 'ICMP')),
-          port,
-          targetPort: fc.oneof(port, name),
-          nodePort: optional(port),
-        }),
-        { maxLength: 4 },
-      ),
-    ),
-    selector: optional(fc.record({ app: name })),
-    externalIPs: optional(fc.array(ip, { maxLength: 3 })),
-    sessionAffinity: optional(fc.constantFrom('None', 'ClientIP')),
-    sessionAffinityConfig: optional(fields({ clientIP: optional(fields({ timeoutSeconds: optional(port) })) })),
-    loadBalancerSourceRanges: optional(fc.array(fc.constantFrom('10.0.0.0/8', ' ', 'x'), { maxLength: 3 })),
-    externalTrafficPolicy: optional(fc.constantFrom('Local', 'Cluster')),
-    internalTrafficPolicy: optional(fc.constantFrom('Local', 'Cluster')),
-    healthCheckNodePort: optional(port),
-  }),
-  status: optional(
-    fields({
-      loadBalancer: optional(
-        fields({
-          ingress: optional(
-            fc.array(fields({ ip, ipMode: optional(fc.constantFrom('VIP', 'Proxy')) }), { maxLength: 2 }),
-          ),
-        }),
-      ),
-    }),
-  ),
-})
-
-const anySlice = fields({
-  metadata,
-  addressType: fc.constantFrom('IPv4', 'IPv6', 'FQDN'),
-  ports: optional(
-    fc.array(
-      fields({
-        name: optional(fc.oneof(name, fc.constant(''))),
-        protocol: optional(fc.constant('UDP')),
-        port: optional(port),
-      }),
-      {
-        maxLength: 3,
-      },
-    ),
-  ),
-  endpoints: optional(
-    fc.array(
-      fields({
-        addresses: fc.array(ip, { maxLength: 2 }),
-        conditions: optional(
-          fields({
-            ready: optional(fc.boolean()),
-            serving: optional(fc.boolean()),
-            terminating: optional(fc.boolean()),
-          }),
-        ),
-        nodeName: optional(name),
-        zone: optional(name),
-        targetRef: optional(fields({ kind: name, name, namespace: name })),
-        hints: optional(
-          fields({
-            forZones: optional(fc.array(fields({ name }), { maxLength: 2 })),
-            forNodes: optional(fc.array(fields({ name }), { maxLength: 2 })),
-          }),
-        ),
-      }),
-      { maxLength: 5 },
-    ),
-  ),
-})
-
-const anyCidr = fields({
-  metadata,
-  spec: optional(fields({ cidrs: optional(fc.array(fc.constantFrom('10.0.0.0/8', 'x'), { maxLength: 2 })) })),
-})
 
 const kinds: readonly [string, fc.Arbitrary<object>, ObjectSchema, MessageTable, (json: unknown) => unknown][] = [
   ['Service', anyService, serviceSchema, service, decodeService],
   ['EndpointSlice', anySlice, sliceSchema, endpointSlice, decodeEndpointSlice],
   ['ServiceCIDR', anyCidr, cidrSchema, serviceCidr, decodeServiceCidr],
 ]
-
-/** As the API server writes JSON: fields that are undefined are absent, and so are empty values of fields that are not pointers. */
-const asJson = (object: object): JsonObject => JSON.parse(JSON.stringify(object))
 
 describe('protobuf bodies', () => {
   it.each(kinds)('give the same record of a %s as JSON does', (...[, arbitrary, schema, table, decode]) => {
