@@ -22,9 +22,8 @@ export function addressesOf(service: ServiceRecord, node: NodeView): ServiceAddr
   const { family } = node
   const clusterIp = service.clusterIps.find((ip) => familyOf(ip) === family)
   if (clusterIp === undefined) return undefined
-  const taken = new Set([clusterIp])
-  const loadBalancerIps = ownOf(service.loadBalancerIps, family, taken)
-  const externalIps = ownOf(service.externalIps, family, taken)
+  const loadBalancerIps = ownOf(service.loadBalancerIps, family, [clusterIp])
+  const externalIps = ownOf(service.externalIps, family, [clusterIp, ...loadBalancerIps])
   const allow = loadBalancerIps.length === 0 ? none : sourceRangesOf(service, family)
   return {
     clusterIp,
@@ -55,7 +54,7 @@ export function frontendsOf(addresses: ServiceAddresses, { port, nodePort }: Ser
  * as in upstream, if all ranges are of the other family.
  */
 export function sourceRangesOf(service: ServiceRecord, family: Family): readonly string[] {
-  const ranges = ownOf(service.sourceRanges, family, new Set())
+  const ranges = ownOf(service.sourceRanges, family, none)
   return ranges.some((range) => range.endsWith('/0')) ? none : ranges
 }
 
@@ -66,8 +65,9 @@ function containsNode(ranges: readonly string[], node: NodeView): boolean {
   })
 }
 
-/** The texts of this family that `taken` does not have, each once, in the given order. Adds them to `taken`. */
-function ownOf(all: readonly string[], family: Family, taken: Set<string>): readonly string[] {
+/** The texts of this family that `taken` does not have, each once, in the given order. */
+function ownOf(all: readonly string[], family: Family, taken: readonly string[]): readonly string[] {
   if (all.length === 0) return none
-  return all.filter((text) => familyOf(text) === family && taken.size < taken.add(text).size)
+  const seen = new Set(taken)
+  return all.filter((text) => familyOf(text) === family && seen.size < seen.add(text).size)
 }

@@ -20,33 +20,45 @@ interface PortPlan {
 }
 
 /** With `counting`, endpoints with affinity have counters. The slots of all other endpoints count without any entry. */
-export const plan = (port: ServicePort, node: NodeView, counting = false): readonly NftEntry[] => [
-  ...planLazily(port, node, counting),
-]
+export function plan(resolved: ServicePort, node: NodeView, counting = false): readonly NftEntry[] {
+  if (resolved.frontends.length === 0) return none
+  const planned = beginPlan(resolved, node)
+  const { port, entries } = planned
+  for (const frontend of port.frontends) planFrontend(planned, frontend)
+  for (const endpoint of listReachable(port)) if (endpoint.local) entries.push(hairpin(endpoint, port))
+  if (port.affinitySeconds > 0) for (const entry of planAffinity(port, node, counting)) entries.push(entry)
+  return entries
+}
 
 /** As `plan`, entry by entry while the caller iterates: a port may have thousands of endpoints. */
 export function* planLazily(resolved: ServicePort, node: NodeView, counting: boolean): Iterable<NftEntry> {
   if (resolved.frontends.length === 0) return
-  const port = withShortName(resolved)
-  const entries: NftEntry[] = []
-  const cluster = listSlots(port, port.cluster)
-  const local = listSlots(port, port.local)
-  const choice = chooserOf(port)
-  const planned = { port, node, entries, cluster, local, choice, allowed: listAllowed(port) }
+  const planned = beginPlan(resolved, node)
+  const { port, entries } = planned
   for (const frontend of port.frontends) {
-    if (frontend.kind === 'cluster-ip') planClusterIp(planned, frontend)
-    else planExternal(planned, frontend)
+    planFrontend(planned, frontend)
     yield* entries
     entries.length = 0
   }
-  for (const endpoint of listReachable(port)) {
-    if (endpoint.local) {
-      const key = `${endpoint.ip} ${endpoint.ip} ${port.protocol} ${endpoint.port}`
-      yield element('hairpin-connections', key)
-    }
-  }
+  for (const endpoint of listReachable(port)) if (endpoint.local) yield hairpin(endpoint, port)
   if (port.affinitySeconds > 0) yield* planAffinity(port, node, counting)
 }
+
+function beginPlan(resolved: ServicePort, node: NodeView): PortPlan {
+  const port = withShortName(resolved)
+  const cluster = listSlots(port, port.cluster)
+  const local = listSlots(port, port.local)
+  return { port, node, entries: [], cluster, local, choice: chooserOf(port), allowed: listAllowed(port) }
+}
+
+function planFrontend(planned: PortPlan, frontend: Frontend): void {
+  if (frontend.kind === 'cluster-ip') planClusterIp(planned, frontend)
+  else planExternal(planned, frontend)
+}
+
+/** An endpoint on this node that connects to itself. */
+const hairpin = ({ ip, port }: Endpoint, { protocol }: ServicePort): NftEntry =>
+  element('hairpin-connections', `${ip} ${ip} ${protocol} ${port}`)
 
 /** Undefined: at random, which is what this mode does by itself. */
 function chooserOf(port: ServicePort): SlotChoice | undefined {

@@ -50,12 +50,11 @@ export class BalancingFilter {
   }
 
   wrap(resolve: Resolve): Resolve {
-    const complete = (...given: Parameters<WeighByCapacity>) => this.#complete(...given)
-    const findSteps = (...given: Parameters<BalancingFilter['findSteps']>) => this.findSteps(...given)
-    return function* (service, slices, node) {
-      const completed = complete(service, slices, node.family)
-      const steps = findSteps(service, slices, node.family)
-      for (const port of resolve(completed, slices, node)) yield steps === undefined ? port : addSteps(port, steps)
+    return (service, slices, node) => {
+      const completed = this.#complete(service, slices, node.family)
+      const steps = this.findSteps(service, slices, node.family)
+      const ports = resolve(completed, slices, node)
+      return steps === undefined ? ports : addStepsToAll(ports, steps)
     }
   }
 
@@ -65,10 +64,11 @@ export class BalancingFilter {
     slices: readonly SliceRecord[],
     family: Family,
   ): ReadonlyMap<string, number> | undefined {
-    const id = `${family} ${service.key}`
     const ms = this.#durationOf(service)
+    if (ms === 0 && this.#slowStart.size === 0) return undefined
+    const id = `${family} ${service.key}`
     if (ms === 0) {
-      if (this.#slowStart.size > 0) this.#slowStart.drop(id)
+      this.#slowStart.drop(id)
       return undefined
     }
     if (++this.#plans % pruneEvery === 0) this.#prune()
@@ -100,6 +100,10 @@ export class BalancingFilter {
       return service !== undefined && this.#durationOf(service) > 0
     })
   }
+}
+
+function* addStepsToAll(ports: Iterable<ServicePort>, steps: ReadonlyMap<string, number>): Iterable<ServicePort> {
+  for (const port of ports) yield addSteps(port, steps)
 }
 
 function addSteps(port: ServicePort, steps: ReadonlyMap<string, number>): ServicePort {

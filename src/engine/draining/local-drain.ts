@@ -66,18 +66,15 @@ export class LocalDrains {
 
   /** Wraps the policy of the model: external traffic that would be dropped is forwarded while the service drains. */
   wrap(resolve: Resolve): Resolve {
-    const apply = (service: ServiceRecord, port: ServicePort, drainMs: number) => this.#apply(service, port, drainMs)
-    const drainMsOf = (service: ServiceRecord) =>
-      service.externalPolicy === 'Local' ? this.#options.drainMs(service) : 0
-    const isEmpty = () => this.#ports.size === 0
-    return function* (service, slices, node) {
-      const drainMs = drainMsOf(service)
-      if (drainMs === 0 && isEmpty()) {
-        yield* resolve(service, slices, node)
-        return
-      }
-      for (const port of resolve(service, slices, node)) yield apply(service, port, drainMs)
+    return (service, slices, node) => {
+      const drainMs = service.externalPolicy === 'Local' ? this.#options.drainMs(service) : 0
+      const ports = resolve(service, slices, node)
+      return drainMs === 0 && this.#ports.size === 0 ? ports : this.#applyAll(service, ports, drainMs)
     }
+  }
+
+  *#applyAll(service: ServiceRecord, ports: Iterable<ServicePort>, drainMs: number): Iterable<ServicePort> {
+    for (const port of ports) yield this.#apply(service, port, drainMs)
   }
 
   /** The number of service ports of which something is remembered. */

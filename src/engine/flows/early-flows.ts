@@ -66,17 +66,17 @@ export function* earlyRule(ports: Iterable<ServicePort>, nodeAddresses: Iterable
 /** The destinations of untranslated flows without a reply: what a rule is needed for. */
 interface Candidates {
   readonly protocols: ReadonlySet<number>
-  readonly ports: ReadonlySet<number>
-  /** `ip port`. */
-  readonly destinations: ReadonlySet<string>
+  /** Addresses by port. */
+  readonly destinations: ReadonlyMap<number, ReadonlySet<string>>
 }
 
 /** False if no frontend of the service can be one of the destinations. Much cheaper than its service ports. */
-function mayHaveEarly(record: ServiceRecord, { ports, destinations }: Candidates): boolean {
+function mayHaveEarly(record: ServiceRecord, { destinations }: Candidates): boolean {
   return record.ports.some(({ port, nodePort }) => {
-    if (nodePort !== 0 && ports.has(nodePort)) return true
-    if (!ports.has(port)) return false
-    const isDialled = (ip: string) => destinations.has(`${ip} ${port}`)
+    if (nodePort !== 0 && destinations.has(nodePort)) return true
+    const dialled = destinations.get(port)
+    if (dialled === undefined) return false
+    const isDialled = (ip: string) => dialled.has(ip)
     return (
       record.clusterIps.some(isDialled) || record.externalIps.some(isDialled) || record.loadBalancerIps.some(isDialled)
     )
@@ -210,13 +210,12 @@ export class EarlyFlowCleaner<F extends Flow> {
 
   /** One walk for all protocols: the kernel needs as long for one as for all. An interrupted walk is repeated, since flows may be missing. */
   async #findCandidates(family: Family): Promise<Candidates> {
-    const found = { protocols: new Set<number>(), ports: new Set<number>(), destinations: new Set<string>() }
+    const found = { protocols: new Set<number>(), destinations: new Map<number, Set<string>>() }
     const visit = (flows: readonly F[]) => {
       for (const flow of flows) {
         if (isTranslated(flow)) continue
         found.protocols.add(flow.protocol)
-        found.ports.add(flow.destinationPort)
-        found.destinations.add(`${flow.destination} ${flow.destinationPort}`)
+        getOrMake(found.destinations, flow.destinationPort, () => new Set()).add(flow.destination)
       }
     }
     const { table, countFlows, clock } = this.#options

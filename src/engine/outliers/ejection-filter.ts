@@ -40,21 +40,23 @@ export class EjectionFilter {
 
   /** Wraps the policy of the model: what it returns lacks the endpoints that are ejected now. */
   wrap(resolve: Resolve): Resolve {
-    const apply = (port: ServicePort, service: ServiceRecord, nodes: () => ReadonlyMap<string, string>) =>
-      this.#apply(port, service, nodes)
-    const wants = (service: ServiceRecord) => this.wants(service)
-    return function* (service, slices, node) {
-      if (!wants(service)) {
-        yield* resolve(service, slices, node)
-        return
-      }
-      let nodes: ReadonlyMap<string, string> | undefined
-      for (const port of resolve(service, slices, node)) {
-        yield apply(port, service, () => {
-          nodes ??= nodesOf(slices)
-          return nodes
-        })
-      }
+    return (service, slices, node) => {
+      const ports = resolve(service, slices, node)
+      return this.wants(service) ? this.#applyAll(ports, service, slices) : ports
+    }
+  }
+
+  *#applyAll(
+    ports: Iterable<ServicePort>,
+    service: ServiceRecord,
+    slices: readonly SliceRecord[],
+  ): Iterable<ServicePort> {
+    let nodes: ReadonlyMap<string, string> | undefined
+    for (const port of ports) {
+      yield this.#apply(port, service, () => {
+        nodes ??= nodesOf(slices)
+        return nodes
+      })
     }
   }
 

@@ -51,8 +51,8 @@ const listTags = (table: MessageTable) => ({
   labelsTag: tagOf(table, 'labels'),
   annotationsTag: tagOf(table, 'annotations'),
   managedTag: tagOf(table, 'managedFields'),
-  // No field has the tag 0.
-  createdTag: table.numbers.creationTimestamp === undefined ? 0 : tagOf(table, 'creationTimestamp'),
+  // No tag equals NaN.
+  createdTag: table.numbers.creationTimestamp === undefined ? Number.NaN : tagOf(table, 'creationTimestamp'),
 })
 
 /** Makes a reader for the metadata of one kind. It returns undefined if only the table can tell what the metadata means. */

@@ -98,7 +98,7 @@ export class ChangeFilter<R> {
   put(json: unknown): void {
     const { key, version } = identify(json)
     this.#seen?.add(key)
-    if (version !== '' && (this.#delivered.get(key) === version || this.#refused.get(key) === version)) return
+    if (version !== '' && (this.#delivered.get(key) === version || this.#isRefused(key, version))) return
     try {
       this.#deliver(json, key, version)
     } catch (error) {
@@ -121,16 +121,20 @@ export class ChangeFilter<R> {
     const decoded = this.#decodeOnce(json)
     const { key: own, record, problems, unused } = decoded
     for (const problem of problems) this.#sink.problem(problem)
-    if (unused === undefined) this.#unused.delete(key)
-    else this.#reportUnused(key, unused)
+    if (unused !== undefined) this.#reportUnused(key, unused)
+    else if (this.#unused.size > 0) this.#unused.delete(key)
     if (record !== undefined) {
-      this.#refused.delete(key)
+      if (this.#refused.size > 0) this.#refused.delete(key)
       this.#delivered.set(own, version)
       this.#sink.put(own, record, json)
       return
     }
     this.#drop(key)
     if (problems.length > 0) this.#refused.set(key, version)
+  }
+
+  #isRefused(key: string, version: Version): boolean {
+    return this.#refused.size > 0 && this.#refused.get(key) === version
   }
 
   /** The record may have been made already: while the object was read, or in steps. */

@@ -19,6 +19,8 @@ export class CommittedState {
   readonly elements = new Map<string, string>()
   /** Slots by `slotKey`. */
   readonly slots = new Map<string, SlotTable>()
+  /** False as long as no frontend has had slots of its own for endpoints on this node. Most nodes have none. */
+  mayHaveLocalSlots = false
   /** The number of slots that were found after a hole. They are stored as elements. */
   strays = 0
   /** Chains of frontends that differ from what they should be: another version wrote them, or another process damaged them. */
@@ -61,6 +63,7 @@ export class CommittedState {
   /** Records slots that were found in the kernel. */
   adoptSlots(id: string, table: SlotTable): void {
     this.slots.set(id, table)
+    if (table.offset > 0) this.mayHaveLocalSlots = true
     if (table.size > table.count) this.#retiredSlots.set(id, this.#age)
   }
 
@@ -68,6 +71,7 @@ export class CommittedState {
     const table = this.slots.get(id)
     if (table === undefined) {
       if (slots.length > 0) this.slots.set(id, new SlotTable(slots, slots.length, offset))
+      if (offset > 0) this.mayHaveLocalSlots = true
       return
     }
     table.replaceFirst(slots)

@@ -287,7 +287,8 @@ export class Transaction {
     const isLocal = spec.policy === 'local'
     const place = spec.choice === 'hash' ? placeTable : placeEndpoints
     this.#placeSlots({ entry, set, key, offset: 0, place }, spec.cluster)
-    if (isLocal || this.committed.slots.has(slotKey(key, localSlots))) {
+    const { mayHaveLocalSlots, slots } = this.committed
+    if (isLocal || (mayHaveLocalSlots && slots.has(slotKey(key, localSlots)))) {
       this.#placeSlots({ entry, set, key, offset: localSlots, place }, isLocal ? spec.local : [])
     }
     this.#setElement(entry, `${verdictSet(spec.ip === '')} ${key}`, `goto ${chain} # ${spec.comment}`)
