@@ -53,8 +53,17 @@ export class SlicesByService {
       Number(record !== undefined && servesUdp(record)) - Number(before !== undefined && servesUdp(before))
     if (changed !== 0) this.#countUdp(service, changed)
     const unmerged = this.#unmerged.get(service)
-    if (unmerged === undefined) this.#unmerged.set(service, new Map([[at.key, record]]))
-    else unmerged.set(at.key, record)
+    if (unmerged !== undefined) unmerged.set(at.key, record)
+    else if (!this.#replaceOnly(at, record)) this.#unmerged.set(service, new Map([[at.key, record]]))
+  }
+
+  /** Most services have one slice, with which there is nothing to merge. Returns false if the service has others. */
+  #replaceOnly({ service, key }: SliceRecord, record: SliceRecord | undefined): boolean {
+    const only = this.#slices.get(service)
+    if (only !== undefined && (!('key' in only) || only.key !== key)) return false
+    if (record === undefined) this.#slices.delete(service)
+    else this.#slices.set(service, record)
+    return true
   }
 
   #countUdp(service: string, change: number): void {
