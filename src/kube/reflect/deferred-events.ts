@@ -110,32 +110,61 @@ export class DeferredEvents {
   }
 }
 
-type Offers<T> = AsyncGenerator<readonly WatchMessage[] | undefined, T, void>
+/** `undefined` stands for a time in which the reader may apply messages that are held back. */
+type Turn = readonly WatchMessage[] | undefined
 type Deferred = Pick<DeferredEvents, 'isEmpty' | 'isOverdue'>
 type Next = IteratorResult<readonly WatchMessage[], unknown>
 
-/** Passes batches on. `undefined` stands for a time in which the reader may apply messages that are held back. */
-export async function* readInTurns(batches: MessageBatches, deferred: Deferred): Offers<void> {
-  try {
-    for (;;) {
-      const next: Next = yield* offerTime(batches.next(), deferred)
-      if (next.done === true) return
-      yield next.value
-      if (deferred.isOverdue) yield undefined
-    }
-  } finally {
-    await batches.return?.()
+/** Passes batches on, and offers times between them while messages are held back. */
+export const readInTurns = (batches: MessageBatches, deferred: Deferred): AsyncIterableIterator<Turn> =>
+  new BatchTurns(batches, deferred)
+
+/** No generator: its promises would cost a lone change more than reading it does. */
+class BatchTurns implements AsyncIterableIterator<Turn> {
+  readonly #batches: MessageBatches
+  readonly #deferred: Deferred
+  /** A batch that was asked for and is not passed on. */
+  #next: Promise<Next> | undefined
+  /** Whether the last turn was a batch. */
+  #wasBatch = false
+
+  constructor(batches: MessageBatches, deferred: Deferred) {
+    this.#batches = batches
+    this.#deferred = deferred
+  }
+
+  next(): Promise<IteratorResult<Turn, unknown>> {
+    if (this.#wasBatch && this.#deferred.isOverdue) return this.#offerTime()
+    this.#next ??= this.#batches.next()
+    return this.#deferred.isEmpty ? this.#passOn(this.#next) : this.#race(this.#next)
+  }
+
+  async return(): Promise<IteratorReturnResult<undefined>> {
+    await this.#batches.return?.()
+    return { done: true, value: undefined }
+  }
+
+  [Symbol.asyncIterator](): this {
+    return this
+  }
+
+  /** Offers a time if no batch comes until the next turn of the event loop. */
+  async #race(next: Promise<Next>): Promise<IteratorResult<Turn, unknown>> {
+    const isThere = await Promise.race([next.then(yes), nextTurn().then(no)])
+    return isThere ? this.#passOn(next) : this.#offerTime()
+  }
+
+  #passOn(next: Promise<Next>): Promise<Next> {
+    this.#next = undefined
+    this.#wasBatch = true
+    return next
+  }
+
+  async #offerTime(): Promise<IteratorResult<Turn, unknown>> {
+    this.#wasBatch = false
+    return { done: false, value: undefined }
   }
 }
 
-/** Offers a time in each turn of the event loop until the next batch is there. */
-async function* offerTime(next: Promise<Next>, deferred: Deferred): Offers<Next> {
-  while (!deferred.isEmpty) {
-    const result = await Promise.race([next, nextTurn().then(noBatch)])
-    if (result !== undefined) return result
-    yield undefined
-  }
-  return next
-}
-
-const noBatch = (): undefined => undefined
+const yes = (): boolean => true
+const no = (): boolean => false
