@@ -6,15 +6,15 @@ import { WireCursor } from '../../lib/protobuf-wire.ts'
 import type { EndpointRecord, SlicePortRecord, SliceRecord } from '../../model/types.ts'
 import { serviceLabel, sharePorts, triggerAnnotation } from '../decode/decode-endpoint-slice.ts'
 import { isPortName, isPortNumber, protocolOf } from '../decode/decode-parts.ts'
-import { DecodedObject } from '../decode/decoded-object.ts'
 import { emptyList, isObjectName, isShortText, parseTime } from '../decode/fields.ts'
 import { internName, internNames } from '../decode/interned.ts'
+import { OrdinaryObject } from '../decode/ordinary-object.ts'
 import { endpointSlice } from './message-tables.ts'
 import { childOf, type MessageTable, skipUnnamed, tagOf, type UnreadBytes } from './read-message.ts'
-import { makeMetadataReader, type OrdinaryMetadata } from './read-metadata.ts'
+import { MetadataReader, type OrdinaryMetadata } from './read-metadata.ts'
 import { readCachedText } from './text-cache.ts'
 
-const readMetadata = makeMetadataReader(endpointSlice, { label: serviceLabel, annotation: triggerAnnotation })
+const metadataReader = new MetadataReader(endpointSlice, { label: serviceLabel, annotation: triggerAnnotation })
 
 const endpoint = childOf(endpointSlice, 'endpoints')
 const conditions = childOf(endpoint, 'conditions')
@@ -53,7 +53,7 @@ class OrdinarySlice {
 }
 
 /** Returns undefined if the slice is not ordinary. Throws a SyntaxError. */
-export function readOrdinarySlice({ bytes, at, end }: UnreadBytes): DecodedObject<SliceRecord> | undefined {
+export function readOrdinarySlice({ bytes, at, end }: UnreadBytes): OrdinaryObject<SliceRecord> | undefined {
   const cursor = new WireCursor(bytes, at)
   const found = readFields(cursor, end)
   if (found?.metadata === undefined) return undefined
@@ -69,7 +69,7 @@ export function readOrdinarySlice({ bytes, at, end }: UnreadBytes): DecodedObjec
   const key = `${namespace}/${name}`
   const service = internName(`${namespace}/${label}`)
   const record: SliceRecord = { key, service, family, ports: sharePorts(ports), endpoints, triggered }
-  return new DecodedObject(metadata, { key, record, problems: emptyList })
+  return new OrdinaryObject(metadata, { key, record, problems: emptyList })
 }
 
 function readFields(cursor: WireCursor, end: number): OrdinarySlice | undefined {
@@ -87,7 +87,7 @@ function readFields(cursor: WireCursor, end: number): OrdinarySlice | undefined 
         isOrdinary = addPort(found.ports, readPort(cursor, cursor.readFieldEnd(end)))
         break
       case sliceTags.metadata:
-        found.metadata = readMetadata(cursor, cursor.readFieldEnd(end))
+        found.metadata = metadataReader.read(cursor, cursor.readFieldEnd(end))
         isOrdinary = found.metadata !== undefined
         break
       case sliceTags.addressType:

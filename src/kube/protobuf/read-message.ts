@@ -3,8 +3,8 @@
 
 import { WireCursor, wireTypes } from '../../lib/protobuf-wire.ts'
 import { type Steps, stride } from '../../lib/yielding.ts'
-import type { DecodedObject } from '../decode/decoded-object.ts'
 import type { JsonObject } from '../decode/fields.ts'
+import type { OrdinaryObject } from '../decode/ordinary-object.ts'
 import { enterValue, KnownKeys } from './known-keys.ts'
 import { readCachedText } from './text-cache.ts'
 
@@ -29,7 +29,7 @@ export interface MessageTable {
   readonly numbers: Readonly<Record<string, number>>
   readonly byNumber: readonly (MessageField | undefined)[]
   /** Reads an ordinary object straight into its record. Undefined if the object is not ordinary: then it is read by this table. */
-  readonly readOrdinary?: (raw: UnreadBytes) => DecodedObject | undefined
+  readonly readOrdinary?: (raw: UnreadBytes) => OrdinaryObject | undefined
 }
 
 export type FieldMaker = (name: string) => MessageField

@@ -41,71 +41,81 @@ interface OrdinaryKeys {
   readonly annotation?: string
 }
 
-export type MetadataReader = (cursor: WireCursor, end: number) => OrdinaryMetadata | undefined
-
 const listTags = (table: MessageTable) => ({
-  nameTag: tagOf(table, 'name'),
-  namespaceTag: tagOf(table, 'namespace'),
-  uidTag: tagOf(table, 'uid'),
-  versionTag: tagOf(table, 'resourceVersion'),
-  labelsTag: tagOf(table, 'labels'),
-  annotationsTag: tagOf(table, 'annotations'),
-  managedTag: tagOf(table, 'managedFields'),
+  name: tagOf(table, 'name'),
+  namespace: tagOf(table, 'namespace'),
+  uid: tagOf(table, 'uid'),
+  version: tagOf(table, 'resourceVersion'),
+  labels: tagOf(table, 'labels'),
+  annotations: tagOf(table, 'annotations'),
+  managedFields: tagOf(table, 'managedFields'),
   // No tag equals NaN.
-  createdTag: table.numbers.creationTimestamp === undefined ? Number.NaN : tagOf(table, 'creationTimestamp'),
+  created: table.numbers.creationTimestamp === undefined ? Number.NaN : tagOf(table, 'creationTimestamp'),
 })
 
-/** Makes a reader for the metadata of one kind. It returns undefined if only the table can tell what the metadata means. */
-export function makeMetadataReader(object: MessageTable, keys: OrdinaryKeys): MetadataReader {
-  const table = childOf(object, 'metadata')
-  const { nameTag, namespaceTag, uidTag, versionTag, labelsTag, annotationsTag, managedTag, createdTag } =
-    listTags(table)
-  const allowedLabel = keys.label ?? ''
-  const allowedAnnotation = keys.annotation ?? ''
-  return (cursor, end) => {
+/** Reads the metadata of one kind. */
+export class MetadataReader {
+  readonly #table: MessageTable
+  readonly #tags: ReturnType<typeof listTags>
+  readonly #keys: OrdinaryKeys
+
+  constructor(object: MessageTable, keys: OrdinaryKeys) {
+    this.#table = childOf(object, 'metadata')
+    this.#tags = listTags(this.#table)
+    this.#keys = keys
+  }
+
+  /** Returns undefined if only the table can tell what the metadata means. */
+  read(cursor: WireCursor, end: number): OrdinaryMetadata | undefined {
     const metadata = new OrdinaryMetadata()
     while (cursor.at < end) {
-      const tag = cursor.readVarint(end)
-      let isOrdinary = true
-      switch (tag) {
-        case nameTag:
-          metadata.name = replaceText(metadata.name, cursor.readText(end))
-          break
-        case namespaceTag:
-          metadata.namespace = replaceText(metadata.namespace, readCachedText(cursor, end))
-          break
-        case uidTag:
-          metadata.uid = replaceText(metadata.uid, cursor.readText(end))
-          break
-        case versionTag:
-          metadata.resourceVersion = replaceText(metadata.resourceVersion, cursor.readText(end))
-          break
-        case labelsTag: {
-          const stop = cursor.readFieldEnd(end)
-          const key = labelKeys.readKey(cursor, stop)
-          if (key === allowedLabel) metadata.label = readValue(cursor, stop)
-          isOrdinary = key === undefined || key === allowedLabel
-          break
-        }
-        case annotationsTag: {
-          const stop = cursor.readFieldEnd(end)
-          const key = annotationKeys.readKey(cursor, stop)
-          if (key === allowedAnnotation) metadata.annotation = readValue(cursor, stop)
-          isOrdinary = key === undefined || key === allowedAnnotation
-          break
-        }
-        case managedTag:
-          addManager(metadata, takeField(cursor, end))
-          break
-        case createdTag:
-          isOrdinary = readCreated(metadata, cursor, cursor.readFieldEnd(end))
-          break
-        default:
-          isOrdinary = skipUnnamed(cursor, tag, end, table)
-      }
-      if (!isOrdinary) return undefined
+      if (!this.#readField(metadata, cursor, end)) return undefined
     }
     return metadata
+  }
+
+  #readField(metadata: OrdinaryMetadata, cursor: WireCursor, end: number): boolean {
+    const tags = this.#tags
+    const tag = cursor.readVarint(end)
+    switch (tag) {
+      case tags.name:
+        metadata.name = replaceText(metadata.name, cursor.readText(end))
+        return true
+      case tags.namespace:
+        metadata.namespace = replaceText(metadata.namespace, readCachedText(cursor, end))
+        return true
+      case tags.uid:
+        metadata.uid = replaceText(metadata.uid, cursor.readText(end))
+        return true
+      case tags.version:
+        metadata.resourceVersion = replaceText(metadata.resourceVersion, cursor.readText(end))
+        return true
+      case tags.labels:
+        return this.#readLabel(metadata, cursor, cursor.readFieldEnd(end))
+      case tags.annotations:
+        return this.#readAnnotation(metadata, cursor, cursor.readFieldEnd(end))
+      case tags.managedFields:
+        addManager(metadata, takeField(cursor, end))
+        return true
+      case tags.created:
+        return readCreated(metadata, cursor, cursor.readFieldEnd(end))
+      default:
+        return skipUnnamed(cursor, tag, end, this.#table)
+    }
+  }
+
+  #readLabel(metadata: OrdinaryMetadata, cursor: WireCursor, stop: number): boolean {
+    const key = labelKeys.readKey(cursor, stop)
+    if (key === undefined) return true
+    metadata.label = readValue(cursor, stop)
+    return key === this.#keys.label
+  }
+
+  #readAnnotation(metadata: OrdinaryMetadata, cursor: WireCursor, stop: number): boolean {
+    const key = annotationKeys.readKey(cursor, stop)
+    if (key === undefined) return true
+    metadata.annotation = readValue(cursor, stop)
+    return key === this.#keys.annotation
   }
 }
 

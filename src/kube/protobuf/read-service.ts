@@ -6,14 +6,14 @@ import { WireCursor } from '../../lib/protobuf-wire.ts'
 import type { ServicePortRecord, ServiceRecord } from '../../model/types.ts'
 import { isPortName, isPortNumber, protocolOf } from '../decode/decode-parts.ts'
 import { sharePorts } from '../decode/decode-service.ts'
-import { DecodedObject } from '../decode/decoded-object.ts'
 import { emptyList, isObjectName, readUid } from '../decode/fields.ts'
+import { OrdinaryObject } from '../decode/ordinary-object.ts'
 import { service } from './message-tables.ts'
 import { childOf, replaceText, skipUnnamed, tagOf, type UnreadBytes } from './read-message.ts'
-import { makeMetadataReader, type OrdinaryMetadata } from './read-metadata.ts'
+import { MetadataReader, type OrdinaryMetadata } from './read-metadata.ts'
 import { readCachedText } from './text-cache.ts'
 
-const readMetadata = makeMetadataReader(service, {})
+const metadataReader = new MetadataReader(service, {})
 
 const spec = childOf(service, 'spec')
 const port = childOf(spec, 'ports')
@@ -60,7 +60,7 @@ class OrdinarySpec {
 }
 
 /** Returns undefined if the service is not ordinary. Throws a SyntaxError. */
-export function readOrdinaryService({ bytes, at, end }: UnreadBytes): DecodedObject<ServiceRecord> | undefined {
+export function readOrdinaryService({ bytes, at, end }: UnreadBytes): OrdinaryObject<ServiceRecord> | undefined {
   const cursor = new WireCursor(bytes, at)
   let metadata: OrdinaryMetadata | undefined
   let found: OrdinarySpec | undefined
@@ -69,7 +69,7 @@ export function readOrdinaryService({ bytes, at, end }: UnreadBytes): DecodedObj
     let isOrdinary = true
     switch (tag) {
       case serviceTags.metadata:
-        metadata = readMetadata(cursor, cursor.readFieldEnd(end))
+        metadata = metadataReader.read(cursor, cursor.readFieldEnd(end))
         isOrdinary = metadata !== undefined
         break
       case serviceTags.spec:
@@ -87,7 +87,7 @@ export function readOrdinaryService({ bytes, at, end }: UnreadBytes): DecodedObj
   return metadata === undefined || found === undefined ? undefined : makeObject(metadata, found)
 }
 
-function makeObject(metadata: OrdinaryMetadata, found: OrdinarySpec): DecodedObject<ServiceRecord> | undefined {
+function makeObject(metadata: OrdinaryMetadata, found: OrdinarySpec): OrdinaryObject<ServiceRecord> | undefined {
   const { namespace, name, created } = metadata
   if (!isObjectName(namespace) || !isObjectName(name)) return undefined
   const { type, affinity, externalPolicy, internalPolicy, healthCheckNodePort } = found
@@ -112,7 +112,7 @@ function makeObject(metadata: OrdinaryMetadata, found: OrdinarySpec): DecodedObj
     affinitySeconds: 0,
     healthCheckNodePort,
   }
-  return new DecodedObject(metadata, { key, record, problems: emptyList })
+  return new OrdinaryObject(metadata, { key, record, problems: emptyList })
 }
 
 const isPolicy = (text: string): text is 'Cluster' | 'Local' => text === 'Cluster' || text === 'Local'

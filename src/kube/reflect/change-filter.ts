@@ -4,7 +4,6 @@ import { cutText } from '../../lib/bounded-json.ts'
 import { describeError } from '../../lib/errors.ts'
 import type { Steps } from '../../lib/yielding.ts'
 import type { Problem } from '../../model/types.ts'
-import { DecodedObject } from '../decode/decoded-object.ts'
 import {
   asObject,
   type DecodedRecord,
@@ -14,6 +13,7 @@ import {
   readUid,
   throwIfUnreadable,
 } from '../decode/fields.ts'
+import { OrdinaryObject } from '../decode/ordinary-object.ts'
 import { readVersion } from './watch-messages.ts'
 import type { WatchedResource } from './watched-resources.ts'
 
@@ -141,7 +141,7 @@ export class ChangeFilter<R> {
   #decodeOnce(json: unknown): DecodedRecord<R> {
     const prepared = this.#prepared
     this.#prepared = undefined
-    if (json instanceof DecodedObject) return json.decoded as DecodedRecord<R>
+    if (json instanceof OrdinaryObject) return json.decoded as DecodedRecord<R>
     return prepared !== undefined && prepared.json === json ? prepared.decoded : this.#decode(json)
   }
 
@@ -157,7 +157,7 @@ export class ChangeFilter<R> {
 }
 
 function identify(json: unknown): { key: string; version: Version } {
-  if (json instanceof DecodedObject) return { key: json.decoded.key, version: parseVersion(readVersion(json)) }
+  if (json instanceof OrdinaryObject) return { key: json.decoded.key, version: parseVersion(readVersion(json)) }
   const object = asObject(json)
   const metadata = asObject(object?.metadata)
   const name = readString(metadata, 'name')

@@ -2,7 +2,7 @@
 
 import type { DecodedRecord, JsonObject } from './fields.ts'
 
-export class DecodedObject<R = unknown> {
+export class OrdinaryObject<R = unknown> {
   readonly [name: string]: unknown
   /** As much of the metadata as is needed besides the record, in the form of JSON. */
   readonly metadata: JsonObject
