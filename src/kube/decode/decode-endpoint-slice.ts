@@ -20,6 +20,7 @@ import {
   readTime,
 } from './fields.ts'
 import { internName, internNames, internTables } from './interned.ts'
+import { takeDecoded } from './ordinary-object.ts'
 
 /** Slices with this label belong to services without a cluster IP. */
 export const headlessLabel = 'service.kubernetes.io/headless'
@@ -27,7 +28,7 @@ export const serviceLabel = 'kubernetes.io/service-name'
 export const triggerAnnotation = 'endpoints.kubernetes.io/last-change-trigger-time'
 
 export const decodeEndpointSlice = (json: unknown): DecodedRecord<SliceRecord> =>
-  runAtOnce(decodeEndpointSliceInSteps(json))
+  takeDecoded<SliceRecord>(json) ?? runAtOnce(decodeEndpointSliceInSteps(json))
 
 export function* decodeEndpointSliceInSteps(json: unknown): Steps<DecodedRecord<SliceRecord>> {
   const identified = identifyObject('EndpointSlice', json, 'namespaced')

@@ -29,13 +29,15 @@ import {
   readTime,
 } from './fields.ts'
 import { internName, internTables } from './interned.ts'
+import { takeDecoded } from './ordinary-object.ts'
 import { readProbe } from './probe-annotation.ts'
 
 /** Services with this label belong to another proxy. */
 export const proxyNameLabel = 'service.kubernetes.io/service-proxy-name'
 const defaultAffinitySeconds = 10_800
 
-export const decodeService = (json: unknown): DecodedRecord<ServiceRecord> => runAtOnce(decodeServiceInSteps(json))
+export const decodeService = (json: unknown): DecodedRecord<ServiceRecord> =>
+  takeDecoded<ServiceRecord>(json) ?? runAtOnce(decodeServiceInSteps(json))
 
 /** One Service may have 60,000 ports or 100,000 addresses. */
 export function* decodeServiceInSteps(json: unknown): Steps<DecodedRecord<ServiceRecord>> {

@@ -13,3 +13,7 @@ export class OrdinaryObject<R = unknown> {
     this.decoded = decoded
   }
 }
+
+/** The record of an ordinary object; undefined if the object has yet to be decoded. */
+export const takeDecoded = <R>(json: unknown): DecodedRecord<R> | undefined =>
+  json instanceof OrdinaryObject ? (json as OrdinaryObject<R>).decoded : undefined

@@ -137,11 +137,10 @@ export class ChangeFilter<R> {
     return this.#refused.size > 0 && this.#refused.get(key) === version
   }
 
-  /** The record may have been made already: while the object was read, or in steps. */
+  /** The record may have been made already, in steps. */
   #decodeOnce(json: unknown): DecodedRecord<R> {
     const prepared = this.#prepared
     this.#prepared = undefined
-    if (json instanceof OrdinaryObject) return json.decoded as DecodedRecord<R>
     return prepared !== undefined && prepared.json === json ? prepared.decoded : this.#decode(json)
   }
 
