@@ -123,26 +123,20 @@ function readEndpoints(cursor: WireCursor, end: number, family: Family): readonl
   return endpoints
 }
 
-interface Traits {
-  ready: boolean
-  serving: boolean
-  terminating: boolean
-  zoneHints: readonly string[]
-  nodeHints: readonly string[]
+/** The conditions and hints of an endpoint, with the values that absent ones stand for. */
+class OrdinaryTraits {
+  ready = true
+  serving = true
+  terminating = false
+  zoneHints: readonly string[] = emptyList
+  nodeHints: readonly string[] = emptyList
 }
-
-/** The conditions and hints of an endpoint while it is read. One object serves all: nothing waits in between. */
-const found: Traits = { ready: true, serving: true, terminating: false, zoneHints: emptyList, nodeHints: emptyList }
 
 function readEndpoint(cursor: WireCursor, end: number, family: Family): EndpointRecord | undefined {
   let address = ''
   let addresses = 0
   let node = ''
-  found.ready = true
-  found.serving = true
-  found.terminating = false
-  found.zoneHints = emptyList
-  found.nodeHints = emptyList
+  const traits = new OrdinaryTraits()
   while (cursor.at < end) {
     const tag = cursor.readVarint(end)
     let isOrdinary = true
@@ -152,13 +146,13 @@ function readEndpoint(cursor: WireCursor, end: number, family: Family): Endpoint
         else cursor.at = cursor.readFieldEnd(end)
         break
       case endpointTags.conditions:
-        isOrdinary = readConditions(cursor, cursor.readFieldEnd(end))
+        isOrdinary = readConditions(traits, cursor, cursor.readFieldEnd(end))
         break
       case endpointTags.nodeName:
         node = readCachedText(cursor, end)
         break
       case endpointTags.hints:
-        isOrdinary = readHints(cursor, cursor.readFieldEnd(end))
+        isOrdinary = readHints(traits, cursor, cursor.readFieldEnd(end))
         break
       default:
         isOrdinary = skipUnnamed(cursor, tag, end, endpoint)
@@ -167,27 +161,27 @@ function readEndpoint(cursor: WireCursor, end: number, family: Family): Endpoint
   }
   const ip = canonicalIp(address)
   if (ip === undefined || familyOf(ip) !== family || !isShortText(node)) return undefined
-  const { ready, serving, terminating, zoneHints, nodeHints } = found
+  const { ready, serving, terminating, zoneHints, nodeHints } = traits
   return { ip, node, ready, serving, terminating, zoneHints, nodeHints }
 }
 
 /** Returns false if only the table can tell what the conditions mean. */
-function readConditions(cursor: WireCursor, end: number): boolean {
-  found.ready = true
-  found.serving = true
-  found.terminating = false
+function readConditions(traits: OrdinaryTraits, cursor: WireCursor, end: number): boolean {
+  traits.ready = true
+  traits.serving = true
+  traits.terminating = false
   while (cursor.at < end) {
     const tag = cursor.readVarint(end)
-    if (tag === conditionTags.ready) found.ready = cursor.readVarint(end) !== 0
-    else if (tag === conditionTags.serving) found.serving = cursor.readVarint(end) !== 0
-    else if (tag === conditionTags.terminating) found.terminating = cursor.readVarint(end) !== 0
+    if (tag === conditionTags.ready) traits.ready = cursor.readVarint(end) !== 0
+    else if (tag === conditionTags.serving) traits.serving = cursor.readVarint(end) !== 0
+    else if (tag === conditionTags.terminating) traits.terminating = cursor.readVarint(end) !== 0
     else if (!skipUnnamed(cursor, tag, end, conditions)) return false
   }
   return true
 }
 
 /** Returns false if only the table can tell what the hints mean. */
-function readHints(cursor: WireCursor, end: number): boolean {
+function readHints(traits: OrdinaryTraits, cursor: WireCursor, end: number): boolean {
   const zones: string[] = []
   const nodes: string[] = []
   while (cursor.at < end) {
@@ -198,8 +192,8 @@ function readHints(cursor: WireCursor, end: number): boolean {
     else isOrdinary = skipUnnamed(cursor, tag, end, hints)
     if (!isOrdinary) return false
   }
-  found.zoneHints = zones.length === 0 ? emptyList : internNames(zones)
-  found.nodeHints = nodes.length === 0 ? emptyList : internNames(nodes)
+  traits.zoneHints = zones.length === 0 ? emptyList : internNames(zones)
+  traits.nodeHints = nodes.length === 0 ? emptyList : internNames(nodes)
   return true
 }
 

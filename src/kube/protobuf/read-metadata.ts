@@ -20,7 +20,7 @@ const annotationKeys = new KnownKeys(readAnnotations)
 const secondsTag = tagOf(timestamp, 'seconds')
 const nanosTag = tagOf(timestamp, 'nanos')
 
-/** The metadata in the form of JSON, without labels and annotations: an object with others than these two is not ordinary. */
+/** The metadata in the form of JSON, but for labels and annotations, of which there is at most one each that a decoder reads. */
 export class OrdinaryMetadata {
   readonly [name: string]: unknown
   name = ''
