@@ -7,10 +7,12 @@ import v8 from 'node:v8'
 import { chooseRenderer } from '../src/apiserver/http/render.ts'
 import type { Json } from '../src/apiserver/schema/json.ts'
 import { getResource } from '../src/apiserver/schema/served-resources.ts'
+import type { Mode } from '../src/backend/backend.ts'
 import { findMode, modes, proxyDefaultMode } from '../src/backend/modes.ts'
 import { type Options, resolveOptions } from '../src/config/flags/options.ts'
 import { makeSettings } from '../src/daemon/backend-settings.ts'
 import { runDaemon } from '../src/daemon/daemon.ts'
+import { retireOtherModes } from '../src/daemon/retire-modes.ts'
 import { protobufType } from '../src/kube/protobuf/read-body.ts'
 import { createLogger } from '../src/lib/log.ts'
 import { type Clock, nextTurn, systemClock } from '../src/lib/time.ts'
@@ -135,6 +137,7 @@ async function rehearseMode(mode: RehearsedMode): Promise<void> {
     await backend.families()
     const stop = new AbortController()
     const onServing = async () => {
+      await retireOtherModes(config, log, noOtherProxies, stop.signal)
       // What follows a sync comes in some turns of the event loop, and each program takes some.
       for (let turn = 0; turn < 300; turn++) await nextTurn()
       stop.abort(new Error('the rehearsal ends'))
@@ -144,6 +147,8 @@ async function rehearseMode(mode: RehearsedMode): Promise<void> {
     restore()
   }
 }
+
+const noOtherProxies = { listModes: async () => new Set<Mode>(), waitForEnd: async () => {} }
 
 function readOptions(mode: RehearsedMode): Options {
   const described = { name: 'Linux', modes: modes.map(({ name }) => name), mode: proxyDefaultMode } as const

@@ -21,15 +21,16 @@ const limitMs = 3_600_000
 export async function retireOtherModes(
   config: Config,
   log: Logger,
-  proxies: Pick<RunningProxies, 'isRunning' | 'waitForEnd'>,
+  proxies: Pick<RunningProxies, 'listModes' | 'waitForEnd'>,
   signal: AbortSignal,
 ): Promise<void> {
   const spared = { cidrs: config.ipvs.excludeCIDRs }
   const end = systemClock.monotonic() + limitMs
   const begun = new Set<ProxyMode>()
   const kept = new Set<ProxyMode>()
+  let running = await proxies.listModes()
   const retireOne = async (mode: ProxyMode): Promise<boolean> => {
-    if (await proxies.isRunning(mode.name)) {
+    if (running.has(mode.name)) {
       if (!kept.has(mode)) log.info('The rules of a running proxy stay until it ends', { mode: mode.name })
       kept.add(mode)
       return false
@@ -42,6 +43,7 @@ export async function retireOtherModes(
   let busy = await retireEach(listOtherModes(config.mode), log, retireOne)
   while (busy.length > 0) {
     await proxies.waitForEnd(pauseMs, signal)
+    running = await proxies.listModes()
     busy = await retireEach(busy, log, retireOne)
   }
 }

@@ -49,11 +49,11 @@ export class RunningProxies {
     this.#listen()
   }
 
-  /** True if a proxy of that mode runs on this node. */
-  async isRunning(mode: Mode): Promise<boolean> {
-    if ([...this.#running.values()].includes(mode)) return true
+  /** The modes of the other proxies that run on this node. An answer with our own mode may come from ourselves. */
+  async listModes(): Promise<ReadonlySet<Mode>> {
     const answers = await Promise.all(this.#options.metricsPorts.map(askMode))
-    return mode !== this.#options.mode && answers.includes(mode)
+    const served = modes.map(({ name }) => name).filter((name) => name !== this.#options.mode && answers.includes(name))
+    return new Set([...this.#running.values(), ...served])
   }
 
   /** Resolves when another proxy ends, at the latest after `limitMs`. Rejects when the signal aborts. */
