@@ -112,6 +112,8 @@ const linesOnlyIn = (a: readonly string[], b: readonly string[]): readonly strin
 async function listSettledState(owned = 0): Promise<readonly string[]> {
   let before = await listState()
   let difference: readonly string[] = []
+  // Unused slots are swept after two periods of 1.1 s, later on a busy machine. So the state must stay the same for six seconds.
+  let equal = 0
   await until(
     'the state settles',
     async () => {
@@ -119,7 +121,8 @@ async function listSettledState(owned = 0): Promise<readonly string[]> {
       const now = await listState()
       difference = [...linesOnlyIn(before, now), ...linesOnlyIn(now, before)]
       before = now
-      return difference.length === 0 && countOwned(now) >= owned
+      equal = difference.length === 0 ? equal + 1 : 0
+      return equal >= 2 && countOwned(now) >= owned
     },
     { limitMs: 120_000 },
   ).catch((error: unknown) => {
